@@ -21,18 +21,18 @@ pub struct Records {
     pub producer: (i64, i16, i32),
     /// The records' time is the batch's maximum: the log's, not the client's.
     pub log_append_time: bool,
-    /// How the records are compressed.
+    /// Compression of the records.
     pub codec: Codec,
 }
 
 impl Records {
-    /// The batch's bytes at `base_offset` in `term`.
+    /// Returns the batch's bytes at `base_offset` in `term`.
     pub fn encode(&self, base_offset: i64, term: u64) -> Vec<u8> {
         let count = i32::try_from(self.timestamps.len()).expect("batches here are small");
         self.encode_as(base_offset, term, count)
     }
 
-    /// The same with the offsets of `count` records, however many there are.
+    /// Returns the batch's bytes with the offsets of `count` records, however many there are.
     pub fn encode_as(&self, base_offset: i64, term: u64, count: i32) -> Vec<u8> {
         let first = self.timestamps[0];
         let mut body = Vec::with_capacity(64 + self.timestamps.len() * (self.value.len() + 16));
@@ -71,12 +71,12 @@ impl Records {
         batch
     }
 
-    /// The largest timestamp.
+    /// Returns the largest timestamp.
     pub fn max_timestamp(&self) -> i64 {
         self.timestamps.iter().copied().max().unwrap_or(-1)
     }
 
-    /// The time that readers see on record `at`.
+    /// Returns the time that readers see on record `at`.
     pub fn time_of(&self, at: usize) -> i64 {
         if self.log_append_time { self.max_timestamp() } else { self.timestamps[at] }
     }

@@ -1,13 +1,13 @@
 //! # Room card: cluster harness
 //!
-//! Purpose:    run a cluster of whole nodes, over a network and on disks that fail, and hold it to P1 to P4 and to
-//!             what makes replicas one log.
-//! Owns:       virtual time, deaths and cuts, who is connected to whom; the phase of faults and the phase in which
+//! Purpose:    run a cluster of whole nodes, over a network and on disks that fail; hold it to P1 to P4 and to the
+//!             rules that make replicas one log.
+//! Owns:       virtual time, deaths and cuts, the connections of clients; the phase of faults and the phase in which
 //!             progress is demanded; the comparison of replicas.
 //! Interface:  [`run`].
-//! Invariants: at no time are fewer disks whole than a majority needs: one is lost only while all that is committed is on
+//! Invariants: at no time are fewer disks whole than a majority needs: one is lost only while all committed data is on
 //!             enough others; every frame goes over the network as bytes; every choice comes from the seed.
-//! Never:      sockets; what clients ask and may see: those are the clients and the oracle of the node harness.
+//! Never:      sockets; the requests of clients and their answers (the node harness has its clients and its oracle).
 //! Tests:      `tests/cluster.rs`.
 //! Start at:   [`run`].
 
@@ -48,7 +48,7 @@ use space::Space;
 
 struct Profile {
     steps: u64,
-    /// In ten thousand, for each step.
+    /// Chance of a crash in ten thousand, for each step; the chances below likewise.
     crash: u64,
     cut: u64,
     freeze: u64,
@@ -56,16 +56,16 @@ struct Profile {
     wipe: u64,
     /// Pieces of work of each machine in a step.
     work: u64,
-    /// How long a dead process stays away at most, in microseconds.
+    /// Longest time that a dead process stays away, in microseconds.
     away: u64,
 }
 
 /// A partition.
 type Log = ([u8; 16], i32);
-/// What a replica's segments hold, by where they begin.
+/// Bytes of a replica's segments, by base offset.
 type Segments = BTreeMap<i64, Vec<u8>>;
 
-/// The first segment that two replicas do not share, though both of their logs go on behind where it begins.
+/// Returns the first segment in which two replicas differ, though both of their logs go on behind its base offset.
 fn difference(one: &Segments, other: &Segments) -> Option<i64> {
     let from = *one.first_key_value()?.0.max(other.first_key_value()?.0);
     let to = *one.last_key_value()?.0.min(other.last_key_value()?.0);
@@ -95,23 +95,23 @@ struct World {
     machines: Vec<Machine>,
     network: Network,
     clients: Clients,
-    /// To which machine a connection leads.
+    /// Machine to which each connection leads.
     connected: BTreeMap<ConnectionId, usize>,
     mono_us: u64,
     chance: Prng,
-    /// Chance of who joins, and whose disk is lost.
+    /// Chance of which machine joins, and which disk is lost.
     members: Prng,
-    /// Who led in a term, and when that was seen first.
+    /// Leader of a log in a term, and the time when it was seen first.
     leaders: BTreeMap<(Log, u64), (u64, u64)>,
     /// Committed batches: length and checksum, by where they begin.
     committed: BTreeMap<(Log, i64), (usize, u32)>,
-    /// How far any replica ever said that a log is committed.
+    /// Largest high watermark that any replica ever reported of a log.
     most_committed: BTreeMap<Log, i64>,
-    /// How far the log of a machine was compared, since its last start.
+    /// Offset to which the log of a machine was compared since its last start.
     compared: BTreeMap<(usize, u64, Log), i64>,
-    /// Entries that were made again from segments, and times that a log began anew, by who did it.
+    /// Entries that a machine made again from segments, and times that its log began anew, by start of the machine.
     made: BTreeMap<(usize, u64, Log), (u64, u64)>,
-    /// By which entries replicas are compacted.
+    /// Compact entries by which replicas of a log are compacted.
     compactions: BTreeMap<Log, BTreeSet<u64>>,
     /// Pieces that were given of compacted logs, by start of a machine.
     fed: BTreeMap<(usize, u64), u64>,
@@ -187,7 +187,7 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("transaction.state.log.num.partitions", "2"),
         ("transaction.state.log.replication.factor", "3"),
         ("transaction.state.log.segment.bytes", "8192"),
-        // What a consumer of a share group holds may be let go of soon.
+        // Locks of share groups may be released soon.
         ("group.share.min.record.lock.duration.ms", "1000"),
         ("share.coordinator.state.topic.num.partitions", "2"),
         ("share.coordinator.state.topic.replication.factor", "3"),
@@ -203,7 +203,7 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("group.share.min.heartbeat.interval.ms", "100"),
         ("group.share.heartbeat.interval.ms", "500"),
         ("offsets.retention.check.interval.ms", "500"),
-        // Who commits would not know what may be gone.
+        // With a shorter retention a client would not know which of its commits may be gone.
         ("offsets.retention.minutes", if clocks.outlast { &years } else { "10080" }),
         ("auto.leader.rebalance.enable", if moves { "true" } else { "false" }),
         ("leader.imbalance.check.interval.seconds", "1"),
@@ -217,7 +217,7 @@ impl World {
     fn new(seed: u64, bug: Option<Bug>) -> Result<Self, Failure> {
         let mut shape = Prng::new(seed, "cluster profile");
         let count = *shape.pick(&[3, 3, 5]);
-        // Whoever is no founder joins later.
+        // A machine that is no founder joins later.
         let mut members = Prng::new(seed, "cluster members");
         let founded = count;
         let count = founded + usize::from(members.chance(250));
@@ -261,7 +261,7 @@ impl World {
         }
         let mut leaving = Leaving::new(seed, founded, count);
         leaving.begin(&mut clients, |at| machines[at].broker_id());
-        // What compaction made cannot be mended.
+        // Segments that compaction made cannot be repaired.
         clients.oracle.spare_compaction(rots);
         clients.rots = rots;
         (clients.leaps, clients.fills) = (clocks.leaps > 0, space.fills > 0);
@@ -310,7 +310,7 @@ impl World {
         self.finish()
     }
 
-    /// Something goes wrong, now and then.
+    /// Makes something go wrong, now and then.
     fn disturb(&mut self) -> Result<(), Failure> {
         let count = self.machines.len();
         if self.chance.below(10_000) < self.profile.crash {
@@ -363,10 +363,10 @@ impl World {
         }
     }
 
-    /// A disk is lost, if what is on it is elsewhere.
+    /// Loses a disk, if all of its data is elsewhere.
     fn wipe_one(&mut self) {
         let at = self.members.index(self.machines.len());
-        // What is made next for groups has no more replicas than nodes that stay, and needs most of them.
+        // Topics that are made later for groups have no more replicas than nodes that stay, and need most of them.
         let stay = self.metadata_leader().map_or(0, |node| node.directories().count());
         let are_enough = stay >= 3 + usize::from(self.clients.is_taking_out());
         if are_enough && !self.leaving.concerns(at) && self.can_spare(at) {
@@ -376,7 +376,7 @@ impl World {
         }
     }
 
-    /// Whether all that a machine's disk has is elsewhere, and disks that were lost before have their successors.
+    /// Tells whether all data of a machine's disk is elsewhere, and disks that were lost before have their successors.
     fn can_spare(&self, at: usize) -> bool {
         let Some(last) = self.metadata_leader() else { return false };
         let known: Vec<_> = last.directories().collect();
@@ -385,13 +385,14 @@ impl World {
         are_back && last.can_spare(self.machines[at].broker_id())
     }
 
-    /// Who leads the metadata: one that has a successor may not know it, and what has changed since.
+    /// Returns the leader of the metadata with the newest term. A leader that has a successor may not know it, nor the
+    /// changes since.
     fn metadata_leader(&self) -> Option<&Node> {
         let nodes = self.machines.iter().filter_map(|machine| Some(&machine.life.as_ref()?.node));
         nodes.filter(|node| node.unsettled().is_some()).max_by_key(|node| node.metadata_term())
     }
 
-    /// A process is dead: it comes back some time later, and its clients go elsewhere.
+    /// Buries a dead process: it comes back some time later, and its clients go elsewhere.
     fn bury(&mut self, at: usize, power: bool) {
         self.machines[at].die(power);
         self.machines[at].down_until_us = self.mono_us + self.chance.below(self.profile.away);
@@ -402,7 +403,7 @@ impl World {
         }
     }
 
-    /// A client turns to another machine.
+    /// Turns a client to another machine.
     fn turn_away(&mut self, connection: ConnectionId) {
         self.connected.remove(&connection);
         if let Some(other) = self.clients.leave(connection) {
@@ -411,7 +412,7 @@ impl World {
         }
     }
 
-    /// Clients that were told of a node turn to it.
+    /// Turns clients that were told of a node to it.
     fn turn_to_aims(&mut self) -> Result<(), Failure> {
         for (connection, node) in self.clients.take_aims() {
             let is_it = |machine: &Machine| machine.broker_id() == node;
@@ -444,7 +445,7 @@ impl World {
         Ok(())
     }
 
-    /// A moment passes: frames arrive, a client asks, every machine works.
+    /// Lets a moment pass: frames arrive, a client asks, every machine works.
     fn step(&mut self, asks: u64) -> Result<(), Failure> {
         let us = self.chance.below(3_000);
         self.mono_us += us;
@@ -473,7 +474,7 @@ impl World {
                 let is_dead =
                     self.machines[at].disk.is_dead() || self.machines[at].disk.is_doomed();
                 if is_dead || !is_alive && self.connected.values().any(|to| *to == at) {
-                    // It has ended by itself, or was ended in the middle of something.
+                    // The process has ended by itself, or was ended in the middle of something.
                     if is_dead {
                         let power = self.chance.chance(500);
                         self.bury(at, power);
@@ -489,7 +490,7 @@ impl World {
         self.compare()
     }
 
-    /// A client that has nothing outstanding asks for something, maybe of another machine than before.
+    /// Lets a client that has nothing outstanding ask for something, maybe of another machine than before.
     fn ask(&mut self) -> Result<(), Failure> {
         self.turn_to_aims()?;
         if self.chance.chance(100) {
@@ -518,7 +519,7 @@ impl World {
         self.deliver(at, vec![Event::Request { connection, sequence, context, request }])
     }
 
-    /// Carries out what a node wants.
+    /// Carries out the actions of a node.
     fn act(&mut self, at: usize, actions: Vec<Action>) -> Result<(), Failure> {
         for action in self.machines[at].keep(actions) {
             match action {
@@ -590,7 +591,7 @@ impl World {
         Ok(())
     }
 
-    /// Nobody, leader or follower, shows what no replica knows to be committed.
+    /// Checks that no leader or follower shows records that no replica knows to be committed.
     fn check_ends(&mut self, at: usize, plan: &FetchPlan) -> Result<(), Failure> {
         let lives = self.machines.iter().map(|machine| machine.life.as_ref());
         let standings: Vec<_> =
@@ -615,8 +616,8 @@ impl World {
         Ok(())
     }
 
-    /// What replicas say of themselves: nobody leads twice in a term, and what is committed is the same everywhere, for
-    /// ever.
+    /// Checks the statements of replicas: no two replicas lead in one term, and committed data is the same everywhere,
+    /// for ever.
     fn compare(&mut self) -> Result<(), Failure> {
         for at in 0..self.machines.len() {
             let Some(life) = &self.machines[at].life else { continue };
@@ -651,13 +652,13 @@ impl World {
                 let most = self.most_committed.entry(log).or_default();
                 *most = standing.committed.max(*most);
                 let known = self.compared.entry((at, start, log)).or_default();
-                // What compaction left is compared in the end.
+                // Data that compaction left is compared in the end.
                 *known = standing.compacted.below.max(*known);
                 let from = (*known).max(standing.log_start);
                 if from >= standing.committed {
                     continue;
                 }
-                // What is committed elsewhere may not be written here yet, and a process may be dying.
+                // Data that is committed elsewhere may not be written here yet, and a process may be dying.
                 let read = self.machines[at].read(standing.replica, from, standing.committed);
                 let Ok(bytes) = read else { continue };
                 for batch in batches(bytes).map_while(Result::ok) {
@@ -681,7 +682,7 @@ impl World {
         Ok(())
     }
 
-    /// The faults end, and all machines run. Everything asked must be answered, all that was ever acknowledged or shown
+    /// Ends the faults; all machines run. Everything asked must be answered, all that was ever acknowledged or shown
     /// must be there, and all replicas must come to the same end.
     fn finish(&mut self) -> Result<(), Failure> {
         self.network.weather = Weather::FINE;
@@ -704,7 +705,7 @@ impl World {
             }
         }
         let settled_us = self.mono_us + 6_000_000;
-        // Whether a machine has left is known when it was said so: one that has is in nobody's way.
+        // The departure of a machine is known only once it was reported; a machine that has left is in nobody's way.
         let left_us = settled_us + 20_000_000;
         while self.mono_us < settled_us || self.clients.is_taking_out() && self.mono_us < left_us {
             self.disturb()?;
@@ -725,15 +726,15 @@ impl World {
         Err(Failure::liveness(format!("no progress: {} {told}", self.clients.waiting())))
     }
 
-    /// Nobody asks for anything, and all groups sleep. Then one machine fails, in some way: its groups are led by others
-    /// soon, though nobody asks for that either.
+    /// Waits until all groups are quiesced, while no client asks for anything. Then one machine fails in some way, and
+    /// others lead its groups soon, though no client asks for that either.
     fn sleep_through_faults(&mut self) -> Result<(), Failure> {
         for _ in 0..self.chance.below(3) {
             self.fall_asleep()?;
             let count = self.machines.len();
             let mut at = self.chance.index(count);
             match self.chance.below(4) {
-                // It is of no use to anybody.
+                // A machine that was taken out is of no use to anybody.
                 _ if self.machines[at].is_out => continue,
                 0 => {
                     self.kill(at, true);
@@ -752,7 +753,8 @@ impl World {
         self.fall_asleep()
     }
 
-    /// Nobody asks for anything until all groups sleep, and any machine may fail: also where disks were lost.
+    /// Waits until all groups are quiesced, while no client asks for anything, and any machine may fail: also where
+    /// disks were lost.
     fn fall_asleep(&mut self) -> Result<(), Failure> {
         let late_us = self.mono_us + 12_000_000;
         let is_whole = |it: &Self| {
@@ -782,8 +784,8 @@ impl World {
         Ok(())
     }
 
-    /// Every group of several replicas is led by another machine, if this one is of no use to the others: it is dead, stands
-    /// still, or is cut off from all of them.
+    /// Checks that others lead each group of several replicas, if this machine is of no use to them: dead, frozen, or
+    /// cut off from all.
     fn check_led_without(&self, at: usize) -> Result<(), Failure> {
         let others = (0..self.machines.len()).filter(|other| *other != at);
         let is_cut = |other| self.network.is_cut(at, other) || self.network.is_cut(other, at);
@@ -804,7 +806,7 @@ impl World {
         Ok(())
     }
 
-    /// All replicas, in brief: of what, which, term, committed end.
+    /// Describes all replicas in brief: log, replica, term, high watermark.
     fn told(&self) -> String {
         let mut text = String::new();
         for machine in &self.machines {
@@ -830,7 +832,8 @@ impl World {
         text
     }
 
-    /// Segments begin at the same offsets on all machines, and hold the same bytes, as far as they are on two.
+    /// Checks that segments begin at the same offsets on all machines, and hold the same bytes, as far as two have
+    /// them.
     fn check_files(&self) -> Result<(), Failure> {
         let mut logs: BTreeMap<String, Vec<Segments>> = BTreeMap::new();
         for machine in self.machines.iter().filter(|it| !it.is_out) {
@@ -860,7 +863,7 @@ impl World {
         Ok(())
     }
 
-    /// What has rotted is found and mended.
+    /// Waits until all rot is found and repaired.
     fn await_soundness(&mut self) -> Result<(), Failure> {
         for machine in &mut self.machines {
             machine.rotting.rots = false;
@@ -884,7 +887,7 @@ impl World {
         Err(Failure::liveness(format!("what has rotted is not mended {}", self.told())))
     }
 
-    /// The voters of each group are the replicas that there are, and nobody else belongs to it.
+    /// Checks that the voters of each group are the replicas that there are, and nobody else belongs to it.
     fn check_members(&self) -> Result<(), Failure> {
         let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
         let all: Vec<_> = lives.flat_map(|life| life.node.standings()).collect();
@@ -905,7 +908,7 @@ impl World {
         Ok(())
     }
 
-    /// All replicas have all that is committed.
+    /// Checks that all replicas have all committed data.
     fn check_replicas(&mut self) -> Result<(), Failure> {
         self.await_departure()?;
         for _ in 0..3_000 {

@@ -1,11 +1,11 @@
 //! # Room card: compacting
 //!
-//! Purpose:    what a process's thread for data at rest does when logs are to be compacted, or others give what is left of
+//! Purpose:    the work of a process's thread for data at rest when it compacts logs, or others give the rest of
 //!             theirs.
-//! Owns:       orders, the one at hand, what is made and not installed yet.
+//! Owns:       orders, the one at hand, segments that are made and not installed yet.
 //! Interface:  [`Compactor`].
 //! Invariants: it draws from a stream of its own, and only when there is something to do.
-//! Never:      which logs are compacted.
+//! Never:      the choice of logs to compact.
 //! Tests:      scenarios `node` and `cluster`.
 //! Start at:   [`Compactor::step`].
 
@@ -52,13 +52,13 @@ impl Compactor {
         self.stages.push_back(stage);
     }
 
-    /// Whether there is nothing to do.
+    /// Tells whether there is nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
         let compacts = !self.orders.is_empty() || self.current.is_some() || !self.made.is_empty();
         !compacts && self.stages.is_empty()
     }
 
-    /// Does a piece of it, now and then. What could not be done is answered.
+    /// Does a piece of the work, now and then. Returns an answer for work that could not be done.
     pub(crate) fn step(&mut self, storage: &mut Storage<SimDisk>) -> Option<Done> {
         if self.is_idle() || !self.chance.chance(300) {
             return None;

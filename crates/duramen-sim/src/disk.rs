@@ -56,19 +56,19 @@ pub enum Sabotage {
     SyncErrorSwallowed,
 }
 
-/// How the living process stands with its disk.
+/// State of the living process towards its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Process {
     Alive,
     /// A sync failed, and nobody has been told: other threads go on.
     Failing,
-    /// A sync or write failed, and it knows: it must not write again.
+    /// A sync or write failed, and the process knows: it must not write again.
     Doomed,
     /// Killed in the middle of a call.
     Dead,
 }
 
-/// What happened, in numbers.
+/// Counts of calls and faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Calls of any kind.
@@ -185,15 +185,15 @@ enum Call {
 }
 
 impl Call {
-    /// Whether it changes what others see. Removals may be under way on another thread.
+    /// Tells whether the call changes state that others see. Removals may be under way on another thread.
     fn mutates(self) -> bool {
         matches!(self, Self::Create | Self::Write | Self::SetLen | Self::CreateDir | Self::Rename)
     }
 }
 
 impl Machine {
-    /// The start of every call: who may make it, what else happens meanwhile, and whether it is
-    /// the last of this process (`Ok(true)`).
+    /// Enters a call: checks who may make it, lets other things happen meanwhile, and returns `Ok(true)` if it is the
+    /// last of this process.
     fn enter(&mut self, generation: u64, call: Call) -> io::Result<bool> {
         self.counters.calls += 1;
         self.trace.mix(call as u64);
@@ -221,7 +221,7 @@ impl Machine {
         Ok(false)
     }
 
-    /// The kernel's own doings between two calls.
+    /// Does the kernel's own work between two calls.
     fn background(&mut self) {
         if !self.chance.chance(self.faults.write_back) {
             return;
@@ -328,7 +328,7 @@ impl Machine {
 }
 
 impl SimDisk {
-    /// An empty disk whose chances come from `seed`.
+    /// Returns an empty disk whose chances come from `seed`.
     pub fn new(seed: u64) -> Self {
         let mut visible = Names::default();
         visible.add_dir(ROOT);
@@ -372,7 +372,7 @@ impl SimDisk {
         self.state().capacity = bytes;
     }
 
-    /// Bytes taken, by whole pages.
+    /// Returns the bytes taken, by whole pages.
     pub fn used(&self) -> u64 {
         self.state().used()
     }
@@ -382,17 +382,17 @@ impl SimDisk {
         self.state().crash_in = calls;
     }
 
-    /// Whether the process has died by [`SimDisk::crash_in`].
+    /// Tells whether the process has died by [`SimDisk::crash_in`].
     pub fn is_dead(&self) -> bool {
         self.state().process == Process::Dead
     }
 
-    /// Whether a sync or write has failed in this process.
+    /// Tells whether a sync or write has failed in this process.
     pub fn is_doomed(&self) -> bool {
         matches!(self.state().process, Process::Failing | Process::Doomed)
     }
 
-    /// The process is being told of a failed sync: from now on it must not write.
+    /// Tells the process of a failed sync: from now on it must not write.
     pub fn doom(&self) {
         let mut machine = self.state();
         if machine.process == Process::Failing {
@@ -400,9 +400,8 @@ impl SimDisk {
         }
     }
 
-    /// The process dies; the kernel lives on, and all that was visible stays. The kernel may drop
-    /// clean pages from its cache, those which a failed write-back had marked clean among them.
-    /// Returns the next process's view.
+    /// Kills the process; the kernel lives on, and all that was visible stays. The kernel may drop clean pages
+    /// from its cache, those which a failed write-back had marked clean among them. Returns the next process's view.
     #[must_use = "the old process's view is dead"]
     pub fn kill(&self) -> Self {
         let mut guard = self.state();
@@ -418,10 +417,9 @@ impl SimDisk {
         machine.begin_process(&self.machine)
     }
 
-    /// The power goes. Of every file that is still named, the length is one of those since its
-    /// last sync, and each unsynced page is any of its versions, or torn between two of them at
-    /// 512 bytes. Of the unsynced creations, renames and removals any subset has happened.
-    /// Returns the next process's view.
+    /// Cuts the power, and returns the next process's view. Every file that still has a name keeps one of the lengths
+    /// since its last sync. Each unsynced page is any of its versions, or torn between two of them at 512 bytes. Of
+    /// the unsynced creations, renames and removals any subset has happened.
     #[must_use = "the old process's view is dead"]
     pub fn power_loss(&self) -> Self {
         let mut guard = self.state();
@@ -448,7 +446,7 @@ impl SimDisk {
         machine.begin_process(&self.machine)
     }
 
-    /// All files, with their lengths, in order.
+    /// Returns all files, with their lengths, in order.
     pub fn files(&self) -> Vec<(String, u64)> {
         let machine = self.state();
         let walked = machine.visible.walk().into_iter();
@@ -457,7 +455,7 @@ impl SimDisk {
             .collect()
     }
 
-    /// A file's bytes as the page cache has them.
+    /// Returns a file's bytes as the page cache has them.
     pub fn contents(&self, path: &str) -> Option<Vec<u8>> {
         let machine = self.state();
         Some(machine.files.get(&machine.visible.find(path)?)?.visible().to_vec())
@@ -478,8 +476,8 @@ impl SimDisk {
         rests
     }
 
-    /// Somebody with a shell gives a file other bytes, makes one, or, with `None`, removes it, while no process runs.
-    /// All that was visible is durable then, and what was changed, too.
+    /// Changes a file as somebody with a shell does while no process runs: gives it other bytes, makes one, or, with
+    /// `None`, removes it. All that was visible is durable then, and so is the change.
     pub fn put(&self, path: &str, bytes: Option<Vec<u8>>) {
         let mut guard = self.state();
         let machine = &mut *guard;
@@ -516,20 +514,20 @@ impl SimDisk {
         self.state().violations.clone()
     }
 
-    /// The trace of all calls.
+    /// Returns the trace of all calls.
     pub fn trace(&self) -> Trace {
         self.state().trace
     }
 
-    /// What happened, in numbers.
+    /// Returns the counts of calls and faults.
     pub fn counters(&self) -> Counters {
         self.state().counters
     }
 
     fn handle(&self, machine: &mut Machine, node: NodeId) -> SimFile {
         let inode = machine.file(node);
-        // A new handle hears of an earlier write-back error only if nobody has yet, and if the
-        // kernel still has the inode, which only an open handle makes sure.
+        // A new handle hears of an earlier write-back error only if nobody has yet. The kernel must also still have
+        // the inode, which only an open handle makes sure.
         let missed = inode.handles > 0 && !inode.error_seen && inode.errors > 0;
         let errors_seen = AtomicU64::new(inode.errors - u64::from(missed));
         inode.handles += 1;
@@ -582,7 +580,7 @@ impl Machine {
             return Ok(());
         }
         if dies {
-            // It may have got as far as the device for some pages.
+            // The sync may have got as far as the device for some pages.
             let luck = Luck::draw(&mut self.chance);
             let inode = self.files.get_mut(&file.node).expect("an open file has an inode");
             inode.write_back(luck, &mut self.chance);

@@ -1,6 +1,6 @@
 //! # Room card: failure
 //!
-//! Purpose:    what a run found, and how the process that ran it ends.
+//! Purpose:    the findings of a run, and the end of the process that ran it.
 //! Owns:       [`Failure`] and its exit codes.
 //! Interface:  all of it.
 //! Invariants: 127 crash, 128 liveness, 129 correctness.
@@ -10,38 +10,38 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a run failed.
+/// Kind of a run's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The code under test panicked.
     Crash,
-    /// It stopped making progress.
+    /// The code under test stopped making progress.
     Liveness,
-    /// It broke a promise.
+    /// The code under test broke a promise.
     Correctness,
 }
 
-/// Why a run failed.
+/// Reason that a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// How.
+    /// Kind of the failure.
     pub kind: Kind,
-    /// Why, for people.
+    /// Reason, for people.
     pub what: String,
 }
 
 impl Failure {
-    /// A broken promise.
+    /// Returns a broken promise.
     pub fn correctness(what: impl Into<String>) -> Self {
         Self { kind: Kind::Correctness, what: what.into() }
     }
 
-    /// No progress.
+    /// Returns a lack of progress.
     pub fn liveness(what: impl Into<String>) -> Self {
         Self { kind: Kind::Liveness, what: what.into() }
     }
 
-    /// The exit code of `duramen-sim`.
+    /// Returns the exit code of `duramen-sim`.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
             Kind::Crash => 127,

@@ -1,9 +1,9 @@
 //! # Room card: model
 //!
-//! Purpose:    what one replica's log must be, by the simplest means.
-//! Owns:       [`ReplicaModel`]: what was submitted, and how much of it was reported persisted.
+//! Purpose:    the expected state of one replica's log, by the simplest means.
+//! Owns:       [`ReplicaModel`]: the submitted ops, and how many of them were reported persisted.
 //! Interface:  [`ReplicaModel::submit`], [`ReplicaModel::on_persisted`], [`ReplicaModel::adopt`].
-//! Invariants: `base` is what was reported persisted; `tip` is `base` with all of `ops` applied.
+//! Invariants: `base` is the state reported persisted; `tip` is `base` with all of `ops` applied.
 //! Never:      files, rounds, syncs: the model does not know how storage works.
 //! Tests:      below, and every run.
 //! Start at:   [`ReplicaModel::adopt`].
@@ -32,7 +32,7 @@ pub struct ModelEntry {
 }
 
 impl ModelEntry {
-    /// Its first offset, or 0.
+    /// Returns the entry's first offset, or 0.
     pub fn base_offset(&self) -> i64 {
         match &self.entry.content {
             Content::Batch(batch) => batch.base_offset,
@@ -40,7 +40,7 @@ impl ModelEntry {
         }
     }
 
-    /// One past its last offset, if it takes any.
+    /// Returns one past the entry's last offset, if it takes any.
     pub fn end_offset(&self) -> Option<i64> {
         match &self.entry.content {
             Content::Batch(batch) => Some(batch.end_offset()),
@@ -58,14 +58,14 @@ pub struct State {
     pub conf: ConfState,
     /// The first offset kept.
     pub log_start: i64,
-    /// The image and its index.
+    /// Snapshot and its index.
     pub image: (u64, Bytes),
     /// All entries ever kept, from index 2 on.
     pub entries: Vec<Arc<ModelEntry>>,
 }
 
 impl State {
-    /// A new replica's.
+    /// Returns the state of a new replica.
     pub fn new(conf: ConfState) -> Self {
         Self {
             hard_state: HardState { term: 1, vote: 0, commit: 1 },
@@ -76,29 +76,29 @@ impl State {
         }
     }
 
-    /// The last index.
+    /// Returns the last index.
     pub fn last_index(&self) -> u64 {
         1 + self.entries.len() as u64
     }
 
-    /// The term of the last index.
+    /// Returns the term of the last index.
     pub fn last_term(&self) -> u64 {
         self.entries.last().map_or(1, |entry| entry.entry.term)
     }
 
-    /// The entry at `index`; there is none at 1.
+    /// Returns the entry at `index`; there is none at 1.
     pub fn at(&self, index: u64) -> Option<&Arc<ModelEntry>> {
         self.entries.get(usize::try_from(index.checked_sub(2)?).ok()?)
     }
 
-    /// The end offset after `index`.
+    /// Returns the end offset after `index`.
     pub fn end_offset_at(&self, index: u64) -> i64 {
         let upto = usize::try_from(index.saturating_sub(1)).expect("logs here are short");
         self.entries[..upto].iter().rev().find_map(|entry| entry.end_offset()).unwrap_or(0)
     }
 
-    /// What is known to be committed: membership and trims tell of it, even where a crash took the
-    /// hard state that said so. Raft never replaces it.
+    /// Returns the largest index known to be committed. Membership and trims prove commits, even where a crash took
+    /// the hard state that recorded them. Raft never replaces such entries.
     pub fn committed(&self) -> u64 {
         let told = self.hard_state.commit.max(self.conf.applied).min(self.last_index());
         (told..=self.last_index())
@@ -106,12 +106,12 @@ impl State {
             .unwrap_or(told)
     }
 
-    /// One past the last offset.
+    /// Returns one past the last offset.
     pub fn end_offset(&self) -> i64 {
         self.end_offset_at(self.last_index())
     }
 
-    /// All batches, oldest first.
+    /// Returns all batches, oldest first.
     pub fn batches(&self) -> impl DoubleEndedIterator<Item = &Arc<ModelEntry>> {
         self.entries.iter().filter(|entry| entry.records.is_some())
     }
@@ -121,7 +121,7 @@ impl State {
         self.entries.truncate(keep);
     }
 
-    /// The term runs of the whole log.
+    /// Returns the term runs of the whole log.
     pub fn term_runs(&self) -> Vec<TermRun> {
         let mut runs: Vec<TermRun> = Vec::new();
         let mut end = 0;
@@ -135,12 +135,12 @@ impl State {
         runs
     }
 
-    /// All segments there ever were, by the descriptors' flags.
+    /// Returns all segments there ever were, by the descriptors' flags.
     pub fn segments(&self) -> Vec<SegmentMeta> {
         self.segments_from(0)
     }
 
-    /// The segments of the log from an offset on.
+    /// Returns the segments of the log from an offset on.
     pub fn segments_from(&self, base_offset: i64) -> Vec<SegmentMeta> {
         let mut segments: Vec<SegmentMeta> = Vec::new();
         for entry in self.batches() {
@@ -178,12 +178,12 @@ pub enum ModelOp {
     Conf(ConfState),
     /// A new log start.
     Trim(i64),
-    /// A new image.
+    /// A new snapshot.
     Image(u64, Bytes),
 }
 
 impl ModelOp {
-    /// The index from which on it cuts the log of `state`, if it does.
+    /// Returns the index from which on it cuts the log of `state`, if it does.
     pub fn conflict(&self, last_index: u64) -> Option<u64> {
         match self {
             Self::Write { appends, .. } => {
@@ -193,7 +193,7 @@ impl ModelOp {
         }
     }
 
-    /// Everything but entries.
+    /// Applies everything but entries.
     fn apply_rest(&self, state: &mut State) {
         match self {
             Self::Write { hard_state, .. } => {
@@ -220,8 +220,8 @@ impl ModelOp {
     }
 }
 
-/// An image that was submitted, and what else recovery must then know: entries up to the image are
-/// not applied again, so what they changed must not be lost.
+/// Snapshot that was submitted, and the state that recovery must then know besides. Entries up to the snapshot are not
+/// applied again, so their changes must not be lost.
 #[derive(Clone, Debug)]
 struct ModelImage {
     index: u64,
@@ -244,15 +244,15 @@ impl ModelImage {
 /// One replica, from its creation to its end.
 #[derive(Clone, Debug)]
 pub struct ReplicaModel {
-    /// Who it is.
+    /// Id of the replica.
     pub id: ReplicaId,
-    /// What it is a replica of.
+    /// Log of which it is a replica.
     pub identity: Identity,
-    /// What was reported persisted.
+    /// State that was reported persisted.
     pub base: State,
-    /// What was submitted since, oldest first.
+    /// Ops submitted since, oldest first.
     pub ops: VecDeque<ModelOp>,
-    /// All of it.
+    /// State with all of `ops` applied.
     pub tip: State,
     /// Tickets not reported yet, each with the number of ops it stands for in `ops`; none for a
     /// write that need not be synced.
@@ -267,7 +267,7 @@ pub struct ReplicaModel {
 }
 
 impl ReplicaModel {
-    /// A replica whose creation was submitted with `ticket`.
+    /// Returns a replica whose creation was submitted with `ticket`.
     pub fn new(id: ReplicaId, identity: Identity, conf: ConfState, ticket: u64) -> Self {
         let base = State::new(conf);
         Self {
@@ -283,7 +283,7 @@ impl ReplicaModel {
         }
     }
 
-    /// An op was submitted.
+    /// Notes that an op was submitted.
     pub fn submit(&mut self, op: ModelOp, ticket: Option<(u64, bool)>) {
         op.apply(&mut self.tip);
         if let ModelOp::Image(..) = &op {
@@ -295,20 +295,20 @@ impl ReplicaModel {
         }
     }
 
-    /// All is at rest: the newest image is sure.
+    /// Notes that all is at rest: the newest snapshot is sure.
     pub fn rest(&mut self) {
         let newest = self.images.pop();
         self.images.clear();
         self.images.extend(newest);
     }
 
-    /// Whether tickets are outstanding.
+    /// Tells whether tickets are outstanding.
     pub fn waits(&self) -> bool {
         !self.tickets.is_empty()
     }
 
-    /// Storage reports a ticket: it must be the oldest outstanding. Returns whether it proves that
-    /// a round was synced.
+    /// Takes a ticket that storage reports: it must be the oldest outstanding. Returns true if it proves that a round
+    /// was synced.
     pub fn on_persisted(&mut self, ticket: u64) -> Result<bool, String> {
         let Some((expected, ops)) = self.tickets.pop_front() else {
             return Err(format!("replica {}: ticket {ticket} was never given", self.id.0));
@@ -328,7 +328,7 @@ impl ReplicaModel {
         Ok(proves)
     }
 
-    /// The highest index that no unreported op may take away: what may be committed and applied.
+    /// Returns the highest index that no unreported op may take away: entries up to it may be committed and applied.
     pub fn safe_index(&self) -> u64 {
         let mut last = self.base.last_index();
         let mut safe = last;
@@ -343,9 +343,9 @@ impl ReplicaModel {
         safe
     }
 
-    /// After a crash: `found` must be what was reported persisted, with some of what was
-    /// submitted after it: a prefix of the entries, and hard state, membership, log start and
-    /// image as of a point not before that prefix. The model goes on from there.
+    /// Checks the state found after a crash, and goes on from there. `found` must be the state reported persisted,
+    /// with some of the ops submitted after it. These are a prefix of the entries, and hard state, membership, log
+    /// start and snapshot as of a point not before that prefix.
     pub fn adopt(&mut self, found: &RecoveredReplica) -> Result<(), String> {
         let fail = |what: String| Err(format!("replica {}: {what}", self.id.0));
         if found.identity != self.identity {
@@ -382,7 +382,7 @@ impl ReplicaModel {
         ))
     }
 
-    /// An image takes the membership and the log start submitted before it along, past the queue.
+    /// Takes the membership and the log start submitted before a snapshot along with it, past the queue.
     fn overtake(&self, state: &mut State, found: &RecoveredReplica) {
         for op in &self.ops {
             match op {
@@ -397,7 +397,7 @@ impl ReplicaModel {
         }
     }
 
-    /// Hard state and the like after `at` ops, and after any more of them.
+    /// Returns hard state and the like after `at` ops, and after any more of them.
     fn rests_from(&self, log: &State, at: usize) -> Vec<State> {
         let mut rest = State { entries: Vec::new(), ..log.clone() };
         let mut rests = vec![rest.clone()];
@@ -417,7 +417,7 @@ impl ReplicaModel {
         self.created = true;
     }
 
-    /// Damage was reported: what is left must be a prefix of what was persisted.
+    /// Checks the log after reported damage: its remains must be a prefix of the persisted log.
     pub fn check_damaged(&self, found: &RecoveredReplica) -> Result<(), String> {
         let known = found
             .entries
@@ -431,8 +431,8 @@ impl ReplicaModel {
     }
 }
 
-/// The logs that `next`, half done, may leave of `log`: itself, cut at the conflict, and with some
-/// of the entries appended.
+/// Returns the logs that `next`, half done, may leave of `log`: itself, cut at the conflict, and with some of the
+/// entries appended.
 fn partial_logs(log: &State, next: Option<&ModelOp>) -> Vec<State> {
     let mut states = vec![log.clone()];
     if let Some(op @ ModelOp::Write { appends, .. }) = next {
@@ -449,7 +449,7 @@ fn partial_logs(log: &State, next: Option<&ModelOp>) -> Vec<State> {
     states
 }
 
-/// What is compared, in order.
+/// Compared fields, in order.
 const RANKS: [&str; 11] = [
     "last index",
     "entry",
@@ -464,8 +464,8 @@ const RANKS: [&str; 11] = [
     "term runs",
 ];
 
-/// Whether `found` is `state`, but for a commit and an image that may lag; returns it with those,
-/// or what differs, and how late in the comparison.
+/// Compares `found` with `state`: only its commit and its snapshot may lag, and are then put into the returned state.
+/// Else returns the difference, and how late in the comparison it came.
 fn compare(
     state: State,
     found: &RecoveredReplica,
@@ -491,7 +491,7 @@ fn compare(
     if (hard_state.term, hard_state.vote) != (model.term, model.vote) {
         return differs("hard state", &model, &hard_state);
     }
-    // What an image contains was committed, whatever became of the record that said so.
+    // Entries that a snapshot contains were committed, whatever became of the record that said so.
     let commit_max = model.commit.min(last).max(found.prev_index);
     if hard_state.commit > commit_max || hard_state.commit < found.prev_index {
         let range = (found.prev_index, commit_max);
@@ -533,7 +533,7 @@ fn compare(
     Ok(State { hard_state, image, ..state })
 }
 
-/// With the segments, the history must be enough to make every entry again from where they begin.
+/// Checks the history: with the segments, it must be enough to make every entry again from where they begin.
 fn compare_history(state: &State, found: &RecoveredReplica) -> Result<(), String> {
     let history = &found.history;
     let from = found.segments.first().map_or(found.prev_index + 1, |first| first.first_index);
@@ -567,7 +567,7 @@ fn compare_history(state: &State, found: &RecoveredReplica) -> Result<(), String
     Ok(())
 }
 
-/// The segments must be all that the descriptors' flags make, but for dead ones: the first may lie
+/// Checks that the segments are all those that the descriptors' flags make, except dead ones. The first may lie
 /// anywhere up to the log's start, since a cut can leave a log without any segment.
 fn compare_segments(state: &State, found: &[SegmentMeta]) -> Result<(), String> {
     let from = match found.first() {

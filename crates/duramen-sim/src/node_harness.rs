@@ -38,7 +38,7 @@ const RESERVE_BYTES: u64 = 1024 * 1024;
 const IN_FLIGHT_MAX: u64 = 1024 * 1024;
 const DAY_MS: i64 = 86_400_000;
 
-/// What a good run did.
+/// Counts of a good run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Hash of everything that happened.
@@ -63,7 +63,7 @@ struct Profile {
     faults: Faults,
     fills_up: bool,
     leaps: bool,
-    /// Between two processes years may pass.
+    /// True if years may pass between two processes.
     ages: bool,
 }
 
@@ -84,7 +84,7 @@ struct Life {
 struct World {
     seed: u64,
     bug: Option<NodeBug>,
-    /// What a planted bug reports too early.
+    /// Reports that a planted bug makes too early.
     early: Vec<Done>,
     profile: Profile,
     options: Options,
@@ -95,9 +95,9 @@ struct World {
     mono_us: u64,
     wall_ms: i64,
     limited: bool,
-    /// How far the node's wall clock is from the clients'.
+    /// Difference of the node's wall clock from the clients', in milliseconds.
     leapt_ms: i64,
-    /// There is no term left: the node has stopped for good.
+    /// True once there is no term left: the node has stopped for good.
     is_over: bool,
     trace: Trace,
     report: Report,
@@ -171,7 +171,7 @@ impl World {
             life: None,
             clients: {
                 let mut clients = Clients::new(seed, profile.leaps);
-                // What years of records stand for has no keys.
+                // The entries that stand for years of records have no keys.
                 clients.oracle.has_keyed &= !profile.ages;
                 clients
             },
@@ -208,7 +208,7 @@ impl World {
         self.finish()
     }
 
-    /// One thing happens, of all that may happen next.
+    /// Does one of all the things that may happen next.
     fn step(&mut self) -> Result<(), Failure> {
         let us = self.chance.below(3000);
         self.advance(us);
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// A client that has nothing outstanding asks for something.
+    /// Lets a client that has nothing outstanding ask for something.
     fn ask(&mut self) -> Result<(), Failure> {
         let now = self.now();
         let Some((connection, sequence, context, request)) = self.clients.ask(self.wall_ms) else {
@@ -274,7 +274,7 @@ impl World {
         self.act(actions)
     }
 
-    /// One piece of work of node or storage.
+    /// Does one piece of work of node or storage.
     fn turn(&mut self, idle: bool) -> Result<(), Failure> {
         if !self.life().reads.is_empty() && self.chance.chance(300) {
             return self.read_log();
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// A piece of the work at what is at rest.
+    /// Does a piece of the work on data at rest.
     fn compact(&mut self) -> Result<(), Failure> {
         let life = self.life();
         let Some(done) = life.compactor.step(&mut life.storage) else { return Ok(()) };
@@ -328,7 +328,7 @@ impl World {
         self.act(actions)
     }
 
-    /// One of the reads that the node asked for comes to its end.
+    /// Ends one of the reads that the node asked for.
     fn read_log(&mut self) -> Result<(), Failure> {
         let at = self.life().reads.len();
         let at = self.chance.index(at);
@@ -345,7 +345,7 @@ impl World {
         self.act(actions)
     }
 
-    /// One of the looks at a log that the node asked for comes to its end.
+    /// Ends one of the looks at a log that the node asked for.
     fn look(&mut self) -> Result<(), Failure> {
         let at = self.life().looks.len();
         let at = self.chance.index(at);
@@ -362,7 +362,7 @@ impl World {
     }
 
     fn begin_round(&mut self) -> Result<(), Failure> {
-        // What the node has decided goes to storage first: that is the group commit.
+        // Ops that the node has decided go to storage first: that is the group commit.
         let now = self.now();
         let mut actions = Vec::new();
         self.life().node.flush(now, &mut actions);
@@ -454,7 +454,7 @@ impl World {
         self.act(actions)
     }
 
-    /// Carries out what the node wants.
+    /// Carries out the actions of the node.
     fn act(&mut self, actions: Vec<Action>) -> Result<(), Failure> {
         let mut closed = Vec::new();
         for action in actions {
@@ -651,7 +651,7 @@ impl World {
         self.act(actions)
     }
 
-    /// The disk stays as full as it is. Appends are refused, and everything else goes on.
+    /// Leaves the disk as full as it is. Appends are refused, and everything else goes on.
     fn endure_full_disk(&mut self) -> Result<(), Failure> {
         for _ in 0..2_000 {
             self.pass(true)?;
@@ -665,15 +665,15 @@ impl World {
         Err(Failure::liveness(format!("on a full disk: {}", self.clients.waiting())))
     }
 
-    /// Time passes, and work is done.
+    /// Lets time pass and work be done.
     fn pass(&mut self, asks: bool) -> Result<(), Failure> {
         let us = self.chance.below(20_000);
         self.advance(us);
         if asks && self.chance.chance(300) { self.ask() } else { self.turn(true) }
     }
 
-    /// The faults end. Everything asked must be answered, every topic must settle, and all that
-    /// was ever acknowledged or shown must be there.
+    /// Ends the faults. Everything asked must be answered, every topic must settle, and all that was ever acknowledged
+    /// or shown must be there.
     fn finish(&mut self) -> Result<(), Failure> {
         self.profile.faults = Faults::default();
         self.profile.crash = 0;

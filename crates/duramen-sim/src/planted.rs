@@ -19,19 +19,19 @@ use crate::failure::{Failure, catching};
 pub enum Bug {
     /// The disk lies.
     Disk(Sabotage),
-    /// Whoever drives storage lies to it, or about it.
+    /// The code that drives storage lies to it, or about it.
     Driver(DriverBug),
-    /// What stands between storage and the node loses or invents something.
+    /// The code between storage and the node loses or invents something.
     Node(NodeBug),
-    /// What stands between storage and the nodes of a cluster.
+    /// The code between storage and the nodes of a cluster.
     Cluster(ClusterBug),
-    /// It is in storage itself.
+    /// The bug is in storage itself.
     #[cfg(feature = "sabotage")]
     Storage(Inside),
-    /// It is in the node itself.
+    /// The bug is in the node itself.
     #[cfg(feature = "sabotage")]
     Broker(Inside),
-    /// It is in the node itself, and takes a cluster to be seen.
+    /// The bug is in the node itself, and only shows in a cluster.
     #[cfg(feature = "sabotage")]
     Peers(Inside),
 }
@@ -52,7 +52,7 @@ pub enum DriverBug {
 /// Bugs between storage and the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeBug {
-    /// The views' images are lost at restart, and with them who has sent what.
+    /// The views' snapshots are lost at restart, and with them the state of producers.
     DedupLost,
     /// The node is told that a write is persisted as soon as it asks for it.
     PersistedEarly,
@@ -230,8 +230,8 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 145),
 ];
 
-/// Bugs that take a cluster, whose known seed is stale, and that a hundred others did not find: tests look for them by hand, with
-/// more seeds than the gate has time for.
+/// Bugs that only show in a cluster, whose known seed is stale, and that a hundred other seeds did not find. Tests
+/// look for them by hand, with more seeds than the gate has time for.
 #[cfg(feature = "sabotage")]
 pub const RARE: &[(&str, Bug)] = &[
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten)),

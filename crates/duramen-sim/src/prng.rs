@@ -24,7 +24,7 @@ fn splitmix(state: &mut u64) -> u64 {
 }
 
 impl Prng {
-    /// The stream `purpose` of the run `seed`.
+    /// Returns the stream `purpose` of the run `seed`.
     pub fn new(seed: u64, purpose: &str) -> Self {
         let mut state = seed;
         for byte in purpose.bytes() {
@@ -37,7 +37,7 @@ impl Prng {
         Self { state: words }
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn draw(&mut self) -> u64 {
         let result = self.state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let shifted = self.state[1] << 17;
@@ -50,34 +50,34 @@ impl Prng {
         result
     }
 
-    /// A number below `end`, which must not be 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         assert!(end > 0, "nothing is below 0");
         // The bias is below 2^-40 for the small ranges drawn here.
         self.draw() % end
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// An index into something of `len` elements, of which there must be one.
+    /// Returns an index into something of `len` elements, of which there must be one.
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).expect("below a usize")
     }
 
-    /// True `per_mille` times in a thousand.
+    /// Returns true `per_mille` times in a thousand.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// One of `of`, which must not be empty.
+    /// Returns one of `of`, which must not be empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.index(of.len())]
     }
 
-    /// Arbitrary bytes.
+    /// Returns arbitrary bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {

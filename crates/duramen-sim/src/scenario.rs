@@ -11,7 +11,7 @@
 use crate::failure::Failure;
 use crate::{cluster_harness, node_harness, storage_harness};
 
-/// What can be simulated.
+/// Scenario of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Storage alone, under random ops.
@@ -26,12 +26,12 @@ impl Scenario {
     /// All of them.
     pub const ALL: &'static [Self] = &[Self::Storage, Self::Node, Self::Cluster];
 
-    /// The scenario called so.
+    /// Returns the scenario called so.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|it| it.name() == name)
     }
 
-    /// Its name on the command line.
+    /// Returns the scenario's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Storage => "storage",

@@ -35,7 +35,7 @@ const FREE_BESIDE: u64 = 256 * 1024;
 /// A disk that the workload fills by itself, with the largest journal on it.
 const SMALL_DISK: u64 = 1152 * 1024;
 
-/// What a good run did.
+/// Counts of a good run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Hash of everything that happened.
@@ -52,7 +52,7 @@ pub struct Report {
     pub checkpoints: u64,
 }
 
-/// What one seed is about, drawn once.
+/// Profile of one seed, drawn once.
 #[derive(Clone, Debug)]
 struct Profile {
     steps: u64,
@@ -64,7 +64,7 @@ struct Profile {
     delete: u64,
     replicas_max: usize,
     faults: Faults,
-    /// Somebody else fills the disk.
+    /// True if somebody else fills the disk.
     fills_up: bool,
     /// The disk is small, and all ours: no write may ever wait for room.
     small: bool,
@@ -90,7 +90,7 @@ struct World {
     /// All files as they once were.
     copies: Vec<tampering::Files>,
     replicas: Vec<ReplicaModel>,
-    /// When each deletion was submitted.
+    /// Deletions, with the time when each was submitted.
     deletions: Vec<(ReplicaId, u64)>,
     /// Gone for good.
     dead: Vec<ReplicaId>,
@@ -216,7 +216,7 @@ impl World {
         self.storage.as_mut().expect("the process lives between crashes")
     }
 
-    /// One thing happens, of all that may happen next.
+    /// Does one of all the things that may happen next.
     fn step(&mut self) -> Result<(), Failure> {
         self.remember_files();
         if self.chance.chance(self.profile.crash) {
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// As much as may be in flight is in flight, most of the time.
+    /// Keeps as much in flight as may be, most of the time.
     fn rush(&mut self) -> Result<(), Failure> {
         if self.chance.chance(200) {
             (0..80).for_each(|_| self.submit_something());
@@ -263,7 +263,7 @@ impl World {
         self.report_sync()
     }
 
-    /// What was taken in when there was room for it finds room.
+    /// Checks that a write that was taken in when there was room for it finds room.
     fn check_room(&mut self) -> Result<(), Failure> {
         if self.storage().lacks_room() {
             return Err(Failure::correctness("a write waits for room that was kept free for it"));
@@ -271,7 +271,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody else fills the disk, or makes room again.
+    /// Fills the disk as somebody else does, or makes room again.
     fn change_capacity(&mut self) {
         if self.limited {
             if self.chance.chance(15) {
@@ -422,7 +422,7 @@ impl World {
         Ok(())
     }
 
-    /// The replica must never be seen again.
+    /// Notes that the replica must never be seen again.
     fn bury(&mut self, replica: ReplicaId) {
         self.replicas.retain(|model| model.id != replica);
         self.deletions.retain(|(deleted, _)| *deleted != replica);
@@ -430,7 +430,7 @@ impl World {
         self.dead.push(replica);
     }
 
-    /// An error ends the process, if there was a reason for it.
+    /// Ends the process for an error, if there was a reason for it.
     fn on_error(&mut self, error: &Error) -> Result<(), Failure> {
         tell(|| format!("error: {}", chain(error)));
         self.expected(error)?;

@@ -49,12 +49,12 @@ impl Trace {
         self.mix(u64::from(crc32c::crc32c(bytes)) << 32 | (bytes.len() as u64 & 0xFFFF_FFFF));
     }
 
-    /// The hash so far.
+    /// Returns the hash so far.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// How many values were mixed in.
+    /// Returns the number of values that were mixed in.
     pub fn events(&self) -> u64 {
         self.events
     }

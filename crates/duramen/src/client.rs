@@ -2,8 +2,8 @@
 //!
 //! Purpose:    one small Kafka client for the command line, the benchmarks and the tests; it works
 //!             against any broker.
-//! Owns:       version negotiation, the cached view of the cluster, reconnects, bounded retries,
-//!             the idempotent [`Appender`], the [`Fetcher`] with or without sessions, and the [`Member`] of a
+//! Owns:       version negotiation, the cached view of the cluster, reconnects, bounded retries. Also the
+//!             idempotent [`Appender`], the [`Fetcher`] with or without sessions, and the [`Member`] of a
 //!             classic consumer group.
 //! Interface:  [`Client::connect`], [`Client::call_any`], [`Client::leader`], [`Appender`], [`Fetcher`], [`Member`].
 //! Invariants: an answer that says "try again" is tried again until [`Options::retry_for`] is over,
@@ -57,29 +57,30 @@ pub use partitioner::{murmur2, partition_of_key};
 pub use shares::ShareStart;
 pub use transactions::TransactionFilter;
 
-/// How long a topic that a broker creates by itself may be unknown. A broker that creates none answers the same.
+/// Longest time that a topic may be unknown while a broker creates it by itself. A broker that creates none answers
+/// the same.
 const CREATION_TIME: Duration = Duration::from_secs(5);
 
 /// The id of a broker in its cluster.
 pub type NodeId = i32;
 
-/// How a client finds and treats its cluster.
+/// Bootstrap brokers, name and time limits of a client.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `HOST:PORT` of one or more brokers; the others are learned from them.
     pub bootstrap: Vec<String>,
-    /// What brokers log this client as.
+    /// Name under which brokers log this client.
     pub client_id: String,
-    /// How long the first connection may take to come about; zero is one try.
+    /// Longest time until the first connection is open; zero means one try.
     pub connect_for: Duration,
-    /// How long one request may wait for its answer.
+    /// Longest wait of one request for its answer.
     pub request_timeout: Duration,
-    /// How long a request is tried again while the answers say that this may help.
+    /// Longest time a request is retried while the answers say that a retry may help.
     pub retry_for: Duration,
 }
 
 impl Options {
-    /// Sensible limits for someone who waits in front of a terminal.
+    /// Returns sensible limits for someone who waits in front of a terminal.
     pub fn new(bootstrap: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             bootstrap: bootstrap.into_iter().map(Into::into).collect(),
@@ -91,7 +92,7 @@ impl Options {
     }
 }
 
-/// A cluster as seen by one client. Clones share connections and what was learned.
+/// Cluster as seen by one client. Clones share connections and metadata.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -104,14 +105,14 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Where the brokers are; empty until the first Metadata answer.
+    /// Addresses of the brokers; empty until the first Metadata answer.
     addresses: BTreeMap<NodeId, String>,
     /// Open connections by address: a bootstrap address that is also advertised is used once.
     connections: BTreeMap<String, Arc<Connection>>,
     topics: BTreeMap<String, MetadataResponseTopic>,
 }
 
-/// Who leads a partition, as of the last Metadata answer.
+/// Leader of a partition, as of the last Metadata answer.
 #[derive(Clone)]
 pub struct Leader {
     /// The leader's broker id.
@@ -138,12 +139,12 @@ impl Client {
         }
     }
 
-    /// The options that the client was made with.
+    /// Returns the options that the client was made with.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }
 
-    /// An open connection to any broker: a known one, else the first bootstrap address that answers.
+    /// Returns an open connection to any broker: a known one, else the first bootstrap address that answers.
     pub async fn any(&self) -> Result<Arc<Connection>, Error> {
         let mut state = self.shared.state.lock().await;
         state.connections.retain(|_, connection| connection.is_open());
@@ -171,7 +172,7 @@ impl Client {
         self.retry(async || self.any().await?.call(request).await).await
     }
 
-    /// An open connection to the broker that decides on topics and settings.
+    /// Returns an open connection to the broker that decides on topics and settings.
     pub async fn controller(&self) -> Result<Arc<Connection>, Error> {
         let id = self.metadata(Some(&[]), false).await?.controller_id;
         if id < 0 {
@@ -226,7 +227,7 @@ impl Client {
         Ok(response)
     }
 
-    /// A topic that exists, from the cache or the cluster; waits while it is being created.
+    /// Returns a topic that exists, from the cache or the cluster; waits while it is being created.
     pub async fn topic(&self, name: &str, create: bool) -> Result<MetadataResponseTopic, Error> {
         if let Some(topic) = self.shared.state.lock().await.topics.get(name) {
             return Ok(topic.clone());
@@ -253,12 +254,12 @@ impl Client {
         }
     }
 
-    /// Drops what is known of a topic, after an answer that contradicts it.
+    /// Drops the metadata of a topic, after an answer that contradicts it.
     pub async fn forget(&self, topic: &str) {
         self.shared.state.lock().await.topics.remove(topic);
     }
 
-    /// The leader of a partition, with an open connection to it.
+    /// Returns the leader of a partition, with an open connection to it.
     pub async fn leader(&self, topic: &str, partition: i32) -> Result<Leader, Error> {
         let found = self.topic(topic, false).await?;
         let what = || format!("partition {partition} of topic {topic}");
@@ -282,7 +283,7 @@ impl Client {
         })
     }
 
-    /// An open connection to a broker.
+    /// Returns an open connection to a broker.
     pub async fn node(&self, node: NodeId) -> Result<Arc<Connection>, Error> {
         let mut state = self.shared.state.lock().await;
         let address = state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })?;
@@ -296,7 +297,7 @@ impl Client {
         Ok(connection)
     }
 
-    /// Where a broker is, as the cluster advertises it.
+    /// Returns the address of a broker, as the cluster advertises it.
     pub async fn address(&self, node: NodeId) -> Result<String, Error> {
         let state = self.shared.state.lock().await;
         state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })

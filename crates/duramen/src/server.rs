@@ -74,9 +74,9 @@ use seats::Seats;
 use settings::ServerSettings;
 use storage_worker::Work;
 
-/// How long other nodes may take to lead what this one led, when it ends.
+/// Longest time a stop waits for other nodes to lead the partitions that this node led.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-/// How long connections may take to get their last answers when the server stops.
+/// Longest time that connections may take to get their last answers when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Clients that may wait to be accepted.
@@ -92,10 +92,10 @@ const JOURNAL_EXTENT_BYTES: u64 = 16 << 20;
 const JOURNAL_EXTENTS_MAX: u32 = 32;
 /// A checkpoint costs about what 64 KiB of appends cost; here it comes once in 128 KiB.
 const REPLICAS_AN_EXTENT: usize = 128;
-/// Up to here, one more copy in the journal costs less than one more sync.
+/// Largest payload, in bytes, for which one more copy in the journal costs less than one more sync.
 const JOURNAL_PAYLOAD_MAX: u32 = 512 << 10;
-/// What is kept free beside room for all payload in flight: for a growing journal, the metadata
-/// log, indexes and images, and for what files take beyond their bytes.
+/// Bytes kept free on the disk beside room for all payload in flight. A growing journal, the metadata log, indexes and
+/// snapshots need them, and so does the space of files beyond their bytes.
 const FREE_BYTES_BESIDE: u64 = 128 << 20;
 const RESERVE_BYTES: u64 = 32 << 20;
 /// Most replicas whose files are synced at once at the start.
@@ -104,15 +104,15 @@ const RECOVERED_AT_ONCE: usize = 512;
 /// A server that runs.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it listens.
+    /// Address on which the server listens for clients.
     pub address: SocketAddr,
-    /// What it tells clients to connect to.
+    /// Address that the server tells clients to connect to.
     pub advertised: HostPort,
-    /// Where it serves metrics and health, if it does.
+    /// Address of metrics and health, if the server serves them.
     pub http: Option<SocketAddr>,
-    /// Who it is.
+    /// Identity of the node.
     pub facts: Facts,
-    /// Whether the data directory was just made.
+    /// True if this start formatted the data directory.
     pub formatted: bool,
     /// Partitions that recovery found.
     pub recovered: usize,
@@ -127,24 +127,24 @@ pub struct Server {
     hangups: Signal,
 }
 
-/// What joins the threads.
+/// State that the threads share.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
-    /// What waits for the node's thread.
+    /// Inbox of the node's thread.
     pub node: Arc<Inbox<Input>>,
-    /// What waits for the storage thread.
+    /// Inbox of the storage thread.
     pub work: Arc<Inbox<Work>>,
-    /// What waits for the thread that works on what is at rest.
+    /// Inbox of the scrubbing thread, which works on data at rest.
     pub chores: Arc<Inbox<Chore>>,
-    /// What all count.
+    /// Metrics that all threads count.
     pub metrics: Arc<Metrics>,
-    /// What they say of themselves.
+    /// Health that the threads report.
     pub health: Arc<Health>,
-    /// Told when the node leads nothing any more that others could lead.
+    /// Signal that the node leads nothing any more that others could lead.
     pub drained: Arc<Notify>,
 }
 
-/// What the node's thread and the storage thread are started from.
+/// Parts from which the node's thread and the storage thread start.
 struct Opened {
     storage: Storage<RealDisk>,
     links: Links,
@@ -250,7 +250,7 @@ fn announce(
     }
 }
 
-/// A node that has no place in its cluster does not serve, and says that instead.
+/// Waits until the node has a place in its cluster, and then calls `say`; without one it does not serve.
 async fn say_when_member(standing: Arc<Standing>, say: impl FnOnce()) {
     while timeout(WAITING_SAID_EVERY, standing.until_member()).await.is_err() {
         if let Some(why) = standing.problem() {
@@ -283,8 +283,8 @@ impl Server {
         self.stop()
     }
 
-    /// Lets other nodes lead what this one leads, answers what is in flight, each within a few seconds, writes what the
-    /// node knows, and closes the journal.
+    /// Stops the server. Other nodes get a few seconds to lead the partitions that this node leads, and requests in
+    /// flight get a few seconds to be answered. Then the node writes its state and closes the journal.
     pub fn stop(self) -> anyhow::Result<()> {
         self.health.stopping.store(true, Ordering::Relaxed);
         self.node.push(Input::Event(Event::Drain));
@@ -319,16 +319,16 @@ fn runtime() -> anyhow::Result<Runtime> {
         .context("cannot start the threads that serve sockets")
 }
 
-/// How many connections there are descriptors for, and how many files of partitions. A third are the connections', however many
-/// there may be now: that may change.
+/// Returns the largest number of connections and the largest number of partitions' files, by the limit of descriptors.
+/// Connections always get a third, because a reload may raise their limit.
 fn share_descriptors() -> (usize, usize) {
     let all = raise_file_limit().saturating_sub(OTHER_FILES);
     let all = usize::try_from(all).unwrap_or(usize::MAX);
     (all / 3, all - all / 3)
 }
 
-/// Raises the limit of open files as far as it goes, and says how far that is: each partition
-/// written to since its last checkpoint keeps a segment open.
+/// Raises the limit of open files as far as the system allows, and returns the new limit. Each partition written to
+/// since its last checkpoint keeps a segment open.
 fn raise_file_limit() -> u64 {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     let before = limit.current;
@@ -342,7 +342,7 @@ fn raise_file_limit() -> u64 {
     }
 }
 
-/// Must be called within the runtime.
+/// Binds an address; must be called within the runtime.
 fn bind(address: &HostPort, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
     let addresses = (address.host.as_str(), address.port)
         .to_socket_addrs()
@@ -374,8 +374,8 @@ fn listen_on(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// What clients are told to connect to: as configured, else where we listen, else, where we
-/// listen on all addresses, the machine's name.
+/// Returns the address that clients are told to connect to: the configured one, else the listen address. Where the
+/// server listens on all addresses, it is the machine's name.
 fn advertised(config: &Config, settings: &ServerSettings, address: SocketAddr) -> HostPort {
     if let Some(advertised) = &settings.advertised {
         return advertised.clone();
@@ -393,7 +393,7 @@ fn advertised(config: &Config, settings: &ServerSettings, address: SocketAddr) -
     HostPort { host, port }
 }
 
-/// What a server listens on.
+/// Sockets on which a server listens.
 struct Sockets {
     listen: TcpListener,
     http: Option<TcpListener>,
@@ -411,7 +411,7 @@ fn bind_all(
     Ok(Sockets { listen, http: http.transpose()?, for_nodes: listen_for_nodes(config, settings)? })
 }
 
-/// The listener for other nodes, if there may be any, and where they reach it.
+/// Returns the listener for other nodes, if there may be any, and where they reach it.
 fn listen_for_nodes(
     config: &Config,
     settings: &ServerSettings,
@@ -440,9 +440,9 @@ fn listen_for_nodes(
     Ok(Some((socket, address)))
 }
 
-/// What is kept free on the disk.
+/// Returns the bytes that the node keeps free on the disk.
 fn free_bytes_min(settings: &ServerSettings) -> u64 {
-    // A request that is larger than what may be in flight is taken in alone.
+    // A request that is larger than the limit of bytes in flight is taken in alone.
     let in_flight_bytes_max = settings.in_flight_bytes_max.max(FRAME_BYTES_MAX as u64);
     FREE_BYTES_BESIDE.saturating_add(in_flight_bytes_max)
 }
@@ -532,7 +532,8 @@ fn open_storage(
     Ok((storage, recovered))
 }
 
-/// What to do where the metadata log is damaged. Without it nothing else can be found, so the node does not start.
+/// Returns the advice for a damaged metadata log. Without that log nothing else can be found, so the node does not
+/// start.
 fn cure(replicas: &[RecoveredReplica]) -> &'static str {
     let metadata = replicas.iter().find(|it| it.identity.topic == METADATA_TOPIC);
     if metadata.is_some_and(|it| it.conf.voters == [it.replica.0]) {
@@ -605,7 +606,7 @@ fn open(
     Ok(Opened { storage, links, node, actions, clock, facts, formatted, recovered: found })
 }
 
-/// With whom the cluster of a directory began: one that was a cluster of its own from the start began it alone.
+/// Returns the founders of a directory's cluster: one that was a cluster of its own from the start began it alone.
 fn founders_of(facts: &Facts, voters: Vec<Voter>) -> Vec<Voter> {
     if facts.cluster_id == [0; 16] || !voters.is_empty() {
         return voters;
@@ -621,14 +622,14 @@ fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// SIGHUPs from now on, none of which ends the process: one that comes before it can be answered waits.
+/// Catches SIGHUPs from now on, so that none ends the process: one that comes before it can be answered waits.
 fn hangups(runtime: &Runtime) -> std::io::Result<Signal> {
     let _inside = runtime.enter();
     signal(SignalKind::hangup())
 }
 
-/// Waits for SIGINT or SIGTERM, and calls `on_hangup` at each SIGHUP. One that comes because the terminal has gone ends the
-/// process, too: nobody could stop it there any more.
+/// Waits for SIGINT or SIGTERM, and calls `on_hangup` at each SIGHUP. A SIGHUP that comes because the terminal has
+/// gone ends the process, too: nobody could stop it there any more.
 pub(crate) async fn stopped_by(
     hangups: &mut Signal,
     mut on_hangup: impl FnMut(),

@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// One line of text an event, coloured on a terminal.

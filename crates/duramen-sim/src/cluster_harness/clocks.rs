@@ -1,8 +1,10 @@
-//! Wall clocks of single machines that leap by days, forwards and back, while their process runs; and whether it notices.
+//! Wall clocks of single machines that leap by days, forwards and back, while their process runs; and the process's
+//! notice of it.
 //!
-//! Whoever starts with a wrong clock learns it from the others, unless one of them is wrong by just as much; what it stamps is wrong
-//! all the same. In most runs a clock is set right while its process is down. Nothing at all may be deleted for its age but where
-//! two are wrong alike, or one started with a time long ago; then replicas are at least to agree on what goes.
+//! A machine that starts with a wrong clock learns it from the others, unless one of them is wrong by just as much.
+//! Its timestamps are wrong all the same. In most runs a clock is set right while its process is down. Nothing at all
+//! may be deleted for its age, except where two clocks are wrong alike, or one started with a time long ago. Then
+//! replicas must at least agree on the records that go.
 
 use super::World;
 use super::machine::Machine;
@@ -11,13 +13,13 @@ use crate::prng::Prng;
 use crate::trace::tell;
 
 const DAY_MS: i64 = 86_400_000;
-/// By then a process that runs has looked at its clock.
+/// Time in which a process that runs has looked at its clock, in microseconds.
 const LOOKED_US: u64 = 1_000_000;
 
 /// See above.
 #[derive(Debug)]
 pub(super) struct Clocks {
-    /// In ten thousand, for each step.
+    /// Chance of a leap in ten thousand, for each step.
     pub(super) leaps: u64,
     /// A clock stays wrong while its process is down.
     pub(super) outlast: bool,
@@ -27,18 +29,18 @@ pub(super) struct Clocks {
     chance: Prng,
 }
 
-/// What is known of a machine's process.
+/// Facts that are known of a machine's process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Process {
     start: u64,
-    /// How wrong its clock was when it started: that it believes.
+    /// Error of its clock when it started, in milliseconds: the process believes that clock.
     believes_ms: i64,
-    /// Since when it has run, and its clock has not leapt.
+    /// Time since which the process has run and its clock has not leapt, in microseconds.
     since_us: u64,
 }
 
 impl Clocks {
-    /// In most runs no clock leaps.
+    /// Draws the clocks of a run: in most runs none leaps.
     pub(super) fn new(seed: u64, machines: usize) -> Self {
         let mut chance = Prng::new(seed, "cluster clocks");
         let leaps = *chance.pick(&[0, 0, 0, 10, 40]);
@@ -48,7 +50,7 @@ impl Clocks {
 }
 
 impl World {
-    /// A clock leaps, now and then.
+    /// Makes a clock leap, now and then.
     pub(super) fn disturb_clocks(&mut self) -> Result<(), Failure> {
         for at in 0..self.machines.len() {
             self.look_at_clock(at)?;
@@ -59,7 +61,7 @@ impl World {
             let at = clocks.chance.index(self.machines.len());
             let days = i64::try_from(clocks.chance.between(1, 20)).expect("small");
             let leapt_ms = *clocks.chance.pick(&[0, days * DAY_MS, -days * DAY_MS]);
-            // What starts in this very moment would start with it.
+            // A process that starts in this very moment would start with the leap.
             let is_set_right = self.machines[at].life.is_none() && !clocks.outlast;
             let leapt_ms = if is_set_right { 0 } else { leapt_ms };
             tell(|| format!("the clock of machine {at} leaps: {} days", leapt_ms / DAY_MS));
@@ -70,7 +72,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether a process that started with a wrong clock may hear that it is right.
+    /// Tells whether a process that started with a wrong clock may hear that it is right.
     fn is_wrong_alike(&self, at: usize) -> bool {
         let wrong_ms = self.clocks.processes[at].believes_ms;
         let others = self.machines.iter().enumerate().filter(|(other, _)| *other != at);
@@ -80,7 +82,7 @@ impl World {
             && others.any(|(it, believes_ms)| it.leapt_ms == wrong_ms || believes_ms == wrong_ms)
     }
 
-    /// A process that runs knows whether its clock is where it was.
+    /// Checks that a process that runs knows whether its clock is where it was.
     fn look_at_clock(&mut self, at: usize) -> Result<(), Failure> {
         let process = &mut self.clocks.processes[at];
         let machine = &mut self.machines[at];

@@ -9,8 +9,8 @@ use super::{Log, World};
 use crate::failure::Failure;
 
 impl World {
-    /// Whether replicas of a log that is compacted are not compacted alike, or not as they were: whoever reads now reads
-    /// several states of it.
+    /// Tells whether replicas of a compacted log differ in their compaction, or have changed it. A client that reads
+    /// now reads several states of the log.
     pub(super) fn look_at_compaction(&mut self) -> bool {
         let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
         let mut now: BTreeMap<Log, BTreeSet<u64>> = BTreeMap::new();
@@ -32,7 +32,7 @@ impl World {
         is_mixed
     }
 
-    /// Replicas are compacted alike, and hold the same records.
+    /// Checks that replicas are compacted alike, and hold the same records.
     pub(super) fn check_compacted(&mut self) -> Result<(), Failure> {
         for _ in 0..30_000 {
             if !self.look_at_compaction() {

@@ -1,4 +1,4 @@
-//! What must be left of topics that were deleted, and of replicas that went elsewhere: nothing, on any machine.
+//! Checks that nothing is left, on any machine, of topics that were deleted and of replicas that went elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::World;
 use crate::failure::Failure;
 
 impl World {
-    /// Nobody has a replica of a topic that is gone, nor a directory of a replica that is not there any more.
+    /// Checks that nobody has a replica of a topic that is gone, nor a directory of a replica that is gone.
     pub(super) fn check_nothing_gone_is_left(&self) -> Result<(), Failure> {
         let oracle = &self.clients.oracle;
         for machine in self.machines.iter().filter(|machine| !machine.is_out) {

@@ -1,4 +1,5 @@
-//! A machine that is taken out of the cluster: it runs on for a while, is stopped for good, or comes back with an empty disk.
+//! A machine that is taken out of the cluster. It runs on for a while, is stopped for good, or comes back with an
+//! empty disk.
 
 use duramen_broker::Node;
 
@@ -13,7 +14,7 @@ use crate::trace::tell;
 pub(super) struct Leaving {
     /// Which machine, if one leaves in this run.
     at: Option<usize>,
-    /// When it is stopped: it has left.
+    /// Time when the machine that has left is stopped, in microseconds.
     stops_us: Option<u64>,
     comes_back: bool,
     /// Machines that left, and that came back.
@@ -23,7 +24,7 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// One of the founders leaves, where enough others are.
+    /// Draws the founder that leaves, where enough others are.
     pub(super) fn new(seed: u64, founders: usize, machines: usize) -> Self {
         let mut chance = Prng::new(seed, "cluster leaving");
         let leaves = machines > 3 && chance.chance(500);
@@ -32,21 +33,21 @@ impl Leaving {
         Self { at, stops_us: None, comes_back, left: 0, returned: 0, chance }
     }
 
-    /// Somebody is to take it out.
+    /// Makes a client take the machine out.
     pub(super) fn begin(&mut self, clients: &mut Clients, broker_id: impl Fn(usize) -> i32) {
         if let Some(at) = self.at {
             clients.take_out(broker_id(at), self.chance.below(60));
         }
     }
 
-    /// Whether a machine leaves, or has left.
+    /// Tells whether this machine leaves, or has left.
     pub(super) fn concerns(&self, at: usize) -> bool {
         self.at == Some(at)
     }
 }
 
 impl World {
-    /// A machine that was taken out is stopped some time later.
+    /// Stops a machine some time after it was taken out.
     pub(super) fn disturb_leaving(&mut self) {
         let Some(at) = self.leaving.at else { return };
         if !self.clients.has_taken_out() {
@@ -64,7 +65,7 @@ impl World {
         }
     }
 
-    /// Its clients go elsewhere. Another machine of its number may come, with an empty disk.
+    /// Stops a machine for good: its clients go elsewhere. Another machine of its number may come, with an empty disk.
     fn stop_for_good(&mut self, at: usize) {
         if self.machines[at].down_until_us == u64::MAX || !self.machines[at].is_out {
             return;
@@ -79,7 +80,8 @@ impl World {
         }
     }
 
-    /// Who has been taken out is stopped, and nobody takes it for a member; or all know the one that came in its place.
+    /// Waits until the machine that was taken out is stopped and nobody takes it for a member, or until all know its
+    /// successor.
     pub(super) fn await_departure(&mut self) -> Result<(), Failure> {
         let Some(at) = self.leaving.at.filter(|_| self.clients.has_taken_out()) else {
             return Ok(());

@@ -27,7 +27,7 @@ pub(super) const RESERVE_BYTES: u64 = 1024 * 1024;
 pub(super) struct Life {
     pub(super) storage: Storage<SimDisk>,
     pub(super) node: Node,
-    /// When it was started.
+    /// Time when the process was started, in microseconds.
     since_us: u64,
     segments_due: bool,
     reads: Vec<ReadLog>,
@@ -46,7 +46,7 @@ pub(super) struct Machine {
     pub(super) disk: SimDisk,
     pub(super) life: Option<Life>,
     pub(super) starts: u64,
-    /// When a dead process is started again.
+    /// Time when a dead process is started again, in microseconds.
     pub(super) down_until_us: u64,
     /// The process stands still until then, and what came meanwhile.
     frozen_until_us: Option<u64>,
@@ -57,31 +57,31 @@ pub(super) struct Machine {
     settings: BrokerSettings,
     memory: Memory,
     quiet_ticks: u64,
-    /// How likely a read is to be carried out, of a thousand pieces of work.
+    /// Chance that a read is carried out, in a thousand pieces of work.
     reads: u64,
     faults: Faults,
     pub(super) rotting: Rotting,
     chance: Prng,
     seed: u64,
     pub(super) wipes: u8,
-    /// It was taken out of the cluster.
+    /// True once the machine was taken out of the cluster.
     pub(super) is_out: bool,
-    /// How far its wall clock is from everybody else's.
+    /// Difference of its wall clock from everybody else's, in milliseconds.
     pub(super) leapt_ms: i64,
     pub(super) told: Told,
 }
 
-/// What a piece of work ended in: actions, or the process's death.
+/// Outcome of a piece of work: actions, or the process's death.
 pub(super) type Outcome = Result<Vec<Action>, Failure>;
 
-/// A machine's data directory, another one after each time that it was wiped.
+/// Returns the id of a machine's data directory, another one after each wipe.
 fn directory(at: usize, wipes: u8) -> [u8; 16] {
     let mut id = [9 + wipes; 16];
     id[0] = u8::try_from(at).expect("small") + 1;
     id
 }
 
-/// With whom a cluster of so many machines begins, of which some are founders.
+/// Returns the founders with which a cluster of so many machines begins.
 pub(super) fn founders(machines: usize, founders: usize) -> Vec<Founder> {
     let founder = |at| Founder {
         peer_id: at as u64 + 1,
@@ -91,7 +91,7 @@ pub(super) fn founders(machines: usize, founders: usize) -> Vec<Founder> {
     (0..founders).map(founder).collect()
 }
 
-/// Not the same number as the peer's, so that nobody takes one for the other.
+/// Returns a machine's broker id: not the number of its peer, so that nobody takes one for the other.
 fn broker(machines: usize, at: usize) -> i32 {
     i32::try_from(machines - at).expect("small")
 }
@@ -161,7 +161,7 @@ impl Machine {
         self.options.facts.directory_id
     }
 
-    /// The process ends, and its disk is replaced by an empty one.
+    /// Ends the process, and replaces its disk by an empty one.
     pub(super) fn wipe(&mut self) {
         self.die(true);
         tell(|| format!("machine {} is WIPED", self.at));
@@ -170,7 +170,7 @@ impl Machine {
         self.options.facts.directory_id = directory(self.at, self.wipes);
     }
 
-    /// The faults of the disk end, and it is not slow any more.
+    /// Ends the faults of the disk, and its slowness.
     pub(super) fn heal(&mut self) {
         self.reads = 300;
         self.faults = Faults::default();
@@ -178,13 +178,13 @@ impl Machine {
         self.disk.crash_in(None);
     }
 
-    /// The time of a process that started at `since_us`, on a machine whose wall clock is wrong by so much.
+    /// Returns the time of a process that started at `since_us`, on a machine whose wall clock is wrong by so much.
     fn now(since_us: u64, mono_us: u64, leapt_ms: i64) -> Now {
         let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");
         Now { mono_us: mono_us - since_us, wall_ms: wall_ms + leapt_ms }
     }
 
-    /// The process stands still, as one that was stopped, and notices nothing of it.
+    /// Freezes the process, which notices nothing of it.
     pub(super) fn freeze(&mut self, until_us: u64) {
         if self.life.is_some() && self.frozen_until_us.is_none() {
             tell(|| format!("machine {} FROZEN", self.at));
@@ -196,7 +196,7 @@ impl Machine {
         self.frozen_until_us.is_some()
     }
 
-    /// What came while it stood still, if that is over: clients first, now and then.
+    /// Returns the events that came while the machine stood still, if that is over: clients first, now and then.
     pub(super) fn thaw(&mut self, mono_us: u64) -> Option<Vec<Event>> {
         self.frozen_until_us.take_if(|until_us| *until_us <= mono_us)?;
         tell(|| format!("machine {} goes on", self.at));
@@ -207,7 +207,7 @@ impl Machine {
         Some(held)
     }
 
-    /// An event, if somebody is there.
+    /// Gives the process an event, if one runs.
     pub(super) fn step(&mut self, mono_us: u64, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         if self.is_frozen() {
@@ -221,7 +221,7 @@ impl Machine {
         actions
     }
 
-    /// The end of a turn.
+    /// Ends a turn.
     pub(super) fn flush(&mut self, mono_us: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         if let Some(life) = &mut self.life {
@@ -234,7 +234,7 @@ impl Machine {
         actions
     }
 
-    /// One piece of work of storage, or a read that the node asked for.
+    /// Does one piece of work of storage, or a read that the node asked for.
     pub(super) fn work(&mut self, mono_us: u64) -> Outcome {
         let Some(life) = &mut self.life else { return Ok(Vec::new()) };
         if !life.reads.is_empty() && self.chance.chance(self.reads) {
@@ -396,7 +396,7 @@ impl Machine {
         rest
     }
 
-    /// Storage cannot go on: the process ends, if there is a cause.
+    /// Ends the process because storage cannot go on, if there is a cause.
     pub(super) fn on_error(&mut self, error: &Error) -> Result<(), Failure> {
         tell(|| format!("machine {}: {error:?}", self.at));
         self.expected(error)?;
@@ -411,7 +411,7 @@ impl Machine {
         Err(Failure::correctness(format!("an error without a cause: {error:?}")))
     }
 
-    /// The process is killed, or the machine loses its power.
+    /// Kills the process, or cuts the machine's power.
     pub(super) fn die(&mut self, power: bool) {
         tell(|| format!("machine {}: {}", self.at, if power { "POWER LOSS" } else { "KILL" }));
         let life = self.life.take();
@@ -495,7 +495,7 @@ impl Machine {
         Ok(Some(actions))
     }
 
-    /// Whole batches of a replica from `from` on, below `end`.
+    /// Returns whole batches of a replica from `from` on, below `end`.
     pub(super) fn read(&self, replica: ReplicaId, from: i64, end: i64) -> Result<Bytes, String> {
         let Some(life) = &self.life else { return Ok(Bytes::new()) };
         let wanted = ReadLog {

@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use crate::prng::Prng;
 
-/// How bad it is.
+/// Faults of the network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
-    /// In a thousand.
+    /// Chance in a thousand that a frame is lost.
     pub(super) lost: u64,
     pub(super) doubled: u64,
     /// The longest way, in microseconds.
@@ -24,7 +24,7 @@ impl Weather {
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) weather: Weather,
-    /// By arrival, and a number that tells those of one moment apart.
+    /// Frames on their way, by arrival and a number that tells those of one moment apart.
     on_the_way: BTreeMap<(u64, u64), (usize, usize, Bytes)>,
     cut: BTreeSet<(usize, usize)>,
     sent: u64,
@@ -42,7 +42,7 @@ impl Network {
         }
     }
 
-    /// Frames that were sent.
+    /// Returns the number of frames that were sent.
     pub(super) fn sent(&self) -> u64 {
         self.sent
     }
@@ -59,15 +59,15 @@ impl Network {
         }
     }
 
-    /// The next frame that has arrived: from whom, to whom.
+    /// Returns the next frame that has arrived, with its sender and its receiver.
     pub(super) fn arrived(&mut self, now_us: u64) -> Option<(usize, usize, Bytes)> {
         let first = self.on_the_way.first_entry().filter(|first| first.key().0 <= now_us)?;
         let (from, to, frame) = first.remove();
-        // What was on the way when the way was cut is lost, too.
+        // A frame that was on the way when the way was cut is lost, too.
         if self.cut.contains(&(from, to)) { self.arrived(now_us) } else { Some((from, to, frame)) }
     }
 
-    /// One machine is cut off in one direction or both, or one way between two: which one.
+    /// Cuts one machine off in one direction or both, or one way between two. Returns the machine.
     pub(super) fn cut(&mut self, machines: usize) -> usize {
         let one = self.chance.index(machines);
         let kind = self.chance.below(3);

@@ -1,8 +1,8 @@
-//! What a run of many nodes came to.
+//! Results of a run of many nodes.
 
 use crate::trace::Trace;
 
-/// What a good run did.
+/// Counts of a good run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Hash of everything that happened.
@@ -29,13 +29,13 @@ pub struct Report {
     pub rebuilt: u64,
     /// Disks that were lost.
     pub wiped: u64,
-    /// Times that a replica fell asleep.
+    /// Times that a replica became quiesced.
     pub slept: u64,
-    /// Times that one slept when what it sleeps by was gone, and woke.
+    /// Times that a quiesced replica lost the conditions for it, and woke.
     pub roused: u64,
     /// Times that a machine failed while all groups slept.
     pub nights: u64,
-    /// Bits that flipped at rest, and segments that were mended.
+    /// Bits that flipped at rest, and segments that were repaired.
     pub flips: u64,
     /// See above.
     pub mended: u64,
@@ -49,7 +49,7 @@ pub struct Report {
     pub transacted: (u64, u64),
     /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
     pub assigned: (u64, u64),
-    /// How often a group became one of the consumer protocol, and one of the classic one.
+    /// Number of times that a group became one of the consumer protocol, and one of the classic one.
     pub changed: (u64, u64),
     /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
     pub given: (u64, u64, u64),

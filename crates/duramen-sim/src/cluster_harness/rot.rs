@@ -1,11 +1,11 @@
 //! # Room card: rot
 //!
-//! Purpose:    one machine of a cluster whose disk rots at rest, and the looking and mending that all of them do then.
-//! Owns:       when bits flip, and which may; that an answer to whoever mends may be harmed; whether what was mended is right.
+//! Purpose:    one machine of a cluster whose disk rots at rest, and the scrubs and repairs that all of them do then.
+//! Owns:       the time of each flip and its bytes; harm to an answer for a repair; the check of repaired bytes.
 //! Interface:  [`Rotting`], [`Rot`], `Machine::scrub`.
-//! Invariants: only bytes flip that a checkpoint has synced, and only while nobody runs: what a living process has checked
-//!             it serves unchecked, as on a real machine. One machine rots, so that there is always another copy.
-//! Never:      the metadata's log, the journal, images: those are refused at start.
+//! Invariants: only bytes flip that a checkpoint has synced, and only while nobody runs: a living process checks
+//!             bytes once, as on a real machine. One machine rots, so that there is always another copy.
+//! Never:      the metadata's log, the journal, snapshots: those are refused at start.
 //! Tests:      `tests/cluster.rs`, `tests/planted.rs`.
 //! Start at:   `Machine::scrub`.
 
@@ -23,15 +23,15 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// What a machine does about rot, and what is done to it.
+/// State of a machine's scrubs and repairs, and of the rot done to it.
 pub(super) struct Rotting {
-    /// Whether machines look for rot in this run at all.
+    /// True if machines look for rot in this run at all.
     looks: bool,
-    /// Whether this one's disk rots.
+    /// True if this machine's disk rots.
     pub(super) rots: bool,
-    /// How often its disk has rotted.
+    /// Number of times that its disk has rotted.
     pub(super) flips: u64,
-    /// Segments that were mended.
+    /// Segments that were repaired.
     pub(super) mended: u64,
     chance: Prng,
 }
@@ -41,13 +41,13 @@ pub(super) struct Rot {
     scrubber: Scrubber<SimDisk>,
     pub(super) mends: Vec<Mend>,
     mended: Vec<(Mend, Mended<SimDisk>)>,
-    /// What storage was given, until it says what became of it.
+    /// Repair that storage was given, until storage reports its outcome.
     switched: Option<Mend>,
     /// Passes without damage, one after the other.
     pub(super) sound_passes: u64,
 }
 
-/// Whether disks rot in a run; that of one machine does then, and all look for it.
+/// Draws whether disks rot in a run, and returns it. If so, one machine's disk rots, and all machines look for rot.
 pub(super) fn begin(seed: u64, machines: &mut [Machine]) -> bool {
     let mut chance = Prng::new(seed, "cluster rot");
     let rots = chance.chance(250);
@@ -66,7 +66,7 @@ impl Rotting {
         Self { looks: false, rots: false, flips: 0, mended: 0, chance }
     }
 
-    /// Machines look for rot, and this one's disk rots, or does not.
+    /// Makes the machine look for rot; `rots` tells whether its own disk rots.
     pub(super) fn begin(&mut self, rots: bool) {
         (self.looks, self.rots) = (true, rots);
     }
@@ -75,7 +75,7 @@ impl Rotting {
         self.looks
     }
 
-    /// A few bits flip of what is settled.
+    /// Flips a few bits of settled data.
     pub(super) fn rot(&mut self, disk: &SimDisk, settled: &[(String, u64)]) {
         if !self.rots || self.chance.chance(300) {
             return;
@@ -96,7 +96,7 @@ impl Rotting {
         }
     }
 
-    /// What was read for whoever mends may be harmed where no checksum is looked at.
+    /// Harms bytes that were read for a repair now and then, where no checksum is checked.
     pub(super) fn harm(&mut self, read: &mut LogRead) {
         let Ok(bytes) = &read.batches else { return };
         if bytes.is_empty() || !self.chance.chance(200) {
@@ -122,7 +122,7 @@ impl Rot {
 }
 
 impl Machine {
-    /// Now and then a piece of the work that is done for rot's sake.
+    /// Does a piece of the scrubs and repairs, now and then.
     pub(super) fn scrub(&mut self, mono_us: u64) -> Option<Outcome> {
         if !self.rotting.chance.chance(150) {
             return None;
@@ -164,7 +164,7 @@ impl Machine {
                         format!("machine {}: damage where there was none: {damage:?}", self.at);
                     return Some(Err(Failure::correctness(what)));
                 }
-                // What was trimmed, and nobody has any more, stays as it is until its segment goes.
+                // Damage to data that was trimmed, and that nobody has any more, stays until its segment goes.
                 let standings = life.node.standings();
                 let own = standings.iter().find(|it| it.replica == damage.replica);
                 let start = own.map_or(0, |it| it.log_start);
@@ -176,7 +176,7 @@ impl Machine {
         }
     }
 
-    /// A copy took its segment's place, or did not: what was put into it must be what belongs there.
+    /// Checks a repaired copy, whether or not it took its segment's place: it must have the bytes that belong there.
     fn after_switch(
         &mut self,
         mono_us: u64,

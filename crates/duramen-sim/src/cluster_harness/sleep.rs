@@ -1,4 +1,4 @@
-//! What must be true of replicas that sleep, and how often they do.
+//! Rules that must hold of quiesced replicas, and the count of their sleeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::node_harness::oracle::Oracle;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// For how long a replica may sleep on without what it sleeps by. Its node notices within a second.
+/// Longest time that a replica may stay quiesced without the conditions for it. Its node notices within a second.
 pub(super) const LATE_US: u64 = 3_000_000;
 /// The log of the metadata is always awake.
 pub(super) const METADATA: [u8; 16] = 1_u128.to_be_bytes();
-/// How often it is looked.
+/// Time between two looks, in microseconds.
 const LOOK_US: u64 = 40_000;
 
 /// A replica of one life of a machine.
@@ -28,22 +28,22 @@ type Sleeper = (usize, u64, Log);
 pub(super) struct Watch {
     looked_us: u64,
     asleep: BTreeSet<Sleeper>,
-    /// Those that sleep without what they sleep by, and since when.
+    /// Replicas that are quiesced without the conditions for it, and the time since which they are.
     forsaken: BTreeMap<Sleeper, u64>,
-    /// Whether none is awake, but for those of the metadata, machines agree on that, and no partition moves.
+    /// True if no replica is awake except those of the metadata, machines agree on that, and no partition moves.
     is_all: bool,
-    /// Times that a replica was seen to have fallen asleep.
+    /// Times that a replica was seen to have become quiesced.
     pub(super) slept: u64,
     /// Times that one slept when its leader's machine or its followers' were gone, and woke.
     pub(super) roused: u64,
 }
 
-/// Whether a machine hears another one.
+/// Tells whether a machine hears another one.
 fn hears(machines: &[Machine], network: &Network, from: usize, to: usize) -> bool {
     machines[from].life.is_some() && !machines[from].is_frozen() && !network.is_cut(from, to)
 }
 
-/// Times in which no client asks for anything, so that groups sleep when faults come.
+/// Times in which no client asks for anything, so that groups are quiesced when faults come.
 #[derive(Debug)]
 pub(super) struct Lulls {
     chance: Prng,
@@ -52,7 +52,7 @@ pub(super) struct Lulls {
 }
 
 impl Lulls {
-    /// Half of all runs have none.
+    /// Draws the lulls of a run; half of all runs have none.
     pub(super) fn new(seed: u64) -> Self {
         let mut chance = Prng::new(seed, "lulls");
         let until_us = *chance.pick(&[0, u64::MAX]);
@@ -69,12 +69,13 @@ impl Lulls {
 }
 
 impl Watch {
-    /// Whether all replicas sleep, but for those of the metadata, and machines agree on that.
+    /// Tells whether all replicas are quiesced except those of the metadata, and machines agree on that.
     pub(super) fn is_all_asleep(&self) -> bool {
         self.is_all
     }
 
-    /// Whoever follows sleeps because its leader does, whose node it hears; whoever leads, because a majority answers.
+    /// Checks the reasons of quiesced replicas. A follower is quiesced because its leader is, whose node it hears; a
+    /// leader is, because a majority answers.
     pub(super) fn look(
         &mut self,
         now_us: u64,
@@ -141,7 +142,7 @@ impl Watch {
     }
 }
 
-/// Whether a replica has what it sleeps by.
+/// Tells whether a replica has the conditions for being quiesced.
 fn is_well(
     at: usize,
     own: &Standing,

@@ -1,4 +1,5 @@
-//! Disks of single machines that somebody else fills, for a while. Nothing but appends is refused for it, and no process ends.
+//! Disks of single machines that somebody else fills, for a while. A node then refuses nothing but appends, and no
+//! process ends.
 
 use duramen_broker::ConnectionId;
 use duramen_protocol::{ErrorCode, Response};
@@ -9,30 +10,30 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// What a process was told of its disk.
+/// State of the disk as a process was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) is_full: bool,
-    /// Counts what it was told, and starts.
+    /// Number of such messages and of starts.
     pub(super) changes: u64,
 }
 
 /// See above.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// In ten thousand, for each step.
+    /// Chance of a change in ten thousand, for each step.
     pub(super) fills: u64,
     /// Times that a disk was filled, and produces that were refused for it.
     pub(super) filled: u64,
     pub(super) refused: u64,
     limited: Vec<bool>,
-    /// What the machine of a connection had been told when it was last asked.
+    /// State that the machine of a connection had been told when it was last asked.
     asked: Vec<(ConnectionId, Told)>,
     chance: Prng,
 }
 
 impl Space {
-    /// In most runs there is room.
+    /// Draws the disks of a run: in most runs there is room.
     pub(super) fn new(seed: u64, machines: usize) -> Self {
         let mut chance = Prng::new(seed, "cluster space");
         let fills = *chance.pick(&[0, 0, 0, 10, 40]);
@@ -42,7 +43,7 @@ impl Space {
 }
 
 impl World {
-    /// A disk is filled, or freed, now and then.
+    /// Fills a disk, or frees it, now and then.
     pub(super) fn disturb_space(&mut self) {
         let space = &mut self.space;
         for (machine, limited) in self.machines.iter().zip(&mut space.limited) {
@@ -66,13 +67,14 @@ impl World {
         }
     }
 
-    /// A request goes to a machine.
+    /// Notes that a request goes to a machine.
     pub(super) fn note_space(&mut self, connection: ConnectionId, at: usize) {
         self.space.asked.retain(|(other, _)| *other != connection);
         self.space.asked.push((connection, self.machines[at].told));
     }
 
-    /// A process that knows its disk to be full refuses appends and says why; one that has room does not say so.
+    /// Checks that a process that knows its disk to be full refuses appends and says why. One that has room must not
+    /// say so.
     pub(super) fn check_space(
         &mut self,
         connection: ConnectionId,

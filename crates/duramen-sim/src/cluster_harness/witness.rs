@@ -1,4 +1,5 @@
-//! What nodes say of share groups, and of groups with members of the consumer protocol, is judged when they say it, whether or not anybody hears it.
+//! Judges the statements of nodes about share groups, and about groups with members of the consumer protocol. Each is
+//! judged when it is made, even if nobody hears it.
 
 use duramen_broker::{ConnectionId, Reply};
 use duramen_protocol::Response;
@@ -9,7 +10,7 @@ use super::World;
 use crate::failure::Failure;
 use crate::node_harness::clients::{Answered, Sight};
 
-/// What a node gives out, before it is read.
+/// Returns the records that a node gives out, before they are read.
 pub(super) fn given(reply: &Reply) -> Option<ShareFetchResponse> {
     match reply {
         Reply::ShareFetch(plan) => Some(plan.response.clone()),
@@ -18,7 +19,7 @@ pub(super) fn given(reply: &Reply) -> Option<ShareFetchResponse> {
 }
 
 impl World {
-    /// A machine answers.
+    /// Judges an answer of a machine.
     pub(super) fn witness(
         &mut self,
         at: usize,

@@ -25,12 +25,12 @@ const VERSIONS_MAX: usize = 4;
 struct Page {
     /// The cache is newer than the medium, and the kernel knows it.
     dirty: bool,
-    /// What was written back since the last sync, oldest first: the device may hold any of it in
-    /// its volatile cache. A direct read returns the last.
+    /// Versions written back since the last sync, oldest first: the device may hold any of them in its volatile cache.
+    /// A direct read returns the last.
     versions: Vec<Vec<u8>>,
 }
 
-/// How much of the unsynced survives a power loss.
+/// Share of the unsynced data that survives a power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Luck {
     /// Nothing.
@@ -64,9 +64,9 @@ impl Luck {
 /// One file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inode {
-    /// What reads through the page cache see.
+    /// Bytes that reads through the page cache see.
     visible: Vec<u8>,
-    /// What a power loss leaves if nothing unsynced survives.
+    /// Bytes that a power loss leaves if nothing unsynced survives.
     durable: Vec<u8>,
     /// Pages that differ, or may.
     pages: BTreeMap<usize, Page>,
@@ -74,11 +74,11 @@ pub(crate) struct Inode {
     lengths: Vec<usize>,
     /// Pages that take space.
     allocated: Vec<bool>,
-    /// Whether a name leads here; without one, and without handles, it takes no space.
+    /// True if a name leads here; without one, and without handles, the file takes no space.
     pub(crate) linked: bool,
     /// Counts failed write-backs.
     pub(crate) errors: u64,
-    /// Whether somebody's sync has returned the last error.
+    /// True if a sync has returned the last error.
     pub(crate) error_seen: bool,
     /// Open handles of the living process.
     pub(crate) handles: u32,
@@ -111,7 +111,7 @@ impl Inode {
         (self.allocated.iter().filter(|used| **used).count() * PAGE) as u64
     }
 
-    /// How many of the pages of a write take new space.
+    /// Returns the bytes of new space that the pages of a write take.
     pub(crate) fn needs(&self, at: usize, len: usize) -> u64 {
         let pages = at / PAGE..(at + len).div_ceil(PAGE);
         (pages.filter(|page| !self.allocated.get(*page).copied().unwrap_or(false)).count() * PAGE)
@@ -180,7 +180,7 @@ impl Inode {
         }
     }
 
-    /// The kernel writes some dirty pages back, when it likes.
+    /// Writes some dirty pages back, as the kernel does when it likes.
     pub(crate) fn write_back(&mut self, luck: Luck, prng: &mut Prng) {
         for number in self.dirty_pages() {
             if luck.holds(prng) {
@@ -194,8 +194,8 @@ impl Inode {
         dirty.map(|(number, _)| *number).collect()
     }
 
-    /// A failed write-back: each dirty page is marked clean; it reached the device whole, in
-    /// part, or not at all. The cache keeps the new bytes.
+    /// Fails a write-back: each dirty page is marked clean; it reached the device whole, in part, or not at all. The
+    /// cache keeps the new bytes.
     pub(crate) fn fail_write_back(&mut self, prng: &mut Prng) {
         for number in self.dirty_pages() {
             match prng.below(4) {
@@ -214,7 +214,7 @@ impl Inode {
         self.error_seen = false;
     }
 
-    /// What the device holds of a page, its volatile cache included.
+    /// Returns the bytes that the device holds of a page, its volatile cache included.
     fn direct_page(&self, number: usize) -> Vec<u8> {
         match self.pages.get(&number).and_then(|page| page.versions.last()) {
             Some(version) => version.clone(),
@@ -222,8 +222,8 @@ impl Inode {
         }
     }
 
-    /// A direct read: dirty pages of the range go to the device first, then it answers; pages
-    /// that a failed write-back left marked clean give what the device has.
+    /// Reads directly: dirty pages of the range go to the device first. Pages that a failed write-back left marked
+    /// clean give the device's bytes.
     pub(crate) fn read_direct(&mut self, at: usize, len: usize) -> Vec<u8> {
         let end = (at + len).min(self.visible.len());
         if at >= end {
@@ -246,7 +246,7 @@ impl Inode {
         out
     }
 
-    /// A sync that succeeds. Pages that an earlier failure marked clean are not written again.
+    /// Syncs with success. Pages that an earlier failure marked clean are not written again.
     pub(crate) fn sync(&mut self) {
         self.durable.resize(self.visible.len(), 0);
         self.lengths.clear();
@@ -266,7 +266,7 @@ impl Inode {
         self.pages = pages;
     }
 
-    /// The cache forgets clean pages whose bytes never reached the device.
+    /// Drops clean pages from the cache whose bytes never reached the device.
     pub(crate) fn evict(&mut self, luck: Luck, prng: &mut Prng) {
         let clean: Vec<usize> =
             self.pages.iter().filter(|(_, page)| !page.dirty).map(|(number, _)| *number).collect();
@@ -281,8 +281,8 @@ impl Inode {
         }
     }
 
-    /// The power goes: the length is one of those it had since the last sync, and each unsynced
-    /// page is one of its versions, or a mixture of two, sector by sector.
+    /// Cuts the power. The length is one of those since the last sync. Each unsynced page is one of its versions, or a
+    /// mixture of two, sector by sector.
     pub(crate) fn power_loss(&mut self, length: Luck, page: Luck, prng: &mut Prng) {
         let mut len = self.durable.len();
         if let Some(last) = self.lengths.last() {
@@ -316,7 +316,7 @@ impl Inode {
         self.handles = 0;
     }
 
-    /// The file has these bytes, all of them durable.
+    /// Gives the file these bytes, all of them durable.
     pub(crate) fn put(&mut self, bytes: Vec<u8>) {
         self.durable.clone_from(&bytes);
         self.allocated = vec![true; bytes.len().div_ceil(PAGE)];
@@ -326,14 +326,14 @@ impl Inode {
         self.linked = true;
     }
 
-    /// Rot: one bit of bytes at rest changes under everybody's feet.
+    /// Flips one bit of bytes at rest, as rot does.
     pub(crate) fn flip(&mut self, at: usize, bit: u8) {
         assert!(!self.pages.contains_key(&(at / PAGE)), "only what is durable can rot at rest");
         self.visible[at] ^= 1 << bit;
         self.durable[at] ^= 1 << bit;
     }
 
-    /// Whether a byte is on the medium and the same in the cache.
+    /// Tells whether a byte is on the medium and the same in the cache.
     pub(crate) fn is_at_rest(&self, at: usize) -> bool {
         at < self.durable.len() && at < self.visible.len() && !self.pages.contains_key(&(at / PAGE))
     }

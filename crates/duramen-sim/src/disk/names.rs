@@ -3,9 +3,9 @@
 //! Purpose:    directories, and what a crash may leave of their changes.
 //! Owns:       [`Names`], [`NameOp`].
 //! Interface:  all of it.
-//! Invariants: a name means one node; a change survives whole or not at all; one that cannot
-//!             have happened without another (a rename of a file that was never created, a create
-//!             under a name that is still taken) did not happen.
+//! Invariants: a name means one node; a change survives whole or not at all. No change
+//!             happens without those it needs: no rename of a file that was never created, no
+//!             create under a name that is still taken.
 //! Never:      bytes.
 //! Tests:      `tests/disk.rs`.
 //! Start at:   [`Names::apply`].
@@ -23,9 +23,9 @@ pub(crate) const ROOT: NodeId = 0;
 pub(crate) enum NameOp {
     /// A file or directory came to be.
     Link { dir: NodeId, name: String, node: NodeId },
-    /// It was removed; a directory only goes when it is empty.
+    /// The file or directory was removed; a directory only goes when it is empty.
     Unlink { dir: NodeId, name: String, node: NodeId },
-    /// It was renamed, in place of whatever had the new name.
+    /// The file or directory was renamed, in place of whatever had the new name.
     Move { from: (NodeId, String), to: (NodeId, String), node: NodeId },
 }
 
@@ -63,7 +63,7 @@ impl Names {
         self.dirs.get(&dir)
     }
 
-    /// The directory that a path's last part is in, and that part.
+    /// Returns the directory that a path's last part is in, and that part.
     pub(crate) fn parent<'a>(&self, path: &'a str) -> Option<(NodeId, &'a str)> {
         match path.rsplit_once('/') {
             Some((dir, name)) => Some((self.find(dir).filter(|dir| self.is_dir(*dir))?, name)),
@@ -71,7 +71,7 @@ impl Names {
         }
     }
 
-    /// What a path names.
+    /// Returns the node that a path names.
     pub(crate) fn find(&self, path: &str) -> Option<NodeId> {
         let parts = path.split('/').filter(|part| !part.is_empty());
         parts.into_iter().try_fold(ROOT, |dir, part| self.dirs.get(&dir)?.get(part).copied())
@@ -100,8 +100,8 @@ impl Names {
         }
     }
 
-    /// Makes those of `pending` durable that `dir` needs, and drops them from the list: its own,
-    /// earlier ones of the same nodes, and those in directories that were removed from it.
+    /// Makes those of `pending` durable that `dir` needs, and drops them from the list. These are its own, earlier
+    /// ones of the same nodes, and those in directories that were removed from it.
     pub(crate) fn sync(&mut self, dir: NodeId, pending: &mut Vec<NameOp>) {
         let mut dirs = BTreeSet::from([dir]);
         let mut nodes = BTreeSet::new();
@@ -128,7 +128,7 @@ impl Names {
         }
     }
 
-    /// All that can be reached, as (path, node), directories included, in order.
+    /// Returns all that can be reached, as (path, node), directories included, in order.
     pub(crate) fn walk(&self) -> Vec<(String, NodeId)> {
         let mut found = Vec::new();
         let mut stack = vec![(String::new(), ROOT)];

@@ -16,12 +16,12 @@ use crate::trace::tell;
 const TERM_MAX: u64 = i32::MAX as u64;
 /// Starts that a partition's term leaves; a run has fewer.
 const TERMS_LEFT: u64 = 1000;
-/// What the node says when there is no term left.
+/// Reason of the node when there is no term left.
 pub(super) const LAST_TERM: &str = "the term has reached its limit";
 const TICKET: u64 = 1;
 
 impl World {
-    /// Years pass in which no process of ours looks.
+    /// Lets years pass in which no process of ours looks.
     pub(super) fn grow_old(&mut self) -> Result<(), Failure> {
         tell(|| "YEARS PASS".to_owned());
         self.disk.set_faults(Faults::default());
@@ -47,7 +47,7 @@ impl World {
         Ok(())
     }
 
-    /// What a replica's log came to.
+    /// Returns the ops that stand for years of a replica's log.
     fn years_of(&mut self, replica: &RecoveredReplica) -> Vec<OpKind> {
         let is_metadata = replica.identity.topic == "__cluster_metadata";
         let left = if is_metadata { self.chance.between(1, 6) } else { TERMS_LEFT };

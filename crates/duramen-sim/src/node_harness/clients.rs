@@ -75,7 +75,7 @@ const TRIM_CODES: [ErrorCode; 5] = [
     ErrorCode::RequestTimedOut,
     ErrorCode::OffsetOutOfRange,
 ];
-/// A request on its way, with what is needed to judge the answer.
+/// Request on its way, with the facts needed to judge the answer.
 #[derive(Clone, Debug)]
 enum Asked {
     ProducerId,
@@ -90,7 +90,7 @@ enum Asked {
         place: Place,
         life: u32,
     },
-    /// Where a log ends; what is told is not less than this.
+    /// Request for the end of a log; the answer is not less than this.
     End {
         place: Place,
         life: u32,
@@ -129,11 +129,11 @@ struct Produce {
     acks: i16,
     version: i16,
     idempotent: bool,
-    /// It was acknowledged before, and comes once more.
+    /// True if the batch was acknowledged before, and comes once more.
     again: bool,
-    /// It must be refused: its sequence does not follow, or its topic is gone.
+    /// True if the node must refuse the batch: its sequence does not follow, or its topic is gone.
     void: bool,
-    /// Whether the node held its disk for full when it was sent.
+    /// State of the disk, as the node knew it when the batch was sent.
     disk: Disk,
 }
 
@@ -143,7 +143,7 @@ impl Produce {
     }
 }
 
-/// What the node was told of its disk, and how often.
+/// State of the disk as the node was told, and the number of such messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Disk {
     is_full: bool,
@@ -162,7 +162,7 @@ struct Client {
     retry: Option<Produce>,
     /// The last batch that was acknowledged: its producer may not have heard of it.
     last: Option<Produce>,
-    /// Where it reads next.
+    /// Offset that the client reads next.
     at: BTreeMap<(Place, u32), i64>,
     /// Its fetch session, if it uses one.
     fetches: FetchSession,
@@ -190,24 +190,25 @@ pub(crate) struct Clients {
     disk: Disk,
     /// Counts starts of the process.
     starts: u64,
-    /// There are several nodes: each may be behind the others, and a leader may not know yet that it is none.
+    /// True if there are several nodes: each may be behind the others, and a leader may not know yet that it is none.
     many: bool,
-    /// Disks rot: what is damaged is refused until it is mended.
+    /// True if disks rot: a node refuses damaged data until it is repaired.
     pub(crate) rots: bool,
     /// Disks of several nodes fill up.
     pub(crate) fills: bool,
-    /// How many nodes there are, numbered from 1, and how often one wants a partition moved, of a thousand questions.
+    /// Number of nodes, numbered from 1; below, the chance that a client wants a partition moved, in a thousand
+    /// questions.
     nodes: i32,
-    /// To how few nodes a partition is moved.
+    /// Smallest number of nodes to which a partition is moved.
     replicas_min: i32,
     moves: u64,
-    /// How often client 0 deletes a topic, of a thousand times.
+    /// Chance in a thousand that client 0 deletes a topic.
     deletes: u64,
-    /// Who takes a node out, if somebody does.
+    /// Client that takes a node out, if one does.
     remover: Option<Remover>,
-    /// Who changes settings, if somebody does.
+    /// Client that changes settings, if one does.
     operator: Option<Operator>,
-    /// Whether logs are compacted to their ends.
+    /// True if logs are compacted to their ends.
     to_the_end: bool,
 }
 
@@ -257,8 +258,8 @@ impl Clients {
         }
     }
 
-    /// Clients of several nodes. They take no word for more than a majority's: no `acks=1`. Where they delete topics, they go by
-    /// ids, and know no topic without one: a name may mean another topic to a node that is behind.
+    /// Makes clients of several nodes. They trust nothing less than a majority: no `acks=1`. Where they delete topics,
+    /// they go by ids, and know no topic without one. To a node that is behind, a name may mean another topic.
     pub(crate) fn of_many(seed: u64, nodes: i32, replicas_min: i32) -> Self {
         let mut clients = Self::new(seed, false);
         clients.many = true;
@@ -274,32 +275,32 @@ impl Clients {
         clients
     }
 
-    /// Somebody takes a node out, some questions later.
+    /// Makes a client take a node out, some questions later.
     pub(crate) fn take_out(&mut self, node: i32, patience: u64) {
         self.remover = Some(Remover::new(node, self.nodes, patience));
     }
 
-    /// Whether that is under way.
+    /// Tells whether a node is being taken out.
     pub(crate) fn is_taking_out(&self) -> bool {
         self.remover.as_ref().is_some_and(Remover::is_at_it)
     }
 
-    /// Whether that is done.
+    /// Tells whether the node was taken out.
     pub(crate) fn has_taken_out(&self) -> bool {
         self.remover.as_ref().is_some_and(|remover| remover.is_done)
     }
 
-    /// Every connection there is.
+    /// Returns every connection there is.
     pub(crate) fn connections(&self) -> Vec<ConnectionId> {
         self.all.iter().map(|client| client.connection).collect()
     }
 
-    /// Whether nothing is outstanding on a connection.
+    /// Tells whether nothing is outstanding on a connection.
     pub(crate) fn is_quiet(&self, connection: ConnectionId) -> bool {
         self.all.iter().any(|it| it.connection == connection && it.outstanding.is_none())
     }
 
-    /// What came of it all.
+    /// Adds the clients' counts to the report.
     pub(crate) fn tell_of(&self, report: &mut Report) {
         report.requests = self.requests;
         (report.acked, report.shown) = self.oracle.totals();
@@ -308,13 +309,13 @@ impl Clients {
         self.crowds.tell_of(report);
     }
 
-    /// Who wants to be connected to which node, because it was told so.
+    /// Takes the connections that want another node, each with that node, because they were told so.
     pub(crate) fn take_aims(&mut self) -> Vec<(ConnectionId, i32)> {
         let aims = self.crowds.take_aims().into_iter();
         aims.map(|(at, node)| (self.all[CLIENTS + at].connection, node)).collect()
     }
 
-    /// A client is connected to the node that it wanted to be connected to.
+    /// Notes that a client is connected to the node that it wanted.
     pub(crate) fn on_arrived(&mut self, connection: ConnectionId, node: i32) {
         let at = self.all.iter().position(|client| client.connection == connection);
         if let Some(at) = at.and_then(|at| at.checked_sub(CLIENTS)) {
@@ -322,18 +323,18 @@ impl Clients {
         }
     }
 
-    /// Whether the client of a connection has reason to stay where it is.
+    /// Tells whether the client of a connection has reason to stay where it is.
     pub(crate) fn is_settled(&self, connection: ConnectionId) -> bool {
         let at = self.all.iter().position(|client| client.connection == connection);
         at.and_then(|at| at.checked_sub(CLIENTS)).is_some_and(|at| self.crowds.is_settled(at))
     }
 
-    /// How many of them may ask in a moment: where there are many, more do.
+    /// Returns the number of clients that may ask in a moment: where there are many, more do.
     pub(crate) fn haste(&self) -> usize {
         self.crowds.haste()
     }
 
-    /// An answer leaves a node, whether or not anybody hears it.
+    /// Judges an answer that leaves a node, even if nobody hears it.
     pub(crate) fn witness(
         &mut self,
         connection: ConnectionId,
@@ -345,7 +346,7 @@ impl Clients {
         self.crowds.witness(asked, connection, answered, sight)
     }
 
-    /// A client turns to another node: its new connection.
+    /// Turns a client to another node, and returns its new connection.
     pub(crate) fn leave(&mut self, connection: ConnectionId) -> Option<ConnectionId> {
         let at = self.all.iter().position(|client| client.connection == connection)?;
         self.reconnect(at);
@@ -353,9 +354,9 @@ impl Clients {
         Some(self.all[at].connection)
     }
 
-    /// Batches that stand for all that one producer sent to a partition in years, and that was
-    /// trimmed since: their sequence ends near the wrap. As many as the node remembers, so that it
-    /// remembers none from before.
+    /// Makes batches that stand for all that one producer sent to a partition in years, and that was trimmed since.
+    /// Their sequence ends near the wrap. They are as many as the node remembers, so that it remembers none from
+    /// before.
     pub(super) fn years_of(
         &mut self,
         identity: &Identity,
@@ -405,7 +406,7 @@ impl Clients {
         batches
     }
 
-    /// New connections for all: the process has started.
+    /// Makes new connections for all: the process has started.
     pub(crate) fn connect(&mut self) {
         self.starts += 1;
         self.on_disk_full(false); // a new process has not been told yet
@@ -433,20 +434,20 @@ impl Clients {
         }
     }
 
-    /// Every outstanding request's fate is unknown.
+    /// Notes that the fate of every outstanding request is unknown.
     pub(super) fn on_crash(&mut self) {
         for client in &mut self.all {
             client.forget();
         }
     }
 
-    /// The node is told whether its disk is full.
+    /// Tells the node whether its disk is full.
     pub(super) fn on_disk_full(&mut self, is_full: bool) {
         let changes = self.disk.changes + u64::from(is_full != self.disk.is_full);
         self.disk = Disk { is_full, changes };
     }
 
-    /// The node closed a connection. That is how it tells of a failure without an answer.
+    /// Judges that the node closed a connection: in this way it tells of a failure without an answer.
     pub(crate) fn on_closed(
         &mut self,
         connection: ConnectionId,
@@ -465,7 +466,7 @@ impl Clients {
         Ok(())
     }
 
-    /// One client loses its connection.
+    /// Makes one client lose its connection.
     pub(super) fn disconnect(&mut self) -> ConnectionId {
         let at = self.work.index(self.all.len());
         self.reconnect(at)
@@ -491,19 +492,19 @@ impl Clients {
         self.crowds.begin_last_phase();
     }
 
-    /// Whether nothing is outstanding.
+    /// Tells whether nothing is outstanding.
     pub(crate) fn is_idle(&self) -> bool {
         self.all.iter().all(|client| client.outstanding.is_none())
     }
 
-    /// Whether nothing is outstanding or has to be sent again, and every topic was read through.
+    /// Tells whether nothing is outstanding or has to be sent again, and every topic was read through.
     pub(crate) fn is_done(&self) -> bool {
         self.is_idle()
             && self.committer.is_done()
             && self.crowds.is_done()
             && !self.is_taking_out()
             && self.operator.as_ref().is_none_or(Operator::is_done)
-            // What is said again for no reason may never end.
+            // A retry for no reason may never end.
             && self.all.iter().all(|client| client.retry.as_ref().is_none_or(|it| it.again))
             && self.oracle.topics.iter().all(|(name, topic)| {
                 topic.standing == Standing::Live
@@ -525,7 +526,7 @@ impl Clients {
         text
     }
 
-    /// A request from a client that has none outstanding.
+    /// Returns a request from a client that has none outstanding.
     pub(crate) fn ask(&mut self, wall_ms: i64) -> Option<Question> {
         self.oracle.now_ms = wall_ms;
         let at = self.work.index(self.all.len());
@@ -598,7 +599,7 @@ impl Clients {
         }
         let mut name = self.work.pick(&live).clone();
         if self.many && self.oracle.compacts() && live.iter().any(|it| it == KEYED) {
-            // It takes many records for something to be compacted.
+            // Compaction needs many records.
             name = if self.work.chance(500) { KEYED.to_owned() } else { name };
         }
         let partition = i32::try_from(self.work.below(2)).expect("small");
@@ -633,7 +634,7 @@ impl Clients {
         self.oracle.topics[&place.0].life
     }
 
-    /// The topic's id, if it is known and the client cares to use it.
+    /// Returns the topic's id, if it is known and the client cares to use it.
     fn id_to_use(&mut self, name: &str) -> Option<Uuid> {
         let id = self.oracle.id_of(name);
         if self.goes_by_id() { id } else { id.filter(|_| self.work.chance(400)) }
@@ -935,7 +936,7 @@ impl Clients {
         }
     }
 
-    /// A full disk refuses appends, and says why; nothing else is refused so.
+    /// Checks that a full disk refuses appends, and says why; nothing else is refused so.
     fn check_disk(&self, produce: &Produce, code: ErrorCode) -> Result<(), Failure> {
         let is_refused = code == ErrorCode::KafkaStorageError;
         let is_known =
@@ -953,13 +954,14 @@ impl Clients {
 }
 
 impl Client {
-    /// The sequence of its next batch: in a topic that was made again it goes on where it was in the one before.
+    /// Returns the sequence of its next batch: in a topic that was made again it goes on where it was in the one
+    /// before.
     fn sequence_of(&self, (place, life): &(Place, u32)) -> i32 {
         let mut lives = self.sequences.range((place.clone(), 0)..=(place.clone(), *life));
         lives.next_back().map_or(0, |(_, sequence)| *sequence)
     }
 
-    /// The reply to what is outstanding will never come.
+    /// Notes that the reply to the outstanding request will never come.
     fn forget(&mut self) {
         if let Some((_, _, Asked::Produce(produce))) = self.outstanding.take()
             && produce.idempotent
@@ -983,7 +985,7 @@ fn expect_one_of(code: i16, codes: &[ErrorCode], api: &str) -> Result<(), Failur
     Err(Failure::correctness(format!("{api} is answered with {code}")))
 }
 
-/// After the largest sequence comes 0.
+/// Returns the sequence number after `count` more records: after the largest comes 0.
 fn advance(sequence: i32, count: i32) -> i32 {
     sequence.wrapping_add(count) & i32::MAX
 }

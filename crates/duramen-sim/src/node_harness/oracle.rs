@@ -1,6 +1,6 @@
 //! # Room card: oracle
 //!
-//! Purpose:    what clients may observe, given what they did.
+//! Purpose:    the answers that clients may observe, given their requests.
 //! Owns:       the promises P1 to P4 as checks.
 //! Interface:  [`Oracle`].
 //! Invariants: an unanswered request may have happened once, or not.
@@ -29,24 +29,24 @@ struct Sent {
     life: u32,
     count: i64,
     bytes: i64,
-    /// When it was sent first.
+    /// Time when the batch was sent first, in milliseconds.
     at_ms: i64,
-    /// It does not follow its producer's last one, or its topic was gone: it must never be in a log.
+    /// True if the batch does not follow its producer's last one, or its topic was gone: it must never be in a log.
     is_void: bool,
     acked: Option<i64>,
     seen: Option<i64>,
 }
 
-/// What is known of one partition.
+/// Facts about one partition.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
-    /// By base offset: batch number and count.
+    /// Acknowledged batches by base offset: batch number and count.
     acked: BTreeMap<i64, (u64, i64)>,
-    /// By offset: batch number and place in it.
+    /// Shown records by offset: batch number and place in it.
     shown: BTreeMap<i64, (u64, i64)>,
     /// No `DeleteRecords` ever asked for more that may have found this log.
     pub(super) trim_max: i64,
-    /// What was asked for and not answered: it may still come, and find the topic's successor.
+    /// Trims that were asked for and not answered: they may still come, and find the topic's successor.
     trims_unanswered: Vec<i64>,
     /// The largest high watermark that was seen.
     pub(super) end_seen: i64,
@@ -55,20 +55,20 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What is acknowledged ends here.
+    /// Returns the offset after the last acknowledged record.
     pub(super) fn acked_end(&self) -> i64 {
         self.acked.last_key_value().map_or(0, |(base, (_, count))| base + count)
     }
 }
 
-/// How a topic stands.
+/// State of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is not there.
+    /// The topic is not there.
     Absent,
     /// Its creation was sent.
     Creating,
-    /// It is there.
+    /// The topic is there.
     Live,
     /// Its deletion was sent.
     Deleting,
@@ -78,27 +78,27 @@ pub(super) enum Standing {
 #[derive(Clone, Debug)]
 pub(super) struct Topic {
     pub(super) standing: Standing,
-    /// It was seen at work, or its creation was confirmed: it cannot be unknown any more.
+    /// True if the topic was seen at work, or its creation was confirmed: it cannot be unknown any more.
     pub(super) firm: bool,
     /// Counts deletions.
     pub(super) life: u32,
     /// Its id in this life.
     pub(super) id: Option<Uuid>,
-    /// Those of its earlier lives.
+    /// Ids of its earlier lives.
     pub(super) old_ids: Vec<Uuid>,
     decisions: Decisions,
 }
 
-/// What was decided on whether a topic is there. One client asks for that, one question at a time.
+/// Decisions on whether a topic is there. One client asks for them, one question at a time.
 #[derive(Clone, Debug, Default)]
 struct Decisions {
-    /// Questions that may be carried out yet: their answers were lost, or do not say what has become of them.
+    /// Questions that may be carried out yet: their answers were lost, or do not tell the outcome.
     open: u32,
     is_there: Option<bool>,
 }
 
 impl Decisions {
-    /// An answer that says whether it was there before, and is now. False if that cannot be.
+    /// Takes an answer that says whether the topic was there before, and is now. Returns false if that cannot be.
     fn take(&mut self, was_there: bool, is_there: bool) -> bool {
         self.open -= 1;
         let is_sure = self.open == 0;
@@ -114,13 +114,13 @@ pub(crate) struct Oracle {
     pub(super) topics: BTreeMap<String, Topic>,
     /// The clock leapt, and the node was started after it: records may be too old now.
     pub(crate) trims_by_time: bool,
-    /// By topic: for how long, and up to how many bytes, records are kept at least, if somebody ever asked for a limit.
+    /// Limits of topics: least time and bytes for which records are kept, if somebody ever asked for a limit.
     limits: BTreeMap<String, (Option<i64>, Option<i64>)>,
     /// The clients' time.
     pub(super) now_ms: i64,
     /// One topic is compacted.
     pub(super) has_keyed: bool,
-    /// There are several nodes, and each may be behind.
+    /// True if there are several nodes, of which each may be behind.
     pub(super) many: bool,
     known: BTreeMap<Place, Known>,
     sent: BTreeMap<u64, Sent>,
@@ -160,29 +160,29 @@ impl Oracle {
         topic.standing == Standing::Live && topic.life == life
     }
 
-    /// Topics that were deleted.
+    /// Returns the number of topics that were deleted.
     pub(crate) fn deleted(&self) -> u64 {
         self.deleted
     }
 
-    /// Whether a topic of this id was deleted, by all that clients know.
+    /// Tells whether a topic of this id was deleted, by all that clients know.
     pub(crate) fn is_gone(&self, id: Uuid) -> bool {
         self.topics.values().any(|topic| topic.old_ids.contains(&id))
     }
 
-    /// Whether a topic of this id was deleted, or may have been.
+    /// Tells whether a topic of this id was deleted, or may have been.
     pub(crate) fn may_be_gone(&self, id: Uuid) -> bool {
         let is_going = |topic: &Topic| topic.standing == Standing::Deleting && topic.id == Some(id);
         self.is_gone(id) || self.topics.values().any(is_going)
     }
 
-    /// The topic of this name that is there.
+    /// Returns the topic of this name that is there.
     pub(crate) fn id_of(&self, name: &str) -> Option<Uuid> {
         self.topics.get(name)?.id
     }
 
-    /// Whether what is answered by name is of this life of a topic: of several nodes one that is behind may still lead the
-    /// topic that had the name before.
+    /// Tells whether an answer by name is of this life of a topic. Among several nodes, one that is behind may still
+    /// lead the topic that had the name before.
     pub(super) fn is_named_surely(&self, name: &str) -> bool {
         !self.many || self.topics[name].old_ids.is_empty()
     }
@@ -197,7 +197,7 @@ impl Oracle {
         topic.decisions.open += 1;
     }
 
-    /// Whoever decides has said whether a topic was there, and is there now.
+    /// Takes the decider's word whether a topic was there, and is there now.
     pub(super) fn on_decided(
         &mut self,
         name: &str,
@@ -216,14 +216,14 @@ impl Oracle {
         wrong(format!("topic {name} {before} there"))
     }
 
-    /// It was created just now, or (not `firm`) somebody has asked for it before.
+    /// Notes that the topic was created just now, or (not `firm`) that somebody has asked for it before.
     pub(super) fn on_created(&mut self, name: &str, firm: bool) {
         let topic = self.topics.get_mut(name).expect("it was added");
         topic.standing = Standing::Live;
         topic.firm |= firm;
     }
 
-    /// The node does not know a topic; it may not be there only if nobody was told that it is.
+    /// Judges that the node does not know a topic: it may not be there only if nobody was told that it is.
     pub(super) fn on_unknown(&mut self, name: &str) -> Result<(), Failure> {
         if self.many {
             return Ok(());
@@ -236,7 +236,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A topic was seen to have this id: so it is there for good.
+    /// Notes that a topic was seen to have this id: so it is there for good.
     pub(super) fn on_id(&mut self, name: &str, life: u32, id: Uuid) -> Result<(), Failure> {
         let topic = self.topics.get_mut(name).expect("it was added");
         if topic.old_ids.contains(&id) && topic.life == life {
@@ -257,8 +257,9 @@ impl Oracle {
         }
     }
 
-    /// By a node that may be behind a topic has no id, or (`Some`) that of one that is gone, though somebody said that it is
-    /// there. What was asked before may have been carried out late, so it is made again, or first deleted again.
+    /// Handles the answer of a node that may be behind. It gives a topic no id, or (`Some`) that of one that is gone,
+    /// though somebody said that the topic is there. An earlier request may have been carried out late, so the topic
+    /// is made again, or first deleted again.
     pub(super) fn on_doubtful(&mut self, name: &str, id: Option<Uuid>) {
         let topic = self.topics.get_mut(name).expect("it was added");
         if topic.standing == Standing::Live && topic.id.is_none() {
@@ -269,7 +270,7 @@ impl Oracle {
         }
     }
 
-    /// A topic was made just now.
+    /// Notes that a topic was made just now.
     pub(super) fn on_new_id(&mut self, name: &str, life: u32, id: Uuid) -> Result<(), Failure> {
         if self.is_gone(id) {
             return wrong(format!("topic {name} was made, and has the id of one that is gone"));
@@ -283,7 +284,7 @@ impl Oracle {
         known.trims_unanswered.push(offset);
     }
 
-    /// Whatever the answer is: it will not be carried out later.
+    /// Notes that a trim was answered: whatever the answer, it will not be carried out later.
     pub(super) fn on_trim_answered(&mut self, place: &Place, offset: i64) {
         let unanswered = &mut self.known(place).trims_unanswered;
         if let Some(at) = unanswered.iter().position(|asked| *asked == offset) {
@@ -291,7 +292,7 @@ impl Oracle {
         }
     }
 
-    /// A log was cut at its start.
+    /// Notes that a log was trimmed at its start.
     pub(super) fn on_trimmed(
         &mut self,
         place: &Place,
@@ -334,27 +335,27 @@ impl Oracle {
         }
     }
 
-    /// Whether a log may start at `start`.
+    /// Tells whether a log may start at `start`.
     pub(super) fn may_start_at(&mut self, place: &Place, start: i64) -> bool {
         self.trims_by_time
             || start <= self.known(place).trim_max
             || self.may_have_expired(place, start)
     }
 
-    /// Somebody asks for a topic's records to be kept for so long only, or up to so many bytes.
+    /// Notes that somebody asks for a topic's records to be kept for so long only, or up to so many bytes.
     pub(super) fn limit(&mut self, topic: &str, ms: Option<i64>, bytes: Option<i64>) {
         let limits = self.limits.entry(topic.to_owned()).or_default();
         limits.0 = limits.0.into_iter().chain(ms).min();
         limits.1 = limits.1.into_iter().chain(bytes).min();
     }
 
-    /// Whether records of a topic may go by themselves.
+    /// Tells whether records of a topic may go by themselves.
     pub(super) fn may_expire(&self, topic: &str) -> bool {
         self.trims_by_time || self.limits.contains_key(topic)
     }
 
-    /// Whether all that is known to have been below `start` is old enough to be gone, or as much as is to be kept may lie above
-    /// the last that is not.
+    /// Tells whether retention may have deleted all records known to have been below `start`. Either all are old
+    /// enough, or the bytes above the last young one reach the limit.
     fn may_have_expired(&self, place: &Place, start: i64) -> bool {
         let Some((ms, most)) = self.limits.get(&place.0).copied() else { return false };
         let Some(known) = self.known.get(place) else { return true };
@@ -392,7 +393,7 @@ impl Oracle {
         self.sent.entry(batch).or_insert(sent);
     }
 
-    /// A produce was answered with an offset.
+    /// Judges the offset in the answer to a produce request.
     pub(super) fn on_acked(&mut self, batch: u64, base: i64) -> Result<(), Failure> {
         self.acked += 1;
         let sent = self.sent.get_mut(&batch).expect("it was sent");
@@ -424,7 +425,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A consumer was given this record.
+    /// Judges a record that a consumer was given.
     pub(super) fn on_shown(
         &mut self,
         place: &Place,
@@ -465,7 +466,7 @@ impl Oracle {
         }
     }
 
-    /// A consumer was given this record of a topic that is gone: it must be one of those.
+    /// Judges a record of a topic that is gone: it must be one of that topic's.
     pub(super) fn on_shown_of_gone(&self, place: &Place, batch: u64) -> Result<(), Failure> {
         let life = self.topics[&place.0].life;
         match self.sent.get(&batch) {
@@ -474,7 +475,7 @@ impl Oracle {
         }
     }
 
-    /// Where a log ends was told to a client that asked when it ended at `least` already.
+    /// Judges the log end offset told to a client that asked when the end was `least` already.
     pub(super) fn on_end(&mut self, place: &Place, end: i64, least: i64) -> Result<(), Failure> {
         if !self.is_named_surely(&place.0) {
             return Ok(());
@@ -487,7 +488,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A partition was read from its start to its end in the last phase.
+    /// Judges a partition that was read from its start to its end in the last phase.
     pub(super) fn on_read_through(
         &mut self,
         place: &Place,
@@ -525,7 +526,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Of a log that is compacted: of each key the last record is there, and none that is older than one that is gone.
+    /// Checks a log that is compacted: of each key the last record is there, and none that is older than one that is
+    /// gone.
     fn check_compacted(
         &self,
         place: &Place,
@@ -554,22 +556,22 @@ impl Oracle {
         }
     }
 
-    /// Whether one topic is compacted.
+    /// Tells whether one topic is compacted.
     pub(crate) fn compacts(&self) -> bool {
         self.has_keyed
     }
 
-    /// Nothing is compacted, if so.
+    /// Turns compaction off, if so.
     pub(crate) fn spare_compaction(&mut self, is_spared: bool) {
         self.has_keyed &= !is_spared;
     }
 
-    /// Whether a topic is compacted.
+    /// Tells whether a topic is compacted.
     pub(super) fn is_keyed(&self, name: &str) -> bool {
         self.has_keyed && name == KEYED
     }
 
-    /// The run is over.
+    /// Checks the end of a run.
     pub(crate) fn check_complete(&self) -> Result<(), Failure> {
         let unsettled = self
             .topics

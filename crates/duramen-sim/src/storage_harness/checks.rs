@@ -1,6 +1,6 @@
 //! # Room card: storage checks
 //!
-//! Purpose:    compare what can be read with what the models hold, byte for byte.
+//! Purpose:    compare the readable bytes with those that the models hold.
 //! Owns:       the checks of reads, of lookups by time, of index files, of tidiness.
 //! Interface:  [`World::check_reads`], [`World::check_tidy`].
 //! Invariants: a check never changes storage.
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::model::{ModelEntry, ReplicaModel};
 use crate::prng::Prng;
 
-/// What a check found that may be excused.
+/// Finding of a check that may be excused.
 enum Finding {
     /// Reported damage.
     Damaged(String),
@@ -74,7 +74,7 @@ impl World {
         Ok(())
     }
 
-    /// As [`World::check_reads`], but damage may be reported.
+    /// Does as [`World::check_reads`], but damage may be reported.
     pub(super) fn check_rotten_reads(&mut self, timely: bool) -> Result<(), Failure> {
         let reader = self.storage().reader();
         for model in &self.replicas {
@@ -104,7 +104,7 @@ impl World {
         Err(Failure::correctness(what))
     }
 
-    /// One read in the middle of things.
+    /// Reads something in the middle of things.
     pub(super) fn read_something(&mut self) -> Result<(), Failure> {
         if self.replicas.is_empty() {
             return Ok(());
@@ -129,7 +129,7 @@ impl World {
         self.judge(model, timed, false)
     }
 
-    /// When all is at rest nothing of the dead is left, and nothing below the log's start.
+    /// Checks that nothing of the dead is left when all is at rest, and nothing below the log's start.
     pub(super) fn check_tidy(&self) -> Result<(), Failure> {
         for (path, len) in self.disk.files() {
             let Some((dir, name)) = path.split_once('/') else { continue };

@@ -22,7 +22,7 @@ use crate::trace::tell;
 const QUIET_ROUNDS_MAX: u32 = 3000;
 
 impl World {
-    /// The process ends: killed, or by a power loss; then it starts again.
+    /// Ends the process, killed or by a power loss, and starts it again.
     pub(super) fn crash(&mut self) -> Result<(), Failure> {
         self.end_process();
         let power = self.chance.chance(450);
@@ -45,7 +45,7 @@ impl World {
         tell(|| (if power { "POWER LOSS" } else { "KILL" }).to_owned());
         self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };
         if self.limited && self.chance.chance(500) {
-            // What the crash has freed, somebody else takes.
+            // Somebody else takes the space that the crash has freed.
             let left = self.chance.below(20_000);
             self.disk.set_capacity(self.disk.used() + left);
         }
@@ -108,7 +108,7 @@ impl World {
         }
         self.storage = Some(storage);
         if self.disk.is_dead() {
-            // It died after its last call: nobody will ever know what it found.
+            // The process died after its last call: nobody will ever know its findings.
             return self.crash();
         }
         self.disk.crash_in(None);
@@ -119,7 +119,7 @@ impl World {
         if self.chance.chance(150) { self.crash() } else { Ok(()) }
     }
 
-    /// What recovery found must be what the models allow.
+    /// Checks that the models allow the findings of recovery.
     fn adopt(&mut self, found: &Recovered) -> Result<(), Failure> {
         for replica in &found.replicas {
             let id = replica.replica;
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// The faults end; everything must come to rest, be there, and be tidy.
+    /// Ends the faults; everything must come to rest, be there, and be tidy.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         self.profile.faults = Faults::default();
         self.disk.set_faults(Faults::default());
@@ -226,7 +226,7 @@ impl World {
         self.check_disk()
     }
 
-    /// Everything that was submitted before the quiet must have been reported.
+    /// Checks that all ops submitted before the quiet were reported.
     fn check_settled(&self) -> Result<(), Failure> {
         match self.replicas.iter().find(|model| !model.deleted && model.waits()) {
             Some(model) => {
@@ -237,8 +237,8 @@ impl World {
         }
     }
 
-    /// One bit of durable bytes flips while nobody looks. It may be noticed, and reported; or
-    /// have no effect; but it may not change or shorten anything silently.
+    /// Flips one bit of durable bytes while nobody looks. The damage may be noticed and reported, or have no effect.
+    /// It may not change or shorten anything silently.
     fn rot(&mut self) -> Result<(), Failure> {
         let files: Vec<_> = self.disk.files().into_iter().filter(|(_, len)| *len > 0).collect();
         let (path, len) = self.chance.pick(&files).clone();

@@ -23,16 +23,16 @@ const COPIES_MAX: usize = 3;
 /// The files of a moment, by path.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
-/// What is done to a file.
+/// Harm done to a file.
 #[derive(Debug)]
 enum Harm {
-    /// It ends earlier.
+    /// The file ends earlier.
     Cut(String, usize),
     Lost(String),
     Swapped(String, String),
     /// The first takes the place of the second.
     Copied(String, String),
-    /// It is as it was.
+    /// The file is as it was.
     Restored(String, Vec<u8>),
 }
 
@@ -68,7 +68,7 @@ impl World {
         match chance.below(5) {
             0 => Some(Harm::Cut(path.clone(), chance.index(files[&path].len()))),
             1 => Some(Harm::Lost(path)),
-            // How far the journal had come is known for sure only of a process that ended in good order.
+            // The end of the journal is known for sure only of a process that ended in good order.
             _ if is_journal(&path) && !is_closed => None,
             2 | 3 if others.is_empty() => None,
             2 => Some(Harm::Swapped(path, (**chance.pick(&others)).clone())),
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Somebody harms a file while no process runs. The next start finds all that was acknowledged, or says what it misses.
+    /// Harms a file while no process runs. The next start finds all acknowledged records, or says which it misses.
     pub(super) fn tamper(&mut self, is_closed: bool) -> Result<(), Failure> {
         let files = self.files_now();
         let Some(harm) = self.pick_harm(&files, is_closed) else { return self.reopen() };
@@ -117,7 +117,7 @@ impl World {
         self.judge_start(&name, timely)
     }
 
-    /// A start over harm that may be noticed.
+    /// Judges a start over harm that may be noticed.
     pub(super) fn judge_start(&mut self, name: &str, timely: bool) -> Result<(), Failure> {
         match Storage::open(self.disk.clone(), self.options.clone()) {
             Err(Error::Damaged { .. } | Error::Foreign(_)) => Ok(()),

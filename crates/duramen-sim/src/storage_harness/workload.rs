@@ -138,7 +138,7 @@ impl World {
         self.submit(id, OpKind::Trim { log_start });
     }
 
-    /// The image that storage asked for: at the newest applied index, even if that is no newer.
+    /// Writes the snapshot that storage asked for: at the newest applied index, even if that is no newer.
     pub(super) fn answer_want(&mut self, at: usize) {
         let model = &self.replicas[at];
         let (index, image) = model.tip.image.clone();
@@ -165,7 +165,7 @@ impl World {
         self.submit(id, OpKind::Image { index, image });
     }
 
-    /// A commit that rises, a new term, a vote.
+    /// Writes hard state alone: a commit that rises, a new term, a vote.
     fn hard_state_alone(&mut self, at: usize) {
         let ticket = self.ticket();
         let commit = self.commit(at);
@@ -183,7 +183,7 @@ impl World {
         self.submit(id, OpKind::Write { ticket, appends: Vec::new(), hard_state, must_sync });
     }
 
-    /// A commit index that may be true now: past what is persisted here only with more voters.
+    /// Returns a commit index that may be true now: past the persisted index only with more voters.
     fn commit(&mut self, at: usize) -> u64 {
         let model = &self.replicas[at];
         let known = if model.tip.conf.voters.len() > 1 && self.work.chance(300) {
@@ -262,7 +262,7 @@ impl World {
     }
 }
 
-/// What may have been applied: committed, and persisted here.
+/// Returns the largest index that may have been applied: committed, and persisted here.
 fn applied(model: &ReplicaModel) -> u64 {
     model.safe_index().min(model.tip.hard_state.commit)
 }

@@ -28,7 +28,7 @@ use super::{Backoff, Client, Error};
 const RESOURCE_TOPIC: i8 = 2;
 /// The resource type of a broker in config requests.
 const RESOURCE_BROKER: i8 = 4;
-/// How long a broker may take to carry out an admin request.
+/// Longest time a broker may take to carry out an admin request, in milliseconds.
 pub(super) const ADMIN_TIMEOUT_MS: i32 = 30_000;
 
 /// A topic to be.
@@ -73,7 +73,7 @@ impl OffsetAt {
 pub struct ListedOffset {
     /// The offset, or -1 where no record fits.
     pub offset: i64,
-    /// That record's timestamp, or -1.
+    /// Timestamp of that record, or -1.
     pub timestamp: i64,
 }
 
@@ -89,7 +89,7 @@ pub enum Acknowledgement {
 }
 
 impl Acknowledgement {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn code(self) -> i16 {
         match self {
             Self::None => 0,
@@ -263,7 +263,7 @@ impl Client {
         .await
     }
 
-    /// The offsets at the given places, each asked of its partition's leader.
+    /// Returns the offsets at the given places, each asked of its partition's leader.
     pub async fn list_offsets(
         &self,
         topic: &str,
@@ -304,7 +304,7 @@ impl Client {
         .await
     }
 
-    /// The settings of a topic.
+    /// Returns the settings of a topic.
     pub async fn topic_configs(
         &self,
         topic: &str,
@@ -312,7 +312,7 @@ impl Client {
         self.configs(RESOURCE_TOPIC, topic).await
     }
 
-    /// The settings of a broker.
+    /// Returns the settings of a broker.
     pub async fn broker_configs(
         &self,
         node: i32,
@@ -344,7 +344,7 @@ impl Client {
         .await
     }
 
-    /// The brokers, and which of them is the controller.
+    /// Returns the brokers, and which of them is the controller.
     pub async fn describe_cluster(&self) -> Result<DescribeClusterResponse, Error> {
         let request = DescribeClusterRequest::default();
         let response = self.call_any(&request).await?;
@@ -353,7 +353,7 @@ impl Client {
         Ok(response)
     }
 
-    /// An error code from a partition's leader; what was known of the topic is dropped with it.
+    /// Checks an error code from a partition's leader, and drops the metadata of the topic with an error.
     pub(super) async fn check_leader(
         &self,
         topic: &str,

@@ -26,16 +26,16 @@ pub struct Producer {
     pub epoch: i16,
 }
 
-/// How batches are appended.
+/// Options of appends.
 #[derive(Debug, Clone, Copy)]
 pub struct AppenderOptions {
-    /// What the broker waits for.
+    /// Acknowledgement that the broker waits for.
     pub acks: Acknowledgement,
-    /// Set for exactly-once appends.
+    /// Producer of exactly-once appends; `None` for others.
     pub producer: Option<Producer>,
     /// Batches in flight at once; with a producer at most 5, as many as brokers remember.
     pub window: usize,
-    /// How long the broker may wait for its replicas.
+    /// Longest wait of the broker for its replicas, in milliseconds.
     pub timeout_ms: i32,
 }
 
@@ -86,7 +86,7 @@ impl Client {
 }
 
 impl Appender {
-    /// An appender to a partition that exists.
+    /// Returns an appender to a partition that exists.
     pub fn new(client: Client, topic: &str, partition: i32, options: AppenderOptions) -> Self {
         let unacked = VecDeque::new();
         Self { client, topic: topic.into(), partition, options, next_sequence: 0, unacked }
@@ -232,7 +232,7 @@ impl Appender {
             return Err(Error::refused(what(), ErrorCode::UnknownServerError.code(), message));
         };
         if answer.error_code == ErrorCode::DuplicateSequenceNumber.code() {
-            // It is there; the broker only forgot where.
+            // The batch is there; the broker only forgot its offset.
             return Ok(-1);
         }
         Error::check(what, answer.error_code, answer.error_message.as_deref())?;
@@ -254,7 +254,7 @@ fn claim(batch: &mut [u8], producer: Producer, sequence: i32) {
     batch[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// The sequence number after `records` more; 2³¹−1 is followed by 0.
+/// Returns the sequence number after `records` more; 2³¹−1 is followed by 0.
 fn advance(sequence: i32, records: u32) -> i32 {
     let next = (i64::from(sequence) + i64::from(records)) % (i64::from(i32::MAX) + 1);
     i32::try_from(next).expect("the remainder fits")

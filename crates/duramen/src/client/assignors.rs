@@ -1,4 +1,4 @@
-//! How the leader of a group shares partitions among its members: as stock consumers do under the same names.
+//! Rules by which the leader of a group assigns partitions to its members, as stock consumers do under the same names.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) struct Subscriber {
     pub(super) member_id: String,
     /// The name that it keeps across restarts.
     pub(super) instance_id: Option<String>,
-    /// What it wants to read.
+    /// Topics that the member subscribes to.
     pub(super) topics: Vec<String>,
 }
 
@@ -26,10 +26,10 @@ pub(super) enum Assignor {
 }
 
 impl Assignor {
-    /// Those that this client knows; the one it likes best stands first.
+    /// Assignors that this client knows; the one it likes best stands first.
     pub(super) const ALL: [Self; 2] = [Self::Range, Self::RoundRobin];
 
-    /// The name under which consumers agree on it.
+    /// Returns the name under which consumers agree on it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Range => "range",
@@ -37,12 +37,12 @@ impl Assignor {
         }
     }
 
-    /// The assignor of that name.
+    /// Returns the assignor of that name.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|assignor| assignor.name() == name)
     }
 
-    /// What each member gets, by its id. `counts` is the number of partitions of each topic that exists.
+    /// Assigns partitions to each member, by its id. `counts` is the number of partitions of each topic that exists.
     pub(super) fn share(
         self,
         mut members: Vec<Subscriber>,

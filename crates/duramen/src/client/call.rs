@@ -1,10 +1,10 @@
-//! Which answer belongs to which request.
+//! Matching of answers to requests.
 
 use duramen_protocol::api::ApiKey;
 use duramen_protocol::messages as m;
 use duramen_protocol::wire::Message;
 
-/// The last version of `OffsetCommit` and `OffsetFetch` in which topics have names; later ones know only ids, and offsets
+/// Last version of `OffsetCommit` and `OffsetFetch` in which topics have names. Later ones know only ids, and offsets
 /// may be of topics that are gone.
 pub(super) const OFFSETS_BY_TOPIC_NAME: i16 = 9;
 
@@ -15,7 +15,7 @@ pub trait Call: Message {
     /// The answer.
     type Response: Message;
 
-    /// The newest version that can carry this very request. Topic ids decide it in some APIs.
+    /// Returns the newest version that can carry this very request. Topic ids decide it in some APIs.
     fn version_max(&self) -> i16 {
         Self::VERSIONS.last
     }

@@ -37,14 +37,14 @@ pub struct Nodes {
 pub struct Moving {
     /// Nodes that have, or get, a replica.
     pub replicas: Vec<NodeId>,
-    /// Those that get one.
+    /// Nodes that get a replica.
     pub adding: Vec<NodeId>,
-    /// Those that lose theirs.
+    /// Nodes that lose their replica.
     pub removing: Vec<NodeId>,
 }
 
 impl Moving {
-    /// Where the partition is to be.
+    /// Returns the nodes that the partition is to be on.
     pub fn target(&self) -> Vec<NodeId> {
         let stay = self.replicas.iter().filter(|id| !self.removing.contains(id));
         stay.copied().collect()
@@ -63,7 +63,7 @@ pub struct Reassignment {
 }
 
 impl Client {
-    /// The nodes, those included that were not heard lately, where the broker tells of them.
+    /// Returns the nodes, those included that were not heard lately, where the broker tells of them.
     pub async fn nodes(&self) -> Result<Nodes, Error> {
         self.retry(async || {
             let connection = self.any().await?;
@@ -85,7 +85,7 @@ impl Client {
         .await
     }
 
-    /// Who keeps the metadata, and how far.
+    /// Describes the metadata quorum: its leader, its voters and observers, and their progress.
     pub async fn quorum(&self) -> Result<ResponsePartitionData, Error> {
         let partitions = vec![RequestPartitionData { partition_index: 0 }];
         let topics = vec![RequestTopicData { topic_name: METADATA_TOPIC.into(), partitions }];
@@ -102,8 +102,8 @@ impl Client {
         .await
     }
 
-    /// A node has no part in the cluster any more, and never has again: it may be stopped. It has no replicas then. That there
-    /// is no such node is as good: an earlier try may have had its answer lost.
+    /// Unregisters a node: it has no part in the cluster any more, and never has again. It has no replicas then, and
+    /// may be stopped. The answer that there is no such node is as good: an earlier try may have had its answer lost.
     pub async fn unregister(&self, node: NodeId) -> Result<(), Error> {
         let request = UnregisterBrokerRequest { broker_id: node };
         self.retry(async || {
@@ -117,7 +117,7 @@ impl Client {
         .await
     }
 
-    /// All partitions that are being moved.
+    /// Returns all partitions that are being moved.
     pub async fn moving(&self) -> Result<BTreeMap<(String, i32), Moving>, Error> {
         let request = ListPartitionReassignmentsRequest {
             timeout_ms: ADMIN_TIMEOUT_MS,

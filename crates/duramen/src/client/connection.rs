@@ -27,7 +27,7 @@ const QUEUED_REQUESTS: usize = 64;
 /// `ApiVersions` 3 is the first whose answer a broker of any age gives in a form that is understood.
 const FIRST_API_VERSIONS: i16 = 3;
 
-/// `HOST:PORT`, with brackets around an IPv6 address.
+/// Returns `HOST:PORT`, with brackets around an IPv6 address.
 pub(super) fn address(host: &str, port: i32) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -49,10 +49,10 @@ struct Outgoing {
     then: Then,
 }
 
-/// What is expected of a request that was written.
+/// Outcome that the sender of a written request awaits.
 enum Then {
     Answer(Waiting),
-    /// None comes; whoever sent it wants to know that the socket has taken it.
+    /// No answer comes; the sender waits until the socket has taken the request.
     Written(oneshot::Sender<()>),
 }
 
@@ -100,17 +100,17 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Where the broker is.
+    /// Returns the broker's address.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// False once the connection has ended.
+    /// Tells whether the connection is open: false once it has ended.
     pub fn is_open(&self) -> bool {
         self.ended.get().is_none() && !self.outgoing.is_closed()
     }
 
-    /// The version in which both sides speak `C`.
+    /// Returns the version in which both sides speak `C`.
     pub fn version<C: Call>(&self, version_max: i16) -> Result<i16, Error> {
         let ours = C::VERSIONS;
         let theirs = self.versions.get(&C::API.code()).copied().unwrap_or(Versions::NONE);
@@ -296,7 +296,7 @@ async fn read_frames(
     let _ = ended.set(reason);
 }
 
-/// One answer: its correlation id, and what follows.
+/// Reads one answer: its correlation id, and its body.
 async fn read_frame(socket: &mut OwnedReadHalf) -> io::Result<Option<(i32, Bytes)>> {
     let length = match socket.read_i32().await {
         Ok(length) => length,

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its brokers.
+//! Errors between a client and its brokers.
 
 use std::io;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub enum Error {
     Lost {
         /// The broker's address.
         address: String,
-        /// What ended it.
+        /// Reason that the connection ended.
         reason: String,
     },
     /// The broker took too long.
@@ -35,7 +35,7 @@ pub enum Error {
     TimedOut {
         /// The broker's address.
         address: String,
-        /// What it was asked.
+        /// Name of the request.
         api: &'static str,
         /// The limit.
         timeout: Duration,
@@ -45,7 +45,7 @@ pub enum Error {
     Unsupported {
         /// The broker's address.
         address: String,
-        /// What it should have been asked.
+        /// Name of the request.
         api: &'static str,
     },
     /// The cluster's metadata names a leader that it does not list.
@@ -57,7 +57,7 @@ pub enum Error {
     /// The broker answered with an error code.
     #[error("{what}: {code}{}", message.as_deref().map(|text| format!(" ({text})")).unwrap_or_default())]
     Refused {
-        /// What the error is about.
+        /// Subject of the error.
         what: String,
         /// The code.
         code: ErrorCode,
@@ -69,23 +69,23 @@ pub enum Error {
     Garbled {
         /// The broker's address.
         address: String,
-        /// What it was asked.
+        /// Name of the request.
         api: &'static str,
-        /// Where the bytes are wrong.
+        /// Place and kind of the wrong bytes.
         source: DecodeError,
     },
     /// The request cannot be said in a version that the broker speaks.
     #[error("the broker is too old for this {api} request")]
     Inexpressible {
-        /// What it should have been asked.
+        /// Name of the request.
         api: &'static str,
-        /// What is missing.
+        /// Error of the encoding.
         source: EncodeError,
     },
 }
 
 impl Error {
-    /// An answer with an error code. Codes this client does not know become `UNKNOWN_SERVER_ERROR`.
+    /// Returns an answer with an error code. Codes this client does not know become `UNKNOWN_SERVER_ERROR`.
     pub fn refused(what: impl Into<String>, code: i16, message: Option<String>) -> Self {
         let known = ErrorCode::from_code(code);
         let message = match known {
@@ -99,7 +99,7 @@ impl Error {
         }
     }
 
-    /// `Ok` if `code` is zero.
+    /// Returns `Ok` if `code` is zero.
     pub fn check(
         what: impl FnOnce() -> String,
         code: i16,
@@ -108,7 +108,7 @@ impl Error {
         if code == 0 { Ok(()) } else { Err(Self::refused(what(), code, message.map(Into::into))) }
     }
 
-    /// The broker's error code, if it answered with one.
+    /// Returns the broker's error code, if it answered with one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -116,15 +116,15 @@ impl Error {
         }
     }
 
-    /// True if the same request may succeed a little later.
+    /// Tells whether the same request may succeed a little later.
     pub fn is_retriable(&self) -> bool {
         match self {
             Self::Unreachable { .. }
             | Self::Lost { .. }
             | Self::TimedOut { .. }
             | Self::UnknownNode { .. } => true,
-            // A missing topic is retriable for Kafka, because metadata may lag. Whoever waits for
-            // one to appear says so; for everyone else it is simply missing.
+            // A missing topic is retriable for Kafka, because metadata may lag. A caller that waits for one to appear
+            // says so; for everyone else it is simply missing.
             Self::Refused { code: ErrorCode::UnknownTopicOrPartition, .. } => false,
             Self::Refused { code, .. } => code.is_retriable(),
             _ => false,

@@ -18,10 +18,10 @@ const HEADER_BYTES: usize = 61;
 /// The first version that knows sessions.
 const SESSIONS_FROM: i16 = 7;
 
-/// How records are asked for.
+/// Options of fetches.
 #[derive(Debug, Clone, Copy)]
 pub struct FetchOptions {
-    /// How long the broker may wait for more records.
+    /// Longest wait of the broker for more records, in milliseconds.
     pub max_wait_ms: i32,
     /// Bytes worth answering for before that.
     pub min_bytes: i32,
@@ -48,7 +48,7 @@ impl Default for FetchOptions {
     }
 }
 
-/// What came of one partition.
+/// Result of a fetch for one partition.
 #[derive(Debug, Clone)]
 pub struct Fetched {
     /// The partition.
@@ -82,12 +82,12 @@ pub struct Fetcher {
 struct Session {
     id: i32,
     epoch: i32,
-    /// What the broker was told, by partition.
+    /// Offsets told to the broker, by partition.
     told: BTreeMap<i32, i64>,
 }
 
 impl Fetcher {
-    /// A reader of `positions`: partition and first offset.
+    /// Returns a reader of `positions`: partition and first offset.
     pub fn new(
         client: Client,
         topic: &str,
@@ -107,7 +107,7 @@ impl Fetcher {
         }
     }
 
-    /// The next offset of each partition that is still read.
+    /// Returns the next offset of each partition that is still read.
     pub fn positions(&self) -> &BTreeMap<i32, i64> {
         &self.positions
     }
@@ -143,7 +143,7 @@ impl Fetcher {
         }
     }
 
-    /// Waits after a failure that may pass, and forgets what may have caused it.
+    /// Waits after a failure that may pass, and forgets the state that may have caused it.
     async fn pause(&mut self, error: Error) -> Result<Vec<Fetched>, Error> {
         let lagging = error.code() == Some(ErrorCode::UnknownTopicOrPartition);
         let session = matches!(
@@ -273,7 +273,7 @@ impl Fetcher {
     }
 }
 
-/// How many bytes are whole batches, and the offset after the last of them.
+/// Returns the bytes of the whole batches in `records`, and the offset after the last of them.
 pub fn whole_batches(records: &[u8]) -> (usize, Option<i64>) {
     let (mut at, mut next) = (0, None);
     while let Some(header) = records.get(at..at + HEADER_BYTES) {

@@ -42,18 +42,18 @@ pub type ByPartition<T> = BTreeMap<String, BTreeMap<i32, T>>;
 pub struct Committed {
     /// The next offset to be read.
     pub offset: i64,
-    /// What the consumer noted beside it.
+    /// Metadata that the consumer committed with the offset.
     pub metadata: String,
 }
 
-/// What is coordinated, as `FindCoordinator` counts it.
+/// Kind of key, as `FindCoordinator` numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyType {
     Group = 0,
     Transaction = 1,
 }
 
-/// Who commits.
+/// Identity under which offsets are committed.
 #[derive(Debug, Clone)]
 pub(super) struct Committer {
     pub(super) generation: i32,
@@ -62,7 +62,7 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    /// Somebody outside of the group; accepted only while it has no members.
+    /// Returns the identity of a client outside of the group; accepted only while the group has no members.
     fn administrator() -> Self {
         Self { generation: -1, member_id: String::new(), instance_id: None }
     }
@@ -73,22 +73,22 @@ impl Committer {
 pub struct Group {
     /// Its state and members, with their partitions as assignments of the classic protocol.
     pub described: DescribedGroup,
-    /// Where a group of the consumer protocol, or a share group, stands.
+    /// Epochs of a group of the consumer protocol, or of a share group.
     pub epochs: Option<Epochs>,
 }
 
-/// Where a group of the consumer protocol, or a share group, and its members stand.
+/// Epochs of a group of the consumer protocol, or of a share group, and of its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epochs {
-    /// How often its members or topics have changed.
+    /// Group epoch: the number of changes of its members or topics.
     pub group: i32,
-    /// What it was decided for who is to have what.
+    /// Assignment epoch: the group epoch for which the target assignment was decided.
     pub assignment: i32,
-    /// How far members are, by their ids.
+    /// Epochs of the members, by their ids.
     pub members: BTreeMap<String, i32>,
 }
 
-/// A group of the consumer protocol; `None` if there is none, or the broker does not know that protocol.
+/// Returns a group of the consumer protocol; `None` if there is none, or the broker does not know that protocol.
 async fn describe_consumers(connection: &Connection, group: &str) -> Result<Option<Group>, Error> {
     if connection.version::<ConsumerGroupDescribeRequest>(i16::MAX).is_err() {
         return Ok(None);
@@ -141,8 +141,8 @@ impl Group {
 }
 
 impl Client {
-    /// The groups of all brokers, each with the broker that coordinates it. Empty filters pass all; brokers that are
-    /// too old for a filter ignore it.
+    /// Returns the groups of all brokers, each with the broker that coordinates it. Empty filters pass all; brokers
+    /// that are too old for a filter ignore it.
     pub async fn list_groups(
         &self,
         states: &[&str],
@@ -168,7 +168,7 @@ impl Client {
         Ok(listed)
     }
 
-    /// The broker that coordinates a group, with an open connection to it.
+    /// Returns the broker that coordinates a group, with an open connection to it.
     pub async fn coordinator(&self, group: &str) -> Result<(NodeId, Arc<Connection>), Error> {
         let node = self.find_coordinator(KeyType::Group, group).await?;
         Ok((node, self.node(node).await?))
@@ -214,7 +214,8 @@ impl Client {
         .await
     }
 
-    /// A group and its members. `None` if there is no such group, or it is of a protocol that is not known here.
+    /// Returns a group and its members. `None` if there is no such group, or it is of a protocol that is not known
+    /// here.
     pub async fn describe_group(&self, group: &str) -> Result<(NodeId, Option<Group>), Error> {
         self.with_coordinator(group, async |node, connection| {
             let request =
@@ -237,7 +238,7 @@ impl Client {
         .await
     }
 
-    /// What a group has committed, in all topics.
+    /// Returns the offsets that a group has committed, in all topics.
     pub async fn committed(&self, group: &str) -> Result<ByPartition<Committed>, Error> {
         self.with_coordinator(group, async |_, connection| {
             fetch_offsets(connection, group, None).await
@@ -290,10 +291,11 @@ impl Client {
     }
 }
 
-/// Offsets that a group has committed: of these partitions, or of all. Partitions without one are left out.
+/// Returns the offsets that a group has committed: of these partitions, or of all. Partitions without one are left
+/// out.
 ///
-/// With partitions named it asks for what a member may rely on: offsets that a transaction may still change are
-/// waited for.
+/// With partitions named it requires stable offsets, on which a member may rely. The caller waits while an open
+/// transaction may still change one.
 pub(super) async fn fetch_offsets(
     connection: &Connection,
     group: &str,
@@ -352,7 +354,7 @@ pub(super) async fn fetch_offsets(
     Ok(committed)
 }
 
-/// An answer of before version 8 as it looks from then on.
+/// Returns an answer of before version 8 as it looks from then on.
 fn as_newer(topic: OffsetFetchResponseTopic) -> OffsetFetchResponseTopics {
     let partition = |part: OffsetFetchResponsePartition| OffsetFetchResponsePartitions {
         partition_index: part.partition_index,

@@ -1,5 +1,5 @@
-//! A member of a consumer group, by the classic protocol and its eager way: whenever somebody comes or goes, every
-//! member gives up what it reads, joins again, and is told what to read from now on.
+//! A member of a consumer group, by the classic protocol with eager rebalances. Whenever a member comes or goes, every
+//! member gives up its partitions, joins again, and gets a new assignment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,35 +24,35 @@ use super::assignors::{Assignor, Partitions, Subscriber};
 use super::groups::{ByPartition, Committed, Committer, KeyType, commit_offsets, fetch_offsets};
 use super::{Backoff, Call, Client, Connection, Error};
 
-/// What groups of consumers call themselves, as opposed to groups of Connect workers and others.
+/// Protocol type of groups of consumers, as opposed to groups of Connect workers and others.
 const PROTOCOL_TYPE: &str = "consumer";
-/// The version of what we tell other members. All of them read it.
+/// Version of the messages to other members. All of them read it.
 const MESSAGE_VERSION: i16 = 0;
-/// How often the leader looks whether topics have grown.
+/// Time between two looks of the leader for topics that have grown.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// How long a goodbye may take: nobody needs it, the session ends by itself.
+/// Longest time of a goodbye. Nobody needs it: the session ends by itself.
 const GOODBYE_TIME: Duration = Duration::from_secs(5);
-/// Between two tries to join, when the group itself asks for another.
+/// Pause between two tries to join, when the group itself asks for another.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How somebody takes part in a group.
+/// Options of a member of a group.
 #[derive(Debug, Clone)]
 pub struct MemberOptions {
     /// The group.
     pub group: String,
-    /// What to read.
+    /// Topics to read.
     pub topics: Vec<String>,
-    /// A name that outlives the process: whoever comes back with it within the session's time finds its partitions
-    /// again, and nobody else notices.
+    /// Name that outlives the process. A member that comes back with it within the session timeout finds its
+    /// partitions again, and no other member notices.
     pub instance_id: Option<String>,
-    /// How long the group waits for a sign of life.
+    /// Longest time the group waits for a sign of life.
     pub session_timeout: Duration,
-    /// How long the group waits for this member to join again.
+    /// Longest time the group waits for this member to join again.
     pub rebalance_timeout: Duration,
 }
 
 impl MemberOptions {
-    /// The times are those of Kafka's own consumer, but for the second: there it is five minutes.
+    /// Returns options with the times of Kafka's own consumer, except the second: there it is five minutes.
     pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = String>) -> Self {
         Self {
             group: group.into(),
@@ -64,14 +64,14 @@ impl MemberOptions {
     }
 }
 
-/// What the heartbeat knows of the membership.
+/// State of the membership, as the heartbeat knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// The assignment holds.
     Well,
-    /// The members are gathering. What was read can still be committed, then it is time to join again.
+    /// The group rebalances. The member can still commit the offsets that it has read, and then has to join again.
     Gathering,
-    /// The group goes on without this member. What it did not commit others read again.
+    /// The group goes on without this member. Other members read its uncommitted records again.
     Lost,
 }
 
@@ -82,9 +82,9 @@ pub struct Member {
     coordinator: Arc<Coordinator>,
     id: String,
     generation: i32,
-    /// What the heartbeat of this generation tells. It ends when nobody listens.
+    /// State that the heartbeat of this generation reports. The heartbeat ends when nobody listens.
     standing: Option<watch::Receiver<Standing>>,
-    /// A request to join or to sync is under way, and may hold up what follows on its connection.
+    /// True while a request to join or to sync is under way, which may hold up later requests on its connection.
     joining: bool,
 }
 
@@ -122,7 +122,7 @@ impl Coordinator {
 }
 
 impl Member {
-    /// Somebody who has not joined yet.
+    /// Makes a member that has not joined yet.
     pub fn new(client: &Client, options: MemberOptions) -> Self {
         let coordinator = Coordinator {
             client: client.clone(),
@@ -140,12 +140,13 @@ impl Member {
         }
     }
 
-    /// The agreement of the group that this member is part of.
+    /// Returns the generation of the group that this member is part of.
     pub fn generation(&self) -> i32 {
         self.generation
     }
 
-    /// Joins, or joins again, and answers what to read. Waits until all other members have joined, too.
+    /// Joins or rejoins the group, and returns the assigned partitions. Waits until all other members have joined,
+    /// too.
     pub async fn join(&mut self) -> Result<Partitions, Error> {
         let patience = self.coordinator.client.options().retry_for;
         let mut backoff = Backoff::new(patience);
@@ -245,7 +246,8 @@ impl Member {
         })
     }
 
-    /// The leader's work: what each member gets, and how many partitions the topics had then.
+    /// Does the leader's work: assigns partitions to each member, and returns the number of partitions that the topics
+    /// had then.
     async fn share(
         &self,
         joined: &JoinGroupResponse,
@@ -288,7 +290,7 @@ impl Member {
         Error::refused(what, ErrorCode::InconsistentGroupProtocol.code(), message)
     }
 
-    /// Starts the heartbeat of this generation, on a thread that waits for nothing else: whoever reads may be busy.
+    /// Starts the heartbeat of this generation, on a thread that waits for nothing else: the reader may be busy.
     fn start_heart(&self, counts: Option<BTreeMap<String, i32>>) -> watch::Receiver<Standing> {
         let (tell, standing) = watch::channel(Standing::Well);
         let request = HeartbeatRequest {
@@ -318,7 +320,7 @@ impl Member {
         changed.map_or(Standing::Lost, |standing| *standing)
     }
 
-    /// Where the group is in these partitions; those without a committed offset are left out.
+    /// Returns the offsets that the group has committed for these partitions; those without one are left out.
     pub async fn committed(&self, of: &Partitions) -> Result<ByPartition<Committed>, Error> {
         let coordinator = &self.coordinator;
         let group = &self.options.group;
@@ -367,7 +369,7 @@ impl Member {
         if self.joining {
             self.coordinator.forget().await;
         }
-        // It is a courtesy; nothing depends on it.
+        // The goodbye is a courtesy; nothing depends on it.
         let _ = timeout(GOODBYE_TIME, self.say_goodbye()).await;
     }
 
@@ -430,7 +432,7 @@ async fn beat(
     }
 }
 
-/// How many partitions each of these topics has; 0 for one that is not there.
+/// Returns the number of partitions of each topic; 0 for a topic that does not exist.
 async fn partition_counts(
     client: &Client,
     topics: &BTreeSet<String>,

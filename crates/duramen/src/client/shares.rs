@@ -23,16 +23,16 @@ use super::connection::Connection;
 use super::groups::{ByPartition, Epochs, Group};
 use super::{Client, Error};
 
-/// How far a share group is in a partition.
+/// Progress of a share group in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareStart {
-    /// The first offset that it is not done with.
+    /// First offset that the group is not done with.
     pub offset: i64,
-    /// How many offsets it is not done with; absent where the broker does not say.
+    /// Number of offsets that the group is not done with; `None` where the broker does not say.
     pub lag: Option<i64>,
 }
 
-/// A share group; `None` if there is none, or the broker does not know them.
+/// Returns a share group; `None` if there is none, or the broker does not know them.
 pub(super) async fn describe_shares(
     connection: &Connection,
     group: &str,
@@ -84,14 +84,14 @@ fn group_of(found: share_group_describe::DescribedGroup) -> Group {
 }
 
 impl Group {
-    /// Whether it is a share group.
+    /// Tells whether the group is a share group.
     pub fn is_share(&self) -> bool {
         self.described.protocol_type == "share"
     }
 }
 
 impl Client {
-    /// Where a share group starts, in all topics of which anything is kept for it.
+    /// Returns the starts of a share group, in all topics for which the broker keeps anything for it.
     pub async fn share_starts(&self, group: &str) -> Result<ByPartition<ShareStart>, Error> {
         let of = DescribeShareGroupOffsetsRequestGroup { group_id: group.into(), topics: None };
         let request = DescribeShareGroupOffsetsRequest { groups: vec![of] };
@@ -147,7 +147,7 @@ impl Client {
         .await
     }
 
-    /// Forgets how far a share group without members is in these topics.
+    /// Deletes the progress of a share group without members in these topics.
     pub async fn forget_share_starts(&self, group: &str, topics: &[String]) -> Result<(), Error> {
         let topic =
             |name: &String| DeleteShareGroupOffsetsRequestTopic { topic_name: name.clone() };

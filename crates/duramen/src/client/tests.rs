@@ -24,10 +24,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// What a scripted broker does with a request: answer it, or close the connection.
+/// Answer of a scripted broker to a request; `None` closes the connection.
 type Script = dyn FnMut(&Request) -> Option<Response> + Send;
 
-/// A broker with one topic `t` of two partitions; the script answers all but versions and metadata.
+/// Starts a broker with one topic `t` of two partitions; the script answers all but versions and metadata.
 async fn broker(script: impl FnMut(&Request) -> Option<Response> + Send + 'static) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! Transactions as an administrator sees them: which transactional ids there are, what is open, and how it is ended.
+//! Transactions as an administrator sees them: the transactional ids, the open transactions, and their ends.
 
 use std::sync::Arc;
 
@@ -23,18 +23,18 @@ const FIRST_WITH_PATTERN: i16 = 2;
 /// Which transactional ids are listed: all, unless it says more.
 #[derive(Debug, Clone, Default)]
 pub struct TransactionFilter {
-    /// In these states, as Kafka writes them.
+    /// States of the transactional ids, as Kafka writes them.
     pub states: Vec<String>,
-    /// Of these producer ids.
+    /// Producer ids of the transactional ids.
     pub producer_ids: Vec<i64>,
-    /// With a transaction that began at least so long ago.
+    /// Least age of the id's open transaction, in milliseconds.
     pub open_for_ms: Option<i64>,
-    /// Whose names match this regular expression.
+    /// Regular expression that the transactional id matches.
     pub pattern: Option<String>,
 }
 
 impl Client {
-    /// The transactional ids of all brokers, each with the broker that coordinates it.
+    /// Returns the transactional ids of all brokers, each with the broker that coordinates it.
     pub async fn list_transactions(
         &self,
         filter: &TransactionFilter,
@@ -57,7 +57,7 @@ impl Client {
                 let connection = self.node(node).await?;
                 let what = || format!("transactions of broker {node}");
                 if connection.version::<ListTransactionsRequest>(i16::MAX)? < needed {
-                    // It would pass over the filter.
+                    // An older broker would pass over the filter.
                     let code = ErrorCode::UnsupportedVersion.code();
                     return Err(Error::refused(what(), code, None));
                 }
@@ -70,7 +70,8 @@ impl Client {
         Ok(listed)
     }
 
-    /// What the coordinator of a transactional id knows of it. `None` if it knows nothing.
+    /// Returns the state of a transactional id, as its coordinator knows it; `None` if the coordinator does not know
+    /// the id.
     pub async fn describe_transaction(
         &self,
         id: &str,
@@ -89,8 +90,8 @@ impl Client {
         .await
     }
 
-    /// Takes a transactional id over, as a new producer with it does: what is open is aborted, and whoever had the id is
-    /// kept out.
+    /// Takes a transactional id over, as a new producer with it does. The coordinator aborts the open transaction, and
+    /// fences the former producer of the id.
     pub async fn take_over(&self, id: &str, timeout_ms: i32) -> Result<Producer, Error> {
         let request = InitProducerIdRequest {
             transactional_id: Some(id.to_owned()),
@@ -105,7 +106,7 @@ impl Client {
         .await
     }
 
-    /// Where the open transaction of a producer begins in a partition; `None` if nothing of it is there.
+    /// Returns the start of a producer's open transaction in a partition; `None` if nothing of it is there.
     pub async fn open_since(
         &self,
         topic: &str,

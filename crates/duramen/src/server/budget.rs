@@ -2,11 +2,11 @@
 //!
 //! Purpose:    bound the memory that requests and answers on their way take, of one connection and of
 //!             the node.
-//! Owns:       [`Budget`], [`Charge`]: who may read on, and who has to go when nothing moves.
+//! Owns:       [`Budget`], [`Charge`]: the right to read on, and the choice of whom to close when nothing moves.
 //! Interface:  [`Charge::set`], [`Charge::has_room`], [`Budget::wait`], [`Charge::must_go`].
-//! Invariants: what is charged is given back when the charge goes, however the connection ends. A
+//! Invariants: charged bytes are given back when the charge goes, however the connection ends. A
 //!             connection that holds little is read whatever the others hold, up to twice the
-//!             budget. One connection at a time may finish its frame though there is no room, so
+//!             budget. One connection at a time may finish its frame though there is no room. So
 //!             frames that are each half there never wait for one another.
 //! Never:      a reservation of bytes that were only announced.
 //! Tests:      below; `compat/hostile`.
@@ -23,11 +23,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// How long a connection may hold a frame that is not whole, or an answer that is not read, while
-/// others wait for room. After that it may be closed.
+/// Longest time a connection may hold an incomplete frame or an unread answer while others wait for room. After that
+/// the node may close it.
 pub const OVERDUE: Duration = Duration::from_secs(10);
 
-/// How often those who wait look whether somebody is overdue.
+/// Time between two looks of a waiting connection for overdue ones.
 const SQUEEZE_EVERY: Duration = Duration::from_secs(1);
 
 /// The node's budget.
@@ -39,14 +39,14 @@ pub struct Budget {
     freed: Notify,
     squeeze: Notify,
     squeezed_at: Mutex<Option<Instant>>,
-    /// How much those who are overdue still have to give up.
+    /// Bytes that overdue connections still have to give up.
     wanted: AtomicI64,
-    /// Somebody finishes a frame though there is no room.
+    /// True while a connection finishes a frame though there is no room.
     is_exceeded: AtomicBool,
     gauge: Gauge,
 }
 
-/// What one connection holds of it.
+/// Bytes of the budget that one connection holds.
 #[derive(Debug)]
 pub struct Charge {
     budget: Arc<Budget>,
@@ -55,7 +55,7 @@ pub struct Charge {
 }
 
 impl Budget {
-    /// A budget of so many bytes, shown in `gauge`.
+    /// Returns a budget of so many bytes, shown in `gauge`.
     pub fn new(bytes_max: u64, gauge: Gauge) -> Arc<Self> {
         Arc::new(Self {
             bytes: AtomicU64::new(0),
@@ -70,23 +70,23 @@ impl Budget {
         })
     }
 
-    /// What anybody may hold, together; the rest is kept for those who hold little.
+    /// Returns the bytes that all connections may hold together. The rest is kept for those that hold little.
     fn shared_max(&self) -> u64 {
         self.bytes_max - self.bytes_max / 4
     }
 
-    /// What nobody goes beyond, but with the rest of a frame.
+    /// Returns the bytes that connections never exceed together, except with the rest of a frame.
     fn total_max(&self) -> u64 {
         self.bytes_max.saturating_mul(2)
     }
 
-    /// What each connection may hold whatever the others do.
+    /// Returns the bytes that each connection may hold, whatever the others do.
     fn fair_share(&self) -> u64 {
         self.bytes_max / 4 / self.charges.load(Relaxed).max(1)
     }
 
-    /// What the requests of one connection may take that wait for their answers; above, it is not
-    /// read.
+    /// Returns the bytes that the unanswered requests of one connection may take. Above that, the node does not read
+    /// the connection.
     pub fn connection_max(&self) -> u64 {
         self.bytes_max / 4
     }
@@ -116,7 +116,7 @@ impl Budget {
 }
 
 impl Charge {
-    /// Nothing, yet.
+    /// Makes a charge of nothing, yet.
     pub fn new(budget: &Arc<Budget>) -> Self {
         budget.charges.fetch_add(1, Relaxed);
         Self { budget: Arc::clone(budget), bytes: 0, exceeds: false }
@@ -145,7 +145,7 @@ impl Charge {
         budget.gauge.set(i64::try_from(now).unwrap_or(i64::MAX));
     }
 
-    /// Whether more may be read now, by a connection that holds a part of a frame or does not.
+    /// Tells whether the connection may read more now. `has_part` says that it holds a part of a frame.
     pub fn has_room(&mut self, has_part: bool) -> bool {
         let total = self.budget.bytes.load(Relaxed);
         if total < self.budget.shared_max() || self.exceeds {
@@ -162,7 +162,7 @@ impl Charge {
         self.bytes < self.budget.fair_share()
     }
 
-    /// The frame is whole that was read though there was no room.
+    /// Notes that the frame is whole that was read though there was no room.
     pub fn end_frame(&mut self) {
         if std::mem::take(&mut self.exceeds) {
             self.budget.is_exceeded.store(false, Relaxed);
@@ -170,7 +170,7 @@ impl Charge {
         }
     }
 
-    /// Whether a connection that is overdue has to be closed, so that others can go on.
+    /// Tells whether the node has to close this overdue connection, so that others can go on.
     pub fn must_go(&self) -> bool {
         let bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         !self.holds_little() && self.budget.wanted.fetch_sub(bytes, Relaxed) > 0

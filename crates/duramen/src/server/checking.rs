@@ -4,9 +4,9 @@
 //! Owns:       how many large frames are checked at a time, and how many that expand to much.
 //! Interface:  [`Checking::on_frame`].
 //! Invariants: a frame that is small, and whose records do not expand to much, is checked at once. Of
-//!             the others a few are checked at a time, whatever clients send, on threads that serve
-//!             no other connection: so their memory is bounded, and there is time for the rest.
-//! Never:      what is checked (`duramen_broker::session`).
+//!             the others a few are checked at a time, whatever clients send: so their memory is
+//!             bounded. Their threads serve no other connection, so there is time for the rest.
+//! Never:      the checks themselves (`duramen_broker::session`).
 //! Tests:      `compat/hostile`.
 //! Start at:   [`Checking::on_frame`].
 
@@ -35,12 +35,12 @@ pub struct Checking {
 }
 
 impl Checking {
-    /// For a machine of so many cores: half of them may be busy with what expands to much.
+    /// Makes the limits for a machine of so many cores: half of them may be busy with records that expand to much.
     pub fn new(cores: usize) -> Self {
         Self { large: Semaphore::new(cores), heavy: Semaphore::new((cores / 2).max(1)) }
     }
 
-    /// Gives the session a frame. Adds to `waited` how long it had to wait until it was its turn.
+    /// Gives the session a frame. Adds to `waited` the time until it was its turn.
     pub async fn on_frame(
         &self,
         session: &mut Session,

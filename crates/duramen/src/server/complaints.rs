@@ -17,7 +17,7 @@ pub const LINES_MAX: u32 = 20;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What was said in this second.
+/// Log lines of the current second.
 #[derive(Debug, Default)]
 pub struct Complaints(Mutex<Second>);
 
@@ -29,8 +29,8 @@ struct Second {
 }
 
 impl Complaints {
-    /// Whether one more line may be written now. If not it is counted, and the count is logged
-    /// when the second is over.
+    /// Tells whether one more line may be written now. A line that may not is counted, and the count is logged when
+    /// the second is over.
     pub fn may_say(self: &Arc<Self>) -> bool {
         let mut second = self.lock();
         let may_say = second.may_say(Instant::now());
@@ -51,7 +51,7 @@ impl Complaints {
 }
 
 impl Second {
-    /// A second in which something was left unsaid ends when that was counted aloud.
+    /// Tells whether a line may be written. A second with suppressed lines ends when their count was logged.
     fn may_say(&mut self, now: Instant) -> bool {
         let is_over = self.began.is_none_or(|began| now.duration_since(began) >= SECOND);
         if is_over && self.unsaid == 0 {

@@ -4,8 +4,8 @@
 //! Owns:       the task of a connection: reading frames, handing them on, sending replies in order.
 //! Interface:  [`Connection::run`], [`Shared`].
 //! Invariants: a connection's trouble is its own: bad bytes, a slow reader or a panic end it with one
-//!             log line, and nobody else notices. What it holds is bounded by its session and by
-//!             the node's budget. Whatever way it ends, the node is told. While it waits for room to
+//!             log line, and nobody else notices. Its session and the node's budget bound its memory.
+//!             Whatever way it ends, the node is told. While it waits for room to
 //!             read, it still answers.
 //! Never:      protocol decisions (`duramen_broker::session`), waiting for the disk on a thread that
 //!             serves other connections.
@@ -49,7 +49,7 @@ use super::sending::{Part, STALL_MAX, Sender};
 /// Bytes that are read behind a request that has to be answered first.
 const AHEAD: usize = 8 * 1024;
 
-/// How long a connection may be silent where there is no limit.
+/// Longest silence of a connection where no limit is set.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Wakes the node's thread once for all that the connections of one round of the runtime have given
@@ -74,28 +74,28 @@ impl Bell {
     }
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The node's inbox.
     pub node: Arc<Inbox<Input>>,
     /// Wakes it.
     pub bell: Arc<Bell>,
-    /// For fetches and lookups by time.
+    /// Reader for fetches and lookups by time.
     pub reader: Reader<RealDisk>,
-    /// What they count.
+    /// Metrics that connections count.
     pub metrics: Arc<Metrics>,
     /// The bytes they may hold together.
     pub budget: Arc<Budget>,
-    /// Where frames are checked.
+    /// Checks of frames.
     pub checking: Arc<Checking>,
-    /// How many of their ends are logged.
+    /// Limit on the log lines about ended connections.
     pub complaints: Arc<Complaints>,
     /// The largest frame.
     pub frame_bytes_max: u32,
-    /// How long one may be silent, if not for ever.
+    /// Longest silence of one connection; `None` for no limit.
     pub idle_max: Option<Duration>,
-    /// Becomes true when the server stops.
+    /// Signal that becomes true when the server stops.
     pub stop: watch::Receiver<bool>,
 }
 
@@ -109,18 +109,18 @@ pub struct Connection {
     replies: UnboundedReceiver<Routed>,
     buf: BytesMut,
     charge: Charge,
-    /// When a frame began to arrive that is not whole.
+    /// Time when an incomplete frame began to arrive.
     part_since: Option<Instant>,
-    /// Until when it is not listened to.
+    /// Time until which the node does not read the connection.
     rests_until: Option<Instant>,
-    /// What fills the holes of responses that wait for their turn.
+    /// File parts that fill the holes of responses that wait for their turn.
     resolved: HashMap<u64, Resolved>,
     trail: plans::Trail,
-    /// When it was last asked or answered anything.
+    /// Time of the last request or answer.
     active_at: Instant,
 }
 
-/// What a connection waits for.
+/// Event that wakes a connection.
 enum Woken {
     /// A reply; `None` once the node has let the connection go.
     Reply(Option<Routed>),
@@ -128,23 +128,23 @@ enum Woken {
     Readable(io::Result<()>),
     /// There may be room to read now.
     Room,
-    /// There is no room, and it holds a part of a frame.
+    /// There is no room, and the connection holds a part of a frame.
     Squeezed,
     /// The server stops.
     Stop,
     /// The client has rested.
     Rested,
-    /// It may have been silent for too long.
+    /// The client may have been silent for too long.
     Idle,
 }
 
-/// Why a connection ends.
+/// Reason that a connection ends.
 enum End {
     /// The client closed it, or the network did; nothing to say.
     Gone,
-    /// It is closed by us, for this reason.
+    /// The node closes the connection, for this reason.
     Closed(String),
-    /// It sent what is no request.
+    /// The client sent bytes that are no request.
     Malformed(String),
 }
 
@@ -196,7 +196,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
     }
 }
 
-/// A client's address as Java prints it, which is what Kafka tells of members of groups.
+/// Returns a client's address as Java prints it: Kafka describes members of groups so.
 fn host_of(peer: SocketAddr) -> Arc<str> {
     match peer.ip().to_canonical() {
         IpAddr::V4(ip) => format!("/{ip}").into(),
@@ -248,8 +248,8 @@ impl Connection {
             if stopping && !self.session.is_waiting() {
                 return Ok(());
             }
-            // What follows a request that has to be answered first stays here, unlooked at: so it
-            // is seen when the client goes.
+            // Bytes after a request that has to be answered first stay here unread, so that the connection notices
+            // when the client goes.
             let is_reading = !stopping && (self.wants_more() || self.buf.len() < AHEAD);
             let has_part = self.part_since.is_some();
             if let Some(until) = self.rests_until
@@ -268,7 +268,7 @@ impl Connection {
                     }
                 } else if is_reading {
                     let freed = room.get_or_insert_with(|| Box::pin(Arc::clone(&budget).wait()));
-                    // What was given back before this was registered would wake nobody.
+                    // Room that was given back before this registration would wake nobody.
                     if freed.as_mut().poll(context).is_ready() || self.charge.has_room(has_part) {
                         room = None;
                         return Poll::Ready(Woken::Room);
@@ -301,7 +301,8 @@ impl Connection {
         }
     }
 
-    /// When it may be idle next, unless it is now. Kafka, too, does not care whether the client waits for an answer.
+    /// Returns the time when the connection may be idle next, unless it is now. Kafka, too, does not care whether the
+    /// client waits for an answer.
     fn idle_at(&self) -> Result<Instant, End> {
         let due = self.active_at + self.shared.idle_max.unwrap_or(FOREVER);
         if due <= Instant::now() {
@@ -310,7 +311,7 @@ impl Connection {
         Ok(due.max(Instant::now() + Duration::from_secs(1)))
     }
 
-    /// The client was faster than its quota: it is not listened to for a while.
+    /// Stops reading for a while from a client that was faster than its quota.
     fn rest(&mut self, ms: u32) {
         if ms > 0 {
             let until = Instant::now() + Duration::from_millis(ms.into());
@@ -325,7 +326,7 @@ impl Connection {
             && self.session.bytes() as u64 <= bytes_max
     }
 
-    /// What an idle client does.
+    /// Describes the state of an idle client.
     fn silence(&self) -> String {
         match self.part_since {
             Some(_) => self.part(),
@@ -334,7 +335,7 @@ impl Connection {
         }
     }
 
-    /// How far the frame came that is not whole.
+    /// Describes the progress of the incomplete frame.
     fn part(&self) -> String {
         match framing::whole(&self.buf) {
             None => "in the middle of a frame's length".to_owned(),
@@ -342,7 +343,7 @@ impl Connection {
         }
     }
 
-    /// There is no room, and others wait: a frame that has not become whole in all this time is given up.
+    /// Gives up a frame that has not become whole in all this time, since there is no room and others wait.
     fn give_way(&self) -> Result<(), End> {
         let is_overdue = self.part_since.is_some_and(|since| since.elapsed() >= budget::OVERDUE);
         if is_overdue && self.charge.must_go() {
@@ -354,7 +355,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A client that goes in the middle of a frame is told of.
+    /// Logs a client that goes in the middle of a frame.
     fn explain(&self, end: Result<(), End>) -> Result<(), End> {
         match end {
             Err(End::Gone) if self.part_since.is_some() => {
@@ -364,9 +365,9 @@ impl Connection {
         }
     }
 
-    /// Takes what has arrived. A short read has emptied the socket, and tokio then forgets that it
-    /// was readable, by what it knew before the read: so no second read is needed to be told that
-    /// nothing is left, and nothing that arrives meanwhile is missed.
+    /// Takes the bytes that have arrived. A short read has emptied the socket, and tokio then forgets that it was
+    /// readable, by its knowledge from before the read. So no second read is needed to learn that nothing is left, and
+    /// no bytes that arrive meanwhile are missed.
     async fn read(&mut self) -> Result<(), End> {
         let room =
             framing::make_room(&mut self.buf, self.shared.frame_bytes_max, framing::ROOM_MIN);
@@ -444,7 +445,7 @@ impl Connection {
             match routed {
                 Routed::Reply(sequence, mut reply) => {
                     self.rest(reply.rest_ms());
-                    // What is ready does not wait for what may have to be read.
+                    // A ready response does not wait for one that may have to be read.
                     if !matches!(reply, Reply::Nothing { .. } | Reply::Response(_)) {
                         self.send(std::mem::take(&mut outgoing)).await?;
                     }
@@ -480,7 +481,7 @@ impl Connection {
         self.send_parts(&parts).await
     }
 
-    /// Sends, and counts what the client does not read yet as it counts what it sends.
+    /// Sends, and counts bytes that the client does not read yet like bytes that it sends.
     async fn send_parts(&mut self, parts: &[Part]) -> Result<(), End> {
         let mut sending = pin!(self.sender.send(&self.stream, parts));
         let sent = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;

@@ -1,7 +1,7 @@
 //! # Room card: core loop
 //!
 //! Purpose:    the one thread that steps the node.
-//! Owns:       turns: what waited goes in, then one flush, then the actions go where they belong.
+//! Owns:       turns: the waiting input goes in, then one flush, then the actions go where they belong.
 //! Interface:  [`start`], [`Input`], [`Clock`], [`Reads`].
 //! Invariants: storage gets one batch a turn, before any reply is handed out; a reply goes only to the
 //!             connection that asked; nothing here waits but for the next event or the deadline.
@@ -9,8 +9,8 @@
 //! Tests:      `tests/`; the node itself is judged by the simulator.
 //! Start at:   [`CoreLoop::turn`].
 //!
-//! Estimate for a produce of 2 KiB at 128 in flight: its event costs a lock and a push, its turn is shared
-//! with all that arrived meanwhile, its reply one channel send and at most one wake-up of its
+//! Estimate for a produce of 2 KiB at 128 in flight: its event costs a lock and a push. Its turn is shared
+//! with all that arrived meanwhile. Its reply costs one channel send and at most one wake-up of its
 //! connection's task. One wake-up of this thread a turn, not an event.
 
 use std::collections::{HashMap, VecDeque};
@@ -41,30 +41,29 @@ use super::storage_worker::Work;
 /// Events in one turn at most: storage should not wait longer for the first of them.
 const TURN_EVENTS_MAX: usize = 2048;
 
-/// What is less was between two readings of one clock.
+/// Shortest suspension in milliseconds; anything less is the time between two readings of one clock.
 const SUSPENSION_MS_MIN: i64 = 1000;
 
-/// How often the node's figures are copied out while something happens: it takes a walk over all
-/// partitions.
+/// Time between two copies of the node's figures while something happens. A copy walks over all partitions.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
-/// What the node's thread is given.
+/// Input of the node's thread.
 #[derive(Debug)]
 pub enum Input {
-    /// A connection, and where its replies go. How many wait there is bounded by the requests that
-    /// its session lets wait.
+    /// A connection, and the channel for its replies. The requests that its session lets wait bound the replies that
+    /// wait there.
     Connected(ConnectionId, UnboundedSender<Routed>),
-    /// For the node.
+    /// Event for the node.
     Event(Event),
-    /// Another node says something; room for the next it may say is there again when the permit is gone.
+    /// Frame of another node. Room for its next frame is there again when the permit is gone.
     Peer(Box<PeerFrame>, OwnedSemaphorePermit),
     /// Storage reports.
     Storage(Vec<Done>),
-    /// Take what waits, give storage the last batch, end.
+    /// Take the waiting input, give storage the last batch, end.
     Stop,
 }
 
-/// What a connection is given.
+/// Message to a connection.
 #[derive(Debug)]
 pub enum Routed {
     /// The answer to a request.
@@ -77,7 +76,7 @@ pub enum Routed {
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     opened: Instant,
-    /// For how long the machine was suspended before, in milliseconds since it was booted.
+    /// Time for which the machine was suspended since it was booted, as read last, in milliseconds.
     slept_ms: i64,
 }
 
@@ -87,8 +86,8 @@ impl Clock {
         Self { opened: Instant::now(), slept_ms: slept_ms() }
     }
 
-    /// Tells a suspension of the machine from a leap of the wall clock: for how many milliseconds it was suspended since it
-    /// was asked last.
+    /// Tells a suspension of the machine from a leap of the wall clock. Returns the milliseconds that the machine was
+    /// suspended since the last call.
     fn take_suspension(&mut self) -> Option<i64> {
         let suspended_ms = slept_ms().saturating_sub(self.slept_ms);
         let is_one = suspended_ms >= SUSPENSION_MS_MIN;
@@ -105,13 +104,14 @@ impl Clock {
         }
     }
 
-    /// When a monotonic time comes.
+    /// Converts a monotonic time to an instant.
     fn instant(&self, mono_us: u64) -> Option<Instant> {
         self.opened.checked_add(Duration::from_micros(mono_us))
     }
 }
 
-/// For how long the machine was suspended since it was booted: the boot-time clock goes on then, and the monotonic one does not.
+/// Returns the milliseconds that the machine was suspended since it was booted. The boot-time clock goes on then, and
+/// the monotonic one does not.
 fn slept_ms() -> i64 {
     let read_ms = |clock| {
         let read = clock_gettime(clock);
@@ -154,9 +154,9 @@ pub fn start(
 /// Reads that the node asked for, on threads that may wait.
 #[derive(Clone, Debug)]
 pub struct Reads {
-    /// Whose blocking threads.
+    /// Runtime whose blocking threads read.
     pub runtime: Handle,
-    /// Of what.
+    /// Reader of the segments.
     pub reader: Reader<RealDisk>,
 }
 
@@ -187,9 +187,9 @@ struct CoreLoop {
     /// Kept from turn to turn for its memory.
     actions: Vec<Action>,
     figures_at: Instant,
-    /// Whether something happened since the figures were copied.
+    /// True if something happened since the figures were copied.
     figures_due: bool,
-    /// Whether the node said last that it can serve; until it does it is asked in each turn.
+    /// True once the node has said that it can serve; until then each turn asks it.
     is_ready: bool,
     step_longest: Duration,
     turn_longest: Duration,
@@ -319,7 +319,7 @@ impl CoreLoop {
             self.links.send(to, *frame);
         }
         for (connection, routed) in replies {
-            // It may be gone: then nobody waits for the answer.
+            // The connection may be gone; then nobody waits for the answer.
             if let Some(replies) = self.connections.get(&connection) {
                 let _ = replies.send(routed);
             }

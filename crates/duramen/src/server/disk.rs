@@ -29,7 +29,7 @@ const DIRECT_ALIGN: usize = 4096;
 /// Linux takes at most this many buffers in one `pwritev` (`IOV_MAX`).
 const WRITE_BUFS_MAX: usize = 1024;
 
-/// How far apart residency is probed: the kernel reads ahead and reclaims in runs of about this.
+/// Bytes between two probes for residency: the kernel reads ahead and reclaims in runs of about this.
 const PROBE_STEP: u64 = 256 * 1024;
 
 /// Bytes of one request to read ahead.
@@ -41,10 +41,10 @@ const SYNCS_AT_ONCE: usize = 64;
 /// A disk that was synced so long ago is not being appended to.
 const SYNC_PAUSE_MS: u64 = 100;
 
-/// How far apart a range that is being loaded is touched.
+/// Bytes between two touches of a range that is being loaded.
 const LOAD_STEP: u64 = 32 * 1024;
 
-/// How much longer each sync takes, for `bench/`.
+/// Time added to each sync, for `bench/`.
 #[cfg(feature = "slow-syncs")]
 static SLOW_SYNC: std::sync::LazyLock<std::time::Duration> = std::sync::LazyLock::new(|| {
     let us = std::env::var("DURAMEN_SLOW_SYNC_US").map(|us| us.parse().expect("microseconds"));
@@ -80,14 +80,14 @@ impl Root {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether appends are being made durable: the next sync will come soon.
+    /// Tells whether appends are being made durable, so that the next sync comes soon.
     fn is_syncing(&self) -> bool {
         self.now_ms() < self.synced_ms.load(Ordering::Relaxed) + SYNC_PAUSE_MS
     }
 }
 
 impl RealDisk {
-    /// Bytes of the file system that holds the directory: all of them, and those that may still be
+    /// Returns the bytes of the file system that holds the directory: all of them, and those that may still be
     /// written.
     pub fn volume(&self) -> io::Result<(i64, i64)> {
         let stat = rustix::fs::fstatvfs(&self.root.directory)?;
@@ -122,7 +122,7 @@ impl RealDisk {
         Ok(Self { root: Arc::new(root) })
     }
 
-    /// Where `path` is. Only plain names below the root are allowed, whatever a caller computed.
+    /// Returns the place of `path`. Only plain names below the root are allowed, whatever a caller computed.
     fn resolve(&self, path: &str) -> io::Result<PathBuf> {
         let relative = Path::new(path);
         if relative.components().any(|part| !matches!(part, Component::Normal(_))) {
@@ -152,8 +152,8 @@ impl RealFile {
         Arc::as_ptr(&self.file).addr()
     }
 
-    /// Whether reading `len` bytes at `at` would not wait for the medium, as far as probing tells.
-    /// The answer may be out of date at once; it is good enough to choose a thread.
+    /// Tells whether reading `len` bytes at `at` would not wait for the medium, as far as probing tells. The answer
+    /// may be out of date at once, but it is good enough to choose a thread.
     pub fn is_resident(&self, at: u64, len: u64) -> bool {
         let Some(last) = (at + len).checked_sub(1) else { return true };
         let mut position = at;
@@ -189,7 +189,7 @@ impl RealFile {
         }
     }
 
-    /// Waits until a range is in the page cache, and asks for what follows it.
+    /// Waits until a range is in the page cache, and asks for the bytes after it.
     pub fn load(&self, at: u64, len: u64, ahead: u64) -> io::Result<()> {
         self.read_ahead(at, len, ahead);
         // A byte of every few pages: they arrive in the order they were asked for.
@@ -270,7 +270,7 @@ impl Disk for RealDisk {
     fn sync(&self, file: &RealFile) -> io::Result<()> {
         #[cfg(feature = "slow-syncs")]
         std::thread::sleep(*SLOW_SYNC);
-        // Not retried on EINTR either: nobody says what an interrupted sync has done.
+        // The node does not retry on EINTR either: nobody says how far an interrupted sync came.
         rustix::fs::fdatasync(&*file.file)?;
         self.root.synced_ms.store(self.root.now_ms(), Ordering::Relaxed);
         Ok(())
@@ -422,9 +422,9 @@ fn read_direct(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(memory)
 }
 
-/// `sync_file_range(2)` with no more than its flag to begin writing: it waits for nothing, and leaves
-/// an error of write-back to be told by the sync that follows. `POSIX_FADV_DONTNEED` begins writing
-/// too, but drops the pages that tailing consumers are about to read.
+/// Calls `sync_file_range(2)` with no more than its flag to begin writing. The call waits for nothing, and leaves an
+/// error of write-back to the sync that follows. `POSIX_FADV_DONTNEED` begins writing too, but drops the pages that
+/// tailing consumers are about to read.
 #[expect(
     unsafe_code,
     reason = "no crate wraps the call; its arguments are numbers and a descriptor"
@@ -442,7 +442,7 @@ fn start_writeback(file: &File, at: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Whether an error says that the file system has no direct reads, rather than that one failed.
+/// Tells whether an error means that the file system has no direct reads, rather than that one failed.
 fn is_refusal(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     // ENOENT: there is no /proc.

@@ -4,7 +4,7 @@ use duramen_broker::Metrics;
 
 use super::metrics::Figure;
 
-/// What the node counts.
+/// Returns the counts of the node.
 pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
     let mut all = of_logs(metrics);
     all.extend(of_shares(metrics));
@@ -102,7 +102,7 @@ fn of_clocks(metrics: &Metrics) -> Vec<Figure> {
     ]
 }
 
-/// What is done to segments.
+/// Returns the counts of work on segments at rest.
 fn at_rest(metrics: &Metrics) -> Vec<Figure> {
     let counter = |name, value, help| Figure { name, help, is_counter: true, value };
     let gauge = |name, value, help| Figure { name, help, is_counter: false, value };

@@ -19,7 +19,7 @@ pub const ROOM_MIN: usize = 8 * 1024;
 /// A frame of at least this size gets a buffer of its own.
 const SOLE_FRAME: usize = 32 * 1024;
 
-/// Why a stream cannot be cut into frames. It says what the peer probably is.
+/// Reason why a stream cannot be cut into frames, with a guess at the peer's protocol.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The peer speaks HTTP.
@@ -55,9 +55,9 @@ pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, F
     Ok(Some(frame.freeze()))
 }
 
-/// Makes room in `buf` for the next read and says how much of it to use: the rest of the frame at
-/// its front, but not much more than has arrived of it, or `room_min`, so that an announced length costs nothing.
-/// The rest of a large frame is read without what follows it, so that it is alone in its buffer.
+/// Makes room in `buf` for the next read, and returns how much of it to use: the rest of the frame at its front. The
+/// room is not much more than has arrived of the frame, or `room_min`, so that an announced length costs nothing. The
+/// rest of a large frame is read without the bytes that follow, so that it is alone in its buffer.
 pub fn make_room(buf: &mut BytesMut, frame_max: u32, room_min: usize) -> usize {
     let wanted = room_wanted(buf, frame_max, room_min);
     buf.reserve(wanted);
@@ -73,7 +73,7 @@ fn room_wanted(buf: &BytesMut, frame_max: u32, room_min: usize) -> usize {
     rest.min((buf.len() * 3).max(room_min)).max(1)
 }
 
-/// How many bytes the frame at the front of `buf` has, with its length, if that is here.
+/// Returns the bytes of the frame at the front of `buf`, with its length prefix, if that prefix is here.
 pub fn whole(buf: &BytesMut) -> Option<usize> {
     buf.first_chunk().map(|prefix| PREFIX + u32::from_be_bytes(*prefix) as usize)
 }
@@ -95,7 +95,7 @@ fn announced(buf: &BytesMut, frame_max: u32) -> Result<Option<usize>, FrameError
     Ok(Some(positive as usize))
 }
 
-/// What the first bytes look like, if they are no length.
+/// Guesses the protocol of first bytes that are no length.
 fn guess(prefix: [u8; PREFIX], len: i32) -> FrameError {
     match &prefix {
         b"GET " | b"POST" | b"PUT " | b"HEAD" | b"DELE" | b"OPTI" | b"PATC" | b"CONN" | b"PRI " => {

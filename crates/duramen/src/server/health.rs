@@ -1,9 +1,10 @@
 //! # Room card: health
 //!
-//! Purpose:    whether this server lives, whether it can do its work, and if not, why.
+//! Purpose:    tell whether this server lives, whether it can do its work, and if not, why.
 //! Owns:       [`Health`], [`Beat`].
 //! Interface:  [`Health::stuck`], [`Health::not_ready`], [`Health::problems`].
-//! Invariants: reading it costs no lock that a working thread holds. Only what a restart may mend says that it does not live.
+//! Invariants: reading it costs no lock that a working thread holds. A server that does not live is one that a
+//!             restart may help.
 //! Never:      repair.
 //! Tests:      below.
 //! Start at:   [`Health::problems`].
@@ -17,7 +18,7 @@ use duramen_broker::Readiness;
 /// A thread that works on one thing for so long is stuck, or its disk is.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// What the threads say of themselves.
+/// State that the threads report of themselves.
 #[derive(Debug)]
 pub struct Health {
     started: Instant,
@@ -25,9 +26,9 @@ pub struct Health {
     pub node: Beat,
     /// The storage thread.
     pub storage: Beat,
-    /// Set while appends are refused for want of disk space.
+    /// True while appends are refused for want of disk space.
     pub disk_full: AtomicBool,
-    /// Set once the server stops.
+    /// True once the server stops.
     pub stopping: AtomicBool,
     /// Groups that failed and serve no more.
     pub groups_failed: AtomicU64,
@@ -58,7 +59,7 @@ impl Default for Standing {
     }
 }
 
-/// When a thread took up what it is doing: microseconds since the start, 0 while it waits.
+/// Time when a thread took up its present work: microseconds since the start, 0 while it waits.
 #[derive(Debug, Default)]
 pub struct Beat(AtomicU64);
 
@@ -78,12 +79,12 @@ impl Default for Health {
 }
 
 impl Health {
-    /// The thread of this beat has something to do.
+    /// Notes that the thread of this beat has something to do.
     pub fn begin(&self, beat: &Beat) {
         beat.0.store(self.now_us().max(1), Ordering::Relaxed);
     }
 
-    /// The thread of this beat waits.
+    /// Notes that the thread of this beat waits.
     pub fn end(&self, beat: &Beat) {
         beat.0.store(0, Ordering::Relaxed);
     }
@@ -93,12 +94,12 @@ impl Health {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Why this node is not a member of its cluster, if it is not.
+    /// Returns the reason why this node is not a member of its cluster, if it is not.
     pub fn stranger(&self) -> Option<String> {
         self.stranger.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The node says whether it can serve. True if it has no reason against it.
+    /// Notes whether the node can serve. Returns true if it has no reason against it.
     pub fn note(&self, now: &Readiness) -> bool {
         let Standing { is_opening, is_member, knows_leader, nodes, nodes_unheard } = &self.standing;
         is_opening.store(now.is_opening, Ordering::Relaxed);
@@ -109,7 +110,8 @@ impl Health {
         self.not_standing().is_empty()
     }
 
-    /// Why the process does not live, in sentences: its threads make no progress. A restart may help.
+    /// Lists the reasons why the process does not live, in sentences: its threads make no progress. A restart may
+    /// help.
     pub fn stuck(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (beat, what) in [(&self.node, "the node"), (&self.storage, "storage")] {
@@ -122,7 +124,8 @@ impl Health {
         problems
     }
 
-    /// Why the server cannot serve as it should, in sentences: clients had better go elsewhere. A restart does not help.
+    /// Lists the reasons why the server cannot serve as it should, in sentences: clients had better go elsewhere. A
+    /// restart does not help.
     pub fn not_ready(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.stopping.load(Ordering::Relaxed) {
@@ -140,7 +143,7 @@ impl Health {
         problems
     }
 
-    /// What the node lacks to serve, of itself and of its cluster.
+    /// Lists the reasons why the node cannot serve, its own and its cluster's.
     fn not_standing(&self) -> Vec<String> {
         let is = |it: &AtomicBool| it.load(Ordering::Relaxed);
         let Standing { is_opening, is_member, knows_leader, nodes, nodes_unheard } = &self.standing;
@@ -167,7 +170,7 @@ impl Health {
         problems
     }
 
-    /// All that is wrong, in sentences; empty if nothing is.
+    /// Lists all that is wrong, in sentences; empty if nothing is.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.not_ready();
         let failed = self.groups_failed.load(Ordering::Relaxed);

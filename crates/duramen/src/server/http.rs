@@ -1,7 +1,7 @@
 //! # Room card: http
 //!
-//! Purpose:    `/metrics` for Prometheus, `/livez` for whoever restarts us, `/readyz` for whoever sends clients here, and
-//!             `/healthz` for whoever is to look.
+//! Purpose:    `/metrics` for Prometheus, `/livez` for the supervisor that restarts us, `/readyz` for the balancer that
+//!             sends clients here, and `/healthz` for people.
 //! Owns:       these answers.
 //! Interface:  [`serve`].
 //! Invariants: nothing here can hold up a client of the log.
@@ -21,12 +21,12 @@ use tokio::net::TcpListener;
 use super::health::Health;
 use super::metrics::Metrics;
 
-/// What the answers are made of.
+/// Sources of the answers.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// For `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// For the others.
+    /// Source of the other answers.
     pub health: Arc<Health>,
 }
 
@@ -74,7 +74,7 @@ fn verdict(title: &str, problems: &[String]) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, kind, body).into_response()
 }
 
-/// Our own sentences, made safe inside a JSON string.
+/// Escapes our own sentences for a JSON string.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }

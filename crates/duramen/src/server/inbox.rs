@@ -1,13 +1,13 @@
 //! # Room card: inbox
 //!
-//! Purpose:    what waits for one thread: the node's, the storage's, a sync thread.
+//! Purpose:    queue the input of one thread: the node's, the storage's, a sync thread.
 //! Owns:       [`Inbox`].
 //! Interface:  [`Inbox::push`], [`Inbox::push_all`], [`Inbox::take_all`], [`Inbox::take_one`].
 //! Invariants: a taker gets all that waits by one lock and one swap; a push wakes it only when it
 //!             sleeps and nobody else has woken it. So a burst of events costs one wake-up, and is
 //!             one turn.
-//! Never:      a bound of its own: what may wait is bounded where it enters the process, by the
-//!             bytes in flight of each connection and of the node (see `server::budget`).
+//! Never:      a bound of its own. The bytes in flight of each connection and of the node bound the
+//!             items where they enter the process (see `server::budget`).
 //! Tests:      below.
 //! Start at:   [`Inbox::take_all`].
 
@@ -85,12 +85,12 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// How many wait.
+    /// Returns the number of items that wait.
     pub fn len(&self) -> usize {
         self.lock().items.len()
     }
 
-    /// Whether nothing waits.
+    /// Tells whether no item waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

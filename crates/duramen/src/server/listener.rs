@@ -27,7 +27,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 6;
 
-/// How long to stop accepting when the process has no descriptor left.
+/// Pause in accepting when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -39,12 +39,12 @@ pub struct Listener {
     pub socket: TcpListener,
     /// Which connections there are.
     pub seats: Arc<Seats>,
-    /// What those are bound to that begin.
+    /// Limits of connections that begin now.
     pub limits: watch::Receiver<Limits>,
-    /// The send buffer of each socket, if it is not the kernel's to choose: with the megabytes that it
-    /// chose on loopback, a byte of a fetch cost twice the CPU that it does with 100 KiB.
+    /// Send buffer of each socket in bytes; `None` lets the kernel choose. With the megabytes that it chose on
+    /// loopback, a byte of a fetch cost twice the CPU that it does with 100 KiB.
     pub send_buffer_bytes: Option<usize>,
-    /// For them.
+    /// State that connections share.
     pub shared: Shared,
 }
 

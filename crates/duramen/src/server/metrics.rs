@@ -1,6 +1,6 @@
 //! # Room card: metrics
 //!
-//! Purpose:    what an operator sees of a running server.
+//! Purpose:    show a running server to its operator.
 //! Owns:       every metric's name and help text; the last figures of node and storage.
 //! Interface:  [`Metrics`], [`Metrics::encode`].
 //! Invariants: names start with `duramen_` and end with their unit; nothing here is ever read back
@@ -50,15 +50,15 @@ pub struct Metrics {
     pub step_longest_us: Gauge,
     /// The longest turn of the node's thread, in microseconds.
     pub turn_longest_us: Gauge,
-    /// Batches a journal sync.
+    /// Batches in a journal sync.
     pub sync_batches: Histogram,
-    /// How long journal syncs took.
+    /// Time of journal syncs, in seconds.
     pub sync_seconds: Histogram,
-    /// How long syncs of payload outside the journal took.
+    /// Time of syncs of payload outside the journal, in seconds.
     pub payload_sync_seconds: Histogram,
-    /// How long the syncs of one replica's checkpoint took.
+    /// Time of the syncs of one replica's checkpoint, in seconds.
     pub checkpoint_sync_seconds: Histogram,
-    /// How long slices of background work took on the storage thread.
+    /// Time of slices of background work on the storage thread, in seconds.
     pub maintain_seconds: Histogram,
     /// Bytes of segments that were read from the medium to be checked.
     pub scrubbed_bytes: Counter,
@@ -66,7 +66,7 @@ pub struct Metrics {
     pub scrub_damage_found: Counter,
     /// Times that all segments were read.
     pub scrub_passes: Counter,
-    /// When that was so last, in seconds since 1970.
+    /// Time when all segments were last read, in seconds since 1970.
     pub scrub_passed_seconds: Gauge,
     /// Directories that starts have set aside and nobody has dropped.
     pub set_aside: Gauge,
@@ -81,24 +81,24 @@ struct Figures {
     node: Mutex<NodeFigures>,
 }
 
-/// What the node counts, as name, help and value.
+/// Figures of the node, as name, help and value.
 type NodeFigures = Vec<Figure>;
 
 /// One number of the node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Without prefix; a counter's has no `_total`.
+    /// Name without prefix; a counter's has no `_total`.
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// Whether it only rises.
+    /// True if the number only rises.
     pub is_counter: bool,
     /// The number.
     pub value: u64,
 }
 
 impl Metrics {
-    /// All metrics, at zero.
+    /// Returns all metrics, at zero.
     pub fn new() -> Self {
         let figures = Arc::new(Figures::default());
         let seconds = || Histogram::new(exponential_buckets(0.000_05, 2.0, 18));
@@ -254,17 +254,17 @@ impl Metrics {
         }
     }
 
-    /// Storage's newest figures.
+    /// Sets storage's newest figures.
     pub fn set_storage(&self, figures: duramen_storage::storage::Metrics) {
         *self.figures.storage.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 
-    /// The node's newest figures.
+    /// Sets the node's newest figures.
     pub fn set_node(&self, figures: Vec<Figure>) {
         *self.figures.node.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 
-    /// Everything in the text format of `OpenMetrics`, which Prometheus reads.
+    /// Returns everything in the text format of `OpenMetrics`, which Prometheus reads.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;

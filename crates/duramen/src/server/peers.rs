@@ -1,13 +1,13 @@
 //! # Room card: peers
 //!
 //! Purpose:    connections between the nodes of one cluster.
-//! Owns:       the listener for nodes, one outgoing connection to each other node, what waits for them, how a cluster
-//!             is formed over them, whether this node has a place in it.
+//! Owns:       the listener for nodes, one outgoing connection to each other node, with its queue, the forming of a
+//!             cluster, this node's standing.
 //! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`], [`Links::place`].
-//! Invariants: nobody waits for a node that is slow, frozen or gone: what does not fit its queue is dropped and counted.
-//!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else. A
-//!             frame is decoded where it was read, not on the node's thread.
-//! Never:      what frames say (see the broker's `node/peers.rs`); who is asked for a password: nobody is yet, so the
+//! Invariants: nobody waits for a node that is slow, frozen or gone: frames beyond its queue are dropped and counted.
+//!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else.
+//!             A frame is decoded where it was read, not on the node's thread.
+//! Never:      the content of frames (see the broker's `node/peers.rs`); passwords: nobody is asked for one yet, so the
 //!             listener belongs on a network of its own.
 //! Tests:      here, in `peers/`, and `tests/cluster.rs` with real processes.
 //! Start at:   [`Peers::start`]; `forming.rs` for how a cluster begins.
@@ -48,9 +48,9 @@ use link::{Dialler, Link};
 use notice::Notice;
 pub use standing::Standing;
 
-/// How often a node that is no member yet says again who it is.
+/// Time between two greetings of a node that is no member yet.
 const GREET_AGAIN: Duration = Duration::from_millis(500);
-/// How often it says what it waits for.
+/// Time between two log lines that say what the node waits for.
 pub(super) const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
 /// Nodes that are dialled at most, and the longest name of one: all of them fit into a greeting.
 const NODES_MAX: usize = 100;
@@ -58,7 +58,7 @@ const HOST_BYTES_MAX: usize = 255;
 /// Greetings that wait to be heard.
 const GREETINGS_MAX: usize = 64;
 
-/// What a message is.
+/// Kind of a message between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Greeting = 1,
@@ -76,7 +76,7 @@ impl Kind {
 /// A label of a metric.
 type Labels = Vec<(&'static str, String)>;
 
-/// What goes to other nodes and comes from them, by node.
+/// Traffic to and from other nodes, by node.
 #[derive(Clone, Debug, Default)]
 pub struct PeerMetrics {
     sent_frames: Family<Labels, Counter>,
@@ -99,7 +99,7 @@ struct Traffic {
 }
 
 impl PeerMetrics {
-    /// Under the names that operators see.
+    /// Registers the metrics under the names that operators see.
     pub fn register(&self, registry: &mut Registry) {
         let families = [
             ("peer_sent_frames", "Frames that the node sent to another node", &self.sent_frames),
@@ -143,11 +143,11 @@ struct LinkTable {
     known: Mutex<BTreeMap<i32, Known>>,
 }
 
-/// What every way is made of.
+/// Parts from which each link is made.
 #[derive(Debug)]
 struct Dialling {
     own: NodeAddress,
-    /// Those whose address the operator has said: nobody knows better.
+    /// Nodes whose address the operator has configured; that address is never replaced.
     listed: BTreeSet<i32>,
     identity: watch::Receiver<Identity>,
     standing: Arc<Standing>,
@@ -194,19 +194,19 @@ impl Links {
         }
     }
 
-    /// Whether this node has a place in its cluster; none of a node that has no others.
+    /// Returns the standing of this node in its cluster; `None` for a node that has no others.
     pub fn standing(&self) -> Option<&Arc<Standing>> {
         self.0.dialling.as_ref().map(|dialling| &dialling.standing)
     }
 
-    /// Nodes are there, as their registrations say: whoever is elsewhere than before is dialled there.
+    /// Takes the addresses of nodes from their registrations: a node with a new address is dialled there.
     pub fn place(&self, nodes: &[NodeAddress]) {
         for node in nodes {
             self.learn(node, true);
         }
     }
 
-    /// Nodes may be there, as another one says: it counts for those who are not known.
+    /// Takes the addresses of nodes from another node: they count for nodes that are not known.
     fn hear_of(&self, nodes: &[NodeAddress]) {
         for node in nodes {
             self.learn(node, false);
@@ -248,7 +248,7 @@ impl Links {
         Known { link, address }
     }
 
-    /// Where nodes are known to be, this one among them.
+    /// Returns the known addresses of nodes, this one among them.
     pub fn nodes(&self) -> Vec<NodeAddress> {
         let known = self.known();
         let others = known.iter().map(|(&broker_id, known)| {
@@ -267,7 +267,7 @@ impl Links {
 /// The other nodes, from this process.
 #[derive(Debug)]
 pub struct Peers {
-    /// To them.
+    /// Links to the other nodes.
     pub links: Links,
     forming: Forming,
     identity: watch::Sender<Identity>,
@@ -279,13 +279,13 @@ pub struct Peers {
 pub struct Place {
     /// The listener for nodes.
     pub socket: TcpListener,
-    /// Where other nodes reach it.
+    /// Address under which other nodes reach this one.
     pub address: HostPort,
     /// The nodes that the operator has listed, and where they listen for each other. One that is not among them joins.
     pub nodes: BTreeMap<i32, HostPort>,
-    /// Who this one is, as its manifest says.
+    /// Identity of this node, as its manifest says.
     pub facts: Facts,
-    /// With whom it has promised to form a cluster, or its cluster began.
+    /// Nodes with which this one has promised to form a cluster, or has formed it.
     pub voters: Vec<Voter>,
     /// The operator asks for the place of the directory that is registered under this node's id.
     pub replaces: bool,
@@ -349,7 +349,7 @@ impl Peers {
         }
     }
 
-    /// Durable first, and only then told.
+    /// Takes a step: first on disk, and only then told to others.
     fn take(&mut self, step: Step, storage: &mut Storage<RealDisk>) -> anyhow::Result<()> {
         let cannot = "cannot write the manifest";
         match step {

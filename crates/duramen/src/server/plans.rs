@@ -5,7 +5,7 @@
 //! Interface:  [`resolve`], [`Resolved`], [`Trail`].
 //! Invariants: bytes that were not checked since the process started are checked before they leave,
 //!             on a thread that may wait.
-//! Never:      what a plan means (`duramen_broker::read_plan`).
+//! Never:      the meaning of a plan (`duramen_broker::read_plan`).
 //! Tests:      `tests/`, `compat/`.
 //! Start at:   [`resolve`].
 
@@ -28,11 +28,11 @@ const TRAIL_MAX: usize = 4096;
 pub struct Resolved {
     /// The response; `None` if nothing is sent.
     pub response: Option<Response>,
-    /// What fills its holes, by their ids.
+    /// File parts that fill the response's holes, by their ids.
     pub files: Vec<FilePart>,
 }
 
-/// Where a connection's reads of each file ended: one that goes on there is sequential.
+/// End of a connection's reads of each file: a read that goes on there is sequential.
 #[derive(Debug, Default)]
 pub struct Trail(HashMap<usize, u64>);
 
@@ -102,7 +102,8 @@ async fn fetch(reader: &Reader<RealDisk>, plan: FetchPlan, trail: &mut Trail) ->
     Resolved { files: parts(ranges, trail), response: Some(response.into()) }
 }
 
-/// What a consumer of a share group is given was surveyed, and so checked, a moment ago; unless it is given again.
+/// Reads batches for a consumer of a share group. They were surveyed, and so checked, a moment ago, unless they are
+/// delivered again.
 async fn share(reader: &Reader<RealDisk>, plan: SharePlan, trail: &mut Trail) -> Resolved {
     let is_checked = plan.parts.iter().all(|part| {
         let located = reader.locate(part.replica, part.from, part.end, u32::MAX, true);
@@ -126,7 +127,8 @@ fn parts(ranges: Vec<FileRange<RealFile>>, trail: &mut Trail) -> Vec<FilePart> {
     ranges.into_iter().map(part).collect()
 }
 
-/// What has to be read and checked before it is sent, with what a sequential reader will want next.
+/// Returns the ranges that have to be read and checked before they are sent, with the bytes that a sequential reader
+/// will want next.
 fn unchecked(
     reader: &Reader<RealDisk>,
     plan: &FetchPlan,
@@ -137,7 +139,7 @@ fn unchecked(
     for part in &plan.parts {
         let limit = part.bytes_max.min(budget);
         let located = reader.locate(part.replica, part.offset, part.end, limit, true);
-        // What cannot be located is not read; the plan's own lookup says why.
+        // A range that cannot be located is not read; the plan's own lookup says why.
         let Ok(Some(range)) = located else { continue };
         budget = budget.saturating_sub(range.len);
         if !range.verified {

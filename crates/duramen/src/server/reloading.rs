@@ -1,11 +1,11 @@
 //! # Room card: reloading
 //!
-//! Purpose:    take what changed in the configuration while the process runs, on SIGHUP.
-//! Owns:       which settings of the process may change, and what the log says of each that did.
+//! Purpose:    take changes of the configuration while the process runs, on SIGHUP.
+//! Owns:       the settings of the process that may change, and the log line of each that did.
 //! Interface:  [`Reloading::reload`], [`Limits`].
 //! Invariants: a configuration with a mistake is taken in no part; a setting that needs a restart is named each time,
 //!             until it is as before or the process is another.
-//! Never:      what is set by clients while the node runs: that hides what is given here.
+//! Never:      settings made by clients while the node runs: those hide the settings here.
 //! Tests:      `tests/server.rs`.
 //! Start at:   [`Reloading::reload`].
 
@@ -28,21 +28,21 @@ use crate::telemetry;
 /// Reads the configuration again, as it was read at the start.
 pub type Load = Box<dyn Fn() -> Result<Config, Mistakes> + Send>;
 
-/// What a connection is bound to that begins now.
+/// Limits of a connection that begins now.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// How many there may be.
+    /// Limits of the number of connections.
     pub seats: SeatLimits,
-    /// How many are accepted in a second.
+    /// Largest number of connections accepted in a second.
     pub rate_max: u32,
-    /// How long one may be silent, if not for ever.
+    /// Longest silence of a connection; `None` for no limit.
     pub idle_max: Option<Duration>,
-    /// The largest frame.
+    /// Largest frame, in bytes.
     pub frame_bytes_max: u32,
 }
 
 impl Limits {
-    /// Those of `settings`, with no more connections than there are descriptors for.
+    /// Returns the limits of `settings`, with no more connections than there are descriptors for.
     pub fn of(settings: &ServerSettings, connections_max: usize) -> Self {
         let mut seats = settings.seats.clone();
         seats.all = seats.all.min(connections_max);
@@ -57,11 +57,11 @@ impl Limits {
 
 /// See the room card.
 pub struct Reloading {
-    /// What the process runs by.
+    /// Configuration that the process runs by.
     pub config: Config,
-    /// The settings of that, checked.
+    /// Settings of that configuration, checked.
     pub given: Settings,
-    /// For connections that begin.
+    /// Limits for connections that begin.
     pub limits: watch::Sender<Limits>,
     /// Connections that there are descriptors for.
     pub connections_max: usize,
@@ -76,7 +76,7 @@ impl fmt::Debug for Reloading {
 }
 
 impl Reloading {
-    /// Takes what changed of what may change, and says so, line by line.
+    /// Takes the changes of settings that may change, and logs them, line by line.
     pub fn reload(&mut self, load: &Load) {
         match Self::checked(load) {
             Ok((config, settings, given)) => self.take(&config, &settings, &given),
@@ -134,7 +134,7 @@ impl Reloading {
         }
     }
 
-    /// What the file has beside settings: only what is logged changes. True if nothing is otherwise.
+    /// Takes the keys that the file has beside settings: only those of logging change. Returns true if no key differs.
     fn take_keys(&mut self, config: &Config) -> bool {
         let mut is_same = true;
         let (old, new) = (self.config.keys(), config.keys());

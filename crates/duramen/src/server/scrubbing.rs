@@ -1,19 +1,19 @@
 //! # Room card: scrubbing
 //!
-//! Purpose:    the one thread that works on what is at rest: it looks for rot, copies segments that are mended, compacts
-//!             logs, and keeps what other replicas give of such logs.
-//! Owns:       its pace; what of it an operator sees.
+//! Purpose:    the one thread that works on data at rest. It looks for rot, copies segments under repair, compacts
+//!             logs, and keeps the pieces of compacted logs that other replicas give.
+//! Owns:       its pace; the metrics that an operator sees.
 //! Interface:  [`start`], [`Scrubbing`].
-//! Invariants: it writes nothing that has a name which storage knows, and never waits for storage or the node; what has
-//!             its turn is read so slowly that a pass takes the interval, what somebody had trouble with at once.
+//! Invariants: it writes nothing that has a name which storage knows, and never waits for storage or the node. A pass
+//!             reads so slowly that it takes the interval; segments that somebody had trouble with are read at once.
 //!             A log is compacted in pieces, no faster than a part of the disk allows, and nothing else waits for it.
-//! Never:      what is damaged, what may take its place, what stays of a log
+//! Never:      the verdict on damage, the choice of a replacement, the rules of compaction
 //!             (`duramen_storage::{scrub, mending, compaction, staging}`).
 //! Tests:      `tests/cluster.rs`.
 //! Start at:   [`Scrubbing::run`].
 //!
-//! Estimate: 1 TB in 7 days is 1.7 MB a second, seven direct reads of 256 KiB, each of about 1 ms on an SSD: 0.7 % of the
-//! device's time. Nothing of it stays in the page cache.
+//! Estimate: 1 TB in 7 days is 1.7 MB a second, or seven direct reads of 256 KiB. Each takes about 1 ms on an SSD:
+//! 0.7 % of the device's time. Nothing of it stays in the page cache.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,33 +35,33 @@ use super::inbox::Inbox;
 use super::storage_worker::Work;
 use super::{Common, ending};
 
-/// What is read at once.
+/// Bytes of one read.
 const PIECE_BYTES: usize = 256 * 1024;
 /// Bytes in a second, at least: a pass over little ends soon, and then waits.
 const RATE_MIN: u64 = 64 * 1024;
-/// How often it is looked whether somebody had trouble with a segment.
+/// Time between two looks for segments that somebody had trouble with.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often the pace follows what there is to read.
+/// Time between two adjustments of the pace to the bytes there are to read.
 const PACE_EVERY: Duration = Duration::from_secs(60);
 
-/// What of a log is compacted at once, and in a second.
+/// Bytes of a log compacted in one piece; the next constant is the bytes compacted in a second.
 const COMPACTION_PIECE_BYTES: u64 = 1 << 20;
 const COMPACTION_RATE: u64 = 64 << 20;
 /// Keys that are kept in memory at once while a log is compacted: about 64 MiB.
 const COMPACTION_KEYS_MAX: usize = 1 << 20;
 
-/// What the thread is told to do.
+/// Job for the thread.
 #[derive(Debug)]
 pub enum Chore {
     /// Copy a segment and fill its damaged ranges.
     Mend(Mend),
     /// Compact a log.
     Compact(Order),
-    /// Keep what another replica gives of a compacted log.
+    /// Keep the pieces of a compacted log that another replica gives.
     Stage(Stage),
 }
 
-/// What it has made, for storage.
+/// Product of the thread, for storage.
 #[derive(Debug)]
 pub enum Ready<D: Disk> {
     /// A copy of a segment.
@@ -72,20 +72,20 @@ pub enum Ready<D: Disk> {
     Staged(Box<Staged>),
 }
 
-/// What the thread is started with.
+/// Parts that the thread starts with.
 #[derive(Debug)]
 pub struct Scrubbing {
-    /// What it reads.
+    /// Reader of segments and logs.
     pub reader: Reader<RealDisk>,
-    /// How long a pass takes; without it only what somebody had trouble with is looked at.
+    /// Time of one pass; `None` limits the thread to segments that somebody had trouble with.
     pub interval: Option<Duration>,
-    /// By which keys are hashed when a log is compacted. Nobody else knows it.
+    /// Key of the hash of record keys in compaction. Nobody else knows it.
     pub hash_key: (u64, u64),
-    /// What is made leaves so much free on the disk.
+    /// Bytes that the thread's files leave free on the disk.
     pub free_bytes_min: u64,
-    /// What is ready to take others' place.
+    /// Inbox of products that are ready to take the place of others.
     pub ready: Arc<Inbox<Ready<RealDisk>>>,
-    /// What it tells.
+    /// State shared with the other threads.
     pub common: Common,
 }
 
@@ -95,7 +95,7 @@ struct Pass {
     /// Bytes in a second.
     rate: u64,
     paced_at: Instant,
-    /// When the next piece may be read; of a pass that is over, when the next pass begins.
+    /// Time when the next piece may be read; of a pass that is over, the time when the next pass begins.
     next_at: Instant,
     is_over: bool,
 }
@@ -151,7 +151,7 @@ impl Scrubbing {
         pass
     }
 
-    /// As fast as it takes for a pass over what there is now.
+    /// Sets the pace that a pass over the present segments takes.
     fn pace(&self, scrubber: &Scrubber<RealDisk>, pass: &mut Pass) {
         let ms = self.interval.map_or(1000, |interval| interval.as_millis());
         let rate = u128::from(scrubber.bytes()) * 1000 / ms.max(1);
@@ -194,7 +194,7 @@ impl Scrubbing {
     }
 }
 
-/// What other replicas give.
+/// Work on the pieces of logs that other replicas give.
 impl Scrubbing {
     fn stage(&self, stagings: &mut Stagings<RealDisk>, stage: Stage) {
         match stagings.carry_out(&self.reader, stage, self.free_bytes_min) {
@@ -259,7 +259,7 @@ impl Scrubbing {
         compacting.current = None;
     }
 
-    /// It is tried again when the node looks at the log next.
+    /// Reports that a log was not compacted. Compaction tries again when the node looks at the log next.
     fn put_off(&self, replica: ReplicaId, error: &CompactionError) {
         let waits = matches!(error, CompactionError::Unsettled | CompactionError::Changed);
         if !waits {
@@ -276,7 +276,7 @@ impl Pass {
     }
 }
 
-/// Hands what is ready to storage.
+/// Hands finished work to storage.
 pub(super) fn switch<D: Disk>(
     storage: &mut duramen_storage::Storage<D>,
     made: &Inbox<Ready<D>>,

@@ -1,6 +1,6 @@
 //! # Room card: seats
 //!
-//! Purpose:    how many connections there may be, of all clients and of one address.
+//! Purpose:    bound the number of connections, of all clients and of one address.
 //! Owns:       the counts. The limits may change from one connection to the next.
 //! Interface:  [`Seats::take`], [`Seat`].
 //! Invariants: a seat is given back when it is dropped, however the connection ends.
@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many connections there may be.
+/// Limits of the number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeatLimits {
-    /// `max.connections`, and what descriptors allow.
+    /// Limit of all connections: `max.connections`, and the limit of descriptors.
     pub all: usize,
     /// `max.connections.per.ip`.
     pub address: usize,
@@ -54,7 +54,7 @@ pub enum NoSeat {
 }
 
 impl Seats {
-    /// A seat for one more connection of this address.
+    /// Takes a seat for one more connection of this address.
     pub fn take(self: &Arc<Self>, address: IpAddr, limits: &SeatLimits) -> Result<Seat, NoSeat> {
         // An IPv4 client of an IPv6 socket is the same client.
         let address = address.to_canonical();

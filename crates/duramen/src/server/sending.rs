@@ -5,7 +5,7 @@
 //! Interface:  [`Sender::send`], [`Part`].
 //! Invariants: a range that may not be in memory is read by a thread that may wait, never by one that
 //!             serves other connections. Parts leave in order, whole, or the connection ends.
-//! Never:      what is sent, and whether it is right (`server::connection`, the broker).
+//! Never:      the choice of bytes, or their checks (`server::connection`, the broker).
 //! Tests:      below; `tests/`, `compat/`.
 //! Start at:   [`Sender::send`].
 //!
@@ -29,7 +29,7 @@ use super::metrics::Metrics;
 /// Bytes sent between two looks at whether the next ones are resident.
 const CHUNK: u64 = 1024 * 1024;
 
-/// How far a sequential reader of cold data is read ahead.
+/// Bytes read ahead for a sequential reader of cold data.
 pub(crate) const READ_AHEAD: u64 = 8 * CHUNK;
 
 /// A reader that takes nothing for so long is gone or stuck, and holds files open that may have
@@ -39,7 +39,7 @@ pub(crate) const STALL_MAX: Duration = Duration::from_secs(300);
 /// Buffers of one `sendmsg`.
 const SEND_BUFS_MAX: usize = 64;
 
-/// What is sent.
+/// Part of a response.
 #[derive(Debug)]
 pub enum Part {
     /// These bytes.
@@ -55,19 +55,18 @@ pub struct FilePart {
     pub file: RealFile,
     /// Position of the first byte.
     pub at: u64,
-    /// How many.
+    /// Bytes of the range.
     pub len: u64,
-    /// Whether the reader comes from just before this range: then it will come back for what
-    /// follows.
+    /// True if the reader comes from just before this range: then it will come back for the bytes that follow.
     pub is_sequential: bool,
 }
 
 /// The writing half of a connection.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    /// What it counts.
+    /// Metrics that the sender counts.
     pub metrics: Arc<Metrics>,
-    /// How long a reader may take nothing.
+    /// Longest time a reader may take nothing.
     pub stall_max: Duration,
 }
 

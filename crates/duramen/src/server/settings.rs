@@ -25,8 +25,8 @@ pub struct ServerSettings {
     pub node_id: Option<i32>,
     /// `advertised.listeners`.
     pub advertised: Option<HostPort>,
-    /// `controller.quorum.voters`: the nodes with whom a cluster is formed, or, if this one is not among them, that it joins,
-    /// and where they listen for other nodes; nobody for a node that is a cluster of its own.
+    /// `controller.quorum.voters`: the nodes that form the cluster, with the addresses where they listen for other
+    /// nodes. A node that is not among them joins their cluster. Empty for a node that is a cluster of its own.
     pub nodes: BTreeMap<i32, HostPort>,
     /// `max.connections`, `max.connections.per.ip` and its overrides.
     pub seats: SeatLimits,
@@ -84,7 +84,7 @@ impl ServerSettings {
         }
     }
 
-    /// A node that lists itself alone is a cluster of its own.
+    /// Takes the nodes of the cluster. A node that lists itself alone is a cluster of its own.
     fn among(self, nodes: BTreeMap<i32, HostPort>) -> Result<Self, String> {
         if nodes.is_empty() {
             return Ok(self);
@@ -104,7 +104,7 @@ impl ServerSettings {
         advertised: Option<HostPort>,
         addresses: HashMap<IpAddr, usize>,
     ) -> Self {
-        // What is no number of its type, such as -1, is what the setting has for "none".
+        // A value that is no number of its type, such as -1, is the setting's "none".
         let number = |name: &str| settings.get(name).and_then(|(value, _)| value.parse().ok());
         let id = |name: &str| number(name).and_then(|id: u64| i32::try_from(id).ok());
         let size = |name: &str| number(name).expect("checked, or a default");
@@ -133,7 +133,7 @@ impl ServerSettings {
     }
 }
 
-/// Nodes with their address each: `1@10.0.0.1:19092,2@example.com:19092`.
+/// Reads nodes with their address each: `1@10.0.0.1:19092,2@example.com:19092`.
 fn nodes_of(text: &str) -> Result<BTreeMap<i32, HostPort>, String> {
     let mut nodes = BTreeMap::new();
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -165,7 +165,7 @@ fn addresses(text: &str) -> Result<HashMap<IpAddr, usize>, String> {
         .collect()
 }
 
-/// `PLAINTEXT://host:port`, or only `host:port`; the flag beats the setting.
+/// Reads `PLAINTEXT://host:port`, or only `host:port`; the flag beats the setting.
 fn advertised(config: &Config) -> Result<Option<HostPort>, String> {
     if let Some(address) = &config.advertise {
         return Ok(Some(address.clone()));

@@ -37,17 +37,17 @@ use super::{Common, inbox::Inbox};
 /// only queue there.
 const SYNC_THREADS: usize = 3;
 
-/// How often background work is looked at while nothing happens.
+/// Time between two looks at background work while nothing happens.
 const IDLE_TICK: Duration = Duration::from_millis(100);
 
-/// Time between two counts of what is set aside.
+/// Time between two counts of the data that is set aside.
 const SET_ASIDE_LOOKS: Duration = Duration::from_secs(10);
 
-/// Up to this much payload a round, the journal is synced by the storage thread itself: writing
-/// the segments takes less time than waking a sync thread and being woken by it.
+/// Largest payload of a round, in bytes, with which the storage thread syncs the journal itself. Writing the segments
+/// then takes less time than waking a sync thread and being woken by it.
 const INLINE_PAYLOAD_MAX: usize = 256 * 1024;
 
-/// What the storage thread is given.
+/// Input of the storage thread.
 #[derive(Debug)]
 pub enum Work {
     /// One turn's ops, in order.
@@ -56,7 +56,7 @@ pub enum Work {
     Synced(SyncId, io::Result<()>),
     /// Segments are ready to take others' place.
     Ready,
-    /// Finish what was given, close the journal, end.
+    /// Finish the submitted work, close the journal, end.
     Stop,
 }
 
@@ -131,14 +131,15 @@ struct Worker<D: Disk> {
     in_flight: usize,
     /// Bytes of payload submitted since the last round began.
     payload: usize,
-    /// How long nothing must happen for background work to be looked at.
+    /// Idle time after which the thread looks at background work.
     idle_tick: Duration,
-    /// Whether a round is durable that the next one may follow at once: not all that was queued need have had room in it.
+    /// True if a round is durable and the next may follow at once: the round may have lacked room for some of the
+    /// queue.
     more: bool,
-    /// Whether something happened since the last look at background work.
+    /// True if something happened since the last look at background work.
     busy: bool,
     stopping: bool,
-    /// When what is set aside was last counted.
+    /// Time of the last count of the data that is set aside.
     looked_aside: Option<Instant>,
 }
 
@@ -162,7 +163,7 @@ impl<D: Disk> Worker<D> {
             self.turn()?;
             self.common.metrics.set_storage(self.storage.metrics());
             self.count_set_aside();
-            // On a full disk it may never become quiet. What was acknowledged is safe all the same.
+            // On a full disk it may never become quiet. Acknowledged appends are safe all the same.
             let is_done = self.storage.is_quiet() || self.storage.lacks_room();
             if self.stopping && self.in_flight == 0 && is_done {
                 if self.storage.is_quiet() {
@@ -174,7 +175,7 @@ impl<D: Disk> Worker<D> {
         }
     }
 
-    /// Counts what is set aside: people drop it while the node runs.
+    /// Counts the data that is set aside: people drop it while the node runs.
     fn count_set_aside(&mut self) {
         if self.looked_aside.is_some_and(|at| at.elapsed() < SET_ASIDE_LOOKS) {
             return;
@@ -202,7 +203,7 @@ impl<D: Disk> Worker<D> {
         Ok(())
     }
 
-    /// A slice of background work, then the next round, if none is being synced elsewhere.
+    /// Does a slice of background work, then the next round, if none is being synced elsewhere.
     fn turn(&mut self) -> Result<(), Error> {
         let began = Instant::now();
         let requests = self.storage.maintain(!self.busy)?;
@@ -211,8 +212,8 @@ impl<D: Disk> Worker<D> {
         self.round()
     }
 
-    /// Begins a round of all that was submitted, and only then reports the one before: its answers, and the appends that come
-    /// back for them, keep the processor busy while this one is synced, and not before its sync begins.
+    /// Begins a round of all submitted ops, and only then reports the previous round. The answers, and the appends
+    /// that come back for them, keep the processor busy while this round syncs, and not before its sync begins.
     fn round(&mut self) -> Result<(), Error> {
         self.more = false;
         let before = self.storage.metrics().batches;

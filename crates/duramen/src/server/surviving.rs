@@ -24,7 +24,7 @@ use crate::config::Config;
 /// A directory that could go on alone. Nothing is changed yet.
 #[derive(Debug)]
 pub struct Survivor {
-    /// Whose it is, and of which cluster.
+    /// Identity of the directory's node and of its cluster.
     pub facts: Facts,
     storage: Storage<RealDisk>,
     survival: Survival,
@@ -47,12 +47,12 @@ impl Survivor {
         Ok(Self { facts: found.facts, storage, survival })
     }
 
-    /// What would become of nodes and partitions.
+    /// Returns the outcome that the plan would have for nodes and partitions.
     pub fn outcome(&self) -> &Outcome {
         &self.survival.outcome
     }
 
-    /// Makes it so. Returns the id of the cluster that the directory then is.
+    /// Carries out the plan. Returns the id of the cluster that the directory then is.
     pub fn carry_out(mut self) -> anyhow::Result<[u8; 16]> {
         let cluster_id = random()?;
         let Survival { founder, ops, .. } = self.survival;

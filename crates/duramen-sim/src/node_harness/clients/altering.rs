@@ -1,10 +1,11 @@
 //! An operator who changes settings of topics and groups while all goes on, and in the end sets all as it was.
 //!
-//! What settings allow to be deleted may be gone, from when they were asked for: the oracle is told of the narrowest. All else
-//! is as without such a client. Sessions of groups may be longer than those the oracles go by, never shorter.
+//! Records that settings allow to be deleted may be gone as soon as a client has asked for the setting. The oracle
+//! learns the narrowest such setting. All else is as without such a client. Sessions of groups may be longer than
+//! those the oracles go by, never shorter.
 //!
-//! When the faults have ended, each setting must come to be what was acknowledged last, or something that was asked for and
-//! never answered well; and once all was set back, what it was at first.
+//! When the faults have ended, each setting must become the value that was acknowledged last, or one that was asked
+//! for and never answered well. Once all was set back, it must become its first value.
 
 use std::collections::BTreeMap;
 
@@ -28,13 +29,13 @@ const OF_TOPIC: i8 = 2;
 const OF_GROUP: i8 = 32;
 const SET: i8 = 0;
 const DELETE: i8 = 1;
-/// Where a value comes from that is a topic's own, or a group's.
+/// Config sources of a value that is a topic's own, or a group's.
 const OWN: [i8; 2] = [1, 8];
 
 const RETENTION_MS: &str = "retention.ms";
 const RETENTION_BYTES: &str = "retention.bytes";
 
-/// A setting, and what it may be set to.
+/// Setting, with the values that it may get.
 type Choice = (&'static str, &'static [&'static str]);
 
 const OF_ALL: [Choice; 4] = [
@@ -43,7 +44,7 @@ const OF_ALL: [Choice; 4] = [
     ("segment.ms", &["40", "604800000"]),
     ("max.message.bytes", &["20000", "1048588"]),
 ];
-/// Of topics that are not compacted. Where clocks leap, it is not known what is old.
+/// Settings of topics that are not compacted. Where clocks leap, nobody knows which records are old.
 const OF_DELETED: [Choice; 2] =
     [(RETENTION_BYTES, &["-1", "6000", "30000"]), (RETENTION_MS, &["-1", "1000", "3000"])];
 const OF_COMPACTED: [Choice; 5] = [
@@ -79,22 +80,22 @@ pub(super) enum Question {
     Look { whose: Whose },
 }
 
-/// How far what was changed is on its way back.
+/// Progress of a changed setting on its way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
     Changed,
-    /// What it came to was seen.
+    /// The value of the changed setting was seen.
     Seen,
     SetBack,
 }
 
-/// What a setting may be.
+/// Values that a setting may have.
 #[derive(Debug, Default)]
 struct Wish {
-    /// What was acknowledged last.
+    /// Value that was acknowledged last.
     last: Option<&'static str>,
-    /// What may have come to be, or may come.
+    /// Values that may have come to be, or may come.
     open: Vec<&'static str>,
 }
 
@@ -114,13 +115,13 @@ pub(super) struct Operator {
 }
 
 impl Operator {
-    /// In every nineteenth seed there is one.
+    /// Makes an operator in every nineteenth seed.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let chance = Prng::new(seed, "settings");
         (seed % 19 == 9).then(|| Self { chance, altered: BTreeMap::new(), made: 0 })
     }
 
-    /// Whether all is as it was.
+    /// Tells whether all is as it was.
     pub(super) fn is_done(&self) -> bool {
         self.altered.is_empty()
     }
@@ -130,7 +131,7 @@ impl Operator {
     }
 }
 
-/// What a setting was at first, if it was set at all.
+/// Returns the value of a setting at first, if it was set at all.
 fn made_with(oracle: &Oracle, (kind, name): &Whose, setting: &str) -> Option<&'static str> {
     let is_keyed = *kind == OF_TOPIC && oracle.is_keyed(name);
     let mut made_with = CONFIGS_OF_MANY.iter().filter(|(it, _)| is_keyed && *it == setting);
@@ -159,9 +160,9 @@ fn look(whose: &Whose) -> Request {
     DescribeConfigsRequest { resources: vec![resource], ..DescribeConfigsRequest::default() }.into()
 }
 
-/// What the operator asks.
+/// Requests of the operator.
 impl Clients {
-    /// The next change, if there is to be one.
+    /// Returns the next change, if there is to be one.
     pub(super) fn alter(&mut self) -> Option<(Asked, Request, i16)> {
         let operator = self.operator.as_mut()?;
         if self.last_phase {
@@ -199,7 +200,7 @@ impl Clients {
         Some((Asked::Alter(Question::Set { whose, setting, value }), request, 1))
     }
 
-    /// What was changed is looked at, set back, and looked at again.
+    /// Looks at a changed setting, sets it back, and looks at it again.
     fn set_back(&mut self) -> Option<(Asked, Request, i16)> {
         let (whose, altered) = self.operator.as_ref()?.altered.first_key_value()?;
         let whose = whose.clone();
@@ -214,7 +215,7 @@ impl Clients {
     }
 }
 
-/// What the operator is told.
+/// Answers to the operator.
 impl Clients {
     pub(super) fn on_altered(&mut self, asked: Question, came: &Response) -> Result<(), Failure> {
         match (asked, came) {
@@ -256,7 +257,7 @@ impl Clients {
         }
     }
 
-    /// A node says what is set. One that is behind may say something else for a while.
+    /// Takes a node's answer about a setting. A node that is behind may give another value for a while.
     fn on_seen(&mut self, whose: &Whose, rows: &[DescribeConfigsResourceResult]) {
         // A topic that was made again has no settings of the one before, but for those that came late.
         let is_another = whose.0 == OF_TOPIC && !self.oracle.is_live(&whose.1, 0);

@@ -1,7 +1,8 @@
-//! A client that commits offsets for groups and asks for them again; and what it may be told.
+//! A client that commits offsets for groups and asks for them again; and the answers that it may get.
 //!
-//! It is the only one that commits, one request at a time, and each commit has a larger number than all before. So what
-//! is told of a key is never less than what was acknowledged or told before, and always something that was sent.
+//! The client is the only one that commits, one request at a time, and each commit has a larger number than all
+//! before. So the answer for a key is never less than any number acknowledged or told before. The number was always
+//! sent.
 
 use std::collections::BTreeMap;
 
@@ -23,17 +24,17 @@ const CODES: [ErrorCode; 4] = [
     ErrorCode::CoordinatorNotAvailable,
     ErrorCode::NotCoordinator,
 ];
-/// Of a topic that is not there yet.
+/// Error code of a topic that is not there yet.
 pub(super) const UNKNOWN: ErrorCode = ErrorCode::UnknownTopicOrPartition;
 
 /// A group and a partition.
 type Key = (&'static str, i32);
 
-/// What is known of a key.
+/// Facts about a key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     pub(super) sent: Vec<i64>,
-    /// The largest that was acknowledged or told; nothing less may be told from now on.
+    /// Largest number that was acknowledged or told; no smaller one may be told from now on.
     least: Option<i64>,
 }
 
@@ -84,7 +85,7 @@ impl Committer {
         self.told.clear();
     }
 
-    /// Whether all groups were told of in the last phase.
+    /// Tells whether all groups were told of in the last phase.
     pub(super) fn is_done(&self) -> bool {
         self.told.len() == GROUPS.len()
     }

@@ -1,11 +1,12 @@
-//! Members of a group of the consumer protocol (KIP-848), and what they may be told.
+//! Members of a group of the consumer protocol (KIP-848), and the answers that they may get.
 //!
-//! Members join, are told what to use, give up what they are told to, sooner or later, and say so; they fall silent, leave, and
-//! begin anew, some under static names. They commit offsets for what they use, each with a larger number than all before; and so
-//! do those that do not know yet that they are not who they were. Who has what, by what coordinators say, is kept in `owners`.
+//! Members join, get an assignment, give up revoked partitions sooner or later, and say so. They fall silent, leave,
+//! and begin anew, some under static names. They commit offsets for the partitions that they use, each with a larger
+//! number than all before. So do members that do not know yet that the group has removed or replaced them. `owners`
+//! keeps the owner of each partition, by the answers of coordinators.
 //!
-//! There is another such group, in which members of the classic protocol (`classic`) come and go as well: it is all of the one
-//! kind, of both, all of the other, and back.
+//! There is another such group, in which members of the classic protocol (`classic`) come and go as well. The group is
+//! all of the one kind, of both, all of the other, and back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +44,7 @@ const TOPIC: &str = "fish";
 const PATTERN: &str = "fi.*";
 const PARTITIONS: i32 = 4;
 const MEMBERS: usize = 3;
-/// Where groups are kept, in so many partitions.
+/// Topic in which groups are kept, in so many partitions.
 const LOG: &str = "__consumer_offsets";
 const LOG_PARTITIONS: i32 = 2;
 /// As the harness sets it.
@@ -70,26 +71,26 @@ struct Member {
     group: &'static str,
     at: usize,
     lives: u64,
-    /// Where it stands as a classic member, if it is one.
+    /// Stage of a classic member, if it is one.
     classic: Option<Stage>,
     instance: Option<&'static str>,
     has_pattern: bool,
     rebalance_timeout_ms: i32,
     /// As a classic member.
     session_timeout_ms: i32,
-    /// Nobody's, as long as a classic member has to be told.
+    /// Id of the member; empty as long as a classic member has to be told.
     id: String,
     epoch: i32,
-    /// In which generation it was told what to use.
+    /// Generation in which the member was told its assignment.
     told_in: i32,
-    /// What it uses, and what it was told to use.
+    /// Partitions that the member uses, and those that it was told to use.
     uses: BTreeSet<i32>,
     wanted: BTreeSet<i32>,
-    /// Who it was, in which epoch, and what it used.
+    /// Former id of the member, with its epoch and the partitions that it used.
     was: Option<(String, i32, BTreeSet<i32>)>,
     coordinator: Option<i32>,
     silent: u64,
-    /// It may not have heard all: it says all the next time, and is told all.
+    /// True if the member may not have heard all: it says all the next time, and is told all.
     says_all: bool,
 }
 
@@ -119,7 +120,7 @@ pub(super) enum Question {
 pub(super) struct ConsumerGroup {
     group: &'static str,
     all: Vec<Member>,
-    /// What members speak, if they speak both.
+    /// Protocol that new members speak, if the group has both.
     tide: Option<Tide>,
     owners: Owners,
     known: BTreeMap<i32, Known>,
@@ -144,7 +145,7 @@ fn code_of(code: i16) -> ErrorCode {
     ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError)
 }
 
-/// The partition in which a group is kept, as Kafka's clients know it.
+/// Returns the partition in which a group is kept, as Kafka's clients know it.
 fn log_partition(group: &str) -> i32 {
     let hash = group.bytes().fold(0i32, |hash, it| hash.wrapping_mul(31).wrapping_add(it.into()));
     (hash & i32::MAX) % LOG_PARTITIONS
@@ -179,12 +180,13 @@ impl Member {
         }
     }
 
-    /// The epoch in which it commits. A generation in which nobody was told anything may be forgotten, and be another one then.
+    /// Returns the epoch in which the member commits. A generation in which nobody was told anything may be forgotten,
+    /// and be another one then.
     fn commits_in(&self) -> i32 {
         if self.classic.is_some() { self.told_in } else { self.epoch }
     }
 
-    /// It uses nothing any more, and has to join.
+    /// Takes the member out: it uses nothing any more, and has to join.
     fn fall_out(&mut self) {
         self.remember();
         (self.epoch, self.told_in) = (0, -1);
@@ -195,7 +197,7 @@ impl Member {
         }
     }
 
-    /// Its process begins anew, and speaks this protocol.
+    /// Begins the member's process anew, with this protocol.
     fn become_another(&mut self, is_classic: bool) {
         self.fall_out();
         self.lives += 1;
@@ -207,7 +209,7 @@ impl Member {
         };
     }
 
-    /// What it says by a request of this kind.
+    /// Returns the facts that the member states by a request of this kind.
     fn beat(&self, kind: Kind, sent_us: u64) -> Beat {
         let us = |ms: i32| u64::from(ms.unsigned_abs()) * 1000;
         let session_us = self.classic.as_ref().map(|_| us(self.session_timeout_ms));
@@ -223,7 +225,7 @@ impl Member {
         }
     }
 
-    /// It knows what it is to use, and uses nothing else.
+    /// Tells whether the member knows its assignment, and uses nothing else.
     fn is_settled(&self) -> bool {
         self.uses == self.wanted && matches!(self.classic, None | Some(Stage::In))
     }
@@ -246,7 +248,7 @@ impl Member {
 }
 
 impl ConsumerGroup {
-    /// In every thirteenth seed there is one of the consumer protocol, and in as many one of both.
+    /// Makes a group of the consumer protocol in every thirteenth seed, and in as many one of both protocols.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let group = match seed % 13 {
             11 => OF_CONSUMERS,
@@ -290,7 +292,7 @@ impl ConsumerGroup {
         self.all.iter_mut().for_each(|it| it.silent = 0);
     }
 
-    /// Whether every partition is used by one member, all have what they are to have, and what was committed was told.
+    /// Tells whether one member uses every partition, all have their assignments, and the committed offsets were told.
     pub(super) fn is_done(&self) -> bool {
         let all: Vec<i32> = self.all.iter().flat_map(|it| it.uses.iter().copied()).collect();
         let epochs: BTreeSet<i32> = self.all.iter().map(|it| it.epoch).collect();
@@ -305,7 +307,7 @@ impl ConsumerGroup {
         (self.owners.assigned, self.refused)
     }
 
-    /// How often the group became one of the consumer protocol, and one of the classic one.
+    /// Returns the number of times that the group became one of the consumer protocol, and one of the classic one.
     pub(super) fn changes(&self) -> (u64, u64) {
         (self.owners.upgrades, self.owners.downgrades)
     }
@@ -314,7 +316,7 @@ impl ConsumerGroup {
         format!("{:?} {:?}", self.all, self.owners)
     }
 
-    /// How many clients may ask in a moment, so that much happens in the time that there is.
+    /// Returns the number of clients that may ask in a moment, so that much happens in the time that there is.
     pub(super) fn haste(&self) -> usize {
         if self.tide.is_some() { 4 } else { 2 }
     }
@@ -323,7 +325,7 @@ impl ConsumerGroup {
         std::mem::take(&mut self.aims)
     }
 
-    /// The client lost its connection, or went elsewhere.
+    /// Notes that a client lost its connection, or went elsewhere.
     pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Asked>) {
         self.at[at] = None;
         match asked {
@@ -422,8 +424,8 @@ impl ConsumerGroup {
         self.tide.as_ref().is_some_and(|tide| tide.is_classic != is_classic)
     }
 
-    /// A member's process dies, and begins anew. Whoever had a static name comes back under it when its session is over, or at
-    /// once, if it was a classic member or is one now.
+    /// Lets a member's process die and begin anew. A member with a static name comes back under it when its session is
+    /// over. It comes back at once if it was a classic member or is one now.
     fn begin_anew(&mut self, at: usize, work: &mut Prng) {
         let is_classic = self.tide.as_ref().is_some_and(|tide| tide.is_classic != work.chance(150));
         self.all[at].become_another(is_classic);
@@ -453,7 +455,7 @@ impl ConsumerGroup {
         (Question::Beat(beat), request.into(), 1)
     }
 
-    /// It does not wait for the answer to be out.
+    /// Makes the member leave; the member does not wait for the answer.
     fn leave(&mut self, at: usize, work: &mut Prng, now_us: u64) -> (Question, Request, i16) {
         let it = &self.all[at];
         let (beat, request, version) = if it.classic.is_some() {
@@ -517,7 +519,7 @@ fn created() -> Request {
     CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
 }
 
-/// What was committed?
+/// Asks for the committed offsets.
 fn offsets(group: &str) -> (Question, Request, i16) {
     let topic = OffsetFetchRequestTopics {
         name: TOPIC.to_owned(),
@@ -569,7 +571,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// What a classic member is told, or anybody that has left.
+    /// Takes an answer to a classic member, or to a member that has left.
     fn on_classic(&mut self, at: usize, beat: &Beat, came: &Response) -> Result<(), Failure> {
         let member = &mut self.all[at];
         match (beat.kind, came) {
@@ -694,9 +696,9 @@ impl ConsumerGroup {
     }
 }
 
-/// What coordinators say.
+/// Statements of coordinators.
 impl ConsumerGroup {
-    /// An answer leaves a node, whether or not anybody hears it.
+    /// Judges an answer that leaves a node, even if nobody hears it.
     pub(super) fn witness(
         &mut self,
         asked: Option<&Asked>,

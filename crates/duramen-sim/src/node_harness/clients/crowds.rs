@@ -1,5 +1,5 @@
-//! Clients beside those that every run has: members of a group, transactional clients, consumers of a share group. Each crowd
-//! judges for itself what it is told; its clients are numbered one crowd after the other.
+//! Clients beside those that every run has: members of a group, transactional clients, consumers of a share group.
+//! Each crowd judges its own answers; its clients are numbered one crowd after the other.
 
 use duramen_broker::ConnectionId;
 use duramen_protocol::wire::Uuid;
@@ -32,7 +32,7 @@ pub(super) struct Crowds {
 }
 
 impl Crowds {
-    /// Those of a cluster.
+    /// Returns the crowds of a cluster.
     pub(super) fn of(seed: u64) -> Self {
         Self {
             members: Members::of(seed),
@@ -54,7 +54,7 @@ impl Crowds {
         self.first_sharer() + self.sharers.as_ref().map_or(0, ShareGroup::len)
     }
 
-    /// How many clients there are.
+    /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
         self.first_otter() + self.otters.as_ref().map_or(0, ConsumerGroup::len)
     }
@@ -72,13 +72,13 @@ impl Crowds {
         }
     }
 
-    /// Whether a coordinator may take a client for one that has gone on over another connection.
+    /// Tells whether a coordinator may take a client for one that has gone on over another connection.
     pub(super) fn may_be_taken_for_another(&self, at: usize) -> bool {
         matches!(self.who(at), Who::Transactor(_))
             && self.transactors.as_ref().is_some_and(Transactors::have_one_id)
     }
 
-    /// What came of it all.
+    /// Adds the crowds' counts to the report.
     pub(super) fn tell_of(&self, report: &mut Report) {
         if let Some(members) = &self.members {
             (report.generations, report.fenced) = members.totals();
@@ -108,14 +108,14 @@ impl Crowds {
             && self.otters.as_ref().is_none_or(ConsumerGroup::is_done)
     }
 
-    /// Who waits for what, in brief.
+    /// Describes in brief the clients that wait, and the answers they wait for.
     pub(super) fn told(&self) -> String {
         let sharers = self.sharers.as_ref().map(ShareGroup::told);
         let otters = self.otters.as_ref().map(ConsumerGroup::told);
         format!("{sharers:?} {otters:?} {:?}", self.members)
     }
 
-    /// Who wants to be connected to which node, because it was told so.
+    /// Takes the clients that want another node, each with that node, because they were told so.
     pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
         let (first, second) = (self.first_transactor(), self.first_sharer());
         let third = self.first_otter();
@@ -129,7 +129,7 @@ impl Crowds {
         members.into_iter().chain(transactors).chain(sharers).chain(otters).collect()
     }
 
-    /// How many clients may ask in a moment.
+    /// Returns the number of clients that may ask in a moment.
     pub(super) fn haste(&self) -> usize {
         match (&self.sharers, &self.otters) {
             (Some(_), _) => 4,
@@ -138,7 +138,7 @@ impl Crowds {
         }
     }
 
-    /// Whether a client has reason to stay where it is.
+    /// Tells whether a client has reason to stay where it is.
     pub(super) fn is_settled(&self, at: usize) -> bool {
         match (self.who(at), &self.sharers) {
             (Who::Sharer(at), Some(sharers)) => sharers.is_settled(at),
@@ -146,7 +146,7 @@ impl Crowds {
         }
     }
 
-    /// A client lost its connection, or went elsewhere, with something asked or not.
+    /// Notes that a client lost its connection, or went elsewhere, with something asked or not.
     pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Asked>) {
         match self.who(at) {
             Who::Member(_) => {}
@@ -162,7 +162,7 @@ impl Crowds {
         }
     }
 
-    /// It was sent where it wanted to go.
+    /// Notes that a client is connected to the node that it wanted.
     pub(super) fn on_arrived(&mut self, at: usize, node: i32) {
         match self.who(at) {
             Who::Member(_) => {}
@@ -215,7 +215,7 @@ impl Crowds {
         }
     }
 
-    /// An answer leaves a node, whether or not anybody hears it.
+    /// Judges an answer that leaves a node, even if nobody hears it.
     pub(super) fn witness(
         &mut self,
         asked: Option<&Asked>,

@@ -1,4 +1,4 @@
-//! What an operator asks for: topics are made and deleted, partitions moved, a node is taken out.
+//! Requests of an operator: topics are made and deleted, partitions moved, a node is taken out.
 
 use duramen_protocol::messages::AlterPartitionReassignmentsResponse;
 use duramen_protocol::messages::create_topics::CreatableTopicResult;
@@ -10,7 +10,7 @@ use super::{Asked, Clients, PARTITIONS, TOPICS, expect_one_of, keyed, requests};
 use crate::failure::Failure;
 use crate::trace::tell;
 
-/// Of a partition, where there are several nodes.
+/// Replicas of a partition, where there are several nodes.
 const REPLICAS: i16 = 3;
 
 const MOVE_CODES: [ErrorCode; 6] = [
@@ -36,7 +36,7 @@ const DELETE_CODES: [ErrorCode; 5] = [
 ];
 
 impl Clients {
-    /// Client 0 makes and deletes topics, and takes a node out.
+    /// Makes and deletes topics as client 0, and takes a node out.
     pub(super) fn govern(&mut self) -> Option<(Asked, Request, i16)> {
         if let Some(remover) = &mut self.remover
             && let Some(question) = remover.choose(&mut self.work, self.last_phase)
@@ -75,7 +75,7 @@ impl Clients {
         (Asked::Delete { name }, request, version)
     }
 
-    /// A partition, maybe one that is not there, is to be on other nodes.
+    /// Moves a partition, maybe one that is not there, to other nodes.
     pub(super) fn move_somewhere(&mut self) -> (Asked, Request, i16) {
         let place = ((*self.work.pick(&TOPICS)).to_owned(), i32::from(self.work.chance(500)));
         let avoided = self.remover.as_ref().and_then(Remover::avoids);

@@ -9,7 +9,7 @@ use duramen_protocol::records::{BatchBuilder, NewRecord, Record};
 /// Which topic it is, in runs that have one.
 pub(crate) const KEYED: &str = "plums";
 const NUMBER: &str = "number";
-/// What it is made with, beside the time for which tombstones stay.
+/// Settings with which the topic is made, beside the time for which tombstones stay.
 pub(super) const CONFIGS: [(&str, &str); 4] = [
     ("cleanup.policy", "compact,delete"),
     ("segment.bytes", "4096"),
@@ -17,7 +17,7 @@ pub(super) const CONFIGS: [(&str, &str); 4] = [
     ("delete.retention.ms", "400"),
 ];
 
-/// And what it is made with in a cluster, where fewer records come to a partition.
+/// Settings with which the topic is made in a cluster, where fewer records come to a partition.
 pub(super) const CONFIGS_OF_MANY: [(&str, &str); 5] =
     [CONFIGS[0], CONFIGS[1], CONFIGS[2], CONFIGS[3], ("segment.ms", "40")];
 
@@ -31,7 +31,7 @@ pub(super) const CONFIGS_TO_THE_END: [(&str, &str); 6] = [
     ("max.compaction.lag.ms", "300"),
 ];
 
-/// Whether a cluster has the topic.
+/// Tells whether a cluster has the topic.
 pub(super) fn is_in(seed: u64) -> bool {
     seed % 7 == 5 || seed % 38 == 28
 }
@@ -47,7 +47,7 @@ fn is_tombstone((number, within): Numbered) -> bool {
     number.wrapping_add(within.unsigned_abs()).is_multiple_of(4)
 }
 
-/// The batch as its producer sends it.
+/// Returns the batch as its producer sends it.
 pub(super) fn encode(
     number: u64,
     timestamps: &[i64],
@@ -70,7 +70,7 @@ pub(super) fn encode(
     batch.build().expect("small")
 }
 
-/// The number that a record carries. `None` if it is not what was sent under it.
+/// Returns the number that a record carries; `None` if the record is not as it was sent.
 pub(super) fn number_of(record: &Record<'_>) -> Option<u64> {
     let mut headers = record.headers.into_iter();
     let header = headers.find(|it| it.key == NUMBER.as_bytes())?;
@@ -81,8 +81,8 @@ pub(super) fn number_of(record: &Record<'_>) -> Option<u64> {
     is_it.then_some(number)
 }
 
-/// What is wrong with what was read of a log, of which these records are known to have been there. `unknown` are those of
-/// which nobody knows whether they ever were.
+/// Returns the fault in the records read of a log, if there is one. `known` are records that were there for certain.
+/// `unknown` are those of which nobody knows whether they ever were.
 pub(crate) fn fault(
     read: &BTreeMap<i64, Numbered>,
     known: &BTreeMap<i64, Numbered>,

@@ -1,4 +1,4 @@
-//! What a client passes over that reads what is committed: of the batches that it is given, those of aborted transactions.
+//! Batches of aborted transactions, which a client with isolation level `read_committed` passes over.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,9 +7,9 @@ use duramen_protocol::messages::fetch::PartitionData;
 
 /// An answer's batches, seen one after the other.
 pub(super) struct Passing {
-    /// The aborted transactions that are still to come: where they begin, and whose they are.
+    /// Aborted transactions that are still to come: the first offset and the producer id of each.
     aborted: VecDeque<(i64, i64)>,
-    /// Whose batches are passed over.
+    /// Producer ids whose batches are passed over.
     passing: BTreeSet<i64>,
 }
 
@@ -21,7 +21,7 @@ impl Passing {
         Self { aborted: aborted.into(), passing: BTreeSet::new() }
     }
 
-    /// Whether the next batch is for the client: markers are not.
+    /// Tells whether the next batch is for the client: markers are not.
     pub(super) fn shows(&mut self, header: &BatchHeader) -> bool {
         while self.aborted.front().is_some_and(|it| it.0 <= header.base_offset) {
             self.passing.extend(self.aborted.pop_front().map(|it| it.1));

@@ -1,4 +1,4 @@
-//! Readers: fetches with and without a session, and what they may bring.
+//! Readers: fetches with and without a session, and the records that they may bring.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::trace::tell;
 const UNKNOWN_START: i64 = -1;
 const RECORDS_BYTES_MAX: usize = 1 << 20;
 
-/// What a fetch wants of a partition, and what was known of it when it was sent.
+/// Partition and offset that a fetch asks for, and the facts known of the partition when the fetch was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Want {
     target: Target,
@@ -31,18 +31,18 @@ pub(super) struct Want {
     start_seen: i64,
 }
 
-/// What a fetch is part of.
+/// Larger task that a fetch is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Nothing.
     Alone,
-    /// It begins a session.
+    /// The fetch begins a session.
     First,
-    /// It goes on with one: partitions without news are left out of the answer.
+    /// The fetch goes on with a session: partitions without news are left out of the answer.
     Incremental,
-    /// It belongs to the reading of the last phase.
+    /// The fetch belongs to the reading of the last phase.
     Through,
-    /// It asks by the id of a topic that is gone.
+    /// The fetch asks by the id of a topic that is gone.
     Stale,
 }
 
@@ -53,21 +53,21 @@ pub(super) struct Fetch {
     kind: Kind,
 }
 
-/// What a client knows of its session.
+/// State of a client's fetch session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FetchSession {
     id: i32,
-    /// Of the next request; 0 begins again.
+    /// Epoch of the next request; 0 begins again.
     epoch: i32,
     by_id: bool,
-    /// The start of the process that made it.
+    /// Start of the process that made the session.
     start: u64,
-    /// What the node was last told, by name or id and partition: the topic's life, and the offset.
+    /// Topic's life and offset that the node was last told, by name or id and partition.
     told: BTreeMap<(String, i32), (u32, i64)>,
 }
 
 impl FetchSession {
-    /// The answer to a request was lost: nobody knows whether the request came through.
+    /// Notes that the answer to a request was lost: nobody knows whether the request came through.
     pub(super) fn forget(&mut self) {
         self.epoch = 0;
     }
@@ -115,7 +115,8 @@ impl Clients {
         (Asked::Fetch(Fetch { wants: vec![want], kind }), request, version)
     }
 
-    /// A follower may answer, or a leader that does not know yet that it is none. What they show is committed all the same.
+    /// Tells whether a follower may answer, or a leader that does not know yet that it is none. Such a node shows only
+    /// committed records all the same.
     fn may_be_stale(&self, kind: Kind) -> bool {
         self.many && (!self.last_phase || kind != Kind::Through)
     }
@@ -125,7 +126,7 @@ impl Clients {
         Patience { wait_ms, bytes: i32::try_from(self.work.between(1, 20_000)).expect("small") }
     }
 
-    /// One partition, outside of sessions.
+    /// Fetches one partition, outside of sessions.
     pub(super) fn fetch(&mut self, at: usize, place: Place) -> (Asked, Request, i16) {
         let life = self.life(&place);
         let known = self.oracle.known(&place);
@@ -146,7 +147,7 @@ impl Clients {
         self.fetch_one(want, patience, Kind::Alone)
     }
 
-    /// By the id of a topic that is gone: it must not lead to another one.
+    /// Fetches by the id of a topic that is gone: it must not lead to another one.
     pub(super) fn fetch_stale(&mut self, place: Place, id: Uuid) -> (Asked, Request, i16) {
         let life = self.life(&place);
         let want = self.want((place, Some(id)), life, 0);
@@ -154,7 +155,7 @@ impl Clients {
         self.fetch_one(want, patience, Kind::Stale)
     }
 
-    /// All partitions, in a session.
+    /// Fetches all partitions, in a session.
     pub(super) fn fetch_in_session(&mut self, at: usize) -> Option<(Asked, Request, i16)> {
         let mut session = std::mem::take(&mut self.all[at].fetches);
         let is_full = session.epoch == 0;
@@ -233,7 +234,7 @@ impl Clients {
         (Asked::End { place, life, least }, request, 7)
     }
 
-    /// A log's first offset came.
+    /// Takes the log start offset of an answer.
     pub(super) fn on_start(&mut self, at: usize, place: Place, life: u32, offset: i64) {
         self.all[at].at.insert((place.clone(), life), offset);
         let through = self.through.entry(place).or_default();
@@ -306,7 +307,7 @@ impl Clients {
         }
     }
 
-    /// What the answer says of the session. False if there is no more to it.
+    /// Takes the session's part of an answer. Returns false if the answer has no more.
     fn on_session(
         &mut self,
         at: usize,
@@ -319,7 +320,7 @@ impl Clients {
         let refuse = |what: String| Err(Failure::correctness(format!("fetch session: {what}")));
         match ErrorCode::from_code(response.error_code) {
             Some(ErrorCode::None) => {}
-            // It was made in an earlier life of the process.
+            // The session was made in an earlier life of the process.
             Some(ErrorCode::FetchSessionIdNotFound)
                 if is_next && (session.start != start || self.many) =>
             {
@@ -357,7 +358,8 @@ impl Clients {
                 if offset < trimmed || self.many && offset > want.end_seen =>
             {
                 self.through.remove(place); // a trim came late: begin again
-                // Of several nodes' it may have been meant for an earlier topic of the name, and be past the end of this one.
+                // Among several nodes the trim may have been meant for an earlier topic of the name, and be past the
+                // end of this one.
                 return Ok(Some(if self.many { UNKNOWN_START } else { trimmed }));
             }
             Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) => {
@@ -404,7 +406,8 @@ impl Clients {
             done.at = next;
             let is_mixed = done.compactions != self.compactions && self.oracle.is_keyed(&place.0);
             if next >= part.high_watermark && is_mixed {
-                // What was read is not of one state of the log: once more from its beginning.
+                // The records that were read are not of one state of the log: the client reads it once more from its
+                // beginning.
                 self.through.remove(place);
             } else if next >= part.high_watermark && !done.done {
                 done.done = true;

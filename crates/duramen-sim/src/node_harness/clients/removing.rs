@@ -1,4 +1,5 @@
-//! An operator who takes a node out, as `duramen cluster remove` does: what is on it goes to others, and then it is unregistered.
+//! An operator who takes a node out, as `duramen cluster remove` does. Its replicas go to other nodes, and then it is
+//! unregistered.
 
 use duramen_protocol::messages::{
     MetadataResponse, UnregisterBrokerRequest, UnregisterBrokerResponse,
@@ -12,7 +13,7 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// What may be answered to whoever unregisters a node. `INVALID_REQUEST`: something is on it.
+/// Error codes of an answer to a client that unregisters a node. `INVALID_REQUEST`: the node still has replicas.
 const CODES: [ErrorCode; 5] = [
     ErrorCode::None,
     ErrorCode::InvalidRequest,
@@ -20,13 +21,13 @@ const CODES: [ErrorCode; 5] = [
     ErrorCode::RequestTimedOut,
     ErrorCode::NotController,
 ];
-/// So many replicas a partition has at least, if it had as many before.
+/// Least number of replicas of a partition, if it had as many before.
 const REPLICAS: usize = 3;
 
 /// A question of the operator's; moves are asked for like any others.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Question {
-    /// What is where.
+    /// Request for the place of each replica.
     Look,
     Unregister,
 }
@@ -41,9 +42,9 @@ pub(super) struct Remover {
     patience: u64,
     /// The node was seen to belong to the cluster.
     was_there: bool,
-    /// What is to be moved, and to where.
+    /// Partitions that have to move, and the nodes that they move to.
     to_move: Vec<(Place, Vec<i32>)>,
-    /// When it last looked, nothing was on the node.
+    /// True if nothing was on the node at the last look.
     is_bare: bool,
     pub(super) is_done: bool,
 }
@@ -61,12 +62,12 @@ impl Remover {
         }
     }
 
-    /// The node that nothing is to be moved to.
+    /// Returns the node that nothing is to be moved to.
     pub(super) fn avoids(&self) -> Option<i32> {
         (self.patience == 0).then_some(self.node)
     }
 
-    /// Whether it is in the middle of it.
+    /// Tells whether the remover is in the middle of its work.
     pub(super) fn is_at_it(&self) -> bool {
         self.patience == 0 && !self.is_done
     }
@@ -92,7 +93,7 @@ impl Remover {
         Some((Asked::Remove(Question::Look), requests::metadata_of_all(), 12))
     }
 
-    /// What is where, as a node says that may be behind.
+    /// Takes the place of each replica, as a node tells it that may be behind.
     pub(super) fn on_overview(&mut self, it: &MetadataResponse) {
         self.was_there |= it.brokers.iter().any(|broker| broker.node_id == self.node);
         self.to_move.clear();
@@ -118,7 +119,7 @@ impl Remover {
         let code = it.error_code;
         tell(|| format!("  unregistered {}: {code} {:?}", self.node, it.error_message));
         expect_one_of(code, &CODES, "UnregisterBroker")?;
-        // What was asked before may have been done, and the answer lost.
+        // An earlier request may have been carried out, and its answer lost.
         let is_out = [ErrorCode::None, ErrorCode::BrokerIdNotRegistered];
         self.is_done |= is_out.iter().any(|it| it.code() == code);
         Ok(())

@@ -1,4 +1,4 @@
-//! What clients send, as Kafka's messages. One kind of request comes in several versions, by name or by id.
+//! Requests of clients, as Kafka's messages. One kind of request comes in several versions, by name or by id.
 
 use bytes::Bytes;
 use duramen_protocol::Request;
@@ -48,7 +48,7 @@ pub(super) fn produce((place, id): &Target, acks: i16, bytes: Bytes) -> Request 
     ProduceRequest { acks, timeout_ms: TIMEOUT_MS, topic_data, ..ProduceRequest::default() }.into()
 }
 
-/// How a fetch waits, and how much it takes.
+/// Longest wait of a fetch, and the bytes that it takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) wait_ms: i32,
@@ -79,7 +79,7 @@ pub(super) fn forgotten((place, id): &Target) -> ForgottenTopic {
     ForgottenTopic { topic, topic_id, partitions: vec![place.1] }
 }
 
-/// Where does the log start?
+/// Asks for the log start offset.
 pub(super) fn start(place: &Place) -> Request {
     list_offsets(place, -2)
 }
@@ -95,12 +95,12 @@ fn list_offsets(place: &Place, timestamp: i64) -> Request {
     ListOffsetsRequest { topics, replica_id: -1, ..ListOffsetsRequest::default() }.into()
 }
 
-/// Where does the log end?
+/// Asks for the log end offset.
 pub(super) fn end(place: &Place) -> Request {
     list_offsets(place, -1)
 }
 
-/// Which id has the topic?
+/// Asks for the topic's id.
 pub(super) fn metadata(name: &str) -> Request {
     let topic = MetadataRequestTopic { name: Some(name.to_owned()), ..Default::default() };
     let topics = Some(vec![topic]);
@@ -108,7 +108,7 @@ pub(super) fn metadata(name: &str) -> Request {
         .into()
 }
 
-/// What is there, and where?
+/// Asks for all topics, and the nodes that have them.
 pub(super) fn metadata_of_all() -> Request {
     MetadataRequest { topics: None, allow_auto_topic_creation: false, ..MetadataRequest::default() }
         .into()
@@ -135,7 +135,7 @@ pub(super) fn create(
     CreateTopicsRequest { topics, timeout_ms: TIMEOUT_MS, validate_only: false }.into()
 }
 
-/// By name, or by id if there is one; and the version that can.
+/// Deletes a topic by name, or by id if there is one; returns the version that can.
 pub(super) fn delete(name: &str, id: Option<Uuid>) -> (Request, i16) {
     let timeout_ms = TIMEOUT_MS;
     let topics: Vec<_> =
@@ -145,7 +145,7 @@ pub(super) fn delete(name: &str, id: Option<Uuid>) -> (Request, i16) {
     (DeleteTopicsRequest { topics, topic_names, timeout_ms }.into(), version)
 }
 
-/// A partition is to be on these nodes, or, with none, to stay where it was.
+/// Moves a partition to these nodes, or, with none, lets it stay where it was.
 pub(super) fn move_to(place: &Place, brokers: Option<Vec<i32>>) -> Request {
     let partition = ReassignablePartition { partition_index: place.1, replicas: brokers };
     let topic = ReassignableTopic { name: place.0.clone(), partitions: vec![partition] };
@@ -163,7 +163,7 @@ pub(super) fn trim(place: &Place, offset: i64) -> Request {
     DeleteRecordsRequest { topics, timeout_ms: TIMEOUT_MS }.into()
 }
 
-/// An offset for each of these partitions, with as much metadata.
+/// Returns an offset for each of these partitions, with as much metadata.
 pub(super) fn commit(
     group: &str,
     offset: i64,
@@ -188,7 +188,7 @@ pub(super) fn commit(
     }
 }
 
-/// What was committed for the first so many partitions?
+/// Asks for the offsets that groups committed for the first so many partitions.
 pub(super) fn committed(groups: &[&str], partitions: i32) -> Request {
     let topics = vec![OffsetFetchRequestTopics {
         name: COMMITTED.to_owned(),

@@ -1,16 +1,19 @@
-//! Consumers of one share group, somebody who writes what they consume, and what they may be given.
+//! Consumers of one share group, producers that write the records they consume, and the records that they may be
+//! given.
 //!
-//! A consumer is several clients: one that asks the group's coordinator what to fetch, and one for each partition, which goes to
-//! its leader and has a share session there. They decide on some of what they hold, in any order, late or never; fall silent;
-//! leave, and begin anew as somebody else. Of the group it is set beforehand how long and how often records are given out,
-//! whether in the order of their keys, and where they go that nobody can process. What nodes say is judged as they say it,
-//! also where nobody hears it (`deliveries`).
+//! A consumer is several clients. One asks the group's coordinator which partitions to fetch. The others, one for each
+//! partition, go to its leader and have a share session there. They decide on some of the records that they hold, in
+//! any order, late or never. They fall silent, leave, and begin anew as somebody else.
 //!
-//! Some groups read what is committed only. Then producers write in transactions as well (`writing`): of a transaction that is
-//! open or aborted nobody is given anything, and of one that is committed everything is.
+//! The group's settings are made beforehand: the time and number of deliveries, the order of keys, and the topic of
+//! dead letters. Statements of nodes are judged when they are made, also where nobody hears them (`deliveries`).
 //!
-//! In the end consumers accept all that they are given, until the group starts where the log ends. Then each record was
-//! accepted, or rejected, or given out as often as it may be; in the latter cases it is a dead letter, if there are any.
+//! Some groups read with isolation level `read_committed`. Then producers write in transactions as well (`writing`).
+//! Nobody is given anything of a transaction that is open or aborted, and everything of one that is committed.
+//!
+//! In the end consumers accept all that they are given, until the group starts where the log ends. Then each record
+//! was accepted, or rejected, or given out as often as it may be. In the latter cases it is a dead letter, if there
+//! are any.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +45,7 @@ const PARTITIONS: i32 = 2;
 const GROUP: &str = "bears";
 /// The first of its clients; the consumers' come after it.
 const KEEPER: usize = 0;
-/// Of a consumer: the one that asks the coordinator, and one for each partition.
+/// Clients of a consumer: the one that asks the coordinator, and one for each partition.
 const CLIENTS_EACH: usize = 3;
 
 const GAP: i8 = 0;
@@ -56,11 +59,11 @@ const RENEW: i8 = 4;
 pub(super) struct Said {
     place: Place,
     kind: i8,
-    /// How often its consumer was told that the record was given out.
+    /// Delivery count that its consumer was told.
     count: i16,
 }
 
-/// What a consumer asks the leader of a partition.
+/// Request of a consumer to the leader of a partition.
 #[derive(Clone, Debug)]
 pub(super) struct Demand {
     member: String,
@@ -90,31 +93,32 @@ pub(super) enum Question {
 
 pub(super) type Asking = (Question, Request, i16);
 
-/// What a leader knows of a partition when it answers: its term, and how far any replica knows it to be committed.
+/// Facts of a partition when a leader answers: the leader's term, and the largest offset that any replica knows to be
+/// committed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight {
     pub(crate) term: u64,
     pub(crate) committed: i64,
-    /// When it was first seen to lead.
+    /// Time when it was first seen to lead, in microseconds.
     pub(crate) since_us: u64,
 }
 
 /// An answer as its node gave it.
 pub(crate) struct Answered<'a> {
     pub(crate) response: &'a Response,
-    /// What was given out by it, though it may not be read any more.
+    /// Records given out by the answer, though they may not be read any more.
     pub(crate) given: Option<&'a ShareFetchResponse>,
     pub(crate) now_us: u64,
 }
 
-/// Whose a client is; of a consumer's, 0 asks the coordinator, the others are the partitions'.
+/// Owner of a client. Of a consumer's clients, 0 asks the coordinator, the others are the partitions'.
 enum Whose {
     Keeper,
     Consumer(usize, usize),
     Writer(usize),
 }
 
-/// To which node each client is connected, and wants to be.
+/// Node to which each client is connected, and the node that it wants.
 #[derive(Debug)]
 struct Places {
     at: Vec<Option<i32>>,
@@ -127,11 +131,11 @@ struct Places {
 pub(super) struct ShareGroup {
     keeper: Keeper,
     consumers: Vec<Consumer>,
-    /// Where the group reads what is committed. Their clients come after the consumers'.
+    /// Producers of a group with isolation level `read_committed`. Their clients come after the consumers'.
     writers: Vec<Writer>,
     deliveries: Deliveries,
     places: Places,
-    /// What was asked by connections that are gone: it may be answered all the same.
+    /// Requests of connections that are gone: they may be answered all the same.
     lost: BTreeMap<ConnectionId, Question>,
     requests: u64,
     topic_id: Option<Uuid>,
@@ -163,7 +167,7 @@ impl Places {
 }
 
 impl ShareGroup {
-    /// In every eleventh seed there is one, and in every seventeenth one that reads what is committed.
+    /// Makes a share group in every eleventh seed, and in every seventeenth one with isolation level `read_committed`.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let is_committed = seed % 17 == 14;
         if seed % 11 != 5 && !is_committed {
@@ -208,17 +212,17 @@ impl ShareGroup {
         self.consumers.iter_mut().for_each(Consumer::wake);
     }
 
-    /// Whether the group is done with all that there is.
+    /// Tells whether the group is done with all records.
     pub(super) fn is_done(&self) -> bool {
         self.keeper.is_done
     }
 
-    /// Records given out, decisions that were answered, and dead letters.
+    /// Returns the numbers of records given out, of decisions that were answered, and of dead letters.
     pub(super) fn totals(&self) -> (u64, u64, u64) {
         (self.deliveries.delivered, self.deliveries.decided, self.deliveries.letters())
     }
 
-    /// Batches of transactions that those who read what is committed are shown, and that they pass over.
+    /// Returns the numbers of transactions' batches that `read_committed` clients are shown, and that they pass over.
     pub(super) fn written(&self) -> (u64, u64) {
         self.deliveries.fates.totals()
     }
@@ -227,12 +231,12 @@ impl ShareGroup {
         std::mem::take(&mut self.places.aims)
     }
 
-    /// In brief, who waits for what.
+    /// Describes in brief the clients that wait, and the answers they wait for.
     pub(super) fn told(&self) -> String {
         format!("{:?} {:?}", self.keeper, self.consumers)
     }
 
-    /// Whether a client has reason to stay where it is: its session ends when it goes.
+    /// Tells whether a client has reason to stay where it is: its session ends when it goes.
     pub(super) fn is_settled(&self, client: usize) -> bool {
         client != KEEPER
             && client < self.first_writer()
@@ -240,7 +244,7 @@ impl ShareGroup {
             && self.places.at[client].is_some()
     }
 
-    /// The client lost its connection, or went elsewhere, with something asked or not.
+    /// Notes that a client lost its connection, or went elsewhere, with something asked or not.
     pub(super) fn on_moved(&mut self, client: usize, before: ConnectionId, asked: Option<&Asked>) {
         if let Some(Asked::Sharer(question)) = asked {
             self.lost.insert(before, question.clone());
@@ -258,7 +262,7 @@ impl ShareGroup {
         }
     }
 
-    /// It was sent where it wanted to go.
+    /// Notes that a client is connected to the node that it wanted.
     pub(super) fn on_arrived(&mut self, client: usize, node: i32) {
         self.places.aiming[client] = false;
         self.places.at[client] = Some(node);
@@ -358,9 +362,9 @@ impl ShareGroup {
     }
 }
 
-/// What nodes say.
+/// Statements of nodes.
 impl ShareGroup {
-    /// An answer leaves a node, whether or not anybody hears it.
+    /// Judges an answer that leaves a node, even if nobody hears it.
     pub(super) fn witness(
         &mut self,
         asked: Option<&Asked>,
@@ -464,7 +468,7 @@ impl ShareGroup {
     }
 }
 
-/// The records in these bytes, by their offsets, as they say what they are.
+/// Returns the records in these bytes, by their offsets, with the content that each carries.
 fn numbered(bytes: &Bytes) -> Result<Vec<(i64, Numbered)>, Failure> {
     let mut all = Vec::new();
     let all_batches = batches(bytes.clone()).map_while(Result::ok);

@@ -1,9 +1,9 @@
-//! Clients that share partitions as members of one group, and what they may be told.
+//! Clients that share partitions as members of one group, and the answers that they may get.
 //!
-//! Whoever leads a generation gives each partition to one member, by chance. Who was told of a partition owns it alone in that
-//! generation. Owners commit offsets, each with a larger number than all before; so do those that do not know yet that they own
-//! nothing any more. As soon as anybody was told what it owns in a newer generation, these must be refused: what is told
-//! of a partition never goes back.
+//! The leader of a generation gives each partition to one member, by chance. A member that was told of a partition
+//! owns it alone in that generation. Owners commit offsets, each with a larger number than all before. So do former
+//! owners that do not know yet that they own nothing any more. As soon as anybody was told of its partitions in a
+//! newer generation, those commits must be refused. The committed offset of a partition never goes back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ const GROUP: &str = "wolves";
 const MEMBERS: usize = 3;
 const KIND: &str = "consumer";
 const PROTOCOL: &str = "chance";
-/// What a member may be told.
+/// Error codes that a member may get.
 const CODES: [ErrorCode; 9] = [
     ErrorCode::None,
     ErrorCode::CoordinatorLoadInProgress,
@@ -41,7 +41,7 @@ const CODES: [ErrorCode; 9] = [
     ErrorCode::MemberIdRequired,
 ];
 
-/// Who somebody is, or was.
+/// Present or former identity of a member.
 #[derive(Clone, Debug)]
 struct Identity {
     id: String,
@@ -53,15 +53,15 @@ impl Identity {
     const NOBODY: Self = Self { id: String::new(), generation: -1 };
 }
 
-/// Where a member stands.
+/// Stage of a member.
 #[derive(Clone, Debug)]
 enum Stage {
     Out,
-    /// In a generation; who leads it knows all its members.
+    /// The member is in a generation; its leader knows all members.
     Joined {
         led: Vec<String>,
     },
-    /// It knows what it owns.
+    /// The member knows its partitions.
     In {
         owned: Vec<i32>,
     },
@@ -75,11 +75,11 @@ struct Member {
     rebalance_timeout_ms: i32,
     is: Identity,
     stage: Stage,
-    /// Who it was before, and what it owned: it may not know that it is that no more.
+    /// Former identity of the member, with its partitions: it may not know that this identity is over.
     was: Option<(Identity, Vec<i32>)>,
-    /// It has to ask who coordinates the group.
+    /// True if the member has to ask for the group's coordinator.
     seeks: bool,
-    /// So many times more it says nothing.
+    /// Number of turns for which the member still says nothing.
     silent: u64,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Commit {
     by: Identity,
     number: i64,
     partitions: Vec<i32>,
-    /// It must be refused.
+    /// True if the commit must be refused.
     void: bool,
 }
 
@@ -111,15 +111,15 @@ pub(super) struct Members {
     all: Vec<Member>,
     known: BTreeMap<i32, Known>,
     number: i64,
-    /// Something was committed: from now on the group is never forgotten.
+    /// True once something was committed: from then on the group is never forgotten.
     is_founded: bool,
-    /// Whose each partition is, in each generation of which anybody was told.
+    /// Owner of each partition, in each generation of which anybody was told.
     owners: BTreeMap<(i32, i32), String>,
-    /// The newest generation of which anybody was told what it owns; and whom that was, of static members.
+    /// Newest generation in which anybody was told of its partitions; below, the static members that were told in it.
     newest: i32,
     told: BTreeMap<&'static str, Identity>,
     refused: u64,
-    /// To which node a member wants to be connected.
+    /// Node to which a member wants to be connected.
     aims: Vec<(usize, i32)>,
     /// Members may ask for offsets; in the last phase one must.
     is_told: bool,
@@ -130,7 +130,7 @@ fn wrong<T>(what: String) -> Result<T, Failure> {
 }
 
 impl Members {
-    /// In every second seed there are some.
+    /// Makes members in every second seed.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let mut shape = Prng::new(seed, "members of groups");
         let names = ["one", "two", "three"];
@@ -167,7 +167,8 @@ impl Members {
         self.is_told = false;
     }
 
-    /// Whether all know what they own in one generation, nothing is nobody's, and what was committed was told.
+    /// Tells whether all members know their partitions in one generation, every partition has an owner, and the
+    /// committed offsets were told.
     pub(super) fn is_done(&self) -> bool {
         let owned = |member: &Member| match &member.stage {
             Stage::In { owned } if member.is.generation == self.newest => Some(owned.len()),
@@ -184,7 +185,7 @@ impl Members {
         (generations.len() as u64, self.refused)
     }
 
-    /// Who wants to be connected to which node.
+    /// Takes the members that want another node, each with that node.
     pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
         std::mem::take(&mut self.aims)
     }
@@ -274,7 +275,7 @@ impl Members {
         (Question::Commit(Commit { by, number, partitions, void }), request.into(), version)
     }
 
-    /// Whether somebody was told what it owns who could not own it if this were still a member.
+    /// Tells whether somebody was told of partitions that it could not own if this one were still a member.
     fn is_past(&self, who: &Identity, instance: Option<&'static str>) -> bool {
         let is_renamed = |now: &Identity| now.generation >= who.generation && now.id != who.id;
         who.generation < self.newest
@@ -406,7 +407,7 @@ impl Members {
 }
 
 impl Member {
-    /// Its process begins anew, and knows no id.
+    /// Begins the member's process anew, which knows no id.
     fn forget(&mut self) {
         self.remember();
         self.is = Identity::NOBODY;
@@ -437,7 +438,7 @@ impl Member {
         (Question::Join, request.into(), version)
     }
 
-    /// Who leads gives each partition to somebody.
+    /// Assigns each partition to a member, as the leader does.
     fn sync(&self, led: &[String], work: &mut Prng) -> (Question, Request, i16) {
         let mut given: Vec<(&String, Vec<i32>)> = led.iter().map(|id| (id, Vec::new())).collect();
         for partition in (0..PARTITIONS).filter(|_| !led.is_empty()) {
@@ -472,7 +473,7 @@ impl Member {
         (Question::Heartbeat, request.into(), version)
     }
 
-    /// It does not wait for the answer to be out.
+    /// Makes the member leave; the member does not wait for the answer.
     fn leave(&mut self, work: &mut Prng) -> (Question, Request, i16) {
         let version = *work.pick(if self.instance.is_some() { &[3, 5] } else { &[1, 3, 5] });
         let (member_id, group_instance_id) = (self.is.id.clone(), self.instance.map(str::to_owned));
@@ -503,7 +504,7 @@ impl Member {
         }
     }
 
-    /// What a member does that is told so.
+    /// Makes the member react to an error code.
     fn on_code(&mut self, code: i16) {
         match ErrorCode::from_code(code) {
             Some(ErrorCode::None | ErrorCode::CoordinatorLoadInProgress) => {}
@@ -519,7 +520,7 @@ impl Member {
     }
 }
 
-/// An assignment says what it is of: `3: 0 1`.
+/// Encodes an assignment as text: `3: 0 1`.
 fn assignment(generation: i32, owned: &[i32]) -> String {
     let owned: Vec<_> = owned.iter().map(i32::to_string).collect();
     format!("{generation}: {}", owned.join(" "))

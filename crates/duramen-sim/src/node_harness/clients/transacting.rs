@@ -1,12 +1,12 @@
-//! Clients that write in transactions, and one that reads what was committed.
+//! Clients that write in transactions, and one that reads committed records.
 //!
-//! A producer writes some batches to two partitions, by chance also an offset of a group, each until it is acknowledged, and
-//! then commits, or aborts. It asks again until it knows. When it is kept out, or time is over, it gives up and begins anew. Two
-//! producers may have one transactional id: each keeps the other out.
+//! A producer writes some batches to two partitions, by chance also an offset of a group, each until it is
+//! acknowledged. Then it commits or aborts, and asks again until it knows the outcome. When it is fenced, or time is
+//! over, it gives up and begins anew. Two producers may have one transactional id: each fences the other.
 //!
-//! The reader is shown whole transactions: all that was acknowledged of one, in each partition, or nothing. What was known to be
-//! committed is shown in the end, what was known to be aborted never. A group's offset is that of the last transaction of its
-//! producer that was shown.
+//! The reader is shown whole transactions: all acknowledged batches of one, in each partition, or nothing. A
+//! transaction that was known to be committed is shown in the end, one known to be aborted never. A group's offset is
+//! that of its producer's last transaction that was shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,18 +60,18 @@ struct Transaction {
     pending: Option<(i32, Bytes)>,
     /// An offset is to be committed with it, or was.
     offset: Option<bool>,
-    /// How it is to end.
+    /// End that the producer wants: true for a commit.
     ends: Option<bool>,
 }
 
-/// What became of a transaction.
+/// Fate of a transaction.
 #[derive(Clone, Debug, Default)]
 struct Fate {
     /// Batches that were acknowledged, by partition.
     acked: BTreeMap<i32, u64>,
     has_offset: bool,
     producer: usize,
-    /// It was committed, or aborted, for certain.
+    /// True if the transaction was committed for certain, false if it was aborted.
     known: Option<bool>,
     /// Batches of it that were shown, and passed over, by partition.
     shown: BTreeMap<i32, u64>,
@@ -139,7 +139,7 @@ fn code_of(code: i16) -> ErrorCode {
 }
 
 impl Transactors {
-    /// In every fifth seed there are some.
+    /// Makes transactional clients in every fifth seed.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let mut shape = Prng::new(seed, "transactions");
         let is_shared = shape.chance(300);
@@ -160,8 +160,8 @@ impl Transactors {
         })
     }
 
-    /// Whether both go by the same name. Then the coordinator may take one for the other: what one asks for over a newer connection,
-    /// though it comes to nothing, makes that of the other one that was given up.
+    /// Tells whether both producers have one transactional id. Then the coordinator may take one for the other. After
+    /// a request over a newer connection, even one that fails, it may take the other's request for one given up.
     pub(super) fn have_one_id(&self) -> bool {
         self.producers.iter().all(|it| it.name == self.producers[0].name)
     }
@@ -172,13 +172,13 @@ impl Transactors {
         self.reader.offsets_told = false;
     }
 
-    /// Transactions that are known to be committed, and to be aborted.
+    /// Returns the numbers of transactions that are known to be committed, and to be aborted.
     pub(super) fn totals(&self) -> (u64, u64) {
         let count = |how| self.fates.values().filter(|it| it.known == Some(how)).count() as u64;
         (count(true), count(false))
     }
 
-    /// Whether nothing is open, and all was read and compared.
+    /// Tells whether no transaction is open, and all was read and compared.
     pub(super) fn is_done(&self) -> bool {
         self.producers.iter().all(|it| it.transaction.is_none()) && self.reader.offsets_told
     }
@@ -196,7 +196,7 @@ impl Transactors {
         Some((Asked::Transactor(question), request, version))
     }
 
-    /// What a producer does next.
+    /// Returns the next request of a producer.
     fn turn(&mut self, at: usize, work: &mut Prng) -> Option<(Question, Request, i16)> {
         if !self.is_created {
             return (at == 0).then(|| (Question::Create, created(), 7));
@@ -229,7 +229,7 @@ impl Transactors {
         self.end(at, is, work)
     }
 
-    /// What a producer has to find out first.
+    /// Returns the request for facts that a producer has to find out first.
     fn find(&self, at: usize) -> Option<(Question, Request, i16)> {
         let it = &self.producers[at];
         if it.leaders.len() < usize::try_from(PARTITIONS).expect("few") {
@@ -254,7 +254,7 @@ impl Transactors {
         self.producers[at].transaction = Some(open);
     }
 
-    /// A batch, its partition first where the protocol wants that.
+    /// Writes a batch, its partition first where the protocol wants that.
     fn write(
         &mut self,
         at: usize,
@@ -301,7 +301,7 @@ impl Transactors {
         self.to(at, leader, Question::Produce, request.into(), if is_first { 11 } else { 12 })
     }
 
-    /// An offset, its group first where the protocol wants that.
+    /// Commits an offset, its group first where the protocol wants that.
     fn commit_offset(
         &mut self,
         at: usize,
@@ -368,8 +368,8 @@ impl Transactors {
         Some((question, request, version))
     }
 
-    /// The client lost its connection, or went elsewhere by itself: nobody knows to whom it is connected. Whom it has
-    /// waited for may never come back.
+    /// Notes that a client lost its connection, or went elsewhere by itself: nobody knows to which node it is
+    /// connected. The node that it waited for may never come back.
     pub(super) fn on_moved(&mut self, at: usize, has_asked: bool) {
         let Some(it) = self.producers.get_mut(at) else { return };
         it.at = None;
@@ -379,14 +379,14 @@ impl Transactors {
         }
     }
 
-    /// It was sent where it wanted to go.
+    /// Notes that a client is connected to the node that it wanted.
     pub(super) fn on_arrived(&mut self, at: usize, node: i32) {
         if let Some(it) = self.producers.get_mut(at) {
             it.at = Some(node);
         }
     }
 
-    /// The reader.
+    /// Returns the reader's next request.
     fn read(&mut self) -> Option<(Question, Request, i16)> {
         if !self.is_created {
             return None;
@@ -438,7 +438,7 @@ impl Transactors {
     }
 }
 
-/// The topic. Clocks leap, and that is not what is looked at here.
+/// Returns the topic. Clocks leap, so its settings set no limit of time.
 fn created() -> Request {
     let settings =
         [("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")];
@@ -456,7 +456,7 @@ fn created() -> Request {
     CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
 }
 
-/// One record with the number of its transaction.
+/// Returns a batch of one record with the number of its transaction.
 fn batch_of(number: u64, (id, epoch, sequence): (i64, i16, i32)) -> Bytes {
     let mut batch = BatchBuilder::new().producer(id, epoch, sequence).transactional();
     let value = number.to_be_bytes();
@@ -543,7 +543,7 @@ impl Transactors {
         self.on_code(at, code_of(it.error_code), "InitProducerId")
     }
 
-    /// Something of a transaction was taken, or not.
+    /// Notes that a part of a transaction was taken, or not.
     fn on_taken(
         &mut self,
         at: usize,
@@ -567,7 +567,7 @@ impl Transactors {
         self.producers[at].leaders = leaders;
     }
 
-    /// What was known is not so, or the producer is kept out.
+    /// Handles an error code: the producer's knowledge is out of date, or the producer is fenced.
     fn on_code(&mut self, at: usize, code: ErrorCode, what: &str) -> Result<(), Failure> {
         tell(|| format!("  producer {at}: {what} {code:?}"));
         let it = &mut self.producers[at];
@@ -629,7 +629,7 @@ impl Transactors {
         }
     }
 
-    /// A transaction is over for its producer, which wanted it to end so, and may know how it did.
+    /// Ends a transaction for its producer, which wanted this end, and may know the outcome.
     fn note(
         &mut self,
         number: u64,
@@ -637,7 +637,7 @@ impl Transactors {
         known: Option<bool>,
     ) -> Result<(), Failure> {
         let fate = self.fates.entry(number).or_default();
-        // Whoever did not ask for a commit knows that there is none.
+        // A producer that did not ask for a commit knows that there is none.
         fate.known = known.or(if wanted == Some(true) { None } else { Some(false) });
         let is_shown = !fate.shown.is_empty();
         if fate.known == Some(false) && is_shown {
@@ -721,7 +721,7 @@ impl Transactors {
         Ok(())
     }
 
-    /// All was read to the end, and nothing is open.
+    /// Checks the end: all was read, and no transaction is open.
     fn check_end(&mut self, offsets: &[(i16, i64)]) -> Result<(), Failure> {
         if offsets.iter().any(|(code, _)| *code == ErrorCode::UnstableOffsetCommit.code()) {
             return Ok(());
@@ -732,7 +732,7 @@ impl Transactors {
             if is_shown && !fate.passed.is_empty() {
                 return wrong(format!("transaction {number} is torn: {fate:?}"));
             }
-            // What was not acknowledged may be there, of a transaction that was given up.
+            // A batch that was not acknowledged may be there, of a transaction that was given up.
             let is_whole = fate.acked.iter().all(|(it, count)| fate.shown.get(it) == Some(count));
             let is_acked = !fate.acked.is_empty();
             if is_shown && !is_whole || fate.known == Some(true) && is_acked && !is_shown {

@@ -1,5 +1,5 @@
-//! The real disk on the file systems at hand: the suite that the simulated one passes too, and what only a real one
-//! can get wrong.
+//! Tests of the real disk on the file systems at hand. They run the suite of the simulated disk, and look for the
+//! mistakes that only a real one can make.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What other nodes send: connections that they opened.
+//! Connections that other nodes opened, and the frames that they send.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,22 +32,22 @@ const GREETING_BYTES_MAX: u32 = 64 << 10;
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Frames of one connection that wait for the node's thread; above, the connection is not read.
 const WAITING_KIB_MAX: u32 = 32 << 10;
-/// What is read of a node at once, as far as it is there: most frames whole, with the batches in them.
+/// Bytes read of a node at once, as far as they have arrived: most frames whole, with the batches in them.
 const ROOM_MIN: usize = 48 << 10;
-/// How often it is judged whether whoever speaks is a member: it may be removed meanwhile.
+/// Time between two judgements of whether the speaker is a member: it may be removed meanwhile.
 const JUDGED_EVERY: Duration = Duration::from_secs(1);
-/// When the process has no descriptor left.
+/// Pause in accepting when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Clone, Debug)]
 pub(super) struct Arrivals {
     pub(super) identity: watch::Receiver<Identity>,
     pub(super) links: Links,
     pub(super) standing: Arc<Standing>,
-    /// How many connections each directory has here.
+    /// Number of connections that each directory has here.
     pub(super) here: Arc<Mutex<BTreeMap<[u8; 16], usize>>>,
-    /// Whoever forms the cluster; nobody listens after that.
+    /// Inbox of greetings while the cluster forms; nobody takes them after that.
     pub(super) greetings: mpsc::Sender<Greeting>,
     pub(super) node: Arc<Inbox<Input>>,
     pub(super) metrics: PeerMetrics,
@@ -192,12 +192,12 @@ impl Arrivals {
     }
 }
 
-/// Who speaks on a connection.
+/// Node that speaks on a connection.
 struct Speaker {
     identity: Identity,
     address: SocketAddr,
     traffic: Traffic,
-    /// The last notice that it was given.
+    /// Last notice sent to the speaker.
     told: Option<Notice>,
     _here: Here,
 }
@@ -232,7 +232,7 @@ struct Messages {
     stream: TcpStream,
     buf: BytesMut,
     bytes_max: u32,
-    /// When the other side last said something, or was not read any more.
+    /// Time when the other side last sent bytes, or was not read any more.
     since: Instant,
 }
 
@@ -268,7 +268,7 @@ impl Messages {
     }
 }
 
-/// [`FrameError`] tells clients what is wrong; this tells nodes.
+/// Describes a bad frame to a node's operator; [`FrameError`] itself describes it to clients.
 fn words(error: &FrameError) -> String {
     match error {
         FrameError::TooLong { len, max } => format!("a message of {len} bytes, above {max}"),

@@ -1,19 +1,19 @@
 //! # Room card: forming
 //!
 //! Purpose:    make one cluster, and never two, of nodes that know each other's addresses.
-//! Owns:       what a node promises, when it becomes a member, which other nodes it speaks with.
+//! Owns:       a node's promise, its entry as a member, the choice of nodes that it speaks with.
 //! Interface:  [`Forming`]; [`judge`].
 //! Invariants: a directory promises one set of directories, durably, and no other one ever; a cluster begins only where
 //!             all of its directories have promised just that set. Two clusters that share a directory would share its
 //!             promise, and so all directories, and so the one among them that decided, which decides once.
-//! Never:      sockets, the disk, clocks: whoever drives it makes [`Step`]s durable and tells what was heard.
+//! Never:      sockets, the disk, clocks: the caller makes [`Step`]s durable and passes on the greetings heard.
 //! Tests:      `forming/tests.rs`: orders of messages, loss, restarts, wiped directories.
 //! Start at:   [`Forming::next`].
 //!
-//! 1. Each node of a fresh directory says who it is until it has heard all that are listed. 2. It promises these
-//!    directories, and says so. 3. The listed node of the lowest id, having heard that all have promised the same, decides
-//!    the cluster's id, and is a member. 4. The others hear of it and are members, too. What is said is what is durable,
-//!    and it is said again to whoever connects, so a node that missed it, or was down, hears it later.
+//! 1. Each node of a fresh directory greets the others until it has heard all that are listed. 2. It promises these
+//!    directories, and says so. 3. The listed node of the lowest id hears that all have promised the same, decides
+//!    the cluster's id, and is a member. 4. The others hear of it and are members, too. A node says only durable
+//!    facts, and repeats them to each node that connects, so a node that was down hears them later.
 //!
 //! A directory that has promised nothing, and hears a member, joins its cluster, whether it is listed or not.
 
@@ -24,12 +24,12 @@ use duramen_storage::storage::Voter;
 
 use super::greeting::{Greeting, Identity};
 
-/// What is to be made durable next.
+/// Decision that has to be made durable next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// With whom a cluster may be formed.
+    /// Voters with whom a cluster may be formed.
     Promise(Vec<Voter>),
-    /// The cluster's id, or `None` if this node is to choose it; and with whom it began.
+    /// The cluster's id, or `None` if this node is to choose it, and the voters that it began with.
     Join(Option<[u8; 16]>, Vec<Voter>),
 }
 
@@ -43,18 +43,18 @@ pub(crate) struct Forming {
 }
 
 impl Forming {
-    /// From what the manifest says, and who is listed.
+    /// Makes the state from the manifest and the listed nodes.
     pub(crate) fn new(own: Identity, listed: impl IntoIterator<Item = i32>) -> Self {
         let heard = BTreeMap::new();
         Self { own, listed: listed.into_iter().collect(), heard }
     }
 
-    /// What is to be said to others.
+    /// Returns the identity that this node tells others.
     pub(crate) fn own(&self) -> &Identity {
         &self.own
     }
 
-    /// Another node says who it is.
+    /// Takes another node's greeting.
     pub(crate) fn hear(&mut self, greeting: Greeting) {
         let is_member = greeting.from.cluster_id.is_some();
         let counts = is_member || self.listed.contains(&greeting.from.broker_id);
@@ -63,20 +63,21 @@ impl Forming {
         }
     }
 
-    /// The promise is durable.
+    /// Notes that the promise is durable.
     pub(crate) fn promised(&mut self, voters: Vec<Voter>) {
         assert!(self.own.voters.is_empty(), "a promise is never changed");
         self.own.voters = voters;
     }
 
-    /// The membership is durable.
+    /// Notes that the membership is durable.
     pub(crate) fn joined(&mut self, cluster_id: [u8; 16], founders: Vec<Voter>) {
         assert_eq!(self.own.cluster_id, None, "a member stays one");
         self.own.cluster_id = Some(cluster_id);
         self.own.voters = founders;
     }
 
-    /// What is to be made durable now, if anything; or why this directory can never be a member.
+    /// Returns the step that has to be made durable now, if any, or the reason why this directory can never be a
+    /// member.
     pub(crate) fn next(&self) -> Result<Option<Step>, String> {
         if self.own.cluster_id.is_some() {
             return Ok(None);
@@ -105,8 +106,8 @@ impl Forming {
         Ok(is_agreed.then(|| Step::Join(None, self.own.voters.clone())))
     }
 
-    /// There is a cluster already. Who has promised nothing joins it, be it as a new node or in the place of one whose
-    /// directory is lost: then it has to be told all that it is to have.
+    /// Returns the step of a node that hears of a cluster. A directory that has promised nothing joins, as a new node
+    /// or in the place of a node whose directory is lost. Then others have to send it all that it is to have.
     fn next_with(&self, member: &Identity) -> Result<Step, String> {
         let own = &self.own;
         let counts_on = |it: &Voter| it.directory_id == own.directory_id;
@@ -129,7 +130,7 @@ impl Forming {
         Ok(Step::Join(member.cluster_id, member.voters.clone()))
     }
 
-    /// All that are listed, if all were heard; ids in the metadata's group by order of node id.
+    /// Returns all that are listed, if all were heard; ids in the metadata's group by order of node id.
     fn table(&self) -> Option<Vec<Voter>> {
         if !self.listed.contains(&self.own.broker_id) {
             return None;
@@ -144,7 +145,7 @@ impl Forming {
         (1..).zip(&self.listed).map(voter).collect()
     }
 
-    /// What it waits for, in words.
+    /// Describes in words the event that the node waits for.
     pub(crate) fn waits_for(&self) -> String {
         if !self.listed.contains(&self.own.broker_id) {
             let listed = &self.listed;
@@ -181,8 +182,8 @@ impl Forming {
     }
 }
 
-/// Whether a node goes on listening to one that says this of itself; if not, why. Which directory is which node is known to
-/// the metadata, and judged there.
+/// Tells whether a node goes on listening to one that sends this greeting; if not, returns the reason. The metadata
+/// knows which directory belongs to which node, and that is judged there.
 pub(crate) fn judge(own: &Identity, greeting: &Greeting) -> Result<(), String> {
     let Greeting { to, from, .. } = greeting;
     if *to != own.broker_id {

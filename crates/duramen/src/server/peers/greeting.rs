@@ -1,5 +1,5 @@
-//! What a node says first on a connection to another node, and again whenever it changes: who it is, and what it has
-//! promised or belongs to, and where it knows nodes to be.
+//! First message of a node on a connection to another node, and again after each change. The node tells its identity,
+//! its promise or its cluster, and the addresses of nodes that it knows.
 
 use bytes::Bytes;
 use duramen_broker::event::NodeAddress;
@@ -8,7 +8,7 @@ use duramen_storage::storage::Voter;
 
 /// Tells a node of ours from anything else that may connect.
 const MAGIC: [u8; 8] = *b"DURANODE";
-/// What is new in a later build is in tagged fields, as in frames.
+/// Version of the body; a later build puts new fields in tagged fields, as in frames.
 const VERSION: i16 = 0;
 /// Elements of both lists of one greeting.
 const ELEMENTS_MAX: usize = 2000;
@@ -36,14 +36,14 @@ duramen_protocol::message! {
     }
 }
 
-/// Who a node is, and what it has made durable of its cluster.
+/// Identity of a node, and the durable state of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) broker_id: i32,
     pub(crate) directory_id: [u8; 16],
     /// None before it is a member.
     pub(crate) cluster_id: Option<[u8; 16]>,
-    /// With whom it has promised to form a cluster, or has formed one.
+    /// Voters with whom the node has promised to form a cluster, or has formed one.
     pub(crate) voters: Vec<Voter>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Greeting {
     /// The node that its sender believes to speak to.
     pub(crate) to: i32,
     pub(crate) from: Identity,
-    /// Where it knows nodes to be, itself among them.
+    /// Addresses of the nodes that the sender knows, itself among them.
     pub(crate) nodes: Vec<NodeAddress>,
 }
 
@@ -130,7 +130,7 @@ mod tests {
             for len in 0..bytes.len() {
                 assert!(Greeting::decode(bytes.slice(..len)).is_err());
             }
-            // What a later build says in a tagged field is passed over.
+            // A tagged field of a later build is passed over.
             let later = [&bytes[..bytes.len() - 1], &[1, 9, 2, 1, 2]].concat();
             assert_eq!(Greeting::decode(later.into()), Greeting::decode(bytes.clone()));
             for at in 0..10 {

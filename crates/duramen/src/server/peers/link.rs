@@ -1,4 +1,4 @@
-//! The way to one other node: what waits to be sent, and the task that dials, greets and sends.
+//! Link to one other node: the frames that wait, and the task that dials, greets and sends.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,22 +20,23 @@ use super::{GREET_AGAIN, Kind, Links, Traffic};
 use crate::config::HostPort;
 use crate::server::framing;
 
-/// Frames that wait for one node. What is above is dropped: Raft sends it again, and nobody else waits for it.
+/// Limits of the frames that wait for one node. Frames beyond are dropped: Raft sends them again, and nobody else
+/// waits for them.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 const QUEUE_FRAMES_MAX: usize = 1024;
 
-/// Between two attempts to connect: the shortest, doubling up to the longest.
+/// Shortest time between two attempts to connect; it doubles up to the next constant.
 const REDIAL_MIN: Duration = Duration::from_millis(50);
 const REDIAL_MAX: Duration = Duration::from_millis(800);
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long sent bytes may stay without an answer, or unsent, until the connection is given up. The other node's machine
-/// may be gone, or the way to it; or it takes nothing.
+/// Longest time that sent bytes may stay unanswered or unsent before the connection is given up. The other node's
+/// machine or the way to it may be gone, or the node takes nothing.
 const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// A notice comes back on a connection, and nothing else does.
 const ANSWER_BYTES_MAX: u32 = 1 << 10;
 
-/// Where frames for one node wait.
+/// Queue of frames for one node.
 #[derive(Debug)]
 pub(super) struct Link {
     queue: Mutex<Queue>,
@@ -47,7 +48,7 @@ pub(super) struct Link {
 struct Queue {
     frames: VecDeque<PeerFrame>,
     bytes: usize,
-    /// The last one; it is told to whoever is connected.
+    /// Last notice; each node that connects gets it.
     notice: Option<Notice>,
     is_connected: bool,
 }
@@ -82,7 +83,7 @@ impl Link {
         self.filled.notify_one();
     }
 
-    /// All that waits, after waiting for something.
+    /// Returns all that waits, after waiting for something.
     async fn take(&self) -> (VecDeque<PeerFrame>, Option<Notice>) {
         loop {
             let (frames, notice) = {
@@ -97,7 +98,7 @@ impl Link {
         }
     }
 
-    /// What waits for a connection that is gone is old when the next one is there.
+    /// Drops the queued frames. Those that waited for a connection that is gone are old when the next one is there.
     fn set_connected(&self, is_connected: bool) {
         let mut queue = self.lock();
         let dropped = queue.frames.len();
@@ -116,7 +117,7 @@ impl Link {
 pub(super) struct Dialler {
     pub(super) link: Arc<Link>,
     pub(super) broker_id: i32,
-    /// Where the node is; it may be told to be elsewhere.
+    /// Address of the node; a later one may replace it.
     pub(super) address: watch::Receiver<HostPort>,
     pub(super) links: Links,
     pub(super) identity: watch::Receiver<Identity>,
@@ -207,7 +208,7 @@ impl Dialler {
         }
     }
 
-    /// The other node says that this one has no place in the cluster.
+    /// Takes the notice that this node has no place in the cluster.
     fn take_answers(&self, answer: &mut BytesMut) -> anyhow::Result<()> {
         let stranger = "something else than a node of Duramen answers";
         while let Some(mut message) =
@@ -240,7 +241,7 @@ impl Dialler {
     }
 }
 
-/// From 0 to 1.
+/// Returns a random number from 0 to 1.
 fn chance() -> f64 {
     RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }

@@ -1,10 +1,10 @@
-//! What a node says of a directory that has no place in the cluster: to that directory on the connection that it opened, and
-//! to the one that has the place.
+//! Notice about a directory that has no place in the cluster. A node sends it to that directory on the connection that
+//! it opened, and to the directory that has the place.
 
 use bytes::Bytes;
 use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
 
-/// What is new in a later build is in tagged fields, as in frames.
+/// Version of the body; a later build puts new fields in tagged fields, as in frames.
 const VERSION: i16 = 0;
 
 duramen_protocol::message! {
@@ -29,9 +29,9 @@ pub(crate) struct Notice {
     pub(crate) holder: Option<[u8; 16]>,
     /// The directory that has none.
     pub(crate) claimant: [u8; 16],
-    /// Where the claimant connects from.
+    /// Address from which the claimant connects.
     pub(crate) address: String,
-    /// Whether the holder is connected to whoever says this.
+    /// True if the holder is connected to the sender of the notice.
     pub(crate) is_holder_here: bool,
 }
 

@@ -1,10 +1,10 @@
 //! # Room card: standing
 //!
 //! Purpose:    say whether this node is a member of its cluster, and tell others that they are not.
-//! Owns:       the cluster's directories, as the node's metadata says; what other nodes say of this directory.
+//! Owns:       the cluster's directories, by the node's metadata; the notices of other nodes about this directory.
 //! Interface:  [`Standing::follow`], [`Standing::judge`], [`Standing::hear`], [`Standing::until_member`].
-//! Invariants: only a registered node judges others. A notice counts if it follows from newer metadata than this node has, so
-//!             that nobody who is behind refuses one that is ahead.
+//! Invariants: only a registered node judges others. A notice counts if it follows from newer metadata than this node
+//!             has, so that nobody who is behind refuses one that is ahead.
 //! Never:      who becomes a member: the leader of the metadata decides that (see the broker's `node/members.rs`).
 //! Tests:      below; `tests/cluster.rs` with real processes.
 //! Start at:   [`Standing::judge`].
@@ -27,7 +27,7 @@ pub struct Standing {
     /// The operator asked for the place of the directory that is registered under this id.
     replaces: bool,
     state: Mutex<State>,
-    /// What [`Standing::until_member`] waits for.
+    /// Signal that [`Standing::until_member`] awaits.
     is_member: watch::Sender<bool>,
     health: Arc<Health>,
 }
@@ -36,7 +36,7 @@ pub struct Standing {
 struct State {
     members: Membership,
     is_member: bool,
-    /// What others say against this directory, and the index of the metadata that it follows from.
+    /// Refusal of this directory by others, with the index of the metadata that it follows from.
     refusal: Option<(u64, String)>,
     /// The directory that came last under this node's id, as it was logged.
     rival: Option<[u8; 16]>,
@@ -56,7 +56,7 @@ impl Standing {
         standing
     }
 
-    /// The node's metadata says this of the cluster.
+    /// Takes the members that the node's metadata has.
     pub(super) fn follow(&self, members: Membership) {
         let mut state = self.state();
         if members.retired.contains(&self.directory_id) {
@@ -77,7 +77,7 @@ impl Standing {
         self.tell(&state);
     }
 
-    /// The notice for a node that has no place in the cluster with the directory that it has.
+    /// Returns the notice for a node that has no place in the cluster with the directory that it has.
     pub(super) fn judge(
         &self,
         from: &Identity,
@@ -106,7 +106,7 @@ impl Standing {
         })
     }
 
-    /// Another node says this, of this directory or of one that comes under this node's id.
+    /// Takes another node's notice about this directory, or about one that comes under this node's id.
     pub(super) fn hear(&self, notice: &Notice) {
         if notice.broker_id != self.broker_id {
             return;
@@ -132,7 +132,7 @@ impl Standing {
         self.tell(&state);
     }
 
-    /// Why this directory has no place, and the way out.
+    /// Describes why this directory has no place, and the way out.
     fn refusal(&self, holder: Option<[u8; 16]>, is_holder_here: bool) -> String {
         let id = self.broker_id;
         let Some(holder) = holder else {
@@ -200,7 +200,7 @@ impl Standing {
     }
 }
 
-/// A directory's id, as its manifest has it.
+/// Returns a directory's id, as its manifest has it.
 pub(super) fn hex(id: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*id))
 }

@@ -26,12 +26,12 @@ struct Side {
     address: SocketAddr,
 }
 
-/// A member of the cluster of nodes 1 and 2, which finds node 2 there.
+/// Returns a member of the cluster of nodes 1 and 2, which finds node 2 there.
 fn side(other: &HostPort) -> Side {
     side_after(other, |_| {})
 }
 
-/// The same, of a node to which something happened before it started.
+/// Returns the same, of a node to which something happened before it started.
 fn side_after(other: &HostPort, before: impl FnOnce(SocketAddr)) -> Side {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
@@ -73,7 +73,8 @@ fn greeting(of: u8) -> Vec<u8> {
     message(1, &Greeting { to: 1, from, nodes: Vec::new() }.encode())
 }
 
-/// What the node's thread would be given for these bytes, and whether the connection stays open.
+/// Returns the number of inputs that the node's thread gets for these bytes, and tells whether the connection stays
+/// open.
 fn give(side: &Side, bytes: &[u8]) -> (usize, bool) {
     side.runtime.block_on(async {
         let mut stream = TcpStream::connect(side.address).await.unwrap();
@@ -135,7 +136,7 @@ fn a_node_greets_whoever_it_dials_sends_frames_and_comes_again() {
             assert_eq!(kind, 1);
             let greeted = Greeting::decode(body.into()).unwrap();
             assert_eq!((greeted.to, greeted.from.cluster_id), (2, Some(CLUSTER)));
-            // It is connected from its own point of view a moment before or after that.
+            // The node takes itself for connected a moment before or after that.
             let mut got = None;
             while got.is_none() {
                 side.peers.links.send(2, PeerFrame::default());

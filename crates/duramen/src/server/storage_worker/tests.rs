@@ -17,7 +17,7 @@ const APPENDERS: u64 = 128;
 /// The entry whose round closes the gate. A journal that falls quiet writes a round of its own, which may be before it.
 const CLOSING: &[u8] = b"closes the gate";
 
-/// Where syncs of the journal's files wait.
+/// Gate where syncs of the journal's files wait.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<Passage>,
@@ -30,7 +30,7 @@ struct Passage {
     /// Syncs that may still pass.
     permits: usize,
     waiting: usize,
-    /// Whether a write to the journal waits, too, and whether one does.
+    /// True if a write to the journal waits, too; below, true while one does.
     holds_writes: bool,
     is_writing: bool,
     /// Writes to the journal.
@@ -154,7 +154,7 @@ impl Disk for GatedDisk {
     }
 }
 
-/// A worker, what it is given, and what it reports.
+/// Worker, with its input and its reports.
 struct Running {
     gate: Arc<Gate>,
     common: Common,
@@ -180,7 +180,7 @@ impl Running {
         };
         let (storage, _) = Storage::open(disk, options).unwrap();
         let common = Common::default();
-        // What waits for an idle moment here waits for ever.
+        // Work that waits for an idle moment here waits for ever.
         let thread = start_with(storage, Arc::default(), common.clone(), 10 * PATIENCE).unwrap();
         let mut running = Self { gate, common, thread, persisted: Vec::new() };
         let identity = Identity { topic: "t".into(), topic_id: [3; 16], partition: 0 };
@@ -200,7 +200,7 @@ impl Running {
         self.give(vec![write(index, data)]);
     }
 
-    /// Waits until an append is told to be durable.
+    /// Waits until an append is reported durable.
     fn wait_for(&mut self, ticket: u64) {
         let deadline = Instant::now() + PATIENCE;
         while !self.persisted.contains(&ticket) {
@@ -209,7 +209,7 @@ impl Running {
         }
     }
 
-    /// Takes what the worker has told.
+    /// Takes the reports of the worker.
     fn hear(&mut self, until: Option<Instant>) {
         let mut inputs = VecDeque::new();
         self.common.node.take_all(&mut inputs, until);
@@ -238,8 +238,8 @@ fn write(index: u64, data: &'static [u8]) -> OpKind {
     OpKind::Write { ticket: index, appends, hard_state, must_sync: true }
 }
 
-/// The group commit: two syncs for 129 appends, of which 128 came while the first of them was synced. Answers bring new appends,
-/// and so work for all threads: when the first one is told, the next round is written.
+/// Checks the group commit: two syncs for 129 appends, of which 128 came while the first of them was synced. Answers
+/// bring new appends, and so work for all threads. When the first answer comes, the next round is written.
 #[test]
 fn everything_submitted_before_a_round_begins_is_in_it() {
     let mut running = Running::start();
@@ -259,7 +259,8 @@ fn everything_submitted_before_a_round_begins_is_in_it() {
     running.end();
 }
 
-/// A round takes a quarter of an extent, about: what has no room in it goes into the next one, which waits for nothing.
+/// Checks a round of about a quarter of an extent: ops without room in it go into the next one, which waits for
+/// nothing.
 #[test]
 fn what_one_round_has_no_room_for_follows_at_once() {
     const LARGE: &[u8] = &[b'x'; 5000];

@@ -1,8 +1,8 @@
 //! Members of the classic protocol, in a group that has members of both protocols by turns.
 //!
-//! They are consumers as Kafka's are: they tell in `JoinGroup` what they go on using, which is nothing where the group gives up
-//! everything before it agrees anew. Whoever leads a generation gives nobody what another says it uses; the group's coordinator
-//! does so, as long as a member speaks the consumer protocol.
+//! The members are consumers as Kafka's are. They tell in `JoinGroup` the partitions that they go on using: none where
+//! the group gives up everything before it agrees anew. The leader of a generation assigns no member a partition that
+//! another says it uses. The group's coordinator does so, as long as a member speaks the consumer protocol.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ use crate::trace::tell;
 const KIND: &str = "consumer";
 const PROTOCOL: &str = "chance";
 
-/// What a classic member may be told.
+/// Error codes that a classic member may get.
 pub(super) const CODES: [ErrorCode; 9] = [
     ErrorCode::None,
     ErrorCode::CoordinatorLoadInProgress,
@@ -41,14 +41,14 @@ pub(super) const CODES: [ErrorCode; 9] = [
     ErrorCode::MemberIdRequired,
 ];
 
-/// Where a classic member stands.
+/// Stage of a classic member.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
-    /// It has to join, or to join again.
+    /// The member has to join, or to join again.
     Out,
-    /// In a generation; who leads it knows all its members.
+    /// The member is in a generation; its leader knows all members.
     Joined { led: Vec<Led> },
-    /// It knows what it is to use.
+    /// The member knows its assignment.
     In,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Led {
     generation: i32,
 }
 
-/// What whoever begins anew speaks, by and large: it turns, now and then.
+/// Protocol that most members speak that begin anew: it turns, now and then.
 #[derive(Debug)]
 pub(super) struct Tide {
     pub(super) is_classic: bool,
@@ -75,9 +75,9 @@ impl Tide {
     }
 }
 
-/// What it asks.
+/// Requests of a classic member.
 impl Member {
-    /// The next thing a classic member says, of which the first part is for the oracle.
+    /// Returns the next request of a classic member, of which the first part is for the oracle.
     pub(super) fn say(
         &mut self,
         (tide, last_phase): (&Tide, bool),
@@ -147,7 +147,7 @@ impl Member {
                 assignment: bytes.expect("assignments here are well-formed"),
             }
         };
-        // Whoever is given nothing need not be named.
+        // A member that gets nothing need not be named.
         let given = led.iter().zip(shares(led, work, last_phase)).filter(|it| !it.1.is_empty());
         let request = SyncGroupRequest {
             group_id: self.group.to_owned(),
@@ -171,7 +171,7 @@ impl Member {
         (request.into(), *work.pick(&[3, 4]))
     }
 
-    /// It does not wait for the answer to be out.
+    /// Makes the member leave; the member does not wait for the answer.
     pub(super) fn leave_as_classic(&self, work: &mut Prng, now_us: u64) -> (Beat, Request, i16) {
         let member = MemberIdentity {
             member_id: self.id.clone(),
@@ -188,7 +188,8 @@ impl Member {
     }
 }
 
-/// Who leads gives each partition to somebody, or to nobody for now, if it is to be another's that somebody uses.
+/// Assigns each partition to a member, as the leader does. A partition goes to nobody for now if another member is to
+/// have it than the one that uses it.
 fn shares(led: &[Led], work: &mut Prng, last_phase: bool) -> Vec<Vec<i32>> {
     let mut shares = vec![Vec::new(); led.len()];
     for partition in (0..PARTITIONS).filter(|_| !led.is_empty()) {
@@ -215,7 +216,7 @@ fn led(it: &JoinGroupResponse) -> Result<Vec<Led>, Failure> {
     members.map(|it| led((&it.member_id, &it.metadata))).collect()
 }
 
-/// What it is told.
+/// Answers to a classic member.
 impl Member {
     pub(super) fn on_joined(&mut self, it: &JoinGroupResponse) -> Result<(), Failure> {
         expect_one_of(it.error_code, &CODES, "JoinGroup")?;
@@ -247,7 +248,7 @@ impl Member {
         Ok(())
     }
 
-    /// What a classic member does that is told so.
+    /// Makes a classic member react to an error code.
     pub(super) fn on_code(&mut self, code: i16) {
         match code_of(code) {
             ErrorCode::None | ErrorCode::CoordinatorLoadInProgress => {}

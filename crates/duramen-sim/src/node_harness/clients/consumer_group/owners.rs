@@ -1,9 +1,10 @@
-//! Who has which partition, by what coordinators say as they say it, also where nobody hears it.
+//! Owners of partitions, by the statements of coordinators as they make them, also where nobody hears them.
 //!
-//! A partition is a member's from when it is told so until it says otherwise, or is out: it left, is replaced, or was silent for a
-//! session, or slow to give up or to join again, by the clock of whoever coordinates in this term. Nobody else is told of the
-//! partition before. From then on no commit of the one before is taken. What is said in an earlier term, by who does not know
-//! that it coordinates no more, counts for nothing.
+//! A member owns a partition from the answer that assigns it until the member gives it up or is out. A member is out
+//! when it left, was replaced, was silent for a session, or was slow to give up or to join again. The clock of the
+//! coordinator of this term decides. No other member is told of the partition before. From then on no commit of the
+//! former owner is taken. Statements of an earlier term, by a node that does not know that it coordinates no more,
+//! count for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +17,21 @@ use crate::failure::Failure;
 use crate::node_harness::clients::Sight;
 use crate::trace::tell;
 
-/// A step of the harness: what a leader did may be seen so much later.
+/// Time of a step of the harness: a leader's act may be seen so much later, in microseconds.
 const STEP_US: u64 = 3_000;
 
-/// What a member says by a request.
+/// Kind of a member's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// That it is there, and what it uses.
+    /// Heartbeat of a member, with the partitions that it uses.
     Beat,
-    /// That it joins, as a classic member, and what it goes on using.
+    /// Request of a classic member to join, with the partitions that it goes on using.
     Join,
-    /// That it wants to know what it is to use, as a classic member.
+    /// Request of a classic member for its assignment.
     Sync,
-    /// That it is there, as a classic member.
+    /// Heartbeat of a classic member.
     Heartbeat,
-    /// That it leaves.
+    /// Request to leave.
     Leave,
 }
 
@@ -38,11 +39,11 @@ pub(super) enum Kind {
 #[derive(Clone, Debug)]
 pub(in crate::node_harness::clients) struct Beat {
     pub(super) kind: Kind,
-    /// Nobody's, if it does not know its own yet.
+    /// Id of the member; empty if it does not know its own yet.
     pub(super) id: String,
     pub(super) instance: Option<&'static str>,
     pub(super) epoch: i32,
-    /// What it uses, and says so unless it says nothing about that.
+    /// Partitions that the member uses; the request lists them unless it says nothing about that.
     pub(super) uses: BTreeSet<i32>,
     pub(super) sent_us: u64,
     pub(super) session_us: u64,
@@ -55,35 +56,37 @@ impl Beat {
     }
 }
 
-/// Somebody by an id, as coordinators of the last term know it.
+/// Member of an id, as coordinators of the last term know it.
 #[derive(Debug, Default)]
 struct Owner {
     instance: Option<&'static str>,
     has: BTreeSet<i32>,
-    /// What it said that it has given up, and in which epoch: as long as that is its own, it may commit for all.
+    /// Partitions that the member said it has given up, with the epoch. As long as that epoch is its own, it may
+    /// commit for all of them.
     given_up: BTreeMap<i32, i32>,
-    /// What it is to give up, and since when that may be known.
+    /// Partitions that the member is to give up, and the time from which it may know that.
     revoked: BTreeMap<i32, u64>,
-    /// When its last heartbeat was sent that was answered well, and in which term.
+    /// Time when its last heartbeat was sent that was answered well, and the term of the answer.
     beat_us: Option<(u64, u64)>,
-    /// The first heartbeat since the last assignment that may have led to another one; the term of that. Of a classic member, whom
-    /// others may make join again at any time, the last request that was answered as if nobody had.
+    /// Time of the first heartbeat since the last assignment that may have led to another one, and below the term of
+    /// that assignment. For a classic member, whom others may make join again at any time, it is the last request
+    /// answered as if nobody had.
     unheard_us: Option<u64>,
     told_in: u64,
     session_us: u64,
     rebalance_timeout_us: u64,
-    /// It said that it leaves.
+    /// True once the member said that it leaves.
     is_leaving: bool,
 }
 
-/// What an answer to a member says.
+/// Content of an answer to a member.
 struct Told {
     code: i16,
-    /// Who it is, if it did not know.
+    /// Id of the member, if it did not know it.
     id: Option<String>,
-    /// What it is to use.
+    /// Partitions that the member is to use.
     has: Option<BTreeSet<i32>>,
-    /// Whether the group is one of the consumer protocol.
+    /// True if the group is one of the consumer protocol.
     is_of_consumers: Option<bool>,
 }
 
@@ -91,17 +94,18 @@ struct Told {
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     all: BTreeMap<String, Owner>,
-    /// Whose each partition is by the last that somebody was told of it.
+    /// Owner of each partition, by the last assignment that anybody was told of.
     newest: BTreeMap<i32, String>,
     term: u64,
     is_of_consumers: Option<bool>,
-    /// Assignments that were told, and how often the group became one of the consumer protocol, and of the classic one.
+    /// Assignments that were told. Below, the times that the group became one of the consumer protocol, and one of the
+    /// classic one.
     pub(super) assigned: u64,
     pub(super) upgrades: u64,
     pub(super) downgrades: u64,
 }
 
-/// What a member of the consumer protocol was told to use of the topic.
+/// Returns the partitions of the topic that a member of the consumer protocol was told to use.
 pub(super) fn assigned(
     assignment: &duramen_protocol::messages::consumer_group_heartbeat::Assignment,
     topic_id: Option<Uuid>,
@@ -110,7 +114,7 @@ pub(super) fn assigned(
     mine.flat_map(|it| it.partitions.iter().copied()).collect()
 }
 
-/// What a classic member was told to use of the topic.
+/// Returns the partitions of the topic that a classic member was told to use.
 pub(super) fn synced(assignment: &bytes::Bytes) -> Result<BTreeSet<i32>, Failure> {
     let read = consumer_protocol::decode::<ConsumerProtocolAssignment>(assignment.clone());
     let Ok(read) = read else { return wrong(format!("assigned is {assignment:?}")) };
@@ -127,7 +131,7 @@ fn told(response: &Response, topic_id: Option<Uuid>) -> Result<Option<Told>, Fai
             Told { has, is_of_consumers, ..of(it.error_code) }
         }
         Response::JoinGroup(it) => {
-            // One of the consumer protocol has no leader that a member is told of.
+            // A group of the consumer protocol has no leader that its members know.
             let is_of_consumers = Some(it.leader.is_empty());
             Told { id: Some(it.member_id.clone()), is_of_consumers, ..of(it.error_code) }
         }
@@ -144,7 +148,8 @@ fn told(response: &Response, topic_id: Option<Uuid>) -> Result<Option<Told>, Fai
 }
 
 impl Owners {
-    /// A member is about to say this. Of what it uses no more it knows nothing from now on.
+    /// Notes a request that a member is about to send. From now on the member knows nothing of partitions that it uses
+    /// no more.
     pub(super) fn on_sent(&mut self, beat: &Beat) {
         if beat.id.is_empty() {
             return;
@@ -169,19 +174,19 @@ impl Owners {
         }
     }
 
-    /// Whether a commit that says this must be refused: somebody else was told of the partition.
+    /// Tells whether a commit of this member and epoch must be refused: another member was told of the partition.
     pub(super) fn is_void(&self, id: &str, epoch: i32, partition: i32) -> bool {
         let may = |owner: &Owner| owner.given_up.get(&partition) == Some(&epoch);
         !self.all.get(id).is_some_and(may)
             && self.newest.get(&partition).is_some_and(|newest| newest != id)
     }
 
-    /// Who was told of a partition last.
+    /// Returns the member that was told of a partition last.
     pub(super) fn newest(&self, partition: i32) -> Option<&str> {
         self.newest.get(&partition).map(String::as_str)
     }
 
-    /// A coordinator answers a member.
+    /// Judges a coordinator's answer to a member.
     pub(super) fn witness(
         &mut self,
         beat: &Beat,
@@ -218,7 +223,7 @@ impl Owners {
         self.take_up((beat, &id), told.has, (now_us, sight))
     }
 
-    /// A member was answered well, and maybe told what it is to use.
+    /// Notes that a member was answered well, and maybe told its assignment.
     fn take_up(
         &mut self,
         (beat, id): (&Beat, &String),
@@ -226,7 +231,7 @@ impl Owners {
         (now_us, sight): (u64, Sight),
     ) -> Result<(), Failure> {
         if beat.instance.is_some() {
-            // Whoever had the name before is nobody any more.
+            // The member that had the name before is out.
             self.all.retain(|other, owner| other == id || owner.instance != beat.instance);
         }
         let is_new = !self.all.contains_key(id);
@@ -237,21 +242,21 @@ impl Owners {
             owner.rebalance_timeout_us = beat.rebalance_timeout_us;
         }
         if beat.kind == Kind::Join && owner.is_in(beat.sent_us, sight).is_none() {
-            // It was out before: others may have been given what it says it uses still.
+            // The member was out before: others may have been assigned partitions that it says it uses still.
             owner.has.clear();
         }
         if beat.kind != Kind::Sync {
-            // That one is no sign of life to a classic group that is stable, nor to Kafka's.
+            // `SyncGroup` is no sign of life to a classic group that is stable, nor to Kafka's.
             owner.beat_us = owner.beat_us.max(Some((sight.term, beat.sent_us)));
         }
         owner.revoked.retain(|partition, _| beat.uses.contains(partition));
         if beat.kind == Kind::Join {
-            // What it was told before it joined may have been said to one that had given it up already.
+            // An assignment from before the join may have been told to a member that had given it up already.
             owner.has.retain(|partition| beat.uses.contains(partition));
         }
         let Some(has) = has else {
             if !beat.is_classic() {
-                // Nothing has changed for it.
+                // Nothing has changed for the member.
                 owner.unheard_us = owner.unheard_us.filter(|us| *us != beat.sent_us);
             } else if beat.kind == Kind::Heartbeat {
                 // Nobody wanted it to join again before.
@@ -291,7 +296,8 @@ impl Owners {
 }
 
 impl Owner {
-    /// Why a member has still what it did not give up, if it does, by what the coordinator of a term must know.
+    /// Returns the reason why a member still has the partitions that it did not give up, if it has. The coordinator of
+    /// a term must know that reason.
     fn is_in(&self, now_us: u64, sight: Sight) -> Option<String> {
         if self.is_leaving {
             return None;
@@ -306,7 +312,7 @@ impl Owner {
         }
         let since_us = match self.beat_us {
             Some((term, beat_us)) if term == sight.term => beat_us.max(loaded_us),
-            // It may have been out before.
+            // The member may have been out before.
             Some((_, beat_us)) if beat_us + self.session_us <= sight.since_us => return None,
             _ => loaded_us,
         };

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// What a member may be told by the group's coordinator.
+/// Error codes that a member may get from the group's coordinator.
 const HEARTBEAT_CODES: [ErrorCode; 6] = [
     ErrorCode::None,
     ErrorCode::CoordinatorLoadInProgress,
@@ -34,17 +34,17 @@ const HEARTBEAT_CODES: [ErrorCode; 6] = [
     ErrorCode::UnknownMemberId,
     ErrorCode::FencedMemberEpoch,
 ];
-/// What a consumer may be told by a leader, of its session.
+/// Error codes of a session that a consumer may get from a leader.
 const SESSION_CODES: [ErrorCode; 3] =
     [ErrorCode::None, ErrorCode::ShareSessionNotFound, ErrorCode::InvalidShareSessionEpoch];
-/// Of a partition.
+/// Error codes of a partition that a consumer may get from a leader.
 const FETCH_CODES: [ErrorCode; 4] = [
     ErrorCode::None,
     ErrorCode::NotLeaderOrFollower,
     ErrorCode::UnknownTopicId,
     ErrorCode::KafkaStorageError,
 ];
-/// Of decisions.
+/// Error codes of decisions.
 const DECISION_CODES: [ErrorCode; 5] = [
     ErrorCode::None,
     ErrorCode::InvalidRecordState,
@@ -59,11 +59,11 @@ const FINAL: i32 = -1;
 struct Fetcher {
     /// The epoch of the next request; 0 asks for a session.
     epoch: i32,
-    /// What the session has.
+    /// Partitions of the session.
     has: BTreeSet<i32>,
-    /// What it was given and has not decided on, and how often that was given out.
+    /// Records that it was given and has not decided on, with their delivery counts.
     held: BTreeMap<Place, i16>,
-    /// So many times more it says nothing.
+    /// Number of turns for which it still says nothing.
     silent: u64,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Consumer {
     at: usize,
     lives: u64,
     pub(super) id: String,
-    /// Who it was before: sessions of those may not be over.
+    /// Former ids of the consumer: their sessions may not be over.
     pub(super) former: Vec<String>,
     epoch: i32,
     assigned: BTreeSet<i32>,
@@ -83,7 +83,7 @@ pub(super) struct Consumer {
 }
 
 impl Fetcher {
-    /// The session is not as it was thought to be, and nor is what is held.
+    /// Begins anew: the session is over, and its records are not held any more.
     fn begin_anew(&mut self) {
         self.epoch = 0;
         self.has.clear();
@@ -111,7 +111,7 @@ impl Consumer {
         self.fetchers.iter_mut().for_each(|it| it.silent = 0);
     }
 
-    /// It is somebody else now. What it held it may still believe to hold.
+    /// Makes the consumer somebody else. The former one may still believe to hold its records.
     fn become_another(&mut self) {
         self.lives += 1;
         let id = format!("bear-{}-{}", self.at, self.lives);
@@ -121,7 +121,7 @@ impl Consumer {
         self.fetchers.iter_mut().for_each(Fetcher::begin_anew);
     }
 
-    /// One of its clients lost its connection, or (`by_itself`) gave it up to go elsewhere.
+    /// Notes that one of its clients lost its connection, or (`by_itself`) gave it up to go elsewhere.
     pub(super) fn on_moved(&mut self, part: usize, by_itself: bool) {
         match part.checked_sub(1) {
             None if by_itself => {}
@@ -135,8 +135,8 @@ impl Consumer {
         }
     }
 
-    /// The node to which the client of a partition goes. It fetches all partitions that this node leads; if there is an earlier
-    /// one, that one's client does.
+    /// Returns the node to which the client of a partition goes. The client fetches all partitions that this node
+    /// leads. If there is an earlier one, that one's client does.
     fn node_of(&self, part: usize) -> Option<(i32, BTreeSet<i32>)> {
         let partition = i32::try_from(part).expect("few");
         if !self.assigned.contains(&partition) {
@@ -237,9 +237,9 @@ impl Consumer {
     }
 }
 
-/// What they ask.
+/// Requests of consumers.
 impl ShareGroup {
-    /// A consumer asks the coordinator what to fetch.
+    /// Asks the coordinator for a consumer's assignment.
     pub(super) fn attend(&mut self, at: usize, work: &mut Prng) -> Option<Asking> {
         let is_last = self.last_phase;
         let it = &mut self.consumers[at];
@@ -261,7 +261,7 @@ impl ShareGroup {
             match work.below(200) {
                 0 | 1 => it.silent = work.between(10, 60),
                 2 | 3 => it.become_another(),
-                // It leaves, and does not wait for the answer.
+                // The consumer leaves, and does not wait for the answer.
                 4 if it.epoch > 0 => {
                     member_epoch = FINAL;
                     it.become_another();
@@ -284,7 +284,7 @@ impl ShareGroup {
         self.places.to(1 + at * CLIENTS_EACH, node, asking)
     }
 
-    /// The client of a partition fetches, and decides on what it holds.
+    /// Fetches with the client of a partition, and decides on its records.
     pub(super) fn consume(
         &mut self,
         at: usize,
@@ -342,7 +342,7 @@ impl ShareGroup {
     }
 }
 
-/// What a consumer says of some of what it holds. In the last phase it accepts all.
+/// Decides on some of the records that a consumer holds. In the last phase the consumer accepts all.
 fn decide(
     fetcher: &mut Fetcher,
     wanted: &BTreeSet<i32>,
@@ -457,7 +457,7 @@ fn fetched(
     (Question::Fetch(demand), request, version)
 }
 
-/// The epoch of this request; the next has the one after it.
+/// Returns the epoch of this request; the next has the one after it.
 fn epoch_for(fetcher: &mut Fetcher, demand: &Demand) -> i32 {
     if demand.is_final {
         return FINAL;

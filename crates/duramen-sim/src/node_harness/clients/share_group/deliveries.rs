@@ -1,10 +1,12 @@
-//! What became of each record that a share group is given, by all that nodes said, whether or not anybody heard it; and what
-//! may not become of one.
+//! Fate of each record that a share group is given, by all statements of nodes, whether or not anybody heard them; and
+//! the fates that no record may have.
 //!
-//! A term of a partition is one leader's, so what it says within one must fit together: while it knows that somebody holds a
-//! record nobody else gets it, and each time that somebody gets it counts. A new leader knows what is kept: decisions that were
-//! answered, and how often a record was given out when it was last given back for certain. A leader that was deposed and does
-//! not know it may give out what others are done with, but what its consumers decide is not kept, and not answered.
+//! A term of a partition is one leader's, so its statements within one must fit together. While the leader knows that
+//! a consumer holds a record, no other gets it, and each delivery counts. A new leader knows the state that is kept:
+//! decisions that were answered, and the delivery count when the record was last released for certain.
+//!
+//! A leader that was deposed and does not know it may give out records that others are done with. The decisions of its
+//! consumers are not kept, and not answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +20,7 @@ pub(super) type Place = (i32, i64);
 /// A batch's number, and a record's place in it.
 pub(super) type Numbered = (u64, u64);
 
-/// What holds for the group, through all of a run.
+/// Rules of the group, through all of a run.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct Rules {
@@ -27,7 +29,7 @@ pub(super) struct Rules {
     pub(super) lock_us: u64,
     pub(super) has_dead_letters: bool,
     pub(super) starts_at_earliest: bool,
-    /// It reads what is committed only.
+    /// True if the group reads with isolation level `read_committed`.
     pub(super) is_committed: bool,
 }
 
@@ -57,7 +59,7 @@ struct Hold {
 #[derive(Clone, Debug, Default)]
 struct Record {
     content: Option<Numbered>,
-    /// By term, the last one last.
+    /// Holds of the record by term, the last one last.
     holds: BTreeMap<u64, Vec<Hold>>,
     most: i16,
     /// Decisions for good that may have been taken, by the request that said them.
@@ -98,23 +100,23 @@ pub(super) fn key_of((number, within): Numbered) -> u64 {
 }
 
 impl Record {
-    /// Whether somebody may be done with it.
+    /// Tells whether somebody may be done with the record.
     fn may_be_done(&self, rules: &Rules) -> bool {
         self.done.is_some() || !self.decisions.is_empty() || self.most >= rules.deliveries_max
     }
 
-    /// Whether somebody holds it for certain, by what the leader of a term knows.
+    /// Tells whether somebody holds the record for certain, by the knowledge of the leader of a term.
     fn is_held(&self, term: u64, now_us: u64) -> bool {
         let hold = self.holds.get(&term).and_then(|all| all.last());
         hold.is_some_and(|hold| !hold.may_be_over && now_us < hold.until_us)
     }
 
-    /// Whether it may be a dead letter.
+    /// Tells whether the record may be a dead letter.
     fn may_be_buried(&self, rules: &Rules) -> bool {
         self.most >= rules.deliveries_max || self.decisions.values().any(|kind| *kind == REJECT)
     }
 
-    /// Whether it must be one, if it is done with.
+    /// Tells whether the record must be a dead letter, if the group is done with it.
     fn must_be_buried(&self) -> bool {
         !self.decisions.values().any(|kind| [ACCEPT, GAP].contains(kind))
     }
@@ -140,14 +142,15 @@ impl Deliveries {
         self.letters.len() as u64
     }
 
-    /// From where on all records of a partition are to be given out, as far as that is known.
+    /// Returns the offset from which all records of a partition are to be given out, as far as that is known.
     fn from(&self, partition: i32) -> i64 {
         let from = if self.rules.starts_at_earliest { 0 } else { i64::MAX };
         let from = self.from.get(&partition).copied().unwrap_or(from);
         from.max(self.trimmed.get(&partition).copied().unwrap_or(0))
     }
 
-    /// Whether a record may be for nobody: it may be a marker, or of a transaction that was not committed. In the end it is known.
+    /// Tells whether a record may be for nobody: it may be a marker, or of a transaction that was not committed. In
+    /// the end it is known.
     fn may_be_passed(&self, record: &Record) -> bool {
         let is_it = |content: Numbered| self.fates.may_be_nothing(content.0);
         self.rules.is_committed && record.content.is_none_or(is_it)
@@ -165,7 +168,7 @@ impl Deliveries {
         *most = offset.max(*most);
     }
 
-    /// A record was read.
+    /// Notes the content of a record that was read.
     pub(super) fn on_content(&mut self, place: Place, content: Numbered) -> Result<(), Failure> {
         let record = self.records.entry(place).or_default();
         match record.content.replace(content) {
@@ -198,7 +201,7 @@ impl Deliveries {
         }
     }
 
-    /// A consumer's session may end: what it holds is for others, and was not given out.
+    /// Notes that a consumer's session may end: its records are for others then, and count as not given out.
     pub(super) fn on_gone(&mut self, member: &str) {
         let all = self.records.values_mut().flat_map(|record| record.holds.values_mut().flatten());
         for hold in all.filter(|hold| hold.member == member) {
@@ -206,7 +209,8 @@ impl Deliveries {
         }
     }
 
-    /// A leader gave somebody records. `is_gone` if the connection to which it did is gone by now.
+    /// Judges the records that a leader gave a consumer. `is_gone` tells that the consumer's connection is gone by
+    /// now.
     pub(super) fn on_given(
         &mut self,
         term: u64,
@@ -257,7 +261,7 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Whether all earlier records of a record's key are done with, as far as anybody knows.
+    /// Checks that the group is done with all earlier records of a record's key, as far as anybody knows.
     fn check_order(&self, place: Place, term: u64, now_us: u64) -> Result<(), Failure> {
         let Some(key) = self.content(place).map(key_of) else { return Ok(()) };
         let from = self.from(place.0);
@@ -279,7 +283,7 @@ impl Deliveries {
         }
     }
 
-    /// A request with decisions was answered, each partition by a leader of this term, if one is known.
+    /// Judges the answer to a request with decisions, each partition by a leader of this term, if one is known.
     pub(super) fn on_answered(
         &mut self,
         member: &str,
@@ -320,7 +324,7 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Where the group starts, as the coordinator has it.
+    /// Judges the start of the group in a partition, as the coordinator tells it.
     pub(super) fn on_start(&mut self, partition: i32, start: i64) -> Result<(), Failure> {
         tell(|| format!("  the group starts at {start} of {partition}"));
         let before = self.starts.get(&partition).copied().unwrap_or(-1);
@@ -349,12 +353,12 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Where it starts by the last that was told of it.
+    /// Returns the start of the group in a partition, by the last answer.
     pub(super) fn start(&self, partition: i32) -> i64 {
         self.starts.get(&partition).copied().unwrap_or(-1)
     }
 
-    /// A record is a dead letter.
+    /// Judges a record that is a dead letter.
     pub(super) fn on_letter(&mut self, place: Place, content: Numbered) -> Result<(), Failure> {
         let record = self.records.entry(place).or_default();
         if record.content != Some(content) {
@@ -367,14 +371,14 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Whether a record is for nobody, once all was read.
+    /// Tells whether a record is for nobody, once all was read.
     fn is_nothing(&self, record: &Record) -> bool {
         let is_of_marker = self.rules.is_committed && record.holds.is_empty();
         record.content.map_or(is_of_marker, |content| self.fates.is_nothing(content.0))
     }
 
-    /// Where a partition ends for a group that is given no markers, nor what was aborted, once all was read up to `end`: that it
-    /// passed what comes last need not be kept before it has something to keep.
+    /// Returns the end of a partition for a group that is given no markers and no aborted records, once all was read
+    /// up to `end`. The leader need not keep that it passed the last of them before it has something to keep.
     pub(super) fn end_of_all(&self, partition: i32, end: i64) -> i64 {
         if !self.rules.is_committed {
             return end;
@@ -384,7 +388,7 @@ impl Deliveries {
         last.map_or(0, |((_, offset), _)| offset + 1)
     }
 
-    /// All is done with, and all of the log was read.
+    /// Checks the end: the group is done with all records, and all of the log was read.
     pub(super) fn check_end(&self, ends: &BTreeMap<i32, i64>) -> Result<(), Failure> {
         let lost = self.fates.lost();
         if !lost.is_empty() && self.trimmed.is_empty() {
@@ -420,7 +424,7 @@ impl Deliveries {
 }
 
 impl Record {
-    /// Whether a leader may give it out.
+    /// Checks that a leader may give the record out.
     fn check_given(&self, term: u64, count: i16, now_us: u64) -> Result<(), String> {
         if self.done.is_some_and(|done| done <= term) {
             return Err("it was done with".to_owned());
@@ -440,7 +444,7 @@ impl Record {
         Ok(())
     }
 
-    /// Whether a leader may have taken a decision.
+    /// Checks that a leader may have taken a decision.
     fn check_taken(
         &mut self,
         member: &str,
@@ -453,12 +457,12 @@ impl Record {
         let later = later.map(|(other, _)| *other);
         let is_final = ![RELEASE, RENEW].contains(&said.kind);
         let is_it = |hold: &&mut Hold| hold.member == member && sent_us < hold.until_at_most_us;
-        // What was given back may be another's before that is answered.
+        // A record that was given back may be another's before that is answered.
         let given = self.holds.get_mut(&term).and_then(|all| {
             if is_final { all.last_mut().filter(is_it) } else { all.iter_mut().rev().find(is_it) }
         });
         let Some(hold) = given else {
-            // Of what lies before the start nobody has to hold anything.
+            // Nobody has to hold a record that lies before the start.
             let others = self.decisions.keys().any(|other| *other != request);
             let is_done = self.done.is_some() || others || self.most >= rules.deliveries_max;
             return if is_done { Ok(()) } else { Err("somebody else holds it".to_owned()) };

@@ -1,5 +1,5 @@
-//! Whoever looks after the topic of a share group: makes and fills it, asks where the group starts, and in the end reads all
-//! of it, and the dead letters.
+//! Keeper of the topic of a share group. The keeper makes and fills it, asks where the group starts, and in the end
+//! reads all of it, and the dead letters.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// Of a resource of `IncrementalAlterConfigs`.
+/// Type of a resource of `IncrementalAlterConfigs`.
 const OF_GROUP: i8 = 32;
 pub(super) const WRITES_MAX: u64 = 120;
 const SET_CODES: [ErrorCode; 3] =
@@ -48,10 +48,10 @@ pub(super) struct Keeper {
     pub(super) coordinator: Option<i32>,
     /// The partition whose start is asked for next.
     turn: i32,
-    /// How far each partition was read in the last phase, and where it ends if it was read to there.
+    /// Offset to which each partition was read in the last phase, and below its end if it was read to there.
     read: BTreeMap<(&'static str, i32), i64>,
     ends: BTreeMap<(&'static str, i32), i64>,
-    /// Where logs begin, as far as that was told; and the one that begins elsewhere.
+    /// Log start offsets that were told; below, the partition that begins elsewhere.
     log_starts: BTreeMap<i32, i64>,
     strays: Option<i32>,
     pub(super) is_done: bool,
@@ -74,7 +74,7 @@ impl Keeper {
 }
 
 impl ShareGroup {
-    /// What the keeper asks next.
+    /// Returns the keeper's next request.
     pub(super) fn keep(&mut self, work: &mut Prng) -> Option<Asking> {
         if let Some(asking) = self.prepare() {
             return Some(asking);
@@ -98,7 +98,7 @@ impl ShareGroup {
         }
     }
 
-    /// Topics and settings come first: a node that knows the topic knows what is set for the group.
+    /// Prepares topics and settings first: a node that knows the topic knows the group's settings.
     fn prepare(&self) -> Option<Asking> {
         let rules = &self.deliveries.rules;
         let lacks = |name: &&str| !self.keeper.made.contains(name);
@@ -137,7 +137,7 @@ impl ShareGroup {
         Some((Question::Set, request.into(), 1))
     }
 
-    /// To the leader of a partition.
+    /// Sends a request to the leader of a partition.
     fn ask_leader(&mut self, name: &str, partition: i32, asking: Asking) -> Option<Asking> {
         let node = self.keeper.leaders.get(name)?.get(&partition).copied()?;
         self.places.to(KEEPER, node, asking)
@@ -153,7 +153,7 @@ impl ShareGroup {
         Some(asking)
     }
 
-    /// Some records go, whatever became of them.
+    /// Deletes some records, whatever became of them.
     fn trim(&mut self, work: &mut Prng) -> Option<Asking> {
         let partition = i32::from(work.chance(500));
         let start = self.deliveries.start(partition).max(0).unsigned_abs();
@@ -182,7 +182,8 @@ impl ShareGroup {
         self.places.to(KEEPER, node, (Question::Start(partition), request.into(), 0))
     }
 
-    /// Whether the group starts behind all that is for somebody, in a partition that was read to its end.
+    /// Tells whether the group starts behind all records that are for somebody, in a partition that was read to its
+    /// end.
     fn is_over(&self, partition: i32) -> bool {
         let first = self.keeper.log_starts.get(&partition).copied().unwrap_or(0);
         let end = self.keeper.ends[&(TOPIC, partition)];
@@ -190,7 +191,7 @@ impl ShareGroup {
         start >= end || start >= self.deliveries.end_of_all(partition, end)
     }
 
-    /// All of the log is read, then the group is waited for, then its dead letters are read.
+    /// Reads all of the log, waits for the group, and then reads its dead letters.
     fn read_through(&mut self) -> Option<Asking> {
         let ends = &self.keeper.ends;
         if let Some(partition) = (0..PARTITIONS).find(|it| !ends.contains_key(&(TOPIC, *it))) {
@@ -381,7 +382,7 @@ fn overview(names: &[&str]) -> Request {
     MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() }.into()
 }
 
-/// Clocks leap, and that is not what is looked at here.
+/// Returns the request that makes a topic. Clocks leap, so its settings set no limit of time.
 fn created(name: &str) -> Request {
     let common =
         [("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")];
@@ -401,7 +402,7 @@ fn created(name: &str) -> Request {
     CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
 }
 
-/// Records that say what they are, in key and value; of a transaction, if they have a producer.
+/// Makes a batch of records that carry their content in key and value; of a transaction, if they have a producer.
 pub(super) fn batch_of(number: u64, count: u64, producer: Option<(i64, i16, i32)>) -> Bytes {
     let mut batch = BatchBuilder::new();
     if let Some((id, epoch, sequence)) = producer {
@@ -421,7 +422,7 @@ pub(super) fn batch_of(number: u64, count: u64, producer: Option<(i64, i16, i32)
     batch.build().expect("it is small")
 }
 
-/// What a record says that it is, if it is what was written.
+/// Returns the content of a record by its value and key, if they are as they were written.
 pub(super) fn content_of(record: &Record<'_>) -> Option<Numbered> {
     let (number, within) = record.value?.split_at_checked(8)?;
     let number = u64::from_be_bytes(number.try_into().ok()?);

@@ -1,7 +1,9 @@
-//! Producers that write into the topic of a share group that reads what is committed, in transactions; and what became of each.
+//! Producers that write in transactions into the topic of a `read_committed` share group, and the fate of each
+//! transaction.
 //!
-//! A producer writes some batches, each until it is acknowledged, and then commits, or aborts. It asks again until it knows. When
-//! it is kept out, or time is over, or it has forgotten who it is, it gives up and begins anew.
+//! A producer writes some batches, each until it is acknowledged, and then commits, or aborts. It asks again until it
+//! knows the outcome. When it is fenced, or time is over, or it has forgotten its identity, it gives up and begins
+//! anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +20,7 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// How many there are.
+/// Number of writers.
 pub(super) const WRITERS: usize = 2;
 
 /// A request on its way.
@@ -30,12 +32,12 @@ pub(in crate::node_harness::clients) enum Question {
     End,
 }
 
-/// What is known of a transaction.
+/// Fate of a transaction, as far as clients know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Nobody asked for its end.
+    /// No writer asked for its end.
     Open,
-    /// It was to be committed.
+    /// A writer asked for a commit.
     Asked,
     Committed,
     Aborted,
@@ -46,15 +48,15 @@ enum Fate {
 struct Batch {
     fate: Fate,
     is_acknowledged: bool,
-    /// Whether somebody who reads what is committed is shown it.
+    /// True if a client that reads with isolation level `read_committed` is shown the batch.
     is_shown: Option<bool>,
 }
 
-/// What became of batches, by their numbers. All others are of no transaction.
+/// Fates of batches, by their numbers. All others are of no transaction.
 #[derive(Debug, Default)]
 pub(super) struct Fates {
     all: BTreeMap<u64, Batch>,
-    /// Batches of which somebody was given something.
+    /// Batches of which somebody was given records.
     given: BTreeSet<u64>,
 }
 
@@ -66,7 +68,7 @@ impl Fates {
         }
     }
 
-    /// What became of batches is known.
+    /// Notes the fate of batches.
     fn note(&mut self, numbers: &[u64], fate: Fate) -> Result<(), Failure> {
         self.set(numbers, fate);
         numbers.iter().try_for_each(|number| self.check(*number))
@@ -86,7 +88,7 @@ impl Fates {
         Ok(())
     }
 
-    /// Somebody is given something of a batch.
+    /// Notes that somebody is given records of a batch.
     pub(super) fn on_given(&mut self, number: u64) -> Result<(), Failure> {
         if self.all.get(&number).is_some_and(|it| it.fate == Fate::Open) {
             return wrong(format!("batch {number} of an open transaction is given out"));
@@ -95,7 +97,7 @@ impl Fates {
         self.check(number)
     }
 
-    /// Somebody who reads what is committed is shown a batch, or passes it over.
+    /// Notes that a `read_committed` client is shown a batch, or passes it over.
     pub(super) fn on_read(&mut self, number: u64, is_shown: bool) -> Result<(), Failure> {
         if let Some(batch) = self.all.get_mut(&number) {
             batch.is_shown = Some(is_shown);
@@ -103,17 +105,17 @@ impl Fates {
         self.check(number)
     }
 
-    /// Whether nobody may have to be given a batch.
+    /// Tells whether nobody may have to be given a batch.
     pub(super) fn may_be_nothing(&self, number: u64) -> bool {
         self.all.get(&number).is_some_and(|it| it.fate != Fate::Committed)
     }
 
-    /// Whether nobody is to be given a batch, once all was read.
+    /// Tells whether nobody is to be given a batch, once all was read.
     pub(super) fn is_nothing(&self, number: u64) -> bool {
         self.all.get(&number).is_some_and(|it| it.is_shown == Some(false))
     }
 
-    /// Batches that were acknowledged and committed, and that nobody was shown.
+    /// Returns batches that were acknowledged and committed, and that nobody was shown.
     pub(super) fn lost(&self) -> Vec<u64> {
         let is_lost = |it: &Batch| {
             it.fate == Fate::Committed && it.is_acknowledged && it.is_shown != Some(true)
@@ -135,7 +137,7 @@ struct Open {
     /// Batches that are still to be written, after the one that is being written.
     left: u64,
     pending: Option<(i32, Bytes)>,
-    /// How it is to end.
+    /// End that the writer wants: true for a commit.
     ends: Option<bool>,
 }
 
@@ -163,7 +165,7 @@ impl Writer {
     }
 }
 
-/// What they ask.
+/// Requests of writers.
 impl ShareGroup {
     pub(super) fn write_in_transaction(&mut self, at: usize, work: &mut Prng) -> Option<Asking> {
         let leaders = self.keeper.leaders.get(TOPIC).map_or(0, BTreeMap::len);
@@ -177,7 +179,7 @@ impl ShareGroup {
             return Some((super::Question::Writing(Question::Find), request.into(), 4));
         };
         if !self.last_phase && work.chance(20) {
-            // It begins anew, and the coordinator aborts what it has left open.
+            // The writer begins anew, and the coordinator aborts the transaction that it has left open.
             self.writers[at].is = None;
             self.give_up(at);
         }
@@ -257,7 +259,7 @@ impl ShareGroup {
         Some(asking)
     }
 
-    /// A producer knows nothing of its transaction any more: without its asking for that it was not committed.
+    /// Makes a producer forget its transaction: if it did not ask for a commit, there was none.
     fn give_up(&mut self, at: usize) {
         let open = self.writers[at].open.take();
         if let Some(open) = open.filter(|open| open.ends != Some(true)) {
@@ -266,7 +268,7 @@ impl ShareGroup {
     }
 }
 
-/// What they are told.
+/// Answers to writers.
 impl ShareGroup {
     pub(super) fn on_written(
         &mut self,

@@ -6,7 +6,7 @@ use duramen_sim::Prng;
 
 use super::*;
 
-/// What is durable of one directory, and the process over it, if one runs.
+/// Durable state of one directory, and the process over it, if one runs.
 struct Node {
     durable: Identity,
     running: Option<Forming>,
@@ -70,7 +70,7 @@ impl World {
         self.start(at);
     }
 
-    /// A node says to another one who it is.
+    /// Makes a node greet another one.
     fn say(&mut self, from: usize, to: usize) {
         let Some(running) = &self.nodes[from].running else { return };
         let greeting =
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// A node does what comes next: first on disk, then, unless it dies between, in memory.
+    /// Makes a node do its next step: first on disk, then, unless it dies between, in memory.
     fn work(&mut self, at: usize, dies: bool) {
         let Some(running) = &self.nodes[at].running else { return };
         let step = match running.next() {
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// All speak and listen until nothing is left to do.
+    /// Lets all speak and listen until nothing is left to do.
     fn settle(&mut self) {
         for at in 0..self.nodes.len() {
             if self.nodes[at].running.is_none() && self.nodes[at].refused.is_none() {
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// The directories that are members now, by cluster, and what must be so of them.
+    /// Checks the directories that are members now, by cluster.
     fn check(&self) {
         for (cluster, directories) in &self.memberships {
             for (other, others) in &self.memberships {
@@ -162,7 +162,7 @@ impl World {
     }
 }
 
-/// Some chaos; `wipes` is how many directories are lost in it.
+/// Makes some chaos; `wipes` is the number of directories lost in it.
 fn chaos(world: &mut World, chance: &mut Prng, wipes: u64) {
     let mut wipes = wipes;
     for _ in 0..chance.between(5, 400) {
