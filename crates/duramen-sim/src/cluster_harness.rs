@@ -490,6 +490,11 @@ impl World {
         self.compare()
     }
 
+    /// Returns the time of a clock that has not leapt, in milliseconds.
+    fn wall_ms(&self) -> i64 {
+        1_700_000_000_000 + i64::try_from(self.mono_us / 1000).expect("small")
+    }
+
     /// Lets a client that has nothing outstanding ask for something, maybe of another machine than before.
     fn ask(&mut self) -> Result<(), Failure> {
         self.turn_to_aims()?;
@@ -506,8 +511,8 @@ impl World {
                 }
             }
         }
-        let wall_ms = 1_700_000_000_000 + i64::try_from(self.mono_us / 1000).expect("small");
-        let Some((connection, sequence, context, request)) = self.clients.ask(wall_ms) else {
+        let Some((connection, sequence, context, request)) = self.clients.ask(self.wall_ms())
+        else {
             return Ok(());
         };
         let at = self.connected[&connection];
@@ -550,7 +555,7 @@ impl World {
                         if let Some(response) = &response {
                             self.check_space(connection, at, response)?;
                         }
-                        self.clients.on_reply(connection, sequence, response)?;
+                        self.clients.on_reply(self.wall_ms(), (connection, sequence), response)?;
                     }
                 }
                 Action::Close { connection, reason } => {

@@ -490,7 +490,7 @@ impl World {
                     if self.disk.is_dead() {
                         continue; // it was killed while it read: nothing is sent any more
                     }
-                    self.clients.on_reply(connection, sequence, response)?;
+                    self.clients.on_reply(self.wall_ms, (connection, sequence), response)?;
                 }
                 Action::Close { connection, reason } => {
                     self.clients.on_closed(connection, &reason)?;

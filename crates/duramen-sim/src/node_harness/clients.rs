@@ -726,12 +726,14 @@ impl Clients {
         (Asked::Trim { place, life, offset }, request, 2)
     }
 
+    /// Judges a reply that came at a time. Much time may have passed since the last request.
     pub(crate) fn on_reply(
         &mut self,
-        connection: ConnectionId,
-        sequence: u64,
+        wall_ms: i64,
+        (connection, sequence): (ConnectionId, u64),
         response: Option<Response>,
     ) -> Result<(), Failure> {
+        self.oracle.now_ms = wall_ms;
         let at = self.all.iter().position(|client| client.connection == connection);
         let Some(at) = at else { return Ok(()) }; // its connection is gone
         let is_silent = response.is_none();
