@@ -490,11 +490,6 @@ impl World {
         self.compare()
     }
 
-    /// Returns the time of a clock that has not leapt, in milliseconds.
-    fn wall_ms(&self) -> i64 {
-        1_700_000_000_000 + i64::try_from(self.mono_us / 1000).expect("small")
-    }
-
     /// Lets a client that has nothing outstanding ask for something, maybe of another machine than before.
     fn ask(&mut self) -> Result<(), Failure> {
         self.turn_to_aims()?;
@@ -511,8 +506,8 @@ impl World {
                 }
             }
         }
-        let Some((connection, sequence, context, request)) = self.clients.ask(self.wall_ms())
-        else {
+        let wall_ms = machine::right_wall_ms(self.mono_us);
+        let Some((connection, sequence, context, request)) = self.clients.ask(wall_ms) else {
             return Ok(());
         };
         let at = self.connected[&connection];
@@ -555,7 +550,8 @@ impl World {
                         if let Some(response) = &response {
                             self.check_space(connection, at, response)?;
                         }
-                        self.clients.on_reply(self.wall_ms(), (connection, sequence), response)?;
+                        let wall_ms = machine::right_wall_ms(self.mono_us);
+                        self.clients.on_reply(wall_ms, (connection, sequence), response)?;
                     }
                 }
                 Action::Close { connection, reason } => {

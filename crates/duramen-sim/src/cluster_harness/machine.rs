@@ -180,8 +180,7 @@ impl Machine {
 
     /// Returns the time of a process that started at `since_us`, on a machine whose wall clock is wrong by so much.
     fn now(since_us: u64, mono_us: u64, leapt_ms: i64) -> Now {
-        let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");
-        Now { mono_us: mono_us - since_us, wall_ms: wall_ms + leapt_ms }
+        Now { mono_us: mono_us - since_us, wall_ms: right_wall_ms(mono_us) + leapt_ms }
     }
 
     /// Freezes the process, which notices nothing of it.
@@ -510,4 +509,9 @@ impl Machine {
         };
         read_plan::log_slice(&life.storage.reader(), &wanted).batches
     }
+}
+
+/// Returns the time of a wall clock that has not leapt, in milliseconds.
+pub(super) fn right_wall_ms(mono_us: u64) -> i64 {
+    1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small")
 }

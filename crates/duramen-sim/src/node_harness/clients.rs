@@ -36,6 +36,7 @@ mod requests;
 mod share_group;
 mod sharing;
 mod transacting;
+mod trimming;
 
 use altering::Operator;
 use committing::Committer;
@@ -68,13 +69,6 @@ const REMEMBERED: i32 = 5;
 
 const READ_CODES: [ErrorCode; 3] =
     [ErrorCode::None, ErrorCode::UnknownTopicOrPartition, ErrorCode::NotLeaderOrFollower];
-const TRIM_CODES: [ErrorCode; 5] = [
-    ErrorCode::None,
-    ErrorCode::UnknownTopicOrPartition,
-    ErrorCode::NotLeaderOrFollower,
-    ErrorCode::RequestTimedOut,
-    ErrorCode::OffsetOutOfRange,
-];
 /// Request on its way, with the facts needed to judge the answer.
 #[derive(Clone, Debug)]
 enum Asked {
@@ -715,17 +709,6 @@ impl Clients {
         (Asked::Produce(produce), request, version)
     }
 
-    fn trim(&mut self, place: Place) -> (Asked, Request, i16) {
-        let life = self.life(&place);
-        let known = self.oracle.known(&place);
-        let end = known.end_seen;
-        let span = u64::try_from(end - known.trim_max.min(end)).expect("it is positive");
-        let offset = known.trim_max.min(end) + i64::try_from(self.work.below(span + 1)).expect("");
-        self.oracle.on_trim_sent(&place, offset);
-        let request = requests::trim(&place, offset);
-        (Asked::Trim { place, life, offset }, request, 2)
-    }
-
     /// Judges a reply that came at a time. Much time may have passed since the last request.
     pub(crate) fn on_reply(
         &mut self,
@@ -812,17 +795,7 @@ impl Clients {
             (Asked::Alter(question), came) => self.on_altered(question, &came),
             (Asked::Move, Response::AlterPartitionReassignments(it)) => governing::on_moved(&it),
             (Asked::Trim { place, life, offset }, Response::DeleteRecords(it)) => {
-                let part = &it.topics[0].partitions[0];
-                // Where somebody changes settings, a topic may be compacted and nothing else.
-                let is_refused = part.error_code == ErrorCode::PolicyViolation.code();
-                if !is_refused || self.operator.is_none() || !self.oracle.is_keyed(&place.0) {
-                    expect_one_of(part.error_code, &TRIM_CODES, "DeleteRecords")?;
-                }
-                self.oracle.on_trim_answered(&place, offset);
-                if part.error_code == 0 && self.oracle.is_live(&place.0, life) {
-                    self.oracle.on_trimmed(&place, offset, part.low_watermark)?;
-                }
-                Ok(())
+                self.on_trimmed(&place, life, offset, &it)
             }
             (Asked::Groups(question), came) => self.committer.on_response(question, &came),
             (_, came) => unexpected(&came),
