@@ -41,7 +41,8 @@ const RULES: [Rule; 5] = [
     Rule {
         package: "duramen_broker",
         rooms: "limits prng configs live session peer event group internal_topics shares partition \
-                quotas controller survivor describe groups transactions node api read_plan lib",
+                fetch_sessions quotas controller survivor describe groups transactions node api \
+                turn read_plan lib",
         upward: &[
             ("node", "api"),
             ("peer", "controller"),

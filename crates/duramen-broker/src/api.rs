@@ -1,8 +1,8 @@
 //! # Room card: api
 //!
 //! Purpose:    Kafka's requests, one file each: the only place where Kafka's versions matter.
-//! Owns:       dispatch, authorisation, the answers to requests that timed out.
-//! Interface:  [`dispatch`], [`authorize`], [`on_timeout`].
+//! Owns:       dispatch, authorisation, the answers to requests that waited.
+//! Interface:  [`dispatch`], [`authorize`], [`waiting::resume`], [`waiting::on_timeout`].
 //! Invariants: authorisation comes before any lookup; every served API of the table has an arm.
 //! Never:      state of its own; storage.
 //! Tests:      `node/tests`; the compatibility suites.
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use duramen_protocol::{ErrorCode, Request, Response};
 
 use crate::controller::records::MetadataRecord;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::{Action, RequestKey};
 use crate::node::{Node, Parked};
 use crate::session::{Prepared, RequestContext};
 
@@ -46,7 +46,6 @@ pub(crate) mod describe_user_scram_credentials;
 pub(crate) mod elect_leaders;
 pub(crate) mod end_txn;
 pub(crate) mod fetch;
-pub(crate) mod fetch_sessions;
 pub(crate) mod find_coordinator;
 pub(crate) mod heartbeat;
 pub(crate) mod incremental_alter_configs;
@@ -75,6 +74,7 @@ pub(crate) mod sync_group;
 pub(crate) mod txn_offset_commit;
 pub(crate) mod unregister_broker;
 pub(crate) mod update_features;
+pub(crate) mod waiting;
 pub(crate) mod write_txn_markers;
 
 /// Operation that a principal asks to perform on a resource.
@@ -141,12 +141,6 @@ fn admit_to_group(
 /// Tells whether the node can answer a request while it is still opening.
 pub(crate) fn needs_no_state(request: &Prepared) -> bool {
     matches!(request, Prepared::Request(Request::ApiVersions(_)))
-}
-
-/// Returns the time at which a request with this timeout ends, in microseconds.
-pub(crate) fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
-    let wait_us = u64::from(timeout_ms.max(0).unsigned_abs()) * 1000;
-    now.mono_us.saturating_add(wait_us)
 }
 
 /// Serves one request, now or later.
@@ -395,38 +389,6 @@ fn why_undecided(code: ErrorCode) -> &'static str {
     }
 }
 
-/// Tells whether only the controller, which leads the metadata, decides on this request.
-pub(crate) fn is_decided_by_controller(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::AlterClientQuotas(_)
-            | Request::AlterConfigs(_)
-            | Request::IncrementalAlterConfigs(_)
-            | Request::AlterPartitionReassignments(_)
-            | Request::CreatePartitions(_)
-            | Request::CreateTopics(_)
-            | Request::DeleteTopics(_)
-            | Request::UnregisterBroker(_)
-    )
-}
-
-/// Tells whether the controller knows the best answer. Without a controller, any node answers with its own knowledge.
-pub(crate) fn is_best_known_to_controller(request: &Request) -> bool {
-    matches!(request, Request::DescribeQuorum(_))
-}
-
-/// Returns the longest time that the controller may take to decide on a request, in milliseconds.
-pub(crate) fn timeout_ms(request: &Request) -> i32 {
-    match request {
-        Request::AlterPartitionReassignments(request) => request.timeout_ms,
-        Request::CreatePartitions(request) => request.timeout_ms,
-        Request::CreateTopics(request) => request.timeout_ms,
-        Request::DeleteTopics(request) => request.timeout_ms,
-        Request::DescribeQuorum(_) => describe_quorum::TIMEOUT_MS,
-        _ => settings::TIMEOUT_MS,
-    }
-}
-
 /// Returns the answer to a request for the controller on which no controller decided. Returns `None` for any other
 /// request.
 pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
@@ -467,92 +429,8 @@ fn answer_after_commit(
             node.park(key, Parked::Commit { response, outstanding: 1 }, deadline_us);
         }
         Err(code) => {
-            fail(&mut response, code);
+            waiting::fail(&mut response, code);
             node.reply(key, response);
         }
-    }
-}
-
-/// Replaces the answer to a decision that was not committed, or is not known to be committed.
-fn fail(response: &mut Response, code: ErrorCode) {
-    match response {
-        Response::AlterClientQuotas(response) => alter_client_quotas::fail(response, code),
-        Response::AlterConfigs(response) => alter_configs::fail(response, code),
-        Response::IncrementalAlterConfigs(response) => {
-            incremental_alter_configs::fail(response, code);
-        }
-        Response::AlterPartitionReassignments(response) => {
-            alter_partition_reassignments::fail(response, code);
-        }
-        Response::CreatePartitions(response) => create_partitions::fail(response, code),
-        Response::CreateTopics(response) => create_topics::fail(response, code),
-        Response::DeleteTopics(response) => delete_topics::fail(response, code),
-        other => unreachable!("{:?} waits for no commit", other.api_key()),
-    }
-}
-
-/// Answers a request that timed out, or that waits for something that will not come.
-pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
-    let code = ErrorCode::RequestTimedOut;
-    if node.end_undecided(key) {
-        return;
-    }
-    let Some(parked) = node.parked_mut(key) else {
-        return produce::on_stalled_too_long(node, key);
-    };
-    match parked {
-        Parked::Fetch(_) => fetch::answer_parked(node, key),
-        Parked::Share(_) => share_fetch::on_timeout(node, key),
-        Parked::Metadata { .. } | Parked::FindCoordinator { .. } => {
-            node.answer_parked(key);
-        }
-        Parked::Produce { .. } => {
-            if let Some(Parked::Produce { mut response, version, .. }) = node.unpark(key) {
-                produce::time_out(&mut response);
-                produce::answer(node, key, response, version);
-            }
-        }
-        Parked::Trims { .. } => {
-            if let Some(Parked::Trims { mut response, .. }) = node.unpark(key) {
-                delete_records::time_out(&mut response);
-                node.reply(key, response);
-            }
-        }
-        Parked::Commit { .. } => {
-            if let Some(Parked::Commit { mut response, .. }) = node.unpark(key) {
-                fail(&mut response, code);
-                node.reply(key, *response);
-            }
-        }
-        Parked::Departure { .. } => {
-            node.unpark(key);
-            node.reply(key, unregister_broker::told(code));
-        }
-        Parked::Forwarded { nonce } => {
-            let nonce = *nonce;
-            node.end_forward(nonce, code);
-        }
-        Parked::Election { .. } => node.settle_elections(key, true),
-        Parked::ProducerId => {
-            node.unpark(key);
-            node.reply(key, init_producer_id::refused(code));
-        }
-        Parked::AddOffsets { .. } => {
-            if let Some(Parked::AddOffsets { context, .. }) = node.unpark(key) {
-                let code = ErrorCode::CoordinatorNotAvailable;
-                let refused = add_partitions_to_txn::offsets_refused(code, &context);
-                node.reply(key, refused);
-            }
-        }
-        // The coordinators of these requests know their deadlines.
-        Parked::Group { .. }
-        | Parked::OffsetFetch { .. }
-        | Parked::DeleteGroups { .. }
-        | Parked::Transaction { .. }
-        | Parked::Addition { .. }
-        | Parked::TxnOffsets { .. }
-        | Parked::Markers { .. }
-        | Parked::ShareStates { .. }
-        | Parked::ShareOffsets(_) => {}
     }
 }

@@ -15,17 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bytes::Bytes;
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
 use duramen_protocol::messages::create_topics::{CreatableReplicaAssignment, CreatableTopic};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::Uuid;
-use duramen_protocol::{ErrorCode, Request};
 use duramen_storage::Descriptor;
 use duramen_storage::op::{Beginning, Content, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
 
-use crate::configs::{
-    BrokerSettings, TOPIC_CONFIGS, check_topic, check_topic_as_one, find, resource_kind,
-};
+use crate::configs::{BrokerSettings, TOPIC_CONFIGS, check_topic, check_topic_as_one, find};
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, GroupId, Outgoing, PayloadRead, internal_of};
 use crate::limits::{
@@ -41,12 +39,14 @@ pub(crate) mod image;
 mod placement;
 pub(crate) mod quorum;
 pub(crate) mod records;
+mod requests;
 
 use image::{Change, Image};
 use records::{
     AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, MovePartition, PlacePartition,
     PlacedReplica, RegisterBroker, RetireDirectory, SetBrokerConfig, SetTopicConfig, records_of,
 };
+pub(crate) use requests::{DECISION_MS, decides, knows_best, timeout_ms};
 
 /// The metadata group's replica where it is the only one.
 pub(crate) const METADATA_REPLICA: ReplicaId = ReplicaId(1);
@@ -270,44 +270,6 @@ impl Controller {
     /// Returns the commit at which a topic under creation will exist.
     pub(crate) fn creating(&self, name: &str) -> Option<u64> {
         self.creating.get(name).copied()
-    }
-
-    /// Tells whether a request depends on a proposed change that is not committed yet: of a topic that it names, or of
-    /// nodes' settings. The controller can judge the request only after that change is decided.
-    pub(crate) fn is_deciding_on(&self, request: &Request) -> bool {
-        let is_open = |name: &str| {
-            let there = self.image.topic_named(name);
-            self.creating.contains_key(name)
-                || there.is_some_and(|topic| self.changing.contains(&topic.id))
-        };
-        let is_altered = |kind: i8, name: &str| match kind {
-            resource_kind::BROKER => !self.configuring.is_empty(),
-            _ => is_open(name),
-        };
-        match request {
-            Request::AlterConfigs(request) => {
-                request.resources.iter().any(|it| is_altered(it.resource_type, &it.resource_name))
-            }
-            Request::IncrementalAlterConfigs(request) => {
-                request.resources.iter().any(|it| is_altered(it.resource_type, &it.resource_name))
-            }
-            Request::AlterPartitionReassignments(request) => {
-                request.topics.iter().any(|topic| is_open(&topic.name))
-            }
-            Request::CreatePartitions(request) => {
-                request.topics.iter().any(|topic| is_open(&topic.name))
-            }
-            Request::CreateTopics(request) => {
-                request.topics.iter().any(|topic| is_open(&topic.name))
-            }
-            Request::DeleteTopics(request) => {
-                let names = request.topic_names.iter();
-                let states = request.topics.iter();
-                names.chain(states.clone().filter_map(|it| it.name.as_ref())).any(|it| is_open(it))
-                    || states.into_iter().any(|it| self.changing.contains(&it.topic_id))
-            }
-            _ => false,
-        }
     }
 
     /// Decides on a new topic. Nothing is proposed yet, but ids are taken.

@@ -29,6 +29,14 @@ pub struct Now {
     pub wall_ms: i64,
 }
 
+impl Now {
+    /// Returns the time at which a request with this timeout ends, in microseconds.
+    pub(crate) fn deadline_us(self, timeout_ms: i32) -> u64 {
+        let wait_us = u64::from(timeout_ms.max(0).unsigned_abs()) * 1000;
+        self.mono_us.saturating_add(wait_us)
+    }
+}
+
 /// One client connection, numbered by the listener and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);

@@ -8,13 +8,14 @@
 //! Invariants: acknowledged is durable; shown is durable; the same events make the same actions.
 //! Never:      async, sockets, files, locks, hash maps, clocks, chance that is not seeded, threads.
 //! Tests:      `node/tests`, and each room's own; `duramen-sim` runs all of it.
-//! Start at:   `node.rs`, then `api/produce.rs` and `partition.rs`.
+//! Start at:   `turn.rs`, then `api/produce.rs` and `partition.rs`.
 
 mod api;
 pub mod configs;
 mod controller;
 pub mod describe;
 pub mod event;
+mod fetch_sessions;
 mod group;
 pub mod groups;
 mod internal_topics;
@@ -30,6 +31,7 @@ pub mod session;
 mod shares;
 pub mod survivor;
 mod transactions;
+mod turn;
 
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};

@@ -71,6 +71,14 @@ pub struct PreparedProduce {
     pub topics: Vec<PreparedTopic>,
 }
 
+impl PreparedProduce {
+    /// Returns the size of all batches, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let partitions = self.topics.iter().flat_map(|topic| &topic.partitions);
+        partitions.filter_map(|it| it.batch.as_ref().ok()).map(|it| it.bytes.len() as u64).sum()
+    }
+}
+
 /// One topic of a [`PreparedProduce`].
 #[derive(Debug)]
 pub struct PreparedTopic {

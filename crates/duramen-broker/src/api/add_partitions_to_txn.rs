@@ -16,7 +16,7 @@ use duramen_protocol::{ErrorCode, Response};
 use super::{Operation, Resource, authorize};
 use crate::event::RequestKey;
 use crate::internal_topics::{self, GROUPS, is_internal};
-use crate::node::{Node, Parked};
+use crate::node::{Node, Parked, Place};
 use crate::session::RequestContext;
 use crate::transactions::coordinator::{Addition, Asker};
 use crate::transactions::records::Partitions;
@@ -32,13 +32,6 @@ fn told(code: ErrorCode, version: i16) -> ErrorCode {
         ErrorCode::ProducerFenced if version < FIRST_FENCED => ErrorCode::InvalidProducerEpoch,
         code => code,
     }
-}
-
-/// Place in an answer that a coordinator decides: a transaction of the request, all of it or one partition.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    at: usize,
-    partition: Option<(String, i32)>,
 }
 
 /// One transaction of a request.
@@ -277,6 +270,15 @@ pub(crate) fn handle_offsets(
         response,
         vec![(Place { at: 0, partition: None }, id, addition)],
     );
+}
+
+/// Goes on with a request that waited for `__consumer_offsets`.
+pub(crate) fn on_groups_made(node: &mut Node, key: RequestKey) {
+    // The client may be gone.
+    let Some(Parked::AddOffsets { .. }) = node.parked_mut(key) else { return };
+    if let Some(Parked::AddOffsets { request, context }) = node.unpark(key) {
+        handle_offsets(node, key, context, request);
+    }
 }
 
 /// Returns the answer to a client whose offsets cannot be part of its transaction.

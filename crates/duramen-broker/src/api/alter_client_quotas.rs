@@ -6,8 +6,8 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, EntryResult, OpData};
 use duramen_protocol::messages::{AlterClientQuotasRequest, AlterClientQuotasResponse};
 
-use super::settings::TIMEOUT_MS;
-use super::{Operation, Resource, answer_after_commit, authorize, deadline_us, why_undecided};
+use super::{Operation, Resource, answer_after_commit, authorize, why_undecided};
+use crate::controller::DECISION_MS;
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, QuotaEntity, SetClientQuota};
 use crate::event::RequestKey;
@@ -46,7 +46,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = deadline_us(node.now, TIMEOUT_MS);
+    let deadline = node.now.deadline_us(DECISION_MS);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

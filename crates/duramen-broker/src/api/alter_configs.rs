@@ -6,8 +6,9 @@ use duramen_protocol::messages::alter_configs::{
 };
 use duramen_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 
-use super::settings::{Asked, Change, SET, TIMEOUT_MS, decide};
-use super::{answer_after_commit, deadline_us, why_undecided};
+use super::settings::{Asked, Change, SET, decide};
+use super::{answer_after_commit, why_undecided};
+use crate::controller::DECISION_MS;
 use crate::controller::Error;
 use crate::event::RequestKey;
 use crate::node::Node;
@@ -29,7 +30,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = deadline_us(node.now, TIMEOUT_MS);
+    let deadline = node.now.deadline_us(DECISION_MS);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

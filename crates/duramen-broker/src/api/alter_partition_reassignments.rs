@@ -10,7 +10,7 @@ use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
 
-use super::{Operation, Resource, answer_after_commit, authorize, deadline_us, why_undecided};
+use super::{Operation, Resource, answer_after_commit, authorize, why_undecided};
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
@@ -64,7 +64,7 @@ pub(crate) fn handle(
         let name = topic.name.clone();
         response.responses.push(ReassignableTopicResponse { name, partitions });
     }
-    let deadline = deadline_us(node.now, request.timeout_ms);
+    let deadline = node.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

@@ -8,9 +8,7 @@ use duramen_protocol::messages::create_partitions::{
 };
 use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
 
-use super::{
-    Operation, Resource, answer_after_commit, authorize, deadline_us, repeated, why_undecided,
-};
+use super::{Operation, Resource, answer_after_commit, authorize, repeated, why_undecided};
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
@@ -51,7 +49,7 @@ pub(crate) fn handle(
         };
         response.results.push(result);
     }
-    let deadline = deadline_us(node.now, request.timeout_ms);
+    let deadline = node.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

@@ -7,9 +7,7 @@ use duramen_protocol::messages::create_topics::{
 use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{
-    Operation, Resource, answer_after_commit, authorize, deadline_us, repeated, why_undecided,
-};
+use super::{Operation, Resource, answer_after_commit, authorize, repeated, why_undecided};
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};
 use crate::event::RequestKey;
@@ -48,7 +46,7 @@ pub(crate) fn handle(
         };
         response.topics.push(result);
     }
-    let deadline = deadline_us(node.now, request.timeout_ms);
+    let deadline = node.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

@@ -8,7 +8,7 @@ use duramen_protocol::messages::delete_records::{
 };
 use duramen_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 
-use super::{Operation, Resource, authorize, deadline_us};
+use super::{Operation, Resource, authorize};
 use crate::event::RequestKey;
 use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
@@ -48,7 +48,7 @@ pub(crate) fn handle(
     if outstanding == 0 {
         node.reply(key, response);
     } else {
-        let deadline = deadline_us(node.now, request.timeout_ms);
+        let deadline = node.now.deadline_us(request.timeout_ms);
         node.park(key, Parked::Trims { response, outstanding }, deadline);
     }
 }
@@ -104,5 +104,25 @@ pub(crate) fn time_out(response: &mut DeleteRecordsResponse) {
     let parts = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
     for part in parts.filter(|part| part.error_code == 0 && part.low_watermark < 0) {
         part.error_code = ErrorCode::RequestTimedOut.code();
+    }
+}
+
+/// Records the outcome of one trim, and answers after the last one.
+pub(crate) fn on_finished(
+    node: &mut Node,
+    key: RequestKey,
+    (topic, partition): (usize, usize),
+    error: ErrorCode,
+    log_start: i64,
+) {
+    let Some(Parked::Trims { response, outstanding }) = node.parked_mut(key) else { return };
+    let part = &mut response.topics[topic].partitions[partition];
+    part.error_code = error.code();
+    part.low_watermark = if error.is_none() { log_start } else { -1 };
+    *outstanding -= 1;
+    if *outstanding == 0
+        && let Some(Parked::Trims { response, .. }) = node.unpark(key)
+    {
+        node.reply(key, response);
     }
 }

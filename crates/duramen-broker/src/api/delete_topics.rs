@@ -7,7 +7,7 @@ use duramen_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopi
 use duramen_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
+use super::{Operation, Resource, answer_after_commit, authorize};
 use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
 use crate::node::Node;
@@ -35,7 +35,7 @@ pub(crate) fn handle(
         }
         response.responses.push(result);
     }
-    let deadline = deadline_us(node.now, request.timeout_ms);
+    let deadline = node.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

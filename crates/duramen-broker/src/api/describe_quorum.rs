@@ -18,9 +18,6 @@ use crate::session::RequestContext;
 /// Older versions cannot express where a voter keeps its log, and at which addresses it is.
 const FIRST_VERSION_WITH_DIRECTORIES: i16 = 2;
 
-/// Longest time that the leader of the metadata may take to answer another node, in milliseconds.
-pub(crate) const TIMEOUT_MS: i32 = 5_000;
-
 pub(crate) fn answer(
     node: &Node,
     context: &RequestContext,

@@ -7,12 +7,12 @@ use duramen_protocol::messages::elect_leaders::{
 };
 use duramen_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse};
 
-use super::{Operation, Resource, authorize, deadline_us};
+use super::{Operation, Resource, authorize};
 use crate::controller::Error;
 use crate::controller::image::Topic;
 use crate::event::RequestKey;
 use crate::limits::ELECTION_WAITS_US;
-use crate::node::{Election, ElectionWanted, Node};
+use crate::node::{Election, ElectionWanted, Node, Parked};
 use crate::session::RequestContext;
 
 const PREFERRED: i8 = 0;
@@ -31,7 +31,9 @@ pub(crate) fn handle(
     if wanted.is_empty() {
         return node.reply(key, response);
     }
-    let deadline_us = deadline_us(node.now, request.timeout_ms)
+    let deadline_us = node
+        .now
+        .deadline_us(request.timeout_ms)
         .min(node.now.mono_us.saturating_add(ELECTION_WAITS_US));
     node.elect(key, response, wanted, deadline_us);
 }
@@ -136,10 +138,18 @@ fn result(partition_id: i32, error: Option<Error>) -> PartitionResult {
     PartitionResult { partition_id, error_code, error_message: error.map(|error| error.message) }
 }
 
-/// Records the result of an election that the request waited for.
-pub(crate) fn settle(response: &mut ElectLeadersResponse, wanted: &ElectionWanted, is_led: bool) {
-    let row = &mut response.replica_election_results[wanted.slot.0].partition_result[wanted.slot.1];
-    *row = result(wanted.partition, (!is_led).then(not_available));
+/// Records results of elections, and answers when none is left.
+pub(crate) fn on_elected(node: &mut Node, key: RequestKey, outcomes: &[(ElectionWanted, bool)]) {
+    let Some(Parked::Election { response, wanted }) = node.parked_mut(key) else { return };
+    for (one, is_led) in outcomes {
+        let row = &mut response.replica_election_results[one.slot.0].partition_result[one.slot.1];
+        *row = result(one.partition, (!is_led).then(not_available));
+    }
+    if wanted.is_empty()
+        && let Some(Parked::Election { response, .. }) = node.unpark(key)
+    {
+        node.reply(key, *response);
+    }
 }
 
 /// Returns the error that forbids the whole request, if there is one.

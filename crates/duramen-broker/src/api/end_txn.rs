@@ -1,9 +1,10 @@
 //! `EndTxn`: commit a transaction, or abort it. Answered once that is decided and durable.
 
-use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{EndTxnRequest, EndTxnResponse};
+use duramen_protocol::{ErrorCode, Response};
 
 use super::add_partitions_to_txn::admit;
+use super::init_producer_id;
 use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -42,4 +43,31 @@ pub(crate) fn handle(
     let now = node.now;
     let ended = node.coordinate_transaction(id, |it| it.end(id, key, end, now));
     debug_assert!(ended.is_ok(), "it was admitted");
+}
+
+/// Sends the answer of a transaction's coordinator, to `EndTxn` or `InitProducerId`.
+pub(crate) fn on_answered(
+    node: &mut Node,
+    key: RequestKey,
+    mut response: Box<Response>,
+    is_certain: bool,
+) {
+    // The client may be gone.
+    let Some(&mut Parked::Transaction { version }) = node.parked_mut(key) else { return };
+    node.unpark(key);
+    let moved = ErrorCode::NotCoordinator;
+    match &mut *response {
+        Response::EndTxn(answer) if !is_certain => {
+            *answer = EndTxnResponse { error_code: moved.code(), ..EndTxnResponse::default() };
+        }
+        Response::EndTxn(answer) => answer.error_code = told(answer.error_code, version),
+        Response::InitProducerId(answer) if !is_certain => {
+            *answer = init_producer_id::refused(moved);
+        }
+        Response::InitProducerId(answer) => {
+            answer.error_code = init_producer_id::told(answer.error_code, version);
+        }
+        _ => {}
+    }
+    node.reply_boxed(key, response);
 }

@@ -8,13 +8,13 @@ use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_storage::op::ReplicaId;
 
-use super::fetch_sessions::{Asked, Target, Wanted};
-use super::{Operation, Resource, authorize, deadline_us, leaders};
+use super::{Operation, Resource, authorize, leaders};
 use crate::controller::image::Topic;
 use crate::event::{FetchPart, FetchPlan, Reply, RequestKey};
-use crate::node::{Node, Parked};
+use crate::fetch_sessions::{Asked, Target, Wanted};
+use crate::node::{Fetch, Node, Parked, ParkedFetch};
 use crate::partition::{Aborted, Growth, Partition, Place};
-use crate::quotas::{Quota, QuotaKey};
+use crate::quotas::QuotaKey;
 use crate::session::RequestContext;
 use duramen_storage::sabotage::{self, Bug};
 
@@ -24,31 +24,6 @@ const FIRST_FROM_ANY_REPLICA: i16 = 11;
 /// The first version that names topics by id.
 const FIRST_BY_ID: i16 = 13;
 const DENIED: ErrorCode = ErrorCode::TopicAuthorizationFailed;
-
-/// A fetch that waits for more records.
-#[derive(Debug)]
-pub(crate) struct ParkedFetch {
-    fetch: Fetch,
-    /// Targets that were there, with the replicas that wake it, if it is of no session.
-    waits_on: Vec<(usize, ReplicaId)>,
-    available: u64,
-}
-
-/// A fetch, complete.
-#[derive(Debug)]
-struct Fetch {
-    principal: std::sync::Arc<str>,
-    version: i16,
-    session_id: i32,
-    is_incremental: bool,
-    targets: Vec<Asked>,
-    bytes_min: u64,
-    bytes_max: u32,
-    is_read_committed: bool,
-    /// Where the client is; may be empty.
-    rack: String,
-    quota: Option<Quota>,
-}
 
 /// Result of looking at one partition of a fetch.
 struct Found {
@@ -141,19 +116,7 @@ pub(crate) fn handle(
         }
     }
     let parked = Parked::Fetch(ParkedFetch { fetch, waits_on, available });
-    node.park(key, parked, deadline_us(node.now, request.max_wait_ms));
-}
-
-impl ParkedFetch {
-    /// Withdraws the fetch from everything that could wake it.
-    pub(crate) fn forget(&self, key: RequestKey, node: &mut Node) {
-        node.sessions.unpark(self.fetch.session_id, key);
-        for (_, replica) in &self.waits_on {
-            if let Some(partition) = node.partitions.get_mut(replica) {
-                partition.fetches.remove(&key);
-            }
-        }
-    }
+    node.park(key, parked, node.now.deadline_us(request.max_wait_ms));
 }
 
 /// Looks again at a parked fetch, because the high watermark of one of its partitions has risen.

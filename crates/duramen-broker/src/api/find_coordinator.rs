@@ -5,7 +5,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::find_coordinator::Coordinator;
 use duramen_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
 
-use super::{Operation, Resource, authorize, deadline_us};
+use super::{Operation, Resource, authorize};
 use crate::event::RequestKey;
 use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
 use crate::node::{Node, Parked};
@@ -38,47 +38,13 @@ pub(crate) fn handle(
         node.want_topic(topic);
     }
     let made = missing.filter(|_| leads);
-    if let Some(index) = made.and_then(|topic| make(node, topic)) {
+    if let Some(index) = made.and_then(|topic| node.make_topic_here(topic)) {
         node.controller.wait(index, key);
         let parked = Parked::FindCoordinator { request, context, outstanding: 1 };
-        node.park(key, parked, deadline_us(node.now, CREATION_MS_MAX));
+        node.park(key, parked, node.now.deadline_us(CREATION_MS_MAX));
     } else {
         let response = answer(node, &context, &request);
         node.reply(key, response);
-    }
-}
-
-/// Makes the topic, or has it made.
-pub(crate) fn make_or_want(node: &mut Node, name: &str) {
-    if node.metadata_leader() == Some(node.options.facts.broker_id) {
-        make(node, name);
-    } else {
-        node.want_topic(name);
-    }
-}
-
-/// Proposes the topic, unless it is proposed already. Returns the index to wait for.
-fn make(node: &mut Node, name: &str) -> Option<u64> {
-    if let Some(index) = node.controller.creating(name) {
-        return Some(index);
-    }
-    let topic = node.topic_to_make(name)?;
-    let made = node.controller.create_topic(&topic, &node.options.settings);
-    let proposed = match made {
-        Ok(creation) => {
-            node.controller.propose(node.now, &creation.records).map_err(|code| code.to_string())
-        }
-        Err(error) => Err(error.message),
-    };
-    match proposed {
-        Ok(index) => {
-            node.mark_controller_dirty();
-            Some(index)
-        }
-        Err(problem) => {
-            tracing::warn!(problem, "no coordinators can be served: {name} cannot be made");
-            None
-        }
     }
 }
 

@@ -7,8 +7,9 @@ use duramen_protocol::messages::incremental_alter_configs::{
 use duramen_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 use duramen_storage::sabotage::{self, Bug};
 
-use super::settings::{Asked, Change, TIMEOUT_MS, decide};
-use super::{answer_after_commit, deadline_us, why_undecided};
+use super::settings::{Asked, Change, decide};
+use super::{answer_after_commit, why_undecided};
+use crate::controller::DECISION_MS;
 use crate::controller::Error;
 use crate::event::RequestKey;
 use crate::node::Node;
@@ -34,7 +35,7 @@ pub(crate) fn handle(
         node.mark_controller_dirty();
         return node.reply(key, response);
     }
-    let deadline = deadline_us(node.now, TIMEOUT_MS);
+    let deadline = node.now.deadline_us(DECISION_MS);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

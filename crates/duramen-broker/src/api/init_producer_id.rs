@@ -5,7 +5,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
 use super::add_partitions_to_txn::admit;
-use super::{Operation, Resource, authorize, deadline_us};
+use super::{Operation, Resource, authorize};
 use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -38,7 +38,7 @@ pub(crate) fn handle(
     }
     match node.next_producer_id() {
         Ok(Some(id)) => node.reply(key, granted(id)),
-        Ok(None) => node.park(key, Parked::ProducerId, deadline_us(node.now, ALLOCATION_MS_MAX)),
+        Ok(None) => node.park(key, Parked::ProducerId, node.now.deadline_us(ALLOCATION_MS_MAX)),
         Err(_) => node.reply(key, refused(ErrorCode::CoordinatorNotAvailable)),
     }
 }

@@ -1,11 +1,12 @@
 //! `JoinGroup`: become a member, or begin the next generation.
 
+use duramen_protocol::Response;
 use duramen_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 
 use super::{Operation, admit_to_group};
 use crate::event::RequestKey;
 use crate::groups::Caller;
-use crate::node::Node;
+use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
 /// The first version in which there may be no protocol.
@@ -41,8 +42,19 @@ pub(crate) fn handle(
 }
 
 /// Removes the protocol's name from a refusal in the versions that allow that.
-pub(crate) fn settle(answer: &mut JoinGroupResponse, version: i16) {
+fn settle(answer: &mut JoinGroupResponse, version: i16) {
     if answer.error_code != 0 && version >= FIRST_WITHOUT_PROTOCOL {
         answer.protocol_name = None;
     }
+}
+
+/// Sends the answer of a group's coordinator, to any request about the group.
+pub(crate) fn on_answered(node: &mut Node, key: RequestKey, mut response: Box<Response>) {
+    // The client may be gone.
+    let Some(&mut Parked::Group { version }) = node.parked_mut(key) else { return };
+    node.unpark(key);
+    if let Response::JoinGroup(answer) = &mut *response {
+        settle(answer, version);
+    }
+    node.reply_boxed(key, response);
 }

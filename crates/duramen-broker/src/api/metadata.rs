@@ -9,7 +9,7 @@ use duramen_protocol::messages::metadata::{
 use duramen_protocol::messages::{MetadataRequest, MetadataResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{CLUSTER_OPERATIONS, Operation, Resource, TOPIC_OPERATIONS, authorize, deadline_us};
+use super::{CLUSTER_OPERATIONS, Operation, Resource, TOPIC_OPERATIONS, authorize};
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::controller::records::PlacedReplica;
@@ -37,7 +37,7 @@ pub(crate) fn handle(
     if let Some(index) = create_missing(node, &context, &request) {
         node.controller.wait(index, key);
         let parked = Parked::Metadata { request, context, outstanding: 1 };
-        node.park(key, parked, deadline_us(node.now, CREATION_MS_MAX));
+        node.park(key, parked, node.now.deadline_us(CREATION_MS_MAX));
     } else {
         let response = answer(node, &context, &request);
         node.reply(key, response);

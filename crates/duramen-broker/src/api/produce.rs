@@ -9,7 +9,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::{Operation, Resource, authorize, deadline_us, leaders};
+use super::{Operation, Resource, authorize, leaders};
 use crate::event::{Action, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
@@ -26,12 +26,6 @@ const FIRST_ABORTABLE: i16 = 11;
 /// Longest time that a produce request without a timeout waits, in milliseconds.
 const UNTIMED_MS: i32 = 1_000;
 
-/// Returns the size of all batches in a request, in bytes.
-pub(crate) fn bytes_of(request: &PreparedProduce) -> u64 {
-    let partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
-    partitions.filter_map(|it| it.batch.as_ref().ok()).map(|it| it.bytes.len() as u64).sum()
-}
-
 pub(crate) fn handle(
     node: &mut Node,
     key: RequestKey,
@@ -40,8 +34,8 @@ pub(crate) fn handle(
 ) {
     // A producer that gives no time means: no more than it takes. The disk takes some.
     let timeout_ms = if request.timeout_ms > 0 { request.timeout_ms } else { UNTIMED_MS };
-    let deadline = deadline_us(node.now, timeout_ms);
-    if node.has_stalled() || !node.has_room(bytes_of(&request)) {
+    let deadline = node.now.deadline_us(timeout_ms);
+    if node.has_stalled() || !node.has_room(request.bytes()) {
         node.stall(key, context, request, deadline);
     } else {
         append(node, key, &context, request, deadline);
@@ -118,7 +112,7 @@ pub(crate) fn append(
     };
     let transactional_id = id.unwrap_or("").to_owned();
     let quota = node.quota(QuotaKey::ProducerByteRate, context);
-    let rest_ms = quota.map_or(0, |quota| node.use_up(&quota, bytes_of(&request)));
+    let rest_ms = quota.map_or(0, |quota| node.use_up(&quota, request.bytes()));
     let mut response = ProduceResponse { throttle_time_ms: rest_ms, ..ProduceResponse::default() };
     let mut outstanding = 0;
     let mut error = None;
@@ -247,6 +241,37 @@ fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome 
     }
 }
 
+/// Records the outcome of a batch, and answers after the last one.
+pub(crate) fn on_finished(
+    node: &mut Node,
+    key: RequestKey,
+    (topic, partition): (usize, usize),
+    error: ErrorCode,
+    (base_offset, log_start): (i64, i64),
+) {
+    let Some(Parked::Produce { response, outstanding, .. }) = node.parked_mut(key) else { return };
+    let part = &mut response.responses[topic].partition_responses[partition];
+    part.error_code = error.code();
+    part.base_offset = base_offset;
+    part.log_start_offset = log_start;
+    if !error.is_none() {
+        part.log_append_time_ms = -1;
+    }
+    *outstanding -= 1;
+    if *outstanding == 0
+        && let Some(Parked::Produce { response, version, .. }) = node.unpark(key)
+    {
+        answer(node, key, response, version);
+    }
+}
+
+/// Records the refusal of a batch that waited for its transaction.
+pub(crate) fn refuse_part(node: &mut Node, slot: Slot, code: ErrorCode) {
+    let Slot::Request { key, .. } = slot else { return };
+    let Some(&mut Parked::Produce { version, .. }) = node.parked_mut(key) else { return };
+    settle_part(node, slot, Appended::Refused(judged(code, version), None), -1);
+}
+
 /// Records the result of a batch that waited for its transaction.
 pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_start: i64) {
     let Slot::Request { key, topic, partition } = slot else { return };
@@ -270,7 +295,7 @@ pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_s
 }
 
 /// Returns the error code for a producer whose batch may not be part of its transaction.
-pub(crate) fn judged(code: ErrorCode, version: i16) -> ErrorCode {
+fn judged(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::TransactionAbortable if version < FIRST_ABORTABLE => ErrorCode::InvalidTxnState,
         ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,

@@ -18,10 +18,6 @@ use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::session::RequestContext;
 
-/// Longest time that these requests may take, in milliseconds. The requests have no timeout of their own; this is
-/// Kafka's `request.timeout.ms`.
-pub(crate) const TIMEOUT_MS: i32 = 30_000;
-
 pub(super) const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;

@@ -9,7 +9,7 @@ use duramen_protocol::messages::share_fetch::{
 };
 use duramen_protocol::messages::{ShareFetchRequest, ShareFetchResponse};
 
-use super::{Operation, Resource, authorize, deadline_us, leaders};
+use super::{Operation, Resource, authorize, leaders};
 use crate::event::{Reply, RequestKey, SharePart, SharePlan};
 use crate::node::{Node, Parked, ShareRequest, Told, Wanted};
 use crate::quotas::QuotaKey;
@@ -113,7 +113,7 @@ fn begin(
         node.end_share_session(&member);
     }
     let wait_ms = if is_fetching { request.max_wait_ms } else { 0 };
-    node.wait_for_shares(key, waiting, deadline_us(node.now, wait_ms));
+    node.wait_for_shares(key, waiting, node.now.deadline_us(wait_ms));
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use crate::event::RequestKey;
 use crate::groups::Refusal;
 use crate::groups::coordinator::{Wish, refused_wish};
 use crate::internal_topics::SHARES;
-use crate::node::{Node, Parked};
+use crate::node::{Describing, Node, Parked};
 use crate::session::RequestContext;
 use crate::shares::ShareKey;
 use crate::shares::coordinator::Answer;
@@ -34,16 +34,6 @@ const NO_SUCH_TOPIC: &str = "This server does not host this topic-partition.";
 const NO_TOPIC_ACCESS: &str = "Topic authorization failed.";
 /// First version with the lag: the count of records that are left.
 const FIRST_WITH_LAG: i16 = 1;
-
-/// Description that waits for the stored states of partitions, and then for their end offsets.
-#[derive(Debug)]
-pub(crate) struct Describing {
-    response: DescribeShareGroupOffsetsResponse,
-    /// Place in the response of each partition that the client asks about.
-    places: Vec<(usize, usize, usize, ShareKey)>,
-    outstanding: usize,
-    with_lag: bool,
-}
 
 /// Handles `DescribeShareGroupOffsets`.
 pub(crate) fn describe(

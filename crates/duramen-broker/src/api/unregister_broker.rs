@@ -5,8 +5,8 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
-use super::settings::TIMEOUT_MS;
-use super::{Operation, Resource, authorize, deadline_us, why_undecided};
+use super::{Operation, Resource, authorize, why_undecided};
+use crate::controller::DECISION_MS;
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, RetireDirectory};
 use crate::event::RequestKey;
@@ -37,7 +37,7 @@ pub(crate) fn handle(
     match proposed {
         Ok(()) => {
             let broker_id = request.broker_id;
-            node.park(key, Parked::Departure { broker_id }, deadline_us(node.now, TIMEOUT_MS));
+            node.park(key, Parked::Departure { broker_id }, node.now.deadline_us(DECISION_MS));
         }
         Err(error) => node.reply(key, refused(error.code, error.message)),
     }

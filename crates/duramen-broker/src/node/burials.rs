@@ -92,7 +92,7 @@ impl Node {
         }
     }
 
-    pub(super) fn on_burials_timer(&mut self) {
+    pub(crate) fn on_burials_timer(&mut self) {
         self.burials.is_timed = false;
         let late = self.now.mono_us.saturating_sub(BURIAL_AGAIN_US);
         let is_late = |it: &Burial| matches!(it.step, Step::Sent { at_us, .. } if at_us <= late);
@@ -189,7 +189,7 @@ impl Node {
         self.note_burial_waits(&key, number);
     }
 
-    pub(super) fn on_dead_letters(&mut self, made: DeadLettersMade) {
+    pub(crate) fn on_dead_letters(&mut self, made: DeadLettersMade) {
         let DeadLettersMade { ticket: nonce, made } = made;
         match made {
             Err(problem) => self.bury_later(nonce, &problem),

@@ -20,18 +20,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::ListGroupsRequest;
 use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{EncodeError, Uuid};
-use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::share_calls::Caller;
 use super::sweep::interval_us;
-use super::{Node, Parked, Timer};
-use crate::api;
+use super::{Node, Parked, Signal, Timer};
 use crate::configs::{BrokerSettings, bounds_of_group};
 use crate::controller::image::{Image, Topic};
 use crate::event::{Action, LogRead, MadeBy, Now, ReadLog, RequestKey};
@@ -222,7 +221,7 @@ impl Node {
     }
 
     /// Begins or ends a coordinator, because its replica leads now, or does so no longer.
-    pub(super) fn on_serves(&mut self, replica: ReplicaId, serves: bool) {
+    pub(crate) fn on_serves(&mut self, replica: ReplicaId, serves: bool) {
         if !serves {
             self.forget_calls(replica);
             self.forget_share_calls(replica);
@@ -312,7 +311,7 @@ impl Node {
         self.keep_small(replica);
     }
 
-    pub(super) fn on_log_read(&mut self, read: LogRead) {
+    pub(crate) fn on_log_read(&mut self, read: LogRead) {
         let LogRead { replica, from, batches, .. } = read;
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         // A slice that was read for an earlier term of this leader is not for this one.
@@ -540,7 +539,7 @@ impl Node {
         self.keep_small(replica);
     }
 
-    pub(super) fn on_coordinator_timer(&mut self, replica: ReplicaId) {
+    pub(crate) fn on_coordinator_timer(&mut self, replica: ReplicaId) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         shard.timer_us = None;
         if matches!(shard.stage, Stage::Failed { .. }) {
@@ -589,22 +588,15 @@ impl Node {
     fn carry_out(&mut self, replica: ReplicaId, outputs: Vec<Output>) {
         for output in outputs {
             match output {
-                Output::Reply(key, mut response) => {
-                    // The client may be gone.
-                    if let Some(&mut Parked::Group { version }) = self.parked_mut(key) {
-                        self.unpark(key);
-                        if let Response::JoinGroup(answer) = &mut *response {
-                            api::join_group::settle(answer, version);
-                        }
-                        self.reply_boxed(key, response);
-                    }
+                Output::Reply(key, response) => {
+                    self.signals.push_back(Signal::GroupAnswered { key, response });
                 }
                 Output::Fetched { key, part, group } => {
-                    api::offset_fetch::on_fetched(self, key, part, *group);
+                    self.signals.push_back(Signal::OffsetsFetched { key, part, group });
                 }
                 Output::Deleted { key, part, result } => {
                     let code = result.error_code;
-                    api::delete_groups::on_deleted(self, key, part, code);
+                    self.signals.push_back(Signal::GroupDeleted { key, part, code });
                 }
                 Output::AskShares(key, ask) => {
                     self.call_shares(Caller::Group(replica), key, ask);
@@ -765,7 +757,7 @@ impl Node {
 
     /// Forgets unused committed offsets and transactional ids, some at a time. Looks for topics that were deleted while
     /// no coordinator kept their state. Each slice checks the clock.
-    pub(super) fn sweep_offsets(&mut self) {
+    pub(crate) fn sweep_offsets(&mut self) {
         let interval_us = interval_us(self.options.settings.offsets_retention_check_interval_ms);
         let pause_us = if self.sweep_some_offsets() { SWEEP_PAUSE_US } else { interval_us };
         self.timers.insert((self.now.mono_us.saturating_add(pause_us), Timer::Offsets));

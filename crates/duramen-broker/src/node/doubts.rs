@@ -7,9 +7,9 @@ use duramen_protocol::{Request, messages::ListOffsetsRequest};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::Node;
 use super::coordinators::Kind;
-use crate::api;
+use super::{Node, Signal};
+use crate::controller;
 use crate::event::{ConnectionId, RequestKey};
 use crate::group::Doubt;
 use crate::session::RequestContext;
@@ -37,7 +37,7 @@ impl Doubts {
 impl Node {
     /// Takes a request whose answer needs a leadership check; hands any other back. The request waits until the check
     /// is done: a leader that cannot reach its followers ceases to lead.
-    pub(super) fn doubt(
+    pub(crate) fn doubt(
         &mut self,
         key: RequestKey,
         context: RequestContext,
@@ -142,16 +142,14 @@ impl Node {
                 replica.into_iter().filter(is_refused).collect()
             }
             // The controller may refuse the request at once, because of its metadata. So it must lead for certain.
-            decided if api::is_decided_by_controller(decided) => {
-                BTreeSet::from([self.controller.group.id()])
-            }
+            decided if controller::decides(decided) => BTreeSet::from([self.controller.group.id()]),
             _ => BTreeSet::new(),
         }
     }
 
     /// Serves the requests that waited for a replica's leadership check, once the check is done or the replica leads no
     /// more. Then the request's own handler answers, or another node does.
-    pub(super) fn settle_doubts(&mut self, replica: ReplicaId) {
+    pub(crate) fn settle_doubts(&mut self, replica: ReplicaId) {
         self.settle_doubted_answers(replica);
         self.settle_doubted_shares(replica);
         let Some(mut waiting) = self.doubts.by_replica.remove(&replica) else { return };
@@ -168,7 +166,8 @@ impl Node {
                 continue;
             }
             let doubtful = self.doubts.requests.remove(&key).expect("it was just looked at");
-            self.judge_undoubted(key, doubtful.context, doubtful.request);
+            let Doubtful { context, request, .. } = doubtful;
+            self.signals.push_back(Signal::Certain { key, context, request: Box::new(request) });
         }
     }
 

@@ -140,7 +140,7 @@ impl Node {
     }
 
     /// Goes on with the open feeds.
-    pub(super) fn tick_feeds(&mut self) {
+    pub(crate) fn tick_feeds(&mut self) {
         let ticks = self.peers.ticks();
         let all: Vec<ReplicaId> = self.feeds.open.keys().copied().collect();
         for replica in all {

@@ -22,8 +22,8 @@ use duramen_protocol::{
     encode_response,
 };
 
-use super::{Node, Parked};
-use crate::api::{self, deadline_us};
+use super::{Node, Parked, Signal};
+use crate::controller;
 use crate::event::{ConnectionId, RequestKey};
 use crate::limits::{
     FORWARD_AGAIN_TICKS, FORWARD_TICKS_MAX, FORWARDED_KEPT_TICKS, FORWARDED_MAX,
@@ -95,7 +95,7 @@ impl Forwards {
 
 impl Node {
     /// Sends a request to the node that leads the metadata, which is not this one.
-    pub(super) fn forward(&mut self, key: RequestKey, context: &RequestContext, request: &Request) {
+    pub(crate) fn forward(&mut self, key: RequestKey, context: &RequestContext, request: &Request) {
         let header = RequestHeader {
             api_key: request.api_key().code(),
             api_version: context.version,
@@ -109,7 +109,8 @@ impl Node {
         let is_too_much = self.forwards.open.len() >= FORWARDS_MAX
             || self.forwards.open_bytes + bytes.len() > FORWARDS_BYTES_MAX;
         if is_too_much || bytes.is_empty() || node_of(key.0).is_some() {
-            return self.refuse_forward(key, request, ErrorCode::NotController);
+            let code = ErrorCode::NotController;
+            return self.refuse_forward(key, request.clone(), code);
         }
         let nonce = self.chance.next();
         let forward = Forward {
@@ -123,16 +124,14 @@ impl Node {
         self.forwards.open_bytes += forward.request.len();
         let since = self.peers.ticks();
         self.forwards.open.insert(nonce, Open { key, forward, to: None, since, sent: 0 });
-        let deadline_us = deadline_us(self.now, api::timeout_ms(request));
+        let deadline_us = self.now.deadline_us(controller::timeout_ms(request));
         self.park(key, Parked::Forwarded { nonce }, deadline_us);
         self.send_forward(nonce);
     }
 
-    fn refuse_forward(&mut self, key: RequestKey, request: &Request, code: ErrorCode) {
-        match api::undecided_answer(request, code) {
-            Some(response) => self.reply(key, response),
-            None => unreachable!("{:?} is decided by any node", request.api_key()),
-        }
+    fn refuse_forward(&mut self, key: RequestKey, request: Request, code: ErrorCode) {
+        let request = Box::new(request);
+        self.signals.push_back(Signal::Undecided { key, request, code });
     }
 
     /// Puts a request into the next frame to the leader of the metadata. Does nothing if no leader is known, or if the
@@ -154,7 +153,7 @@ impl Node {
     }
 
     /// Sends unanswered requests again, at a tick of peers.
-    pub(super) fn tick_forwards(&mut self) {
+    pub(crate) fn tick_forwards(&mut self) {
         let ticks = self.peers.ticks();
         let leader = self.metadata_leader();
         let own = self.options.facts.broker_id;
@@ -200,14 +199,15 @@ impl Node {
     fn decide_here(&mut self, nonce: u64) {
         let Some((key, request, context)) = self.take_forward(nonce) else { return };
         self.unpark(key);
-        self.judge(key, context, Prepared::Request(request));
+        let request = Box::new(Prepared::Request(request));
+        self.signals.push_back(Signal::Judge { key, context, request });
     }
 
     /// Gives up a request whose outcome is unknown.
     pub(crate) fn end_forward(&mut self, nonce: u64, code: ErrorCode) {
         let Some((key, request, _)) = self.take_forward(nonce) else { return };
         self.unpark(key);
-        self.refuse_forward(key, &request, code);
+        self.refuse_forward(key, request, code);
     }
 }
 
@@ -259,7 +259,7 @@ impl Node {
         }
         let is_leader = self.controller.group.is_serving();
         let read = read(forward).filter(|(_, request)| {
-            is_leader && api::undecided_answer(request, ErrorCode::None).is_some()
+            is_leader && (controller::decides(request) || controller::knows_best(request))
         });
         let Some((context, request)) = read else {
             // Another copy of the request may come when this node leads, and is not to be executed then.
@@ -271,7 +271,8 @@ impl Node {
         let key = (connection_of(from), self.forwards.sequence);
         self.forwards.served.insert(id, Served::Open { version: context.version });
         self.forwards.asked.insert(key, id);
-        self.judge(key, context, Prepared::Request(request));
+        let request = Box::new(Prepared::Request(request));
+        self.signals.push_back(Signal::Judge { key, context, request });
     }
 
     /// Takes the answer to a request that another node has forwarded; hands any other back.
@@ -320,7 +321,7 @@ impl Node {
         let bytes = answer.response.clone();
         match decode_response(bytes, request.api_key(), context.version) {
             Ok((_, response)) => self.reply(key, response),
-            Err(_) => self.refuse_forward(key, &request, ErrorCode::UnknownServerError),
+            Err(_) => self.refuse_forward(key, request, ErrorCode::UnknownServerError),
         }
     }
 }

@@ -18,8 +18,7 @@ use std::collections::VecDeque;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 
-use super::{Node, Parked};
-use crate::api;
+use super::{Node, Parked, Signal};
 use crate::controller::image::Topic;
 use crate::controller::quorum::{Quorum, peer_of};
 use crate::controller::records::{
@@ -37,7 +36,7 @@ const NODES: &str = "NODES";
 impl Node {
     /// Registers this node. The registration counts once the metadata group has committed it; then the node knows which
     /// replicas it should have.
-    pub(super) fn register(&mut self) {
+    pub(crate) fn register(&mut self) {
         if self.is_registered {
             return;
         }
@@ -109,7 +108,7 @@ impl Node {
     }
 
     /// Says where the other nodes are, as far as they have said so, and which directories they are.
-    pub(super) fn tell_nodes(&mut self) {
+    pub(crate) fn tell_nodes(&mut self) {
         self.tell_members();
         let address = |(&broker_id, broker): (&i32, &RegisterBroker)| {
             let endpoint = broker.endpoints.iter().find(|it| it.listener == NODES)?;
@@ -151,7 +150,7 @@ impl Node {
     }
 
     /// Answers requests that wait for a node's removal, once the node is gone or another node knows.
-    pub(super) fn note_departures(&mut self, is_other_term: bool) {
+    pub(crate) fn note_departures(&mut self, is_other_term: bool) {
         let brokers = &self.controller.image.brokers;
         let departing = self.parked.iter().filter_map(|(key, waiting)| match waiting.parked {
             Parked::Departure { broker_id } => Some((*key, !brokers.contains_key(&broker_id))),
@@ -160,9 +159,8 @@ impl Node {
         let departing: Vec<_> =
             departing.filter(|(_, is_gone)| *is_gone || is_other_term).collect();
         for (key, is_gone) in departing {
-            self.unpark(key);
             let code = if is_gone { ErrorCode::None } else { ErrorCode::NotController };
-            self.reply(key, api::unregister_broker::told(code));
+            self.signals.push_back(Signal::Departed { key, code });
         }
     }
 

@@ -214,7 +214,7 @@ impl Hole {
 /// Damage here.
 impl Node {
     /// Takes in that a segment of a replica here is damaged.
-    pub(super) fn on_damaged(&mut self, damage: &Damage) {
+    pub(crate) fn on_damaged(&mut self, damage: &Damage) {
         let key = (damage.replica, damage.segment);
         let Some((group, committed, _)) = self.log_here(damage.replica) else { return };
         let known = self.mends.open.get(&key);
@@ -291,7 +291,7 @@ impl Node {
     }
 
     /// Goes on with the segment whose turn it is.
-    pub(super) fn tick_mends(&mut self) {
+    pub(crate) fn tick_mends(&mut self) {
         if self.mends.open.is_empty() {
             return;
         }

@@ -19,8 +19,7 @@ use duramen_protocol::messages::ElectLeadersResponse;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
-use super::{Node, Parked};
-use crate::api;
+use super::{Node, Parked, Signal};
 use crate::controller::METADATA_GROUP;
 use crate::event::{Action, ConnectionId, RequestKey};
 use crate::group::{Group, GroupId};
@@ -99,7 +98,7 @@ impl Moves {
 
 impl Node {
     /// Goes on with the handovers, at a tick of peers.
-    pub(super) fn tick_moves(&mut self) {
+    pub(crate) fn tick_moves(&mut self) {
         let under_way = std::mem::take(&mut self.moves.under_way);
         let is_moving = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_moving);
         self.moves.under_way = under_way.into_iter().filter(is_moving).collect();
@@ -299,7 +298,7 @@ impl Node {
 
     /// Hands over whatever this node leads, because the node is about to end. [`Action::Drained`] reports when that is
     /// done, or when no other replica can take the rest.
-    pub(super) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         if std::mem::replace(&mut self.moves.is_draining, true) {
             return;
         }
@@ -410,31 +409,30 @@ impl Node {
         }
     }
 
-    /// Answers a request when its elections were held, or its time is over.
+    /// Reports the elections of a request that were held, or, once its time is over, all.
     pub(crate) fn settle_elections(&mut self, key: RequestKey, is_over: bool) {
-        let Some(Parked::Election { response, wanted }) = self.parked_mut(key) else {
+        let Some(Parked::Election { wanted, .. }) = self.parked_mut(key) else {
             self.moves.elections.remove(&key);
             return;
         };
-        let (mut response, mut wanted) = (std::mem::take(response), std::mem::take(wanted));
+        let mut wanted = std::mem::take(wanted);
+        let mut outcomes = Vec::new();
         let count = if is_over { wanted.len() } else { wanted.len().min(ELECTIONS_MAX) };
         for _ in 0..count {
             let Some(one) = wanted.pop_front() else { break };
             match self.election(one.topic_id, one.partition) {
                 Some(Election::Pending) if !is_over => wanted.push_back(one),
                 outcome => {
-                    let is_led = outcome == Some(Election::Led);
-                    api::elect_leaders::settle(&mut response, &one, is_led);
+                    outcomes.push((one, outcome == Some(Election::Led)));
                 }
             }
         }
         if wanted.is_empty() {
             self.moves.elections.remove(&key);
-            self.unpark(key);
-            return self.reply(key, *response);
         }
-        if let Some(parked) = self.parked_mut(key) {
-            *parked = Parked::Election { response, wanted };
+        if let Some(Parked::Election { wanted: left, .. }) = self.parked_mut(key) {
+            *left = wanted;
         }
+        self.signals.push_back(Signal::Elected { key, outcomes });
     }
 }

@@ -35,11 +35,11 @@ use super::stalls::Stalls;
 use super::sweep::Sweep;
 use super::transactions::Calls;
 use super::undecided::Undecided;
-use super::{Node, Peers, Timer, peers};
-use crate::api::fetch_sessions::FetchSessions;
+use super::{Node, Peers, Signal, Timer, peers};
 use crate::configs::{BrokerSettings, TopicSettings};
 use crate::controller::{Controller, Founder, METADATA_REPLICA, is_metadata};
 use crate::event::{Action, Now, RequestKey};
+use crate::fetch_sessions::FetchSessions;
 use crate::limits::{Memory, OPENING_US_MAX};
 use crate::partition::Partition;
 use crate::partition::retention::ClockWatch;
@@ -169,6 +169,7 @@ impl Node {
             timed: Timed::default(),
             now,
             out: std::mem::take(actions),
+            signals: VecDeque::new(),
             options,
         };
         node.controller.group.keep_in_memory(node.options.memory);
@@ -233,7 +234,19 @@ impl Node {
         self.mark_dirty(found.replica);
     }
 
-    pub(super) fn note_opened(&mut self, replica: ReplicaId) {
+    /// Keeps a request while the node opens; hands it back once the node is open.
+    pub(crate) fn hold(
+        &mut self,
+        key: RequestKey,
+        context: RequestContext,
+        request: Box<Prepared>,
+    ) -> Option<(RequestContext, Box<Prepared>)> {
+        let Some(opening) = &mut self.opening else { return Some((context, request)) };
+        opening.held.push_back((key, context, request));
+        None
+    }
+
+    pub(crate) fn note_opened(&mut self, replica: ReplicaId) {
         let Some(opening) = &mut self.opening else { return };
         opening.awaited.remove(&replica);
         if self.is_registered && opening.awaited.is_empty() {
@@ -241,11 +254,11 @@ impl Node {
         }
     }
 
-    pub(super) fn finish_opening(&mut self) {
+    pub(crate) fn finish_opening(&mut self) {
         let Some(opening) = self.opening.take() else { return };
         self.timers.retain(|(_, timer)| *timer != Timer::Opened);
         for (key, context, request) in opening.held {
-            self.judge(key, context, *request);
+            self.signals.push_back(Signal::Judge { key, context, request });
         }
     }
 }

@@ -155,7 +155,7 @@ impl Peers {
     }
 
     /// Asks for reads of entries that followers lack.
-    pub(super) fn read(&mut self, replica: ReplicaId, reads: &[PayloadRead]) {
+    pub(crate) fn read(&mut self, replica: ReplicaId, reads: &[PayloadRead]) {
         self.reads.extend(reads.iter().map(|wanted| ReadLog {
             replica,
             from: wanted.from,
@@ -174,7 +174,7 @@ impl Peers {
     }
 
     /// Begins reads, as many as may be under way at once: they share the disk with appends.
-    pub(super) fn begin_reads(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn begin_reads(&mut self, actions: &mut Vec<Action>) {
         while self.reading < PEER_READS_MAX
             && let Some(wanted) = self.reads.pop_front()
         {
@@ -184,7 +184,7 @@ impl Peers {
     }
 
     /// Tells whether there may be other nodes.
-    pub(super) fn may_be(&self) -> bool {
+    pub(crate) fn may_be(&self) -> bool {
         !self.founders.is_empty()
     }
 
@@ -308,7 +308,7 @@ impl Peers {
 
     /// Announces to all nodes that a replica here leads now. A replica that lacked entries before still does, as far as
     /// is known.
-    pub(super) fn announce(&mut self, group: GroupId, (peer_id, term): (u64, u64)) {
+    pub(crate) fn announce(&mut self, group: GroupId, (peer_id, term): (u64, u64)) {
         let own = self.leads.get(&group).map(|(_, lead)| &lead.lacking);
         let before = own.or_else(|| Some(&self.led.get(&group)?.lacking));
         let lacking = before.into_iter().flatten().copied().filter(|peer| *peer != peer_id);
@@ -350,7 +350,7 @@ impl Peers {
     }
 
     /// Lets a request wait for the first leader of a partition, on another node.
-    pub(super) fn expect_leader(&mut self, group: GroupId, key: RequestKey) {
+    pub(crate) fn expect_leader(&mut self, group: GroupId, key: RequestKey) {
         self.creators.entry(group).or_default().push(key);
     }
 
@@ -370,12 +370,12 @@ impl Peers {
     }
 
     /// Forgets the blocks of producer ids that were proposed for others, because another leader decides now.
-    pub(super) fn forget_grants(&mut self) {
+    pub(crate) fn forget_grants(&mut self) {
         self.grants.clear();
     }
 
     /// Grants the blocks of producer ids that are committed to the nodes that asked for them.
-    pub(super) fn grant(&mut self, applied: u64) {
+    pub(crate) fn grant(&mut self, applied: u64) {
         let is_ready = |grant: &Grant| grant.index <= applied || sabotage::is(Bug::IdsBeforeCommit);
         let (ready, open) = std::mem::take(&mut self.grants).into_iter().partition(is_ready);
         self.grants = open;
@@ -399,7 +399,7 @@ impl Node {
     }
 
     /// Ticks the groups of several voters. Missed ticks are not made up for, because they would end terms for nothing.
-    pub(super) fn tick_peers(&mut self) {
+    pub(crate) fn tick_peers(&mut self) {
         self.schedule_ticks();
         self.is_controller_dirty |= self.controller.group.tick();
         self.tick_groups();
@@ -440,7 +440,7 @@ impl Node {
     }
 
     /// Returns the founders of the cluster that are not gone.
-    pub(super) fn founding_brokers(&self) -> impl Iterator<Item = i32> {
+    pub(crate) fn founding_brokers(&self) -> impl Iterator<Item = i32> {
         let retired = &self.controller.image.retired;
         let founders = self.peers.founders.iter();
         let stays = |it: &&Founder| !retired.contains(&Uuid(it.directory_id));
@@ -497,7 +497,7 @@ impl Node {
     }
 
     /// Puts messages of a group into the frames of this turn.
-    pub(super) fn post(&mut self, from: ReplicaId, group: GroupId, messages: &mut Vec<Outgoing>) {
+    pub(crate) fn post(&mut self, from: ReplicaId, group: GroupId, messages: &mut Vec<Outgoing>) {
         for Outgoing { message, payloads, can_wait } in messages.drain(..) {
             let to = message.to;
             let Some(broker_id) = self.placed(group, to).map(|placed| placed.broker_id) else {
@@ -531,7 +531,7 @@ impl Node {
     }
 
     /// Sends the frames of this turn.
-    pub(super) fn send_frames(&mut self) {
+    pub(crate) fn send_frames(&mut self) {
         if self.peers.outbox.is_empty() {
             return;
         }
@@ -576,7 +576,7 @@ impl Node {
 /// Incoming frames.
 impl Node {
     /// Takes a frame from another node. Parts that are not for this cluster, this node or its replicas are ignored.
-    pub(super) fn on_peer(&mut self, frame: Frame) {
+    pub(crate) fn on_peer(&mut self, frame: Frame) {
         if frame.cluster_id.0 != self.options.facts.cluster_id
             || frame.broker_id == self.options.facts.broker_id
         {
@@ -776,6 +776,41 @@ impl Node {
         internal_topics::to_make(name, &self.options.settings, there, expected)
     }
 
+    /// Makes the topic, or has it made.
+    pub(crate) fn make_or_want_topic(&mut self, name: &str) {
+        if self.metadata_leader() == Some(self.options.facts.broker_id) {
+            self.make_topic_here(name);
+        } else {
+            self.want_topic(name);
+        }
+    }
+
+    /// Proposes the topic, unless it is proposed already. Returns the index to wait for.
+    pub(crate) fn make_topic_here(&mut self, name: &str) -> Option<u64> {
+        if let Some(index) = self.controller.creating(name) {
+            return Some(index);
+        }
+        let topic = self.topic_to_make(name)?;
+        let made = self.controller.create_topic(&topic, &self.options.settings);
+        let proposed = match made {
+            Ok(creation) => self
+                .controller
+                .propose(self.now, &creation.records)
+                .map_err(|code| code.to_string()),
+            Err(error) => Err(error.message),
+        };
+        match proposed {
+            Ok(index) => {
+                self.mark_controller_dirty();
+                Some(index)
+            }
+            Err(problem) => {
+                tracing::warn!(problem, "no coordinators can be served: {name} cannot be made");
+                None
+            }
+        }
+    }
+
     fn make_topic(&mut self, name: &str) {
         let may =
             internal_topics::is_internal(name) || self.options.settings.auto_create_topics_enable;
@@ -797,7 +832,7 @@ impl Node {
     }
 
     /// Takes the payload that was read for a follower.
-    pub(super) fn on_payload(&mut self, read: LogRead) {
+    pub(crate) fn on_payload(&mut self, read: LogRead) {
         self.peers.reading -= 1;
         if self.feeds.serves(read.ticket) {
             return self.on_prefix_read(read);

@@ -39,7 +39,7 @@ impl Node {
     }
 
     /// Begins to count the time of a request.
-    pub(super) fn begin_time(&mut self, key: RequestKey, context: &RequestContext) {
+    pub(crate) fn begin_time(&mut self, key: RequestKey, context: &RequestContext) {
         let Some(quota) = self.quota(QuotaKey::RequestPercentage, context) else { return };
         self.meters.take_time(&quota, context.spent_us, self.now_ms());
         self.timed.asked.insert(key, quota.clone());

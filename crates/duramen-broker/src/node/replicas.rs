@@ -27,7 +27,7 @@ use crate::partition::{Effects, Partition};
 use duramen_storage::sabotage::{self, Bug};
 
 impl Node {
-    pub(super) fn follow_change(&mut self, change: Change, made: &mut Vec<GroupId>) {
+    pub(crate) fn follow_change(&mut self, change: Change, made: &mut Vec<GroupId>) {
         if matches!(change, Change::Placed { .. } | Change::Deleted(_)) {
             self.note_topics();
         }
@@ -156,7 +156,7 @@ impl Node {
 
     /// Makes replicas that are placed here and missing, and deletes those that are not placed
     /// here any more.
-    pub(super) fn reconcile(&mut self) {
+    pub(crate) fn reconcile(&mut self) {
         let own = self.own_directory();
         let image = &self.controller.image;
         let mut wanted = BTreeSet::new();

@@ -23,8 +23,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
 use super::coordinators::Kind;
-use super::{Node, Timer};
-use crate::api;
+use super::{Node, Signal, Timer};
 use crate::event::RequestKey;
 use crate::group::Doubt;
 use crate::internal_topics::SHARES;
@@ -169,7 +168,7 @@ impl Node {
     }
 
     /// Sends the questions of this turn, and delivers the answers.
-    pub(super) fn send_share_calls(&mut self) -> bool {
+    pub(crate) fn send_share_calls(&mut self) -> bool {
         let unsent = std::mem::take(&mut self.share_calls.unsent);
         for nonce in &unsent {
             self.send_share_call(*nonce);
@@ -184,9 +183,9 @@ impl Node {
         for (key, part, question, answer) in told {
             if question == Question::End {
                 let end = answer.map(|it| it.map_or(0, |state| state.start));
-                api::share_offsets::on_end_known(self, key, part, end);
+                self.signals.push_back(Signal::ShareEnd { key, part, end });
             } else {
-                api::share_offsets::on_looked(self, key, part, &answer);
+                self.signals.push_back(Signal::ShareLooked { key, part, answer });
             }
         }
         let gone = std::mem::take(&mut self.share_calls.for_keepers);
@@ -202,7 +201,7 @@ impl Node {
         if matches!(call.caller, Caller::Group(_))
             && self.controller.image.topic_named(SHARES).is_none()
         {
-            return api::find_coordinator::make_or_want(self, SHARES);
+            return self.make_or_want_topic(SHARES);
         }
         let leader = match &call.question {
             Question::Kept(_) => self.coordinator_of(SHARES, &call.key.to_string()),
@@ -321,7 +320,7 @@ impl Node {
     }
 
     /// Asks again what was not answered, and gives up what has waited too long.
-    pub(super) fn on_share_calls_timer(&mut self) {
+    pub(crate) fn on_share_calls_timer(&mut self) {
         self.share_calls.is_timed = false;
         let nonces: Vec<u64> = self.share_calls.calls.keys().copied().collect();
         for nonce in nonces {
@@ -411,7 +410,7 @@ impl Node {
                 self.peers.frame_to(broker_id).share_answers.push(answer);
             }
             Asker::Request { key, part } => {
-                api::share_states::on_answer(self, key, part, &answer);
+                self.signals.push_back(Signal::ShareState { key, part, answer });
             }
             Asker::Nobody => {}
         }

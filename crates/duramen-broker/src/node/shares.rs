@@ -20,8 +20,8 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::share_calls::ShareTold;
-use super::{Node, Parked, Timer};
-use crate::api::{self, Operation, Resource, authorize};
+use super::{Node, Parked, Signal, Timer};
+use crate::api::{Operation, Resource, authorize};
 use crate::configs::{Beginning, BrokerSettings, GroupSettings};
 use crate::event::{
     Action, ConnectionId, Date, Dated, Look, RequestKey, SeenBatch, Survey, Surveyed,
@@ -492,10 +492,7 @@ impl Node {
 
     fn answer_share(&mut self, key: RequestKey) {
         let Some(Parked::Share(request)) = self.unpark(key) else { return };
-        match request.wanted {
-            Some(_) => api::share_fetch::answer(self, key, *request),
-            None => api::share_acknowledge::answer(self, key, *request),
-        }
+        self.signals.push_back(Signal::Shared { key, request });
     }
 }
 
@@ -624,7 +621,7 @@ impl Node {
         self.out.push(Action::Look(Look::Survey(survey)));
     }
 
-    pub(super) fn on_surveyed(&mut self, surveyed: Surveyed) {
+    pub(crate) fn on_surveyed(&mut self, surveyed: Surveyed) {
         let Surveyed { replica, from, ticket, found } = surveyed;
         let Some(key) = self.shares.looks.remove(&ticket) else { return };
         let rules = self.share_rules(&key.group);
@@ -737,7 +734,7 @@ impl Node {
     }
 
     /// Starts a share partition at the first record since the requested time.
-    pub(super) fn on_dated(&mut self, dated: Dated) {
+    pub(crate) fn on_dated(&mut self, dated: Dated) {
         let Dated { ticket, found } = dated;
         let Some(key) = self.shares.looks.remove(&ticket) else { return };
         let settings = self.group_settings(&key.group);
@@ -781,7 +778,7 @@ impl Node {
     }
 
     /// Does the follow-up work of all events of share partitions in this turn.
-    pub(super) fn flush_shares(&mut self) -> bool {
+    pub(crate) fn flush_shares(&mut self) -> bool {
         // Without share partitions no request waits for any.
         if !self.shares.entries.is_empty() {
             for told in self.take_share_answers() {
@@ -861,7 +858,7 @@ impl Node {
         }
     }
 
-    pub(super) fn on_share_timer(&mut self, number: u64) {
+    pub(crate) fn on_share_timer(&mut self, number: u64) {
         let Some(key) = self.shares.by_number.get(&number) else { return };
         if let Some(entry) = self.shares.entries.get_mut(key) {
             entry.timer_us = None;

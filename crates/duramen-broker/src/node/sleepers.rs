@@ -380,7 +380,7 @@ impl Node {
 
     /// Ticks a replica again if it has woken, and tells the other nodes. Every event that wakes a group gives it a
     /// turn.
-    pub(super) fn note_rest(&mut self, replica: ReplicaId) {
+    pub(crate) fn note_rest(&mut self, replica: ReplicaId) {
         if self.sleepers.awake.contains(&replica) {
             return;
         }

@@ -3,24 +3,23 @@
 use std::collections::VecDeque;
 
 use super::{Node, Timer};
-use crate::api;
 use crate::event::{ConnectionId, RequestKey};
 use crate::session::{PreparedProduce, RequestContext};
 
 #[derive(Debug)]
-struct Stalled {
-    key: RequestKey,
-    context: RequestContext,
-    request: PreparedProduce,
-    deadline_us: u64,
+pub(crate) struct Stalled {
+    pub key: RequestKey,
+    pub context: RequestContext,
+    pub request: PreparedProduce,
+    pub deadline_us: u64,
 }
 
 /// First come, first served, so that a producer's batches stay in order.
 #[derive(Debug, Default)]
-pub(super) struct Stalls {
-    queue: VecDeque<Stalled>,
+pub(crate) struct Stalls {
+    pub queue: VecDeque<Stalled>,
     /// True if the operator was told of produces that waited in vain since the queue was last empty.
-    is_told: bool,
+    pub is_told: bool,
 }
 
 impl Stalls {
@@ -51,20 +50,6 @@ impl Node {
         self.counters.stalls += 1;
         self.timers.insert((deadline_us, Timer::Request(key)));
         self.stalls.queue.push_back(Stalled { key, context, request, deadline_us });
-    }
-
-    /// Lets the first waiting produce in, if there is room. False if nothing was done.
-    pub(super) fn resume_stalled(&mut self) -> bool {
-        let Some(first) = self.stalls.queue.front() else { return false };
-        if !self.has_room(api::produce::bytes_of(&first.request)) {
-            return false;
-        }
-        let first = self.stalls.queue.pop_front().expect("it was just looked at");
-        self.stalls.is_told &= self.has_stalled();
-        let Stalled { key, context, request, deadline_us } = first;
-        self.timers.remove(&(deadline_us, Timer::Request(key)));
-        api::produce::append(self, key, &context, request, deadline_us);
-        true
     }
 
     /// Takes back a produce whose time is over.

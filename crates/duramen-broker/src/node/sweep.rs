@@ -58,7 +58,7 @@ impl Node {
         if self.is_registered { self.slice_after(at) } else { Vec::new() }
     }
 
-    pub(super) fn sweep_retention(&mut self) {
+    pub(crate) fn sweep_retention(&mut self) {
         let is_believed = self.believes_clock();
         let wall_ms = self.retention.take_reading(is_believed, self.now);
         let slice = self.configured_after(self.retention.at);
@@ -79,7 +79,7 @@ impl Node {
     }
 
     /// Looks for logs that are to be compacted, and tries failed compactions again.
-    pub(super) fn sweep_cleaning(&mut self) {
+    pub(crate) fn sweep_cleaning(&mut self) {
         let is_believed = self.believes_clock();
         let wall_ms = self.cleaning.take_reading(is_believed, self.now);
         let slice = self.configured_after(self.cleaning.at);
@@ -115,21 +115,21 @@ impl Node {
     }
 
     /// Takes the metadata's settings of this node.
-    pub(super) fn take_dynamic_settings(&mut self) {
+    pub(crate) fn take_dynamic_settings(&mut self) {
         let image = &self.controller.image;
         let own = image.broker_configs(self.options.facts.broker_id).clone();
         self.options.settings.set_dynamic(own, image.broker_configs(ALL_BROKERS).clone());
     }
 
     /// Passes changed settings of nodes to the topics without own ones, a slice at a time.
-    pub(super) fn reconfigure(&mut self) {
+    pub(crate) fn reconfigure(&mut self) {
         self.take_dynamic_settings();
         self.timers.retain(|(_, timer)| *timer != Timer::Settings);
         self.reconfigured = None;
         self.sweep_settings();
     }
 
-    pub(super) fn sweep_settings(&mut self) {
+    pub(crate) fn sweep_settings(&mut self) {
         let slice = self.controller.image.topics_after(self.reconfigured, SWEEP_SLICE);
         for topic_id in &slice {
             self.configure(*topic_id);
@@ -140,7 +140,7 @@ impl Node {
         }
     }
 
-    pub(super) fn sweep_producers(&mut self) {
+    pub(crate) fn sweep_producers(&mut self) {
         let settings = &self.options.settings;
         let kept_us = interval_us(settings.producer_id_expiration_ms);
         let interval = interval_us(settings.producer_id_expiration_check_interval_ms);

@@ -19,14 +19,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use duramen_protocol::messages::{AddOffsetsToTxnRequest, EndTxnResponse, TxnOffsetCommitRequest};
+use duramen_protocol::messages::{AddOffsetsToTxnRequest, TxnOffsetCommitRequest};
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::coordinators::Kind;
-use super::{Node, Parked, Timer};
-use crate::api;
+use super::{Node, Parked, Signal, Timer};
 use crate::controller::image::Topic;
 use crate::event::{Action, RequestKey};
 use crate::group::Doubt;
@@ -44,8 +43,6 @@ struct HeldBatch {
     batch: CheckedBatch,
     acks: Acks,
     slot: Slot,
-    /// Version of the batch's request.
-    version: i16,
 }
 
 /// The batches of one producer for one partition.
@@ -88,7 +85,7 @@ struct Wanted {
 /// Answer of a coordinator.
 #[derive(Debug)]
 enum Answer {
-    Reply(RequestKey, Box<Response>),
+    Reply { key: RequestKey, response: Box<Response>, is_certain: bool },
     Judged(Asker, ErrorCode),
 }
 
@@ -98,17 +95,7 @@ impl Answer {
         let code = ErrorCode::NotCoordinator;
         match self {
             Self::Judged(asker, _) => Self::Judged(asker, code),
-            Self::Reply(key, mut response) => {
-                match &mut *response {
-                    Response::EndTxn(it) => {
-                        let error_code = code.code();
-                        *it = EndTxnResponse { error_code, ..EndTxnResponse::default() };
-                    }
-                    Response::InitProducerId(it) => *it = api::init_producer_id::refused(code),
-                    _ => {}
-                }
-                Self::Reply(key, response)
-            }
+            Self::Reply { key, response, .. } => Self::Reply { key, response, is_certain: false },
         }
     }
 }
@@ -149,7 +136,7 @@ impl Node {
         let partition = self.partitions.get(&replica).expect("it was just found");
         let log_start = partition.log_start();
         let (producer_id, epoch) = (batch.header.producer_id, batch.header.producer_epoch);
-        let held = HeldBatch { batch, acks, slot, version: context.version };
+        let held = HeldBatch { batch, acks, slot };
         if let Some(waiting) = self.calls.held.get_mut(&(replica, producer_id)) {
             waiting.batches.push(held);
             return (Appended::Waits { append_time_ms: -1 }, log_start);
@@ -213,7 +200,7 @@ impl Node {
         context: RequestContext,
         request: AddOffsetsToTxnRequest,
     ) {
-        api::find_coordinator::make_or_want(self, GROUPS);
+        self.make_or_want_topic(GROUPS);
         let deadline_us = self.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
         self.park(key, Parked::AddOffsets { request, context }, deadline_us);
         self.calls.for_groups.insert(key);
@@ -221,15 +208,12 @@ impl Node {
     }
 
     /// Goes on with the requests that wait for `__consumer_offsets`, if the topic is there.
-    pub(super) fn look_for_groups(&mut self) {
+    pub(crate) fn look_for_groups(&mut self) {
         if self.controller.image.topic_named(GROUPS).is_none() {
             return;
         }
         for key in std::mem::take(&mut self.calls.for_groups) {
-            // The client may be gone.
-            let Some(Parked::AddOffsets { .. }) = self.parked_mut(key) else { continue };
-            let Some(Parked::AddOffsets { request, context }) = self.unpark(key) else { continue };
-            api::add_partitions_to_txn::handle_offsets(self, key, context, request);
+            self.signals.push_back(Signal::GroupsMade(key));
         }
     }
 
@@ -244,7 +228,7 @@ impl Node {
     }
 
     /// Sends the questions of this turn.
-    pub(super) fn send_questions(&mut self) -> bool {
+    pub(crate) fn send_questions(&mut self) -> bool {
         let unsent = std::mem::take(&mut self.calls.unsent);
         for nonce in &unsent {
             self.send_question(*nonce);
@@ -330,7 +314,7 @@ impl Node {
             For::Batches(replica, producer_id) => {
                 self.release(replica, producer_id, code);
             }
-            For::Offsets(key) => api::txn_offset_commit::on_judged(self, key, code),
+            For::Offsets(key) => self.signals.push_back(Signal::OffsetsJudged { key, code }),
         }
     }
 
@@ -344,20 +328,22 @@ impl Node {
             ErrorCode::None if is_void => ErrorCode::NotEnoughReplicas,
             code => code,
         };
-        for HeldBatch { batch, acks, slot, version } in held.batches {
+        for HeldBatch { batch, acks, slot } in held.batches {
             let refused = match self.partitions.get(&replica) {
                 None => Some(ErrorCode::UnknownTopicOrPartition),
-                Some(_) if !code.is_none() => Some(api::produce::judged(code, version)),
+                Some(_) if !code.is_none() => Some(code),
                 Some(it) => it.obstacle().or_else(|| {
                     (acks == Acks::All && it.lacks_replicas())
                         .then_some(ErrorCode::NotEnoughReplicas)
                 }),
             };
-            let (appended, log_start) = match refused {
-                Some(code) => (Appended::Refused(code, None), -1),
-                None => self.append(replica, batch, acks, slot),
+            let signal = if let Some(code) = refused {
+                Signal::Refused { slot, code }
+            } else {
+                let (appended, log_start) = self.append(replica, batch, acks, slot);
+                Signal::Appended { slot, appended, log_start }
             };
-            api::produce::settle_part(self, slot, appended, log_start);
+            self.signals.push_back(signal);
         }
     }
 
@@ -383,7 +369,7 @@ impl Node {
         for output in outputs {
             match output {
                 Output::Reply { key, response, is_written } => {
-                    let answer = Answer::Reply(key, response);
+                    let answer = Answer::Reply { key, response, is_certain: true };
                     self.tell_for_certain(replica, answer, is_written);
                 }
                 Output::Judged { asker, code, is_written } => {
@@ -448,7 +434,10 @@ impl Node {
 
     fn tell(&mut self, answer: Answer) {
         match answer {
-            Answer::Reply(key, response) => self.answer_transaction(key, response),
+            Answer::Reply { key, response, is_certain } => {
+                let answered = Signal::TransactionAnswered { key, response, is_certain };
+                self.signals.push_back(answered);
+            }
             Answer::Judged(Asker::Own { nonce }, code) => {
                 self.on_judged(nonce, code);
             }
@@ -457,25 +446,9 @@ impl Node {
                 self.peers.frame_to(broker_id).transaction_answers.push(answer);
             }
             Answer::Judged(Asker::Request { key, part }, code) => {
-                api::add_partitions_to_txn::on_judged(self, key, part, code);
+                self.signals.push_back(Signal::Judged { key, part, code });
             }
         }
-    }
-
-    fn answer_transaction(&mut self, key: RequestKey, mut response: Box<Response>) {
-        // The client may be gone.
-        let Some(&mut Parked::Transaction { version }) = self.parked_mut(key) else { return };
-        self.unpark(key);
-        match &mut *response {
-            Response::EndTxn(answer) => {
-                answer.error_code = api::end_txn::told(answer.error_code, version);
-            }
-            Response::InitProducerId(answer) => {
-                answer.error_code = api::init_producer_id::told(answer.error_code, version);
-            }
-            _ => {}
-        }
-        self.reply_boxed(key, response);
     }
 
     /// Gives producer ids to transactional ids that wait for one, as far as there are any.
@@ -637,7 +610,7 @@ impl Node {
                 self.peers.frame_to(broker_id).marked.push(marked);
             }
             MarkAsker::Request { key, at } => {
-                api::write_txn_markers::on_marked(self, key, at, code);
+                self.signals.push_back(Signal::Marked { key, at, code });
             }
         }
     }
@@ -724,7 +697,7 @@ impl Node {
     }
 
     /// Sends unanswered questions again, and gives up those that have waited too long.
-    pub(super) fn on_calls_timer(&mut self) {
+    pub(crate) fn on_calls_timer(&mut self) {
         self.calls.is_timed = false;
         let nonces: Vec<u64> = self.calls.questions.keys().copied().collect();
         for nonce in nonces {
@@ -743,7 +716,7 @@ impl Node {
         self.give_producer_ids();
         self.calls.for_groups.retain(|key| self.parked.contains_key(key));
         if !self.calls.for_groups.is_empty() {
-            api::find_coordinator::make_or_want(self, GROUPS);
+            self.make_or_want_topic(GROUPS);
         }
         self.time_calls();
     }

@@ -1,0 +1,188 @@
+//! Requests that wait: what each waits for, until when, and the answer so far.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use duramen_protocol::Response;
+use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
+use duramen_protocol::messages::{
+    AddOffsetsToTxnRequest, DeleteGroupsResponse, DeleteRecordsResponse,
+    DescribeShareGroupOffsetsResponse, ElectLeadersResponse, FindCoordinatorRequest,
+    MetadataRequest, ProduceResponse, TxnOffsetCommitRequest, WriteTxnMarkersResponse,
+};
+use duramen_storage::op::ReplicaId;
+
+use super::signals::Signal;
+use super::{ElectionWanted, Node, ShareRequest, Timer};
+use crate::event::{Action, Reply, RequestKey};
+use crate::fetch_sessions::Asked;
+use crate::quotas::Quota;
+use crate::session::RequestContext;
+use crate::shares::ShareKey;
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) enum Parked {
+    /// For its batches to be durable.
+    Produce { response: ProduceResponse, outstanding: usize, version: i16 },
+    /// For more records.
+    Fetch(ParkedFetch),
+    /// For its trims to be committed.
+    Trims { response: DeleteRecordsResponse, outstanding: usize },
+    /// For its records to be committed, and then for its new partitions to have leaders.
+    Commit { response: Box<Response>, outstanding: usize },
+    /// For topics it names to be made.
+    Metadata { request: MetadataRequest, context: RequestContext, outstanding: usize },
+    /// For the topic that groups are kept in to be made.
+    FindCoordinator { request: FindCoordinatorRequest, context: RequestContext, outstanding: usize },
+    /// For partitions to be led by other replicas.
+    Election { response: Box<ElectLeadersResponse>, wanted: VecDeque<ElectionWanted> },
+    /// For a node to be gone from the cluster.
+    Departure { broker_id: i32 },
+    /// For the node that leads the metadata.
+    Forwarded { nonce: u64 },
+    /// For a block of producer ids.
+    ProducerId,
+    /// For the coordinator of its group.
+    Group { version: i16 },
+    /// For the coordinator of its transactional id.
+    Transaction { version: i16 },
+    /// For the coordinators of its transactional ids.
+    Addition { response: Box<Response>, places: Vec<Place>, outstanding: usize, version: i16 },
+    /// For the topic that groups are kept in to be made.
+    AddOffsets { request: AddOffsetsToTxnRequest, context: RequestContext },
+    /// For its transaction to be known to commit offsets.
+    TxnOffsets { request: Box<TxnOffsetCommitRequest>, context: RequestContext },
+    /// For the coordinators of what is kept of share groups.
+    ShareStates { response: Box<Response>, outstanding: usize },
+    /// For the same, and for how long partitions are.
+    ShareOffsets(Box<Describing>),
+    /// For its markers to be committed.
+    Markers { response: WriteTxnMarkersResponse, outstanding: usize },
+    /// For the coordinators of its groups.
+    OffsetFetch { groups: Vec<OffsetFetchResponseGroup>, outstanding: usize, version: i16 },
+    /// For the coordinators of its groups.
+    DeleteGroups { response: DeleteGroupsResponse, outstanding: usize },
+    /// For records of share partitions, or for decisions on them to be durable.
+    Share(Box<ShareRequest>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub parked: Parked,
+    pub deadline_us: u64,
+}
+
+/// A fetch that waits for more records.
+#[derive(Debug)]
+pub(crate) struct ParkedFetch {
+    pub fetch: Fetch,
+    /// Targets that were there, with the replicas that wake it, if it is of no session.
+    pub waits_on: Vec<(usize, ReplicaId)>,
+    pub available: u64,
+}
+
+/// A fetch, complete.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    pub principal: Arc<str>,
+    pub version: i16,
+    pub session_id: i32,
+    pub is_incremental: bool,
+    pub targets: Vec<Asked>,
+    pub bytes_min: u64,
+    pub bytes_max: u32,
+    pub is_read_committed: bool,
+    /// Where the client is; may be empty.
+    pub rack: String,
+    pub quota: Option<Quota>,
+}
+
+/// Place in an answer that a coordinator decides: a transaction of the request, all of it or one partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub at: usize,
+    pub partition: Option<(String, i32)>,
+}
+
+/// Description that waits for the stored states of partitions, and then for their end offsets.
+#[derive(Debug)]
+pub(crate) struct Describing {
+    pub response: DescribeShareGroupOffsetsResponse,
+    /// Place in the response of each partition that the client asks about.
+    pub places: Vec<(usize, usize, usize, ShareKey)>,
+    pub outstanding: usize,
+    pub with_lag: bool,
+}
+
+impl Node {
+    /// Keeps a request until `deadline_us`.
+    pub(crate) fn park(&mut self, key: RequestKey, parked: Parked, deadline_us: u64) {
+        self.timers.insert((deadline_us, Timer::Request(key)));
+        let before = self.parked.insert(key, Waiting { parked, deadline_us });
+        assert!(before.is_none(), "a connection numbers its requests");
+    }
+
+    /// Takes a waiting request back.
+    pub(crate) fn unpark(&mut self, key: RequestKey) -> Option<Parked> {
+        let Waiting { parked, deadline_us } = self.parked.remove(&key)?;
+        self.timers.remove(&(deadline_us, Timer::Request(key)));
+        match &parked {
+            Parked::Fetch(fetch) => fetch.forget(key, self),
+            Parked::Share(request) => self.forget_share_request(key, request),
+            _ => {}
+        }
+        Some(parked)
+    }
+
+    pub(crate) fn parked_mut(&mut self, key: RequestKey) -> Option<&mut Parked> {
+        self.parked.get_mut(&key).map(|waiting| &mut waiting.parked)
+    }
+
+    pub(crate) fn reply(&mut self, key: RequestKey, response: impl Into<Response>) {
+        self.reply_boxed(key, Box::new(response.into()));
+    }
+
+    pub(crate) fn reply_boxed(&mut self, key: RequestKey, reply: Box<Response>) {
+        self.reply_with(key, Reply::Response(reply));
+    }
+
+    pub(crate) fn reply_with(&mut self, key: RequestKey, mut reply: Reply) {
+        self.counters.replies += 1;
+        if let Reply::Response(response) = reply {
+            // Another node may have asked on behalf of its client.
+            let Some(response) = self.answer_forwarded(key, response) else { return };
+            reply = Reply::Response(response);
+        }
+        reply.rest(self.time_rest_ms(key));
+        self.end_time(key);
+        self.out.push(Action::Reply { connection: key.0, sequence: key.1, reply });
+    }
+
+    /// Notes that one of the partitions that a request waits for has a leader, or never will.
+    pub(crate) fn on_leader(&mut self, key: RequestKey) {
+        let Some(waiting) = self.parked.get_mut(&key) else { return };
+        let (Parked::Commit { outstanding, .. }
+        | Parked::Metadata { outstanding, .. }
+        | Parked::FindCoordinator { outstanding, .. }) = &mut waiting.parked
+        else {
+            return;
+        };
+        *outstanding = outstanding.saturating_sub(1);
+        if *outstanding == 0 {
+            self.signals.push_back(Signal::Ready(key));
+        }
+    }
+}
+
+impl ParkedFetch {
+    /// Withdraws the fetch from everything that could wake it.
+    pub(crate) fn forget(&self, key: RequestKey, node: &mut Node) {
+        node.sessions.unpark(self.fetch.session_id, key);
+        for (_, replica) in &self.waits_on {
+            if let Some(partition) = node.partitions.get_mut(replica) {
+                partition.fetches.remove(&key);
+            }
+        }
+    }
+}
