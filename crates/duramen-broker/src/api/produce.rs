@@ -44,7 +44,7 @@ pub(crate) fn handle(
 
 /// Answers a stalled produce request whose timeout has passed; none of its batches was appended.
 pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
-    let Some(request) = node.unstall(key) else { return };
+    let Some(request) = node.take_back_stalled(key) else { return };
     let code = ErrorCode::RequestTimedOut;
     if request.acks == 0 {
         return hang_up(key, code, &mut node.out);

@@ -53,7 +53,7 @@ impl Node {
     }
 
     /// Takes back a produce whose time is over.
-    pub(crate) fn unstall(&mut self, key: RequestKey) -> Option<PreparedProduce> {
+    pub(crate) fn take_back_stalled(&mut self, key: RequestKey) -> Option<PreparedProduce> {
         let at = self.stalls.queue.iter().position(|stalled| stalled.key == key)?;
         if !std::mem::replace(&mut self.stalls.is_told, true) {
             tracing::warn!(
