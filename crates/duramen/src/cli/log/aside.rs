@@ -1,4 +1,4 @@
-//! `duramen log set-aside`: what starts of a node have found and not taken, and dropping it.
+//! `duramen log set-aside`: lists and drops the bytes that starts of a node set aside.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use crate::cli::bootstrap::Output;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::once;
 
-/// List what a start of the node set aside, or drop it. The node may run meanwhile.
+/// List or drop the files that a start of the node set aside. The node may run meanwhile.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A node that starts and finds whole record batches which no record of its journal names moves them
@@ -28,10 +28,10 @@ Exit codes: 0 listed or dropped, 1 there is no such name, or the folder cannot b
 2 wrongly called."
 )]
 pub(super) struct SetAside {
-    /// The node's data directory
+    /// Data directory of the node
     #[arg(long, value_name = "DIR", default_value = "duramen-data")]
     data_dir: PathBuf,
-    /// Remove this for ever; may be repeated
+    /// Remove the directory of this name for ever; may be repeated
     #[arg(long, value_name = "NAME")]
     drop: Vec<String>,
     /// Print for people (table) or one JSON document (json)
@@ -87,7 +87,7 @@ impl SetAside {
     }
 }
 
-/// The directories of the folder, by name. A folder that is not there is empty.
+/// Lists the directories of the folder by name. A missing folder is empty.
 fn entries(folder: &Path) -> anyhow::Result<Vec<Entry>> {
     let cannot = || format!("cannot read {}", folder.display());
     let found = match fs::read_dir(folder) {
