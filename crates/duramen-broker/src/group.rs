@@ -556,7 +556,7 @@ impl Group {
                 replica = self.id.0,
                 peer,
                 first,
-                "a follower lacks entries that cannot be given to it; it stays behind"
+                "the leader cannot send entries that a follower lacks; the follower stays behind"
             );
         }
         self.pace.left_behind = behind;
@@ -629,7 +629,7 @@ impl Group {
 
     /// Marks the group as failed: it is never used again in this process.
     pub(crate) fn fail(&mut self, why: String) {
-        tracing::error!(replica = self.id.0, why, "a replica has failed; the others go on");
+        tracing::error!(replica = self.id.0, why, "a replica has failed; the other replicas go on");
         self.failed.get_or_insert(why);
     }
 

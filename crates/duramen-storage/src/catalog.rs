@@ -533,7 +533,7 @@ impl<D: Disk> Segment<D> {
             let path = self.sibling("index");
             tracing::warn!(
                 path,
-                "an index is damaged or gone: its segment is read from the beginning"
+                "an index is damaged or gone: reads of its segment start at its beginning"
             );
         }
     }

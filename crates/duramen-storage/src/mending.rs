@@ -5,8 +5,8 @@
 //! Interface:  [`Damage`], [`Mend`], [`Reader::mend`] on a thread that may wait, [`Storage::switch`] on storage's.
 //! Invariants: a file is replaced, never rewritten: a planned read holds the old one open. The copy is whole and synced
 //!             before it takes the name, so that a crash leaves the one or the other. A batch is taken only where it
-//!             follows its predecessor, is as its checksum says, and of the term that is known for its offset; a range is
-//!             filled to the byte.
+//!             follows its predecessor, is as its checksum says, and of the term that is known for its offset; a range
+//!             is filled to the byte.
 //! Never:      where the batches come from (see the node's `mending`), what is damaged (see `scrub`).
 //! Tests:      `duramen-sim/tests/mending.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Reader::mend`].

@@ -425,7 +425,7 @@ fn take_in<D: Disk>(
             replica = id.0,
             dir,
             segment = base_offset,
-            "a segment is missing or cut short: it is fetched again from another replica"
+            "a segment is missing or cut short: this node fetches it from another replica"
         );
         catalog.suspect(id, base_offset);
     }

@@ -186,7 +186,7 @@ impl<D: Disk> Replica<D> {
                 tracing::warn!(
                     dir,
                     to,
-                    "a new partition needs the name of a directory that is not duramen's: it is set aside"
+                    "a new partition needs the name of a directory that is not duramen's: storage sets that directory aside"
                 );
             }
             disk.create_dir(&dir)?;

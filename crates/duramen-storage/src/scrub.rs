@@ -162,7 +162,7 @@ impl<D: Disk> Scrubber<D> {
             Ok(file) => Some(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(path = segment.path(), %error, "a segment could not be opened to be checked");
+                tracing::warn!(path = segment.path(), %error, "cannot open a segment to check it");
                 return None;
             }
         };

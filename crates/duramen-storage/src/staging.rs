@@ -2,8 +2,8 @@
 //!
 //! Purpose:    put what another replica gives of a compacted log where one journal record can make it this replica's.
 //! Owns:       what is given, from the first batch until the log begins anew with it; whether it may be there.
-//! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`Storage::stage`] on storage's, and then
-//!             [`crate::OpKind::Reset`].
+//! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`Storage::stage`] on storage's, and
+//!             then [`crate::OpKind::Reset`].
 //! Invariants: one and the same compaction left all of it. Staging takes a batch only where it follows its
 //!             predecessor and lies in its segment. The batch must match its checksum, and have the term that is
 //!             known for its offset. All is synced, files and names, before storage hears of it. Its files have names
@@ -160,7 +160,7 @@ impl<D: Disk> Stagings<D> {
                 let put = staging.put(&batches, free_bytes_min);
                 let put = put.and_then(|()| if is_last { staging.end() } else { Ok(()) });
                 if let Err(why) = put {
-                    tracing::warn!(replica = replica.0, %why, "a part of a compacted log is not taken");
+                    tracing::warn!(replica = replica.0, %why, "storage refuses a piece of a feed");
                     self.drop(replica);
                     return Some(Outcome::Done(Done::Put { replica, number, next: None }));
                 }

@@ -76,7 +76,7 @@ fn make(node: &mut Node, name: &str) -> Option<u64> {
             Some(index)
         }
         Err(problem) => {
-            tracing::warn!(problem, "no coordinators can be served: {name} cannot be made");
+            tracing::warn!(problem, "this node cannot serve coordinators: it cannot create {name}");
             None
         }
     }

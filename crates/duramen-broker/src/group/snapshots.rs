@@ -257,7 +257,7 @@ impl Group {
             replica = self.id.0,
             index,
             end_offset,
-            "a log begins anew, as its leader's"
+            "a log begins anew from its leader's snapshot"
         );
         let hard_state = self.raw.store().hard_state;
         let history = History::new(*index, *term, *end_offset);

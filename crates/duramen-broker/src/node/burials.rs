@@ -180,7 +180,7 @@ impl Node {
                 group,
                 offset,
                 problem,
-                "a dead letter cannot be kept yet; it is tried again and again"
+                "a dead letter cannot be appended yet; this node tries again"
             );
         }
         let again_us = self.now.mono_us.saturating_add(BURIAL_AGAIN_US);

@@ -67,8 +67,8 @@ impl Node {
         self.clocks.is_said = self.clocks.is_alone && !known.is_empty();
         if self.clocks.is_said && !before.is_said {
             tracing::warn!(
-                "too few nodes share this node's time: nothing here is removed for its age until \
-                 they do; set the clocks right"
+                "too few nodes share this node's time: this node removes nothing for its age until \
+                 they do; correct the clocks"
             );
         } else if before.is_said && !self.clocks.is_said {
             tracing::info!("enough nodes share this node's time again");

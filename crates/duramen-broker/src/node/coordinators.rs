@@ -338,7 +338,7 @@ impl Node {
             from,
             problem,
             is_tried_again = again_us.is_some(),
-            "what a partition of this topic keeps is not served: its log cannot be read"
+            "a coordinator does not serve: the log of its partition cannot be read"
         );
         shard.stage = Stage::Failed { again_us };
         self.set_coordinator_timer(replica);

@@ -123,7 +123,7 @@ impl Node {
             replica = replica.0,
             compaction,
             below = given.compacted.below,
-            "a log lacks what a compaction left: it is fetched before the log begins anew"
+            "a log lacks the prefix that a compaction left: this node fetches it from the leader's node first"
         );
         let at = At::Beginning;
         let feed = Feed { letter, broker_id, heard_tick: ticks, given, next, asked: None, at };
@@ -325,7 +325,7 @@ impl Node {
                 PrefixGiven { nonce, compaction, is_last, log_start, batches }
             }
             Err(why) => {
-                tracing::debug!(replica = read.replica.0, why, "what is fed could not be read");
+                tracing::debug!(replica = read.replica.0, why, "cannot read a piece of a feed");
                 PrefixGiven { nonce, compaction, log_start, ..PrefixGiven::default() }
             }
         };

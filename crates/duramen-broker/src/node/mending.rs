@@ -241,7 +241,7 @@ impl Node {
                 bytes,
                 offset,
                 committed,
-                "durable data is damaged: it is fetched again from another replica"
+                "durable data is damaged: this node fetches it from another replica"
             );
         }
         let mut open = Open::of(&damage.ranges);
@@ -372,7 +372,7 @@ impl Node {
                 tracing::error!(
                     replica = key.0.0,
                     segment = key.1,
-                    "no other replica has what is damaged here: it is tried again; see docs/operations.md, \"A damaged partition\""
+                    "no other replica has what is damaged here: this node asks again; see docs/operations.md, \"A damaged partition\""
                 );
             }
             let is_stuck = open.not_before_tick > 0 && !is_committed;

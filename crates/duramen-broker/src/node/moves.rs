@@ -238,7 +238,7 @@ impl Node {
             if self.hand_over(replica, to, in_haste) {
                 tracing::warn!(
                     replica = replica.0,
-                    "this node's disk holds up what a majority has stored; another node is to lead"
+                    "this node's disk is behind the disks of a majority; this node transfers leadership"
                 );
             }
         }
@@ -268,7 +268,10 @@ impl Node {
             moved += usize::from(self.hand_over(replica, to, false));
         }
         if moved > 0 {
-            tracing::warn!(moved, "this node's disk is full; nodes with room are to lead");
+            tracing::warn!(
+                moved,
+                "this node's disk is full; this node transfers leadership to nodes with room"
+            );
         }
     }
 

@@ -664,7 +664,7 @@ impl Node {
                     replica = replica.0,
                     from,
                     problem,
-                    "a log that a share group reads cannot be read"
+                    "cannot read a log for a share group"
                 );
                 entry.survey_again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
             }
@@ -710,7 +710,7 @@ impl Node {
                 return self.drop_share(key, ErrorCode::NotLeaderOrFollower);
             }
             Err(code) => {
-                tracing::debug!(share = %key, %code, "the state of a share partition is not known yet");
+                tracing::debug!(share = %key, %code, "the state of a share partition is unknown yet");
                 let again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
                 entry.stage = Stage::Reading { call: None, again_us };
                 return;
@@ -755,7 +755,7 @@ impl Node {
                 Self::begin_share_partition(entry, &state, first, log_start, settings.by_key);
             }
             Err(problem) => {
-                tracing::warn!(share = %key, problem, "a log that a share group is to read cannot be read");
+                tracing::warn!(share = %key, problem, "cannot survey a log for a share group");
                 let again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
                 entry.stage = Stage::Reading { call: None, again_us };
             }

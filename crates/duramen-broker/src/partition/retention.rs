@@ -65,7 +65,7 @@ impl ClockWatch {
             self.holds += 1;
             tracing::warn!(
                 apart_ms,
-                "the wall clock has leapt; retention by time is held until it returns or the node is restarted"
+                "the wall clock has leapt; the node holds retention by time until the clock returns, or a restart"
             );
         }
         believed

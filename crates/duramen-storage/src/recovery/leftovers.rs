@@ -54,7 +54,7 @@ pub(super) fn sort_out_strangers<D: Disk>(
             tracing::warn!(
                 dir = name,
                 file,
-                "a directory is named like a partition's, and holds what is not duramen's: it is left alone; move it \
+                "a directory has a partition's name, and holds files that are not duramen's: this node ignores it; move it \
                  elsewhere"
             );
             continue;
@@ -114,7 +114,7 @@ pub(super) fn drop<D: Disk>(
             tracing::warn!(
                 dir,
                 file = name,
-                "a file in a partition's directory is not duramen's: it is left alone"
+                "a file in a partition's directory is not duramen's: this node ignores it"
             );
             continue;
         }
@@ -272,7 +272,7 @@ pub(super) fn keep_tail<D: Disk>(
         dir,
         to,
         bytes = bytes.len(),
-        "a segment ended with whole batches that nobody was told of: they are set aside"
+        "a segment ended with whole batches that were never acknowledged: they are set aside"
     );
     Ok(())
 }

@@ -52,7 +52,7 @@ pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, 
         disk.remove_file(&path).map_err(|source| disk_error("removing", &path, source))?;
     }
     if scan.torn {
-        tracing::info!("the journal's last round was torn by a crash: nobody had been told of it");
+        tracing::info!("a crash tore the journal's last round, which was never acknowledged");
     }
     let path = extent_path(last.file);
     rewrite_round(disk, &files[last.file], last)
