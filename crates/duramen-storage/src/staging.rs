@@ -1,14 +1,15 @@
 //! # Room card: staging
 //!
-//! Purpose:    put what another replica gives of a compacted log where one journal record can make it this replica's.
-//! Owns:       what is given, from the first batch until the log begins anew with it; whether it may be there.
+//! Purpose:    write the prefix of a compacted log that another replica gives into files. One journal record later
+//!             makes these files this replica's.
+//! Owns:       the given prefix, from the first batch until the log begins anew with it; the checks of its batches.
 //! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`Storage::stage`] on storage's, and
 //!             then [`crate::OpKind::Reset`].
-//! Invariants: one and the same compaction left all of it. Staging takes a batch only where it follows its
-//!             predecessor and lies in its segment. The batch must match its checksum, and have the term that is
-//!             known for its offset. All is synced, files and names, before storage hears of it. Its files have names
-//!             that nothing else has; the next start removes files that no record names.
-//! Never:      where it comes from, and that it is of one compaction (see the node's `feeding`).
+//! Invariants: one compaction left the whole prefix. Staging accepts a batch only if it follows its predecessor and
+//!             lies in its segment. The batch must match its checksum, and have the term known for its offset. Staging
+//!             syncs all files and names before storage gets them. The files have names that nothing else has; the next
+//!             start removes files that no record names.
+//! Never:      the source of the prefix, and the check that one compaction left it (see the node's `feeding`).
 //! Tests:      `duramen-sim/tests/compaction.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Staging::put`].
 

@@ -1,11 +1,11 @@
 //! # Room card: leftovers
 //!
 //! Purpose:    decide about files and bytes that no record names.
-//! Owns:       what is removed, what is set aside, and what is left alone.
+//! Owns:       the choice to remove, to set aside, or to ignore them.
 //! Interface:  [`sort_out_strangers`], [`drop`], [`is_seam_sound`], [`keep_tail`].
-//! Invariants: whole batches are set aside, never removed; names that are not ours are left alone; nothing is cut of a
-//!             file that does not hold what was appended to it.
-//! Never:      what a replica has (see `recovery`).
+//! Invariants: a start sets whole batches aside and never removes them. It ignores names that are not ours, and cuts no
+//!             file whose content is not the replica's own appends.
+//! Never:      the content of a replica (see `recovery`).
 //! Tests:      `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage`.
 //! Start at:   [`sort_out_strangers`].
 
