@@ -2,7 +2,7 @@
 //!
 //! Purpose:    one Raft group on this node: its inputs, and its identity to others.
 //! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the
-//!             failure of a group. What comes out is in `turn`.
+//!             failure of a group. Its outputs are in `turn`.
 //! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`], [`Group::on_letter`],
 //!             [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
 //! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log. After a

@@ -4,10 +4,11 @@
 //! Owns:       share partitions while they are in use: reads and writes of their state, surveys of their logs; the
 //!             requests that wait for them; share sessions.
 //! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the
-//!             rest is called by the node as things happen.
-//! Invariants: nothing is given out before the state is known, and no decision is answered before it is durable. A
-//!             share partition is forgotten when its replica leads no more, or its state is another leader's by now.
-//! Never:      which record is whose (see `shares::partition`), where state is kept (see `share_calls`).
+//!             node calls the rest on events.
+//! Invariants: no consumer gets a record before the state is known, and no answer to a decision leaves before it is
+//!             durable. The node drops a share partition when its replica no longer leads, or another leader has taken
+//!             the state.
+//! Never:      the holders of records (see `shares::partition`), the place of the state (see `share_calls`).
 //! Tests:      `node/tests/shares.rs`; `duramen-sim`.
 //! Start at:   [`Node::wait_for_shares`], then `try_share`.
 

@@ -1,4 +1,4 @@
-//! Produces that wait because too many bytes are on their way to the disk already.
+//! Produce requests that wait because too many bytes are on their way to the disk.
 
 use std::collections::VecDeque;
 
