@@ -142,7 +142,7 @@ impl MoveCommand {
             return screen::print_json(&moves);
         }
         if moves.is_empty() {
-            return Ok(screen::print_line("nothing to move: all is where it is to be")?);
+            return Ok(screen::print_line("nothing to move: every replica is on its target node")?);
         }
         table(&moves).print()?;
         let partitions = screen::count(moves.len(), "partition");
@@ -295,7 +295,7 @@ impl MoveCommand {
             return Ok(screen::print_line("no such move is under way")?);
         }
         table(&rows).print()?;
-        let verb = if self.dry_run { "would be taken back" } else { "taken back" };
+        let verb = if self.dry_run { "would be cancelled" } else { "cancelled" };
         eprintln!("{} {verb}", screen::count(rows.len(), "move"));
         Ok(())
     }

@@ -242,10 +242,7 @@ impl Reset {
             let (kept, gone): (Vec<_>, Vec<_>) =
                 offsets.keys().copied().partition(|partition| there.contains(partition));
             if !gone.is_empty() {
-                eprintln!(
-                    "left as it is: {topic}:{}, which is not there any more",
-                    screen::runs(&gone)
-                );
+                eprintln!("left out: {topic}:{}, which no longer exists", screen::runs(&gone));
             }
             if !kept.is_empty() {
                 found.insert(topic.clone(), kept);

@@ -61,7 +61,7 @@ impl SetAside {
         for name in &self.drop {
             if !entries.iter().any(|entry| entry.name == *name) {
                 bail!(
-                    "{name:?} is not set aside in {}; without --drop this command lists what is",
+                    "{name:?} is not set aside in {}; without --drop this command lists the names",
                     folder.display()
                 );
             }
