@@ -7,7 +7,7 @@
 //!             [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
 //! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log. After a
 //!             panic of the library the group is failed and never used again.
-//! Never:      what entries mean; offsets shown to anyone.
+//! Never:      the meaning of entries; offsets in responses.
 //! Tests:      `group/tests.rs`, with three groups that exchange messages; those of `node`.
 //! Start at:   [`Group::propose_batch`], then `group/turn.rs`.
 
