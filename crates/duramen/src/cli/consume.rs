@@ -28,8 +28,8 @@ const BATCH_BYTES_MAX: usize = 1 << 30;
 
 /// Read records of a topic.
 #[derive(Debug, Args)]
-#[command(after_help = "Where to begin (--from) and to stop (--until):
-  beginning, end            the first record that is kept; behind the last one
+#[command(after_help = "Places to begin (--from) and to stop (--until):
+  beginning, end            the first record of the log; behind the last one
   4711                      this offset
   -10                       ten records before the end, in each partition
   @1700000000000            the first record that is not older, in milliseconds since 1970
@@ -44,8 +44,8 @@ Formats (--format): text with
   %v value   %k key   %o offset   %p partition   %t topic   %T timestamp in ms   %D date and time
   %h headers as NAME=VALUE,...    %S bytes of the value     %K bytes of the key
   \\n newline  \\t tab  \\0 zero byte  %% percent sign  \\\\ backslash
-or the word `json`, as --output json: one object a line. Bytes that are not UTF-8 are base64 there,
-in fields named value_base64 and key_base64 instead of value and key.
+or the word `json`, as --output json: one object a line. The fields value_base64 and key_base64
+replace value and key where the bytes are not UTF-8.
 
 Examples:
   duramen consume orders

@@ -33,8 +33,8 @@ const WINDOW: usize = 5;
 /// Append records to a topic, one for each line of stdin or each file.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --partition, a record with a key goes to the partition that Kafka's Java client
-would choose, and records without a key go to one partition after the other, batch by batch.
+    after_help = "Without --partition, a record with a key goes to the partition that Kafka's Java client would
+choose. Records without a key go to one partition after the other, batch by batch.
 
 Examples:
   echo hello | duramen produce orders

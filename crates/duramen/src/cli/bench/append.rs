@@ -22,11 +22,10 @@ use crate::client::Acknowledgement;
 /// Appenders in a closed loop, sharing connections.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each appender sends one record, waits for its ack, and sends the next. Appenders that
-share a connection are batched as a good client does it: one Produce request is outstanding on
-a connection at a time, and what is to be appended meanwhile goes together into the next one,
-as separate records of one batch for each partition. With --partitions above 1 an appender
-goes to another partition each time.
+    after_help = "Each appender sends one record, waits for its acknowledgement, and sends the next. Appenders
+that share a connection share requests, as in a good client: a connection has one outstanding
+Produce request. The next request has the records of all waiting appenders, in one batch for each
+partition. With --partitions above 1 an appender writes to another partition each time.
 
 Examples:
   duramen bench append --appenders 128 --connections 1

@@ -13,10 +13,11 @@ use crate::client::NodeId;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The command first moves everything off the node, as `duramen cluster move --from` does, and then
-removes the node from the cluster; another node becomes a voter of the metadata instead. The node
-may run, and you stop it afterwards, or it may be lost. An interrupt does not stop the moves under
-way; run the command again to do the rest. The node's directory cannot join again, an empty one can.
+    after_help = "The command first moves everything off the node, as `duramen cluster move --from` does. Then it
+removes the node from the cluster, and another node becomes a voter of the metadata instead. The
+node may run, and you stop it afterwards, or it may be lost. An interrupt does not stop the moves
+under way; run the command again to do the rest. The node's directory cannot join again, an empty
+one can.
 
 Where partitions have as many replicas as there are nodes, give them fewer first:
   duramen topic alter orders --replication-factor 2

@@ -28,28 +28,29 @@ const ODD_CLOCK_MS_MIN: i64 = 60_000;
 const LISTED_MAX: usize = 50;
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "STATE of a node: live (the node answers), no answer (other nodes hear the node, but it does not
-answer here), not heard (the node answers here, but the node that was asked first has not heard it
-for 3 seconds), or down (neither, with the time since a node last heard it, if known). A node with a
-full disk takes no appends. A node whose clock is far from most nodes' removes nothing for its age.
-LEADS and REPLICAS count partitions, SIZE is their disk space, FREE is the free space of the disk.
-METADATA is the node's role in the metadata's Raft group.
+#[command(after_help = "The STATE of a node:
+  live        the node answers
+  no answer   other nodes hear the node, but it does not answer here
+  not heard   the node answers here, but the node that was asked first has not heard it for 3
+              seconds
+  down        neither, with the time since a node last heard it, if known
+A node with a full disk takes no appends. A node whose clock is far from most nodes' removes nothing
+for its age. LEADS and REPLICAS count partitions, SIZE is their disk space, FREE is the free space
+of the disk. METADATA is the node's role in the metadata's Raft group.
 
 A partition is under-replicated if a replica lacks records that were committed a moment ago, or is
 on a node that does not answer. It is moving until its replicas are on their new nodes. A partition
 whose leader does not answer takes no appends.
 
-The last line is the verdict. The exit code is 0 if all nodes are live, their disks have room, their
-clocks agree, the metadata has a leader, and all partitions are led and fully replicated. It is 1
-otherwise.
+The last line is the verdict. A cluster is healthy if all nodes are live, their disks have room, and
+their clocks agree. The metadata must have a leader, and all partitions must be led and fully
+replicated. The exit code is 0 for a healthy cluster, and 1 otherwise.
 
 Examples:
   duramen cluster status
   duramen cluster status --bootstrap 10.0.0.1:9092,10.0.0.2:9092
   duramen cluster status --output json | jq '.partitions'
-  watch duramen cluster status"
-)]
+  watch duramen cluster status")]
 pub(super) struct Status {
     #[command(flatten)]
     cluster: Cluster,

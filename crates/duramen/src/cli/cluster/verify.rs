@@ -26,16 +26,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(
     after_help = "Replicas of a partition have files of the same bytes. Every node with a replica computes digests
-(XXH3, 128 bits) of the batches in its segments, up to the offset that all replicas know as
-committed, a few megabytes at a time. The command compares the digests and the segments' first
-offsets. It compares compacted segments record by record, once all replicas have done the same
-compaction. Nodes read every batch again, whatever they checked before. Producers, consumers and
-retention go on meanwhile. The command compares internal topics and the metadata, too.
+(XXH3, 128 bits) of the batches in its segments, a few megabytes at a time. It stops at the offset
+up to which all replicas know the records as committed. The command compares the digests and the
+segments' first offsets. It compares compacted segments record by record, once all replicas have
+done the same compaction. Nodes read every batch again, whatever they checked before. Producers,
+consumers and retention go on meanwhile. The command compares internal topics and the metadata, too.
 
-Verdicts: identical; differs, with the first batch that differs and each node's copy of it; not
-compared, or compared in part, because a node does not answer or is behind, or the partition has one
-replica. A mark (<-) shows a replica that differs from most others, which is probably the wrong one,
-and a replica whose node reports it as damaged.
+The STATE of a partition:
+  identical      all replicas are the same
+  differs        followed by the first batch that differs, and each node's copy of it
+  in part        some nodes do not answer or are behind, and the others are the same
+  not compared   fewer than two replicas could be compared
+A mark (<-) shows a replica that differs from most others and is probably the wrong one. The mark
+also shows a replica that its node reports as damaged.
 
 The exit code is 1 if a partition differs, and 0 if every compared partition is identical.
 

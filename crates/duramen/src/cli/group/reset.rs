@@ -27,8 +27,8 @@ use crate::client::{ByPartition, Client, Committed, Group, Partitions};
     after_help = "Without --execute the command only shows the changes: overwritten offsets are lost, and a group that
 starts at the wrong place reads too much or misses records.
 
-Where to (--to):
-  beginning, end            all records again; only what comes from now on
+Places (--to):
+  beginning, end            all records again; only records from now on
   4711                      this offset
   -10                       ten records before the end, in each partition
   @1700000000000            the first record that is not older, in milliseconds since 1970

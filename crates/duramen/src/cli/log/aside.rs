@@ -16,9 +16,9 @@ use crate::cli::usage::once;
 /// List or drop the files that a start of the node set aside. The node may run meanwhile.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A node that starts and finds whole record batches which no record of its journal names moves them
-to the folder `set-aside` of its data directory, and logs a warning. Nothing there is read again,
-and nothing is removed until you say so. Look into a segment with `duramen log dump`.
+    after_help = "A node that starts may find whole record batches that no record of its journal names. It moves them
+to the folder `set-aside` of its data directory, and logs a warning. The node never reads them
+again, and removes nothing. To print a segment, use `duramen log dump`; to remove it, use --drop.
 
 Examples:
   duramen log set-aside --data-dir duramen-data

@@ -30,11 +30,11 @@ const DECOMPRESSED_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A share group with a dead-letter topic (errors.deadletterqueue.topic.name) copies there the records
-that its consumers reject, and those that it delivered as often as its limit allows. Once the cause
-is gone, this command reads that topic up to its present end. It produces each record again with its
-key, value, headers and timestamp, to its former topic and partition. With --to it produces to
-another topic, and the key decides on the partition. Every share group that reads that topic gets
+    after_help = "A share group may have a dead-letter topic (errors.deadletterqueue.topic.name). The group copies
+there the records that its consumers reject, and those that reach its limit of deliveries. Once the
+cause is gone, this command reads that topic up to its present end. It produces each record again
+with its key, value, headers and timestamp, to its former topic and partition. With --to it produces
+to another topic, and the key decides on the partition. Every share group that reads that topic gets
 the record, not only the one that gave it up.
 
 The command commits its offsets for a consumer group (--as), so that the next run continues there;

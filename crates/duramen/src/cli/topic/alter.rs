@@ -29,8 +29,8 @@ use crate::client::{Client, Error, NodeId};
     after_help = "Settings that you do not name keep their values. The command checks every change of every topic
 before it makes the first.
 
-New partitions do not move records. Records with a key may go to another partition from then on, so
-that one key's records are in order only before the change, and only after it.
+New partitions do not move records. Records with a key may go to another partition from then on. So
+the order of one key's records holds only among those before the change, and among those after it.
 
 The command places additional replicas on the racks, and then the nodes, with the fewest. It removes
 replicas that share a rack, then those on the nodes with the most, and keeps the first replica, the
