@@ -95,7 +95,7 @@ pub struct Consume {
     /// Template of a printed record [default: %v\n]
     #[arg(long, short = 'F', value_name = "TEMPLATE", allow_hyphen_values = true)]
     format: Option<Format>,
-    /// Read only committed records (isolation.level=read_committed)
+    /// Read only committed records, as a consumer with isolation level read committed
     #[arg(long)]
     read_committed: bool,
     /// Do not print the assigned partitions to stderr
