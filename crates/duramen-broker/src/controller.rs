@@ -1,12 +1,12 @@
 //! # Room card: controller
 //!
 //! Purpose:    the metadata group: the nodes, topics and settings of the cluster.
-//! Owns:       the metadata log and its image; decisions that are proposed and not committed yet.
+//! Owns:       the metadata log and its image; proposed decisions that are not committed yet.
 //! Interface:  [`Controller::create_topic`], [`Controller::add_partitions`], [`Controller::delete_topic`],
 //!             [`Controller::allocate_producer_ids`], [`Controller::propose`], [`Controller::turn`].
-//! Invariants: a decision returns records; only their application, after the commit, changes the image; a reply waits
-//!             for that. Names and ids that are proposed count as taken. The log is trimmed only behind an image that
-//!             storage was given before.
+//! Invariants: a decision returns records. Only their application, after the commit, changes the image, and a reply
+//!             waits for that. Proposed names and ids count as taken. The controller trims the log only behind an image
+//!             that storage already has.
 //! Never:      time or chance inside `apply`; replicas (the node follows the changes).
 //! Tests:      `image`, `records`, `placement`; `node/tests`.
 //! Start at:   [`Controller::create_topic`].

@@ -1,9 +1,9 @@
 //! # Room card: describe
 //!
-//! Purpose:    describe in words the bytes that storage keeps for the node without reading them, for people.
-//! Owns:       nothing: the forms are those of the rooms that read them.
+//! Purpose:    describe for people the bytes that storage keeps for the node and cannot read.
+//! Owns:       nothing: other rooms own the formats.
 //! Interface:  [`image`], [`internal`].
-//! Invariants: bytes that the node would refuse to read are called unreadable here, too.
+//! Invariants: this room calls bytes unreadable exactly if the node would refuse them.
 //! Never:      I/O.
 //! Tests:      below.
 //! Start at:   [`image`].

@@ -1,8 +1,8 @@
 //! # Room card: event
 //!
-//! Purpose:    all that goes into a node and all that comes out, as data.
+//! Purpose:    inputs and outputs of a node, as data.
 //! Owns:       [`Event`], [`Action`], [`Reply`], [`Now`].
-//! Interface:  all of it.
+//! Interface:  the types.
 //! Invariants: a node learns of the world only by events, and acts on it only by actions.
 //! Never:      behaviour.
 //! Tests:      those of the crate; the simulator is built from these types.

@@ -1,13 +1,13 @@
 //! # Room card: fetch sessions
 //!
 //! Purpose:    the partitions that each incremental fetcher wants, so that it need not name them every time (KIP-227).
-//! Owns:       the sessions, their bounded number, which partitions may have something new to tell.
+//! Owns:       the sessions, their bounded number, the partitions of each that may have changed.
 //! Interface:  [`FetchSessions::begin`], [`FetchSessions::touch`], [`FetchSessions::settle`],
 //!             [`FetchSessions::rotate`].
-//! Invariants: a session's epoch counts its requests; at most a fixed number of sessions and of partitions in them. A
-//!             place that is not open has nothing to tell: its fetcher knows the log start offset and the high
-//!             watermark, and has read up to the latter. The partition touches the place when anything changes. So a
-//!             request costs the changes, not the size of the session.
+//! Invariants: a session's epoch counts its requests. The numbers of sessions and of partitions in them are bounded. A
+//!             partition's place in a session is closed while the fetcher lacks nothing. Such a fetcher knows the log
+//!             start offset and the high watermark, and has read up to the latter. The partition opens the place when
+//!             anything changes. So a request costs the changes, not the size of the session.
 //! Never:      logs.
 //! Tests:      below and `node/tests`.
 //! Start at:   [`FetchSessions::begin`].

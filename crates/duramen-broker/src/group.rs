@@ -2,12 +2,12 @@
 //!
 //! Purpose:    one Raft group on this node: its inputs, and its identity to others.
 //! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the
-//!             failure of a group. What comes out is in `turn`.
+//!             failure of a group. Its outputs are in `turn`.
 //! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`], [`Group::on_letter`],
 //!             [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
 //! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log. After a
 //!             panic of the library the group is failed and never used again.
-//! Never:      what entries mean; offsets shown to anyone.
+//! Never:      the meaning of entries; offsets in responses.
 //! Tests:      `group/tests.rs`, with three groups that exchange messages; those of `node`.
 //! Start at:   [`Group::propose_batch`], then `group/turn.rs`.
 
@@ -556,7 +556,7 @@ impl Group {
                 replica = self.id.0,
                 peer,
                 first,
-                "a follower lacks entries that cannot be given to it; it stays behind"
+                "the leader cannot send entries that a follower lacks; the follower stays behind"
             );
         }
         self.pace.left_behind = behind;
@@ -629,7 +629,7 @@ impl Group {
 
     /// Marks the group as failed: it is never used again in this process.
     pub(crate) fn fail(&mut self, why: String) {
-        tracing::error!(replica = self.id.0, why, "a replica has failed; the others go on");
+        tracing::error!(replica = self.id.0, why, "a replica has failed; the other replicas go on");
         self.failed.get_or_insert(why);
     }
 

@@ -3,9 +3,9 @@
 //! Purpose:    one node as a value: events in, actions out.
 //! Owns:       the replicas of this node, requests that wait, timers.
 //! Interface:  [`Node::open`], [`Node::metrics`]; [`Node::step`] and [`Node::flush`] are in `turn`.
-//! Invariants: nothing blocks; every request gets exactly one reply or a closed connection; all
-//!             that is to be stored leaves in [`Node::flush`], so one turn makes one storage batch;
-//!             no work per event grows with the number of partitions.
+//! Invariants: nothing blocks. Every request gets exactly one reply or a closed connection. All writes leave in
+//!             [`Node::flush`], so that one turn makes one storage batch. The work for an event does not grow with the
+//!             number of partitions.
 //! Never:      async, locks, hash maps, clocks, globals; a call of an API (see [`Signal`]).
 //! Tests:      `node/tests`; `duramen-sim`.
 //! Start at:   [`Node::append`], then [`Node::follow`].

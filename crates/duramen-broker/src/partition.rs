@@ -1,11 +1,11 @@
 //! # Room card: partition
 //!
-//! Purpose:    one replicated log of record batches: its group, its producers, those who wait on it.
-//! Owns:       offset assignment, the committed end, idempotence, when a segment is rolled, trims.
+//! Purpose:    one replicated log of record batches: its group, its producers, the requests that wait for it.
+//! Owns:       offset assignment, the high watermark, idempotence, the choice of new segments, trims.
 //! Interface:  [`Partition::produce`], [`Partition::trim`], [`Partition::turn`], [`Partition::image`].
 //! Invariants: acknowledged implies committed implies synced. `start <= committed <= end`.
-//!             A producer's sequence is checked before an offset is assigned, and never after.
-//!             Data is removed or reshaped only by executing a committed entry.
+//!             The leader checks a producer's sequence before it assigns an offset, and never after.
+//!             Only the execution of a committed entry removes or reshapes data.
 //! Never:      files, other partitions, Kafka's versions (see `api`), the inside of a batch.
 //! Tests:      `node/tests`; `duramen-sim`.
 //! Start at:   [`Partition::produce`].

@@ -4,10 +4,9 @@
 //! Owns:       the frame's layout, its version and its bounds.
 //! Interface:  [`PeerFrame::into_parts`], [`PeerFrame::encode`], [`PeerFrame::decode`]; inside the crate [`Frame`]
 //!             and its parts.
-//! Invariants: bytes that are not a whole, unharmed frame of a known version are no frame; no
-//!             allocation is sized by a number that was not compared with the bytes that are there; payload is not
-//!             copied on its way in or out.
-//! Never:      who may say what (see `node/peers.rs`), what messages mean (see `group`), sockets.
+//! Invariants: decoding refuses all bytes but a whole, undamaged frame of a known version. Every number that sizes an
+//!             allocation is first compared with the bytes at hand. Neither encoding nor decoding copies payload.
+//! Never:      the rights of senders (see `node/peers.rs`), the meaning of messages (see `group`), sockets.
 //! Tests:      below; `duramen-sim` sends every frame as bytes.
 //! Start at:   [`Frame`].
 

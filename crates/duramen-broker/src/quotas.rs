@@ -1,13 +1,13 @@
 //! # Room card: quotas
 //!
-//! Purpose:    limits on the bytes that clients produce and consume and on the time that their requests take, and the
-//!             throttle time of a client above its limit.
-//! Owns:       the quotas of entities (users, client ids, their combinations and defaults), the choice of the quota
-//!             that binds a client, the use in the last seconds.
+//! Purpose:    limits on the bytes that clients produce and consume, and on the time of their requests. A client above
+//!             its limit gets a throttle time.
+//! Owns:       the quotas of users, client ids, their combinations and defaults; the choice of the quota that binds a
+//!             client; the use in the last seconds.
 //! Interface:  [`QuotaTable::set`], [`QuotaTable::binding`], [`Meters::use_up`].
 //! Invariants: the first of Kafka's eight places that has a quota binds, and nothing else; clients that share a quota
-//!             share its meter. A rest is as long as brings the average of the window back to the quota.
-//! Never:      clocks, connections (they rest where they are read).
+//!             share its meter. A throttle time brings the average of the window back to the quota.
+//! Never:      clocks, connections (the server does not read a throttled one).
 //! Tests:      below; `node/tests/quotas.rs`; `compat/wire/test_quotas.py`.
 //! Start at:   [`QuotaTable::binding`].
 

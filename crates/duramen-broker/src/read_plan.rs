@@ -1,13 +1,13 @@
 //! # Room card: read plans
 //!
-//! Purpose:    carry out the reads that a node planned, on whatever thread may block.
+//! Purpose:    execute the reads that a node planned, on a thread that may block.
 //! Owns:       the split of a response's limit of bytes among its partitions.
 //! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`], [`metadata_tail`]
 //!             before a node is opened, [`log_slice`] for the node itself, [`digests`] for programs that compare
 //!             replicas; [`look`], [`share_ranges`] and [`share_bytes`] for share groups.
-//! Invariants: a response has no bytes at or past a part's end; the first non-empty part is never empty for want of
-//!             room; damage is one partition's error and never another's.
-//! Never:      the node's state; which offsets a client may see.
+//! Invariants: a response has no bytes at or past a part's end. The limit of bytes never empties the first part that
+//!             has batches. Damage is an error of its partition, and of no other.
+//! Never:      the node's state; the offsets that a client may see.
 //! Tests:      `node/tests`; `duramen-sim`.
 //! Start at:   [`fetch_ranges`].
 

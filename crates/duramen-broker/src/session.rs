@@ -1,10 +1,10 @@
 //! # Room card: session
 //!
 //! Purpose:    one connection's protocol state: frames in, checked requests out, replies in order.
-//! Owns:       decoding, the checks that need no node, the order of replies, bytes in flight.
+//! Owns:       decoding, the checks that do not need the node, the order of replies, bytes in flight.
 //! Interface:  [`Session::on_frame`], [`Session::on_reply`], [`Session::wants_more`].
-//! Invariants: replies leave in the order of their requests; an `acks=0` produce has none; what
-//!             reaches the node is whole, its checksums right, and its records well-formed.
+//! Invariants: replies leave in the order of their requests, and an `acks=0` produce has none. The node gets only whole
+//!             requests with right checksums and well-formed records.
 //! Never:      sockets, timers, the node's state.
 //! Tests:      `session/tests.rs`; `node/tests`; `fuzz/`.
 //! Start at:   [`Session::on_frame`].

@@ -1,12 +1,12 @@
 //! # Room card: survivor
 //!
-//! Purpose:    go on with one node when most of the others are lost for ever.
+//! Purpose:    make a new cluster from one node when most of the others are lost for ever.
 //! Owns:       the records by which a data directory becomes a cluster of its own, and the list of losses.
 //! Interface:  [`Survival::plan`], for a directory that no process serves.
 //! Invariants: the directory loses nothing that it holds: its only voter commits entries that were not committed. The
 //!             plan retires the others' directories, and no node gets an id again that they may have given away.
-//! Never:      a cluster that still has a majority; that is for a person to judge. The manifest, which makes it another
-//!             cluster than that of the others (see `duramen_storage::Storage::secede`).
+//! Never:      a check that the majority is lost, which a person must judge; the manifest with the new cluster's id
+//!             (see `duramen_storage::Storage::secede`).
 //! Tests:      `node/tests/survivor.rs`; `duramen/tests/cluster.rs` does it to real processes.
 //! Start at:   [`Survival::plan`].
 

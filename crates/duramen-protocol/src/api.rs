@@ -3,9 +3,9 @@
 //! Purpose:    the one table of Kafka's APIs: which exist, in which versions, and which of them we serve.
 //! Owns:       [`ApiKey`], [`API_TABLE`], [`OWN_TABLE`], [`Api`], [`Status`], header versions, `docs/api-versions.md`.
 //! Interface:  [`Api::of`], [`advertised`], [`Api::accepts`], [`ApiKey::from_code`].
-//! Invariants: one row per key of Kafka's, in order, without gaps; what is advertised is served; what is served is declared
-//!             in `messages` over the whole accepted range; our own APIs have keys that Kafka does not come to, and
-//!             nobody is told of them but our own client.
+//! Invariants: one row per key of Kafka's, in order, without gaps; what is advertised is served; what is served is
+//!             declared in `messages` over the whole accepted range; our own APIs have keys that Kafka does not come
+//!             to, and nobody is told of them but our own client.
 //! Never:      anything about a message but its versions.
 //! Tests:      `api/tests.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-protocol` rewrites the document.
 //! Start at:   [`API_TABLE`].

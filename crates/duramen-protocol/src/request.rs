@@ -4,8 +4,8 @@
 //! Owns:       [`RequestHeader`], [`Request`]; the rule which header version a request has.
 //! Interface:  [`decode_request`] for the node, [`encode_request`] and [`encode_request_of`] for clients. A frame on
 //!             the way in comes without its 4-byte length, a frame on the way out has it.
-//! Invariants: only served APIs in accepted versions decode; record bytes are slices of the frame; a request has at most
-//!             [`REQUEST_ELEMENTS_MAX`] elements.
+//! Invariants: only served APIs in accepted versions decode; record bytes are slices of the frame; a request has at
+//!             most [`REQUEST_ELEMENTS_MAX`] elements.
 //! Never:      dispatch, authorisation.
 //! Tests:      `request/tests.rs`; `messages/tests.rs`; `fuzz/` target `request_decoder`.
 //! Start at:   [`decode_request`].

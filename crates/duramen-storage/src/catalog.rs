@@ -1,11 +1,11 @@
 //! # Room card: catalog
 //!
-//! Purpose:    which segments there are and how far they are written, shared with readers.
+//! Purpose:    the segments of every log and their written lengths, shared with readers.
 //! Owns:       the only locks of this crate: short, never held over I/O of the write path.
 //! Interface:  [`Catalog`], [`LogFiles`], [`Segment`].
 //! Invariants: a segment shows only bytes that are already in its file.
-//! Never:      what is committed: the reader is told.
-//! Tests:      with the reader's.
+//! Never:      high watermarks, which callers hand to the reader.
+//! Tests:      those of the reader.
 //! Start at:   [`Catalog`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -533,7 +533,7 @@ impl<D: Disk> Segment<D> {
             let path = self.sibling("index");
             tracing::warn!(
                 path,
-                "an index is damaged or gone: its segment is read from the beginning"
+                "an index is damaged or gone: reads of its segment start at its beginning"
             );
         }
     }

@@ -1,11 +1,11 @@
 //! # Room card: checkpoint
 //!
 //! Purpose:    free the oldest extents of the journal, a few replicas at a time.
-//! Owns:       which replica needs which extent, and the stages of a replica's checkpoint.
+//! Owns:       the extents that each replica needs, and the stages of a replica's checkpoint.
 //! Interface:  [`Checkpoints`]; `Storage::run_checkpoints`.
-//! Invariants: a State record is written only after everything it stands for is synced; an extent
-//!             is free only after every replica that needed it has a durable State behind it.
-//! Never:      the whole node at once: that would be a cliff.
+//! Invariants: storage writes a State record only after it has synced everything that the record states. An extent is
+//!             free only after every replica that needed it has a durable State behind it.
+//! Never:      all replicas at once, because that would stop the node for a while.
 //! Tests:      with the storage tests; `duramen-sim`.
 //! Start at:   `Storage::run_checkpoints`.
 

@@ -1,13 +1,13 @@
 //! # Room card: compaction
 //!
-//! Purpose:    make segments in which one record of each key is left, of all that a log has below an offset.
-//! Owns:       what stays and what goes; the new files, until storage has them.
+//! Purpose:    rewrite the segments of a log below an offset, so that one record of each key stays.
+//! Owns:       the choice of records that stay; the new files, until storage has them.
 //! Interface:  [`Order`], [`Compaction`] on a thread that may wait, [`Storage::install`] on storage's.
 //! Invariants: the result is a function of the log and of the order alone: no clock, no memory and no place of a
 //!             segment decides anything. So a log that was compacted twice is the same as one compacted once. A
-//!             record that stays keeps its offset. Compaction reads only segments that rest on the medium and are
-//!             whole. New files are whole and synced before storage hears of them.
-//! Never:      when a log is compacted and up to where: an entry says so; pace and threads.
+//!             record that stays keeps its offset. Compaction reads only synced, undamaged segments. New files are
+//!             whole and synced before storage gets them.
+//! Never:      the time and the end of a compaction, which an entry decides; pace and threads.
 //! Tests:      `duramen-sim/tests/compaction.rs`, against a model; `duramen-sim`, scenario `node`.
 //! Start at:   [`Compaction::step`], [`Rules`].
 //!

@@ -1,9 +1,9 @@
 //! # Room card: describe
 //!
-//! Purpose:    journal records in words, for people and tools that look into a journal.
+//! Purpose:    describe journal records for people and tools that look into a journal.
 //! Owns:       the names of kinds and fields. `docs/format.md` has their bytes and meaning.
 //! Interface:  [`describe`], [`Description`], [`Value`].
-//! Invariants: a record is told whole, but for payload, of which only the length is.
+//! Invariants: a description has every field of a record, but only the length of payload.
 //! Never:      I/O; anything that recovery relies on.
 //! Tests:      below.
 //! Start at:   [`describe`].

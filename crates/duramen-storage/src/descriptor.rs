@@ -1,10 +1,10 @@
 //! # Room card: descriptor
 //!
-//! Purpose:    all that Raft and recovery need to know of a record batch without its payload.
+//! Purpose:    the data of a record batch that Raft and recovery need, without its payload.
 //! Owns:       the versioned form that a batch takes in a Raft entry and in the journal.
 //! Interface:  [`Descriptor::of_batch`], [`Descriptor::encode`], [`Descriptor::decode`].
-//! Invariants: a descriptor is a pure function of the batch's bytes and of whether the batch
-//!             starts a segment; so it can be made again from a segment.
+//! Invariants: a descriptor is a pure function of the batch's bytes and of its place at the start of a segment or
+//!             elsewhere. So a segment is enough to make it again.
 //! Never:      payload.
 //! Tests:      below.
 //! Start at:   [`Descriptor::of_batch`].

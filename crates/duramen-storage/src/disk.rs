@@ -1,10 +1,10 @@
 //! # Room card: disk
 //!
 //! Purpose:    the one seam between storage and the machine.
-//! Owns:       the contract that the real disk and the simulated one both keep.
+//! Owns:       the contract of the real disk and the simulated one.
 //! Interface:  [`Disk`].
 //! Invariants: paths are relative to the data directory, with `/` between their parts.
-//! Never:      decisions: a disk does what it is told, and says when it could not.
+//! Never:      decisions: a disk executes each call, and reports a failure.
 //! Tests:      `duramen-sim/src/disk.rs` is the adversarial implementation.
 //! Start at:   [`Disk`].
 

@@ -1,9 +1,9 @@
 //! # Room card: error
 //!
-//! Purpose:    say why storage stopped.
+//! Purpose:    the reasons for which storage stops.
 //! Owns:       [`Error`].
 //! Interface:  the type.
-//! Never:      errors of reads, after which storage goes on: see `reader`.
+//! Never:      errors of reads, which do not stop storage (see `reader`).
 //! Start at:   [`Error`].
 
 use std::io;

@@ -1,11 +1,11 @@
 //! # Room card: format
 //!
-//! Purpose:    every constant of `docs/format.md`, and the reading of bytes that may be bad.
+//! Purpose:    every constant of `docs/format.md`, and the reading of bytes that may be damaged.
 //! Owns:       magic numbers, versions, sizes and names of files.
-//! Interface:  all of it.
-//! Invariants: all integers are big-endian; a length read from disk is checked before it is used.
+//! Interface:  the constants and functions.
+//! Invariants: all integers are big-endian. This room checks a length from the disk before it uses it.
 //! Never:      I/O.
-//! Tests:      with their users.
+//! Tests:      those of its users.
 //! Start at:   [`ROUND_MAGIC`].
 
 use bytes::{Buf, Bytes, TryGetError};

@@ -1,4 +1,4 @@
-//! Internals that fuzz targets need. Not an interface.
+//! Internals for fuzz targets, not an interface.
 
 use bytes::Bytes;
 

@@ -1,8 +1,8 @@
 //! # Room card: history
 //!
-//! Purpose:    what is remembered of a log's entries once they are held no more: with the segments it is enough to
-//!             make each of them again.
-//! Owns:       where the log can be had from; the internal entries since, which segments do not have.
+//! Purpose:    the data of a log's entries that stays after the entries leave memory. With the segments it is enough to
+//!             make each entry again.
+//! Owns:       the place from which the log can be made again; the internal entries since, which segments do not have.
 //! Interface:  [`History`].
 //! Invariants: internal entries are in order, all after [`History::index`], and none between is missing: every other
 //!             index since then is a batch.

@@ -1,15 +1,15 @@
 //! # Room card: journal
 //!
 //! Purpose:    an ordered redo log on a ring of recycled files.
-//! Owns:       extents and rounds: their bytes, their order, which of them are live; the mark, which says how far the
-//!             journal reached at least.
+//! Owns:       extents and rounds: their bytes, their order, the live ones among them; the mark, which names a place
+//!             that the journal reached at least.
 //! Interface:  [`Journal::write_round`], [`scan`], [`rounds_of`].
 //! Invariants: one round is in flight at a time. So a round's header states that every earlier round was durable when
-//!             this one was written: only the last round may be torn. An extent is written over only when a durable
-//!             round says that replay does not need it. Every round names the number of files in the ring; the mark
-//!             names a round that was durable. A journal that holds less than both say has lost a file, and recovery
-//!             refuses it.
-//! Never:      what the records mean.
+//!             this one was written: only the last round may be torn. The journal overwrites an extent only when a
+//!             durable round states that replay does not need it. Every round names the number of files in the ring;
+//!             the mark names a round that was durable. A journal that holds less than both say has lost a file, and
+//!             recovery refuses it.
+//! Never:      the meaning of records.
 //! Tests:      below; fuzz target `journal`; `duramen-sim`.
 //! Start at:   [`Journal::write_round`].
 

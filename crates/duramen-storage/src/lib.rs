@@ -1,12 +1,11 @@
 //! # Room card: storage
 //!
-//! Purpose:    keep what was synced: every replica's log on one node, through one journal.
+//! Purpose:    keep every replica's log on one node durable, through one journal.
 //! Owns:       the journal, segments and their indexes, replica state on disk, recovery.
 //! Interface:  [`Storage::open`], [`Storage::submit`], [`Storage::begin_round`],
 //!             [`Storage::write_segments`], [`Storage::on_sync`], [`Reader`], [`Disk`].
-//! Invariants: a replica's log is a gapless run of whole batches; nothing is reported persisted
-//!             before the syncs that carry it have returned; after a failed write or sync nothing
-//!             more is written.
+//! Invariants: a replica's log is a gapless run of whole batches. Storage reports a write as persisted only after all
+//!             its syncs have returned. After a failed write or sync, storage writes nothing more.
 //! Never:      requests, Raft, threads, async, clocks.
 //! Tests:      the unit tests here; `duramen-sim` crashes this crate's real code on a simulated disk.
 //! Start at:   [`Storage::begin_round`].

@@ -4,10 +4,10 @@
 //! Owns:       the file `manifest`.
 //! Interface:  [`write`], [`read`], [`Manifest`].
 //! Invariants: formatting writes the manifest after the journal's first round is durable: a directory with a manifest
-//!             is a whole one. A node that forms a cluster with others replaces its manifest twice: when it has
-//!             promised the other voters, and when it is a member. A promise or a membership changes in one case:
-//!             most of the cluster is lost, and an operator lets the node begin another cluster alone.
-//! Never:      topics, configs, or anything else that the metadata group holds.
+//!             is complete. A node that forms a cluster with others replaces its manifest twice: after its promise to
+//!             the other voters, and as a member. A promise or a membership changes in one case: most
+//!             of the cluster is lost, and an operator lets the node begin another cluster alone.
+//! Never:      topics, settings, or anything else that the metadata group holds.
 //! Tests:      below.
 //! Start at:   [`write`].
 

@@ -1,13 +1,13 @@
 //! # Room card: mending
 //!
-//! Purpose:    put what other replicas have in the place of what rotted here.
-//! Owns:       when foreign batches are taken, the new copy of a segment's file, the switch to it.
+//! Purpose:    replace damaged batches of a segment with those of other replicas.
+//! Owns:       the checks of received batches, the new copy of a segment's file, the switch to it.
 //! Interface:  [`Damage`], [`Mend`], [`Reader::mend`] on a thread that may wait, [`Storage::switch`] on storage's.
-//! Invariants: a file is replaced, never rewritten: a planned read holds the old one open. The copy is whole and synced
-//!             before it takes the name, so that a crash leaves the one or the other. A batch is taken only where it
-//!             follows its predecessor, is as its checksum says, and of the term that is known for its offset; a range is
-//!             filled to the byte.
-//! Never:      where the batches come from (see the node's `mending`), what is damaged (see `scrub`).
+//! Invariants: repair replaces a file and never rewrites it, because a planned read holds the old one open. The copy is
+//!             whole and synced before it takes the name, so that a crash leaves the old file or the new one. Repair
+//!             accepts a batch only if it follows its predecessor, matches its checksum, and has the term known for its
+//!             offset. The batches must fill the range to the byte.
+//! Never:      the source of the batches (see the node's `mending`), detection of damage (see `scrub`).
 //! Tests:      `duramen-sim/tests/mending.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Reader::mend`].
 

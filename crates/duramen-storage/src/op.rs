@@ -1,10 +1,10 @@
 //! # Room card: op
 //!
-//! Purpose:    what the node asks of storage, and what storage tells it, as plain data.
+//! Purpose:    the node's requests to storage, and storage's reports, as plain data.
 //! Owns:       [`Op`], [`Done`], the recovered state of a replica.
-//! Interface:  all of it.
-//! Invariants: ops of one replica take effect in the order submitted; `Done::Persisted` tickets of
-//!             one replica come back in that order too, whatever order the syncs finish in.
+//! Interface:  the types.
+//! Invariants: ops of one replica take effect in the order of their submission. `Done::Persisted` tickets of one
+//!             replica come back in the same order, whatever the order in which syncs finish.
 //! Never:      behaviour.
 //! Tests:      those of the crate.
 //! Start at:   [`Op`].
@@ -335,7 +335,7 @@ pub struct RecoveredReplica {
     pub segments: Vec<SegmentMeta>,
     /// Damage found below a durable mark, if any: nothing is cut, and nothing may be appended.
     pub damage: Option<String>,
-    /// True if the damage is only a lack of room on the disk: nothing is lost, and a start that finds room finds the
-    /// log whole.
+    /// True if the only damage is a lack of room on the disk. Nothing is lost: a start with enough room recovers the
+    /// whole log.
     pub lacks_room: bool,
 }

@@ -1,7 +1,7 @@
 //! # Room card: options
 //!
-//! Purpose:    say how storage is opened.
-//! Owns:       [`Options`], and who a directory belongs to.
+//! Purpose:    options for opening storage.
+//! Owns:       [`Options`], and the identity of a directory's node.
 //! Interface:  the types.
 //! Never:      a default: the binary and the simulator choose their own.
 //! Start at:   [`Options`].

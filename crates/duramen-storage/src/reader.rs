@@ -4,10 +4,10 @@
 //! Owns:       the shared catalogue of segments, offset and time lookups, first-touch verification.
 //! Interface:  [`Reader::locate`], [`Reader::read`], [`Reader::verify`], [`Reader::find_time`],
 //!             [`Reader::digest`].
-//! Invariants: a located range holds its file: it stays whole when the segment is removed.
-//!             A range never reaches past the committed end it was asked with.
+//! Invariants: a located range holds its file open, so it stays readable after the segment's removal. A range never
+//!             reaches past the committed end in its request.
 //! Never:      writes.
-//! Tests:      with the storage tests.
+//! Tests:      the storage tests.
 //! Start at:   [`Reader::locate`].
 
 use std::io;

@@ -1,10 +1,10 @@
 //! # Room card: record
 //!
-//! Purpose:    what a journal round is made of.
+//! Purpose:    the records of a journal round.
 //! Owns:       the kinds of record, and their bytes (`docs/format.md`, "Journal records").
 //! Interface:  [`Record`], [`Record::encode`], [`decode_all`].
-//! Invariants: every record carries kind and length; an unknown kind is never skipped: it stops
-//!             recovery, since what it means may change all that follows.
+//! Invariants: every record carries kind and length. Recovery stops at an unknown kind and never skips it, because it
+//!             may change the meaning of all later records.
 //! Never:      I/O.
 //! Tests:      below; fuzz target `journal`.
 //! Start at:   [`Record`].

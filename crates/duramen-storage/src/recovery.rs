@@ -1,14 +1,14 @@
 //! # Room card: recovery
 //!
-//! Purpose:    make of what the medium holds exactly what was acknowledged, before anyone sees it.
-//! Owns:       replay; the difference between a tear and damage; formatting an empty directory.
+//! Purpose:    restore every acknowledged write from the medium, before a replica opens.
+//! Owns:       replay; the difference between a tear and damage; formatting of an empty directory.
 //! Interface:  [`format`], [`recover`].
-//! Invariants: only bytes read from the medium are believed; all that is adopted is synced before
-//!             `recover` returns; bytes that no durable descriptor names are cut.
-//!             Every file that the journal implies is there, and as long as it must be, before anything is changed.
-//!             Whole batches that no record names are set aside, never removed; what is not ours is left alone.
-//!             Recovery may itself be interrupted anywhere and run again.
-//! Never:      a vote over damage: it is reported.
+//! Invariants: recovery believes only bytes that it read from the medium. It syncs everything that it adopts before
+//!             `recover` returns, and cuts bytes that no durable descriptor names. Recovery changes nothing before it
+//!             has found every file that the journal implies, with its length. It sets whole batches aside that no
+//!             record names, and never removes them; it ignores files that are not ours. A crash may interrupt recovery
+//!             anywhere, and recovery then runs again.
+//! Never:      a vote over damage, which recovery reports.
 //! Tests:      `duramen-sim` crashes inside it.
 //! Start at:   [`recover`].
 
@@ -425,7 +425,7 @@ fn take_in<D: Disk>(
             replica = id.0,
             dir,
             segment = base_offset,
-            "a segment is missing or cut short: it is fetched again from another replica"
+            "a segment is missing or cut short: this node fetches it from another replica"
         );
         catalog.suspect(id, base_offset);
     }

@@ -1,12 +1,12 @@
 //! # Room card: replica
 //!
 //! Purpose:    one replica's files and tickets while the node runs.
-//! Owns:       which files are dirty, which names are not durable yet, who waits for which sync.
+//! Owns:       the dirty files, the names that are not durable yet, and the writes that wait for each sync.
 //! Interface:  [`Replica`].
-//! Invariants: a segment with unsynced bytes stays open until a checkpoint has synced it: an
-//!             error of write-back is reported to whoever held the file then.
+//! Invariants: a segment with unsynced bytes stays open until a checkpoint has synced it. The kernel reports an error
+//!             of write-back only to handles that were open at that time.
 //! Never:      the journal.
-//! Tests:      with the storage tests.
+//! Tests:      the storage tests.
 //! Start at:   [`Replica::write`].
 
 use std::collections::btree_map::Entry;
@@ -186,7 +186,7 @@ impl<D: Disk> Replica<D> {
                 tracing::warn!(
                     dir,
                     to,
-                    "a new partition needs the name of a directory that is not duramen's: it is set aside"
+                    "a new partition needs the name of a directory that is not duramen's: storage sets that directory aside"
                 );
             }
             disk.create_dir(&dir)?;

@@ -1,10 +1,10 @@
 //! # Room card: replica state
 //!
-//! Purpose:    what the journal knows of one replica, as a value.
+//! Purpose:    the journal's state of one replica, as a value.
 //! Owns:       the fold of journal records: the same code runs live and in replay.
 //! Interface:  [`ReplicaState`] and its transitions.
-//! Invariants: `entries` are dense from `prev_index + 1`; segments are in order and contiguous;
-//!             the image's index is never cut.
+//! Invariants: `entries` are dense from `prev_index + 1`; segments are in order and contiguous; no cut removes the
+//!             entry at the image's index.
 //! Never:      I/O.
 //! Tests:      below; and every crash in `duramen-sim`.
 //! Start at:   [`ReplicaState::append`].

@@ -1,14 +1,14 @@
 //! # Room card: reserve
 //!
 //! Purpose:    a full disk refuses appends early, and never stops the node from starting again.
-//! Owns:       the file `reserve`, and whether appends must be refused.
+//! Owns:       the file `reserve`, and the decision to refuse appends.
 //! Interface:  [`Reserve::when_full`], [`Reserve::check`].
 //! Invariants: the storage thread looks at the disk after it writes payload and before its tickets come back. So,
-//!             when the node takes a byte in, `free_bytes_min` were free at the last look. All that was written since
-//!             is still in flight. If no more than `free_bytes_min` may be in flight, all accepted payload finds
-//!             room. Where another process took that room, storage gives up the reserve; where the reserve is gone
-//!             too, a write waits for room.
-//! Never:      which requests are refused: the node decides.
+//!             when the node accepts a byte, `free_bytes_min` were free at the last look. All bytes written since are
+//!             still in flight. If at most `free_bytes_min` may be in flight, the disk has room for all accepted
+//!             payload. If another process took that room, storage gives up the reserve. Without a reserve, a write
+//!             waits for room.
+//! Never:      the choice of requests to refuse, which the node makes.
 //! Tests:      `duramen-sim`: space ends at any write; `compat/faults`.
 //! Start at:   [`Reserve::look`].
 

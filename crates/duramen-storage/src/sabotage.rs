@@ -1,13 +1,11 @@
 //! # Room card: sabotage
 //!
-//! Purpose:    bugs on purpose, inside code that no lying disk can reach: proof that the simulator
-//!             would find them.
-//! Owns:       the list, of storage and of the node above it, and which one is planted in this
-//!             thread.
+//! Purpose:    planted bugs in code that no lying disk can reach, which prove that the simulator finds such bugs.
+//! Owns:       the list of bugs in storage and in the node, and the one that this thread has.
 //! Interface:  [`Bug`], [`plant`], [`is`].
-//! Invariants: without the feature `sabotage`, which only tests ask for, every question is answered
-//!             `false` at compile time; with it, until the simulator plants a bug in this thread.
-//! Never:      behaviour: each bug is one line where it is planted.
+//! Invariants: without the feature `sabotage`, which only tests have, [`is`] is `false` at compile time. With the
+//!             feature, [`is`] is `false` until the simulator plants a bug in this thread.
+//! Never:      behaviour: each bug is one line in the code that has it.
 //! Tests:      `duramen-sim/tests/planted.rs`.
 //! Start at:   [`Bug`].
 

@@ -1,10 +1,11 @@
 //! # Room card: scrubbing
 //!
-//! Purpose:    find rot at rest: all that is settled in segments is read again from the medium, and checked.
-//! Owns:       what is looked at next, what counts as damaged, where behind it the log goes on.
+//! Purpose:    find damage at rest: read all settled bytes of segments again from the medium, and check them.
+//! Owns:       the next bytes to read, the definition of damage, the place behind it where the log goes on.
 //! Interface:  [`Scrubber`], [`Found`].
-//! Invariants: only settled bytes are judged: a checkpoint has synced them, so that nothing but rot changes them. A
-//!             segment that was cut or removed meanwhile is not judged. Damaged bytes lose their mark as verified.
+//! Invariants: the scrubber judges only settled bytes: a checkpoint has synced them, so that only damage changes them.
+//!             It does not judge a segment that was cut or removed meanwhile. Damaged bytes lose their mark as
+//!             verified.
 //! Never:      pace, threads, repair (see `mending`); the journal and images, which recovery reads.
 //! Tests:      `duramen-sim/tests/mending.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Scrubber::step`].
@@ -162,7 +163,7 @@ impl<D: Disk> Scrubber<D> {
             Ok(file) => Some(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(path = segment.path(), %error, "a segment could not be opened to be checked");
+                tracing::warn!(path = segment.path(), %error, "cannot open a segment to check it");
                 return None;
             }
         };

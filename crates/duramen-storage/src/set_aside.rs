@@ -1,12 +1,13 @@
 //! # Room card: set aside
 //!
-//! Purpose:    keep what a start finds and may not take: no start removes whole batches.
-//! Owns:       the folder `set-aside`; which names in a data directory are ours.
+//! Purpose:    keep bytes that a start finds and may not use: no start removes whole batches.
+//! Owns:       the folder `set-aside`; the names in a data directory that are ours.
 //! Interface:  [`SetAside`], [`is_ours`], [`holds_batches`].
-//! Invariants: nothing is ever removed from the folder unasked; each start has directories of its own in it, named by the
-//!             round that it begins with.
-//! Never:      which replicas there are (see `recovery`).
-//! Tests:      below; `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage` damages files between two starts.
+//! Invariants: only an operator removes anything from the folder. Each start has directories of its own in it, with the
+//!             number of its first round in their names.
+//! Never:      the set of replicas (see `recovery`).
+//! Tests:      below; `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage`, which damages files between
+//!             two starts.
 //! Start at:   [`SetAside::keep_dir`].
 
 use std::io;

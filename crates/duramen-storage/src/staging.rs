@@ -1,14 +1,15 @@
 //! # Room card: staging
 //!
-//! Purpose:    put what another replica gives of a compacted log where one journal record can make it this replica's.
-//! Owns:       what is given, from the first batch until the log begins anew with it; whether it may be there.
-//! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`Storage::stage`] on storage's, and then
-//!             [`crate::OpKind::Reset`].
-//! Invariants: one and the same compaction left all of it. Staging takes a batch only where it follows its
-//!             predecessor and lies in its segment. The batch must match its checksum, and have the term that is
-//!             known for its offset. All is synced, files and names, before storage hears of it. Its files have names
-//!             that nothing else has; the next start removes files that no record names.
-//! Never:      where it comes from, and that it is of one compaction (see the node's `feeding`).
+//! Purpose:    write the prefix of a compacted log that another replica gives into files. One journal record later
+//!             makes these files this replica's.
+//! Owns:       the given prefix, from the first batch until the log begins anew with it; the checks of its batches.
+//! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`Storage::stage`] on storage's, and
+//!             then [`crate::OpKind::Reset`].
+//! Invariants: one compaction left the whole prefix. Staging accepts a batch only if it follows its predecessor and
+//!             lies in its segment. The batch must match its checksum, and have the term known for its offset. Staging
+//!             syncs all files and names before storage gets them. The files have names that nothing else has; the next
+//!             start removes files that no record names.
+//! Never:      the source of the prefix, and the check that one compaction left it (see the node's `feeding`).
 //! Tests:      `duramen-sim/tests/compaction.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Staging::put`].
 
@@ -160,7 +161,7 @@ impl<D: Disk> Stagings<D> {
                 let put = staging.put(&batches, free_bytes_min);
                 let put = put.and_then(|()| if is_last { staging.end() } else { Ok(()) });
                 if let Err(why) = put {
-                    tracing::warn!(replica = replica.0, %why, "a part of a compacted log is not taken");
+                    tracing::warn!(replica = replica.0, %why, "storage refuses a piece of a feed");
                     self.drop(replica);
                     return Some(Outcome::Done(Done::Put { replica, number, next: None }));
                 }

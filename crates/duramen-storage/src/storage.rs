@@ -1,12 +1,12 @@
 //! # Room card: storage's turn
 //!
-//! Purpose:    one journal round at a time for all replicas, and what follows from it.
-//! Owns:       the order of writes and syncs; when an op counts as persisted.
+//! Purpose:    write one journal round at a time for all replicas, and carry out its consequences.
+//! Owns:       the order of writes and syncs; the moment at which an op counts as persisted.
 //! Interface:  [`Storage`], [`SyncRequest`], [`Options`], [`Recovered`].
-//! Invariants: at most one round is in flight; a round is written only after the sync of the one
-//!             before it returned; after an error nothing more is written.
-//! Never:      threads: whoever drives it runs the syncs, anywhere and in any order.
-//! Tests:      with the storage tests, and `duramen-sim`.
+//! Invariants: at most one round is in flight: storage writes a round only after the sync of the one before it has
+//!             returned. After an error storage writes nothing more.
+//! Never:      threads: the driver runs the syncs, on any thread and in any order.
+//! Tests:      the storage tests, and `duramen-sim`.
 //! Start at:   [`Storage::begin_round`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

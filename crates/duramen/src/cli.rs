@@ -1,9 +1,10 @@
 //! # Room card: cli
 //!
-//! Purpose:    what people type, as one enum; one file a command under `cli/`.
+//! Purpose:    the command line as one enum; one file for each command under `cli/`.
 //! Owns:       [`Cli`], exit codes.
 //! Interface:  [`main`].
-//! Invariants: an error is printed once, to stderr, with its causes; exit codes are those of [`main`].
+//! Invariants: [`main`] prints an error once, to stderr, with its causes; every exit code is one of those that its
+//!             comment lists.
 //! Never:      logic of a command.
 //! Tests:      the parser's own check below; each command has its own.
 //! Start at:   [`Command`].
@@ -44,7 +45,7 @@ use crate::client;
     after_help = "Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrongly called, 130 interrupted."
 )]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -52,9 +53,9 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a durable broker here, or a cluster of them, and say what to type next.
+    /// Start a durable broker here, or a cluster of them, and print the next commands to type.
     Dev(dev::Dev),
-    /// Start a broker as configured by file, flags and environment.
+    /// Start a broker with the configuration of a file, flags and the environment.
     Serve(serve::Serve),
     /// Create, list, describe, alter, trim and delete topics
     Topic(topic::Topic),
@@ -62,15 +63,15 @@ pub enum Command {
     Group(group::Group),
     /// Transactional ids and their transactions
     Txn(txn::Txn),
-    /// Share groups, and the records that they have given up
+    /// Share groups and their dead letters
     Share(share::Share),
-    /// The nodes of a cluster, their replicas, and where these are
+    /// Nodes of a cluster and the places of replicas
     Cluster(cluster::ClusterCommand),
     /// Append records to a topic
     Produce(produce::Produce),
     /// Read records of a topic
     Consume(consume::Consume),
-    /// Look into the files of a data directory
+    /// Print the files of a data directory
     Log(log::Log),
     /// Measure a broker
     Bench(bench::Bench),
@@ -78,13 +79,13 @@ pub enum Command {
     Completion(completion::Completion),
     /// Print the manual page, or write one for every command
     Man(man::Man),
-    /// Print what can be configured.
+    /// Print every setting of a broker.
     Config(config::ConfigCommand),
 }
 
-/// What shells report for a program that Ctrl-C ended.
+/// Exit code that shells report for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
-/// What the parser exits with when it is wrongly called.
+/// Exit code of the parser for a wrong command line.
 const WRONGLY_CALLED: u8 = 2;
 
 /// Parses the command line and runs the command.
@@ -112,7 +113,7 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough.
+        // The reader of the output closed the pipe, because it has read enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<bootstrap::Interrupted>() => ExitCode::from(INTERRUPTED),
         Err(error) => {
@@ -126,7 +127,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether the command was asked for JSON.
+/// Tells whether the user asked the command for JSON.
 fn wants_json(mut matches: &ArgMatches) -> bool {
     while let Some((_, inner)) = matches.subcommand() {
         matches = inner;
@@ -139,11 +140,11 @@ fn wants_json(mut matches: &ArgMatches) -> bool {
 #[derive(Serialize)]
 struct Complaint {
     error: String,
-    /// By Kafka's name, if a broker answered with one.
+    /// Kafka's name of the error code, if a broker returned one.
     code: Option<String>,
 }
 
-/// An error of a broker in words of ours, which say what to do.
+/// Error of a broker in words of ours, which name the fix.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 struct Explained {
@@ -160,7 +161,7 @@ fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     explained.or_else(|| cause.downcast_ref::<client::Error>()?.code())
 }
 
-/// Says on stderr what went wrong, in the form that the result would have had.
+/// Prints the error to stderr, in the form that the user asked for.
 fn complain(error: &anyhow::Error, json: bool) {
     let text = format!("{error:#}");
     if !json {
@@ -173,7 +174,7 @@ fn complain(error: &anyhow::Error, json: bool) {
     eprintln!("{line}");
 }
 
-/// Words are compared without case and dashes: `preparing-rebalance` is `PreparingRebalance`.
+/// Finds a word without regard to case and dashes: `preparing-rebalance` is `PreparingRebalance`.
 fn word(text: &str, known: &[&'static str], what: &str) -> Result<&'static str, String> {
     let plain = |text: &str| text.replace(['-', '_'], "").to_ascii_lowercase();
     let found = known.iter().find(|word| plain(word) == plain(text)).copied();

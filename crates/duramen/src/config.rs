@@ -20,10 +20,10 @@ use duramen_broker::configs::nearest;
 
 use crate::telemetry;
 
-/// Where `dev` and `serve` listen unless told otherwise: this machine only.
+/// Default of --listen: this machine only.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:9092";
 
-/// Settings of the process that are read again on SIGHUP, beside those of the node that change while it runs.
+/// Settings of the process that it reads again on SIGHUP, beside the node's live settings.
 pub const ON_SIGHUP: [&str; 6] = [
     "connections.max.idle.ms",
     "max.connection.creation.rate",
@@ -33,7 +33,7 @@ pub const ON_SIGHUP: [&str; 6] = [
     "socket.request.max.bytes",
 ];
 
-/// Where the data goes unless told otherwise.
+/// Default of --data-dir.
 pub const DATA_DIR_DEFAULT: &str = "./duramen-data";
 
 /// The environment's names of settings: `DURAMEN_SET_NUM_PARTITIONS` is `num.partitions`.
@@ -55,57 +55,57 @@ const ENV_KEYS: [&str; 8] = [
     "DURAMEN_LOG_FORMAT",
 ];
 
-/// What `dev` and `serve` have in common.
+/// Flags of both `dev` and `serve`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ServerArgs {
-    /// Where the data lives; made if it is missing [default: ./duramen-data].
+    /// Data directory, created if missing [default: ./duramen-data].
     #[arg(long, value_name = "DIR", env = "DURAMEN_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where clients connect [default: 127.0.0.1:9092]. Port 0 takes any free one.
+    /// Address at which clients connect [default: 127.0.0.1:9092]. Port 0 takes any free one.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_LISTEN")]
     pub listen: Option<String>,
-    /// What clients are told to connect to, where that differs from --listen (behind NAT, in a
-    /// container). The same as the setting `advertised.listeners`.
+    /// Address that the node advertises to clients, if it differs from --listen (behind NAT, in a container). The same
+    /// as the setting `advertised.listeners`.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_ADVERTISE")]
     pub advertise: Option<String>,
-    /// Where other nodes of the cluster connect, if that is not this node's own address in the setting
-    /// `controller.quorum.voters`. A node alone that has it can be joined by others. Nobody is asked for a password: use a
-    /// network of its own.
+    /// Address at which other nodes of the cluster connect, if it differs from this node's address in the setting
+    /// `controller.quorum.voters`. A single node needs it before others can join. Connections between nodes have no
+    /// password: use a separate network.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_NODE_LISTEN")]
     pub node_listen: Option<String>,
-    /// Serve /metrics, /livez, /readyz and /healthz here [default: not served].
+    /// Address that serves /metrics, /livez, /readyz and /healthz [default: not served].
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_HTTP")]
     pub http: Option<String>,
-    /// A setting by Kafka's name, such as num.partitions=3. May be repeated.
+    /// Setting with Kafka's name, such as num.partitions=3. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// How it logs.
+    /// Flags of logging.
     #[command(flatten)]
     pub log: telemetry::Flags,
 }
 
-/// Everything a server is started with, complete.
+/// Complete configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the data lives.
+    /// Data directory.
     pub data_dir: PathBuf,
-    /// Where clients connect.
+    /// Address at which clients connect.
     pub listen: HostPort,
-    /// What clients are told to connect to, if not `listen`.
+    /// Address that the node advertises to clients, if it is not `listen`.
     pub advertise: Option<HostPort>,
-    /// Where other nodes connect, if not at this node's own address among those of all nodes.
+    /// Address at which other nodes connect, if it is not this node's in `controller.quorum.voters`.
     pub node_listen: Option<HostPort>,
-    /// Where metrics and health are served, if at all.
+    /// Address that serves metrics and health, if any.
     pub http: Option<HostPort>,
-    /// Kafka's settings that were given, by name.
+    /// Given settings with Kafka's names.
     pub settings: BTreeMap<String, String>,
-    /// Asks for the place of the data directory that is registered under this node's id.
+    /// True if this data directory asks for the place of the one that is registered under this node's id.
     pub replaces: bool,
-    /// How it logs.
+    /// Flags of logging.
     pub log: telemetry::Flags,
 }
 
-/// A host and a port, as people write them.
+/// Host and port, as users write them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
     /// A name or an address, without brackets.
@@ -114,7 +114,7 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// All that is wrong with a configuration.
+/// All mistakes of a configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mistakes(pub Vec<String>);
 
@@ -132,14 +132,14 @@ impl fmt::Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
-/// A commented configuration file: every key, and every setting that does something, at its default.
+/// Writes a commented configuration file: every key, and every setting that has an effect, at its default.
 pub fn example() -> String {
     example::render()
 }
 
 impl Config {
-    /// Joins the file (if there is one) with the environment and the flags. Settings are only
-    /// gathered here; `server::settings` checks them against the broker's table.
+    /// Joins the file, if any, with the environment and the flags. `server::settings` later checks the settings against
+    /// the broker's table.
     pub fn load(
         file: Option<&Path>,
         args: &ServerArgs,
@@ -168,7 +168,7 @@ impl Config {
 }
 
 impl Config {
-    /// What a file says beside settings, by its keys.
+    /// Lists the keys of a file, without its settings, with their values.
     pub fn keys(&self) -> [(&'static str, String); 7] {
         let text =
             |address: Option<&HostPort>| address.map(ToString::to_string).unwrap_or_default();
@@ -185,13 +185,13 @@ impl Config {
     }
 }
 
-/// The process's environment; what is not text cannot be ours.
+/// Reads the process's environment, without variables that are not text and therefore not ours.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// The keys of a file, each where it was given.
+/// Keys of a file, each present if it was given.
 #[derive(Debug, Default)]
 struct FileKeys {
     plain: BTreeMap<&'static str, String>,
@@ -230,8 +230,8 @@ impl FileKeys {
         keys
     }
 
-    /// `num.partitions = 3` is a table in a table to TOML, `"num.partitions" = 3` is not; both are
-    /// what people write.
+    /// Flattens tables to settings. TOML reads `num.partitions = 3` as a table in a table, and `"num.partitions" = 3`
+    /// as one key; users write both.
     fn flatten(
         &mut self,
         prefix: &str,
@@ -266,8 +266,8 @@ impl FileKeys {
             if let Some(key) = name.strip_prefix(ENV_SET) {
                 self.settings.insert(key.to_ascii_lowercase().replace('_', "."), value);
             } else if name.starts_with("DURAMEN_") && !ENV_KEYS.contains(&name.as_str()) {
-                // Only what looks like a misspelt name of ours: an orchestrator sets variables of
-                // its own for a service that is called duramen, and so may a wrapper script.
+                // Only a variable that looks like a misspelt name is a mistake. An orchestrator sets its own
+                // variables for a service called duramen, and so may a wrapper script.
                 if let Some(near) = nearest(&name, ENV_KEYS) {
                     mistakes.push(format!(
                         "environment: unknown variable {name}; did you mean {near}?"
@@ -277,7 +277,7 @@ impl FileKeys {
         }
     }
 
-    /// Flags, which clap has already joined with their environment variables.
+    /// Overlays the flags, which clap has already joined with their environment variables.
     fn overlay_flags(&mut self, args: &ServerArgs, mistakes: &mut Vec<String>) {
         let plain = [
             ("listen", &args.listen),
@@ -367,7 +367,7 @@ impl HostPort {
         Ok(Self { host: host.to_owned(), port })
     }
 
-    /// Whether it means all addresses of the machine, to which nobody can connect from elsewhere.
+    /// Tells whether the host means all addresses of the machine, to which no other machine can connect.
     pub fn is_unspecified(&self) -> bool {
         self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_unspecified())
     }
@@ -394,7 +394,7 @@ fn scalar(value: &toml::Value) -> Option<String> {
     }
 }
 
-/// The sentence for a name that is not in the list.
+/// Writes the sentence for a name that is not in the list.
 fn unknown<'a>(
     origin: &str,
     what: &str,

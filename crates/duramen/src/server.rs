@@ -274,7 +274,10 @@ impl Server {
                 );
             }
         }))?;
-        tracing::info!(signal, "stopping: answering what is in flight; once more ends it at once");
+        tracing::info!(
+            signal,
+            "stopping: answering the requests in flight; a second signal ends the process at once"
+        );
         let mut ignored = hangups(&self.runtime)?;
         self.runtime.spawn(async move {
             let _ = stopped_by(&mut ignored, || ()).await;
@@ -290,7 +293,7 @@ impl Server {
         self.node.push(Input::Event(Event::Drain));
         let drained = async { timeout(DRAIN_GRACE, self.drained.notified()).await };
         if self.runtime.block_on(drained).is_err() {
-            tracing::warn!("others do not lead yet all that this node leads; it ends all the same");
+            tracing::warn!("this node still leads partitions, and ends nevertheless");
         }
         self.stop.send_replace(true);
         self.runtime.block_on(self.listener)?;
@@ -387,8 +390,8 @@ fn advertised(config: &Config, settings: &ServerSettings, address: SocketAddr) -
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     tracing::warn!(
         host,
-        "clients are told to connect to this machine's name, because it listens on all its \
-         addresses; if they cannot resolve it, say what they can with --advertise HOST:PORT"
+        "the node advertises this machine's name, because it listens on all addresses; if \
+         clients cannot resolve the name, give another with --advertise HOST:PORT"
     );
     HostPort { host, port }
 }

@@ -31,7 +31,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Puts another filter in the place of the one there is.
+/// Replaces the filter of log lines.
 type Change = Box<dyn Fn(EnvFilter) -> anyhow::Result<()> + Send + Sync>;
 
 static CHANGE: OnceLock<Change> = OnceLock::new();
@@ -39,11 +39,11 @@ static CHANGE: OnceLock<Change> = OnceLock::new();
 /// Flags of the commands that log.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Flags {
-    /// What to log [default: info]: a level (error, warn, info, debug, trace) or a filter such as
-    /// `info,duramen_storage=debug`. `RUST_LOG` is read where this is not given.
+    /// Level of log lines [default: info]: error, warn, info, debug, trace, or a filter such as
+    /// `info,duramen_storage=debug`. `RUST_LOG` applies if this is not given.
     #[arg(long = "log", value_name = "FILTER", env = "DURAMEN_LOG")]
     pub filter: Option<String>,
-    /// How log lines look [default: human]; they go to stderr.
+    /// Format of log lines, which go to stderr [default: human].
     #[arg(long = "log-format", value_name = "FORMAT", env = "DURAMEN_LOG_FORMAT", value_enum)]
     pub format: Option<Format>,
 }
@@ -73,7 +73,7 @@ pub fn start(flags: &Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logs by another filter from now on.
+/// Changes the filter of log lines.
 pub fn change(flags: &Flags) -> anyhow::Result<()> {
     let Some(change) = CHANGE.get() else { bail!("this process does not log by a filter") };
     change(filter(flags)?)

@@ -838,13 +838,13 @@ fn wrong_calls_exit_with_2_and_failures_with_1() {
     let bench = ["bench", "tail", "--partitions", "2"];
     for (wrong, told) in [
         (&["produce", "t", "--idempotent", "--acks", "1"][..], "--idempotent needs --acks all"),
-        (&["topic", "alter", "t", "-c", "a=1", "-d", "a"], "a is to be set and deleted"),
-        (&["topic", "alter", "t", "-c", "a=1", "-c", "a=2"], "a is to be 1 and 2"),
-        (&["topic", "create", "t", "-c", "a=1", "-c", "a=2"], "a is to be 1 and 2"),
+        (&["topic", "alter", "t", "-c", "a=1", "-d", "a"], "a is both set and deleted"),
+        (&["topic", "alter", "t", "-c", "a=1", "-c", "a=2"], "a has two values, 1 and 2"),
+        (&["topic", "create", "t", "-c", "a=1", "-c", "a=2"], "a has two values, 1 and 2"),
         (&["cluster", "move", "--to", "1"], "--topic TOPIC, or --from NODE"),
         (&["cluster", "move", "--topic", "t", "--to", "1,1"], "node 1 is named twice"),
         (&["cluster", "move", "--from", "1", "--no-wait", "--at-once", "3"], "cannot be used with"),
-        (&["txn", "list", "--state", "empty", "--open-for", "1m"], "in these states none is open"),
+        (&["txn", "list", "--state", "empty", "--open-for", "1m"], "none is open in these states"),
         (&["bench", "append", "--acks", "0"], "give --acks all or --acks 1"),
         (&["bench", "append", "--seconds", "-1"], "give a number of seconds, 0 or more"),
         (&["bench", "produce", "--seconds", "1", "--acks", "0"], "--acks 0 needs --messages"),
@@ -994,7 +994,7 @@ fn what_a_broker_would_refuse_by_a_code_is_told_in_words() {
         assert!(refused.starts_with(told), "{refused}");
     }
     let refused = node.fail(&["txn", "list", "-p", "["]);
-    let told = "error: `[` is no regular expression that the broker knows; write \\ in front of";
+    let told = "error: the broker cannot read the regular expression `[`; write \\ in front of";
     assert!(refused.starts_with(told), "{refused}");
 }
 
@@ -1099,7 +1099,7 @@ fn a_reset_says_what_is_wrong_with_what_it_goes_by() {
     let gone = refused(
         r#"{"group": "g", "partitions": [{"topic": "v", "partition": 0, "committed": 1}]}"#,
     );
-    assert!(gone.contains("no partition in which"), "{gone}");
+    assert!(gone.contains("only in partitions that no longer exist"), "{gone}");
 }
 
 #[test]

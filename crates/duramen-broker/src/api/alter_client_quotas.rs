@@ -1,4 +1,4 @@
-//! `AlterClientQuotas`: quotas are set, or taken back.
+//! `AlterClientQuotas`: sets and removes quotas.
 
 use std::collections::{BTreeMap, BTreeSet};
 

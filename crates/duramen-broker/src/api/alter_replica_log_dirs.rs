@@ -1,4 +1,4 @@
-//! `AlterReplicaLogDirs`: replicas stay where they are: a node has one directory.
+//! `AlterReplicaLogDirs`: moves no replica, because a node has one directory.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `DeleteRecords`: move the start of logs forward.
+//! `DeleteRecords`: moves the log start offset forward.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! `DeleteTopics`: by name or by id.
+//! `DeleteTopics`: deletes topics by name or by id.
 
 use std::collections::BTreeSet;
 

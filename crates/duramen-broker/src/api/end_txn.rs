@@ -1,4 +1,4 @@
-//! `EndTxn`: commit a transaction, or abort it. Answered once that is decided and durable.
+//! `EndTxn`: commits or aborts a transaction. The answer comes once the decision is durable.
 
 use duramen_protocol::messages::{EndTxnRequest, EndTxnResponse};
 use duramen_protocol::{ErrorCode, Response};

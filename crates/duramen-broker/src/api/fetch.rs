@@ -1,4 +1,4 @@
-//! `Fetch`: records out of logs, as soon as there are enough of them.
+//! `Fetch`: returns records of logs, as soon as there are enough of them.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::fetch::{

@@ -1,4 +1,4 @@
-//! `Heartbeat`: a member's sign of life.
+//! `Heartbeat`: renews a member's session.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{HeartbeatRequest, HeartbeatResponse};

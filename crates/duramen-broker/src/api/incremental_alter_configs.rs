@@ -1,4 +1,4 @@
-//! `IncrementalAlterConfigs`: single settings are set, taken back, or get or lose words.
+//! `IncrementalAlterConfigs`: sets and removes single settings, and changes words of lists.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::incremental_alter_configs::{

@@ -1,4 +1,4 @@
-//! `LeaveGroup`: members go, by themselves or by an operator's hand.
+//! `LeaveGroup`: removes members, at their own request or an operator's.
 
 use duramen_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse};
 

@@ -1,4 +1,4 @@
-//! `Metadata`: brokers, topics, leaders; makes topics on the way if both sides allow it.
+//! `Metadata`: returns brokers, topics and leaders. Creates missing topics if the client and the node allow it.
 
 use std::collections::BTreeSet;
 

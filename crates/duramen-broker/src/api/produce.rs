@@ -1,4 +1,4 @@
-//! `Produce`: batches into logs.
+//! `Produce`: appends batches to logs.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::ProduceResponse;

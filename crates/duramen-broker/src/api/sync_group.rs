@@ -1,4 +1,4 @@
-//! `SyncGroup`: hand the generation's assignments in, or ask for one's own.
+//! `SyncGroup`: stores the generation's assignments, or returns a member's own.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{SyncGroupRequest, SyncGroupResponse};

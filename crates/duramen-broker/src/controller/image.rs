@@ -1,7 +1,7 @@
 //! # Room card: image
 //!
-//! Purpose:    the cluster's metadata as it stands after a prefix of the metadata log.
-//! Owns:       brokers, directories that are retired, topics, placements, settings, the counters of ids.
+//! Purpose:    the cluster's metadata after a prefix of the metadata log.
+//! Owns:       brokers, retired directories, topics, placements, settings, the counters of ids.
 //! Interface:  [`Image::apply`], [`Image::encode`], [`Image::decode`], lookups.
 //! Invariants: the image is the fold of the records; `apply` is total, deterministic, and the only writer; ids are
 //!             never used twice.

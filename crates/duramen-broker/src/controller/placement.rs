@@ -1,4 +1,4 @@
-//! Which nodes get the replicas of a new topic.
+//! Choice of the nodes that get the replicas of a new topic.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

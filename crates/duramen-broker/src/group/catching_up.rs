@@ -158,12 +158,7 @@ impl Group {
             }
             Err(why) => {
                 let (replica, peer) = (self.id.0, read.peer);
-                tracing::warn!(
-                    replica,
-                    peer,
-                    why,
-                    "a follower lacks what could not be read for it"
-                );
+                tracing::warn!(replica, peer, why, "cannot read the entries that a follower lacks");
                 self.catching_up.note_failed(peer, self.pace.ticks);
             }
         }

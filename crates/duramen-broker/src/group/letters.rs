@@ -1,4 +1,4 @@
-//! Messages of the Raft library as they travel, and the only kinds of them that may.
+//! Encoding of the Raft library's messages between nodes, and the kinds of messages that nodes send.
 
 use bytes::Bytes;
 use duramen_protocol::wire::Uuid;

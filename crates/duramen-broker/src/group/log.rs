@@ -1,5 +1,5 @@
-//! The log as the Raft library reads it: descriptors in memory, the disk follows. Below memory there are those that
-//! were made again for a follower (`catching_up.rs`).
+//! Log as the Raft library reads it: descriptors in memory, which the disk follows. Older descriptors are present only
+//! while a follower needs them, made again from segments (`catching_up.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,8 +1,8 @@
-//! Leadership that is given away on purpose.
+//! Planned transfer of a group's leadership.
 //!
-//! A leader that is to go takes nothing more in. First all of its entries are applied, so that no request waits for one
-//! of them. Then the library makes sure that the successor has them too, and tells it to stand for election at once. A
-//! handover that does not complete within an election timeout is given up, and the leader goes on as before.
+//! A leader that transfers its leadership accepts no more proposals. First it applies all of its entries, so that no
+//! request waits for one of them. Then the library makes sure that the successor has all entries, and tells it to stand
+//! for election at once. If the transfer does not complete within an election timeout, the leader goes on as before.
 //!
 //! A leader whose own disk is far behind, or stands still, does not wait until its entries are applied. A majority
 //! without it has the entries that its disk lacks, and its successor will commit them.

@@ -1,8 +1,8 @@
 //! Payload that goes to peers: from memory while it is fresh, from the segments later.
 //!
 //! The library orders descriptors and never holds payload. A message waits here until its payload is read, and later
-//! messages to the same peer wait behind it. If the payload cannot be had, the peer counts as unreachable: the library
-//! then asks it for its state, and begins again.
+//! messages to the same peer wait behind it. If the payload cannot be read, the peer counts as unreachable: the library
+//! then asks the peer for its state, and begins again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,14 +1,15 @@
-//! Replicas that have nothing, or lack what was trimmed: they begin anew where their leader's log begins.
+//! Snapshots for replicas that are new, or lack trimmed entries: their logs begin anew where the leader's log begins.
 //!
-//! A snapshot holds no segment. It says where the leader's log begins, before which nothing is kept. It also brings the
-//! view's image as it is now, which is of a later entry. All entries between come one by one, from segments, as for any
-//! follower that is behind, with all checks. The view passes over the entries that its image holds already. So an image
-//! bounds the bytes sent at once, nothing is read twice, and batches reach a replica in one way only.
+//! A snapshot holds no segment. A snapshot names the place where the leader's log begins, before which the log keeps
+//! nothing. The view's present image comes with it, and is of a later entry. The leader sends all entries between from
+//! segments, as for any follower that is behind, with all checks. The view skips the entries that its image includes.
+//! So an image bounds the bytes sent at once, the leader reads nothing twice, and batches reach a replica in one way
+//! only.
 //!
-//! Of a compacted log something is kept from before that place: its prefix. The snapshot names the extent of the
-//! compaction, and the segments and terms of the prefix. The group does not hear the snapshot before all of that is on
-//! the replica's disk (`node/feeding.rs`), and the log begins anew with it. Builds that know nothing of prefixes cannot
-//! read such a snapshot, and do not begin anew without.
+//! A compacted log keeps records from before that place: its prefix. The snapshot names the extent of the compaction,
+//! and the segments and terms of the prefix. The group gets the snapshot only when the whole prefix is on the replica's
+//! disk (`node/feeding.rs`), and the log begins anew with the prefix. A build that does not know prefixes cannot read
+//! such a snapshot, so its log does not begin anew without one.
 //!
 //! A new beginning takes no acknowledged data back. The replica may lose an entry that it had acknowledged in three
 //! cases. The entry was trimmed by an entry that a majority without this replica has. The entry never committed. Or the
@@ -257,7 +258,7 @@ impl Group {
             replica = self.id.0,
             index,
             end_offset,
-            "a log begins anew, as its leader's"
+            "a log begins anew from its leader's snapshot"
         );
         let hard_state = self.raw.store().hard_state;
         let history = History::new(*index, *term, *end_offset);

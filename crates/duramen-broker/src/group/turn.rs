@@ -1,11 +1,11 @@
 //! # Room card: a group's turn
 //!
 //! Purpose:    outputs of a group: the one file that handles the library's `Ready`.
-//! Owns:       [`Turn`]; tickets, the messages that wait for a sync, what is applied.
+//! Owns:       [`Turn`]; tickets, the messages that wait for a sync, the applied entries.
 //! Interface:  [`Group::collect`] once a turn, [`Group::on_persisted`].
 //! Invariants: a `Ready` counts as persisted only when its ticket and all before it came back; `must_sync == false`
 //!             only means that it causes no sync. Messages leave when the `Ready` is persisted that they came with.
-//! Never:      what entries mean; offsets shown to anyone.
+//! Never:      the meaning of entries; offsets in responses.
 //! Tests:      `group/tests.rs`.
 //! Start at:   [`Group::collect`], then `take_ready`.
 

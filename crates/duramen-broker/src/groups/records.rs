@@ -4,8 +4,8 @@
 //! Owns:       the layouts of keys and values; which version is written.
 //! Interface:  [`GroupRecord::encode`], [`GroupRecord::decode`].
 //! Invariants: a record has the bytes that Apache Kafka 4.3 writes for the same fact; this code reads all versions that
-//!             Kafka ever wrote. A key of another kind, an unknown version and bytes left over are errors: only this
-//!             coordinator writes the log, so it holds nothing to pass over.
+//!             Kafka ever wrote. A key of another kind, an unknown version and bytes left over are errors. Only this
+//!             coordinator writes the log, so every record in it must be readable.
 //! Never:      the effects of records (see `coordinator`); batches.
 //! Tests:      `records/tests.rs`, with bytes that an Apache Kafka wrote.
 //! Start at:   [`GroupRecord`].

@@ -1,12 +1,12 @@
 //! # Room card: burials
 //!
-//! Purpose:    records that a share group has given up are kept in its dead-letter topic (KIP-1191).
-//! Owns:       dead letters until they are durable: they are read, sent to the leader of their partition, and sent
-//!             again.
-//! Interface:  [`Node::bury`]; the rest is called as things happen.
-//! Invariants: a record counts as buried only once its copy is durable in its partition. A copy that may have been lost
-//!             on the way is sent again: a dead letter may come twice, and is never lost.
-//! Never:      why a record is given up (see `shares::partition`), what a dead letter looks like (see `read_plan`).
+//! Purpose:    copy records that a share group gave up to its dead-letter topic (KIP-1191).
+//! Owns:       dead letters until they are durable. The node reads them, sends them to the leader of their partition,
+//!             and sends them again.
+//! Interface:  [`Node::bury`]; the node calls the rest on events.
+//! Invariants: a record counts as buried only once its copy is durable in its partition. The node sends a copy again
+//!             that may be lost: a dead letter may be in the topic twice, and is never missing.
+//! Never:      the reason of a dead letter (see `shares::partition`), its format (see `read_plan`).
 //! Tests:      `node/tests/share_groups.rs`.
 //! Start at:   [`Node::bury`], then `go_on_burying`.
 
@@ -180,7 +180,7 @@ impl Node {
                 group,
                 offset,
                 problem,
-                "a dead letter cannot be kept yet; it is tried again and again"
+                "a dead letter cannot be appended yet; this node tries again"
             );
         }
         let again_us = self.now.mono_us.saturating_add(BURIAL_AGAIN_US);

@@ -1,12 +1,12 @@
 //! # Room card: clocks of nodes
 //!
-//! Purpose:    tells when data may be removed by the time of this node's wall clock.
-//! Owns:       [`Clocks`]: how the clocks of the nodes differ.
+//! Purpose:    decide whether this node may remove data for its age, by its wall clock.
+//! Owns:       [`Clocks`]: differences between the clocks of the nodes.
 //! Interface:  [`Node::believes_clock`], [`Node::compare_clocks`].
-//! Invariants: data is removed for its age only by a clock that has not leapt, and that a majority shares; the majority
-//!             is of the nodes that this process has heard, itself among them; so two nodes that differ remove nothing,
-//!             also when one is gone, nor does one of several that has heard no other yet.
-//! Never:      setting a clock, or refusing what a clock that differs has stamped.
+//! Invariants: a node removes data for its age only if its clock has not leapt and a majority shares its time. The
+//!             majority is of the nodes that this process has heard, itself among them. So two nodes that differ remove
+//!             nothing, also after one is gone. A node of several that has heard no other removes nothing either.
+//! Never:      changes of a clock; refusal of records with the time of another clock.
 //! Tests:      `node/tests/clocks.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Node::believes_clock`].
 
@@ -67,8 +67,8 @@ impl Node {
         self.clocks.is_said = self.clocks.is_alone && !known.is_empty();
         if self.clocks.is_said && !before.is_said {
             tracing::warn!(
-                "too few nodes share this node's time: nothing here is removed for its age until \
-                 they do; set the clocks right"
+                "too few nodes share this node's time: this node removes nothing for its age until \
+                 they do; correct the clocks"
             );
         } else if before.is_said && !self.clocks.is_said {
             tracing::info!("enough nodes share this node's time again");

@@ -2,20 +2,20 @@
 //!
 //! Purpose:    the coordinators whose partitions this node leads: of groups, in `__consumer_offsets`, of transactions,
 //!             in `__transaction_state`, and of share groups' progress, in `__share_group_state`.
-//! Owns:       their loading, what they append and when they are told of it, their timers, the size of their logs.
+//! Owns:       the loading of coordinators, their appends and the results of these, their timers, the size of their
+//!             logs.
 //! Interface:  [`Node::coordinate`] for requests about groups, [`Node::coordinate_transaction`] for those about
-//!             transactions (for those of shares see `node/share_calls.rs`); the rest is called by the node as things
-//!             happen.
-//! Invariants: a coordinator answers only after it has seen all of its log; what it asked to store and what came of
-//!             that are in order; a log that cannot be read is never passed over; no log grows without bound.
-//! Never:      what groups, transactions and shares are (see `groups`, `transactions`, `shares`), how nodes speak of
-//!             them (see `node/transactions.rs`, `node/share_calls.rs`); files.
+//!             transactions (for those of shares see `node/share_calls.rs`); the node calls the rest on events.
+//! Invariants: a coordinator answers only after it has read all of its log. A coordinator gets the results of its
+//!             appends in their order. It never skips a part of a log that cannot be read. No log grows without bound.
+//! Never:      the state of groups, transactions and shares (see `groups`, `transactions`, `shares`), messages about
+//!             them between nodes (see `node/transactions.rs`, `node/share_calls.rs`); files.
 //! Tests:      `node/tests/groups.rs`, `node/tests/coordinators.rs`; `duramen-sim`.
 //! Start at:   [`Node::coordinate`], then `settle`.
 //!
 //! The log of a coordinator is its image, too. Once the log is much larger than its live records, the coordinator
-//! appends the old live records again, slice by slice. The first slice begins a segment, and in the end everything
-//! before is trimmed.
+//! appends the old live records again, slice by slice. The first slice begins a segment, and in the end the coordinator
+//! trims everything before that segment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -337,7 +337,7 @@ impl Node {
             from,
             problem,
             is_tried_again = again_us.is_some(),
-            "what a partition of this topic keeps is not served: its log cannot be read"
+            "a coordinator does not serve: the log of its partition cannot be read"
         );
         shard.stage = Stage::Failed { again_us };
         self.set_coordinator_timer(replica);

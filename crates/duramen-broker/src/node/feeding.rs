@@ -1,20 +1,21 @@
 //! # Room card: feeding
 //!
-//! Purpose:    a replica that lacks the remains of a compacted log gets them, before its log begins anew behind them.
-//! Owns:       feeds of logs here and their progress; questions of other nodes.
+//! Purpose:    give a replica the prefix of a compacted log that it lacks, before its log begins anew behind the
+//!             prefix.
+//! Owns:       feeds for replicas on this node and their progress; requests of other nodes for pieces.
 //! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`],
 //!             [`Node::on_staged`].
-//! Invariants: a group hears a snapshot with a prefix only when the whole prefix is on this disk, left by the
-//!             compaction that the snapshot names; each piece names its compaction, and the giver checks that when it
-//!             reads the piece. If the compaction changes, the feed begins anew: an older value could come back, or a
-//!             tombstone be missed.
-//! Never:      files (see storage's `staging`); what a snapshot says (see `group/snapshots.rs`).
+//! Invariants: a group gets a snapshot with a prefix only when this disk has the whole prefix, of the compaction that
+//!             the snapshot names. Each piece names its compaction, which the giver checks as it reads the
+//!             piece. If the compaction changes, the feed begins anew: otherwise an older value could come back, or a
+//!             tombstone be missing.
+//! Never:      files (see storage's `staging`); the content of a snapshot (see `group/snapshots.rs`).
 //! Tests:      `node/tests/feeding.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Node::on_prefixed`].
 //!
-//! A feed does not ask for anything below the giver's log start, because it was trimmed by an entry that a majority
-//! has. Nor does it ask for offsets that are trimmed meanwhile. The log begins anew where the latest snapshot says, or
-//! a piece did, if that is later.
+//! A feed asks for no offset below the giver's log start, which an entry trimmed that a majority has. A feed also skips
+//! offsets that are trimmed meanwhile. The log begins anew at the place that the latest snapshot names, or at the log
+//! start of a piece, if that is later.
 
 use std::collections::BTreeMap;
 
@@ -123,7 +124,7 @@ impl Node {
             replica = replica.0,
             compaction,
             below = given.compacted.below,
-            "a log lacks what a compaction left: it is fetched before the log begins anew"
+            "a log lacks the prefix that a compaction left: this node fetches it from the leader's node first"
         );
         let at = At::Beginning;
         let feed = Feed { letter, broker_id, heard_tick: ticks, given, next, asked: None, at };
@@ -325,7 +326,7 @@ impl Node {
                 PrefixGiven { nonce, compaction, is_last, log_start, batches }
             }
             Err(why) => {
-                tracing::debug!(replica = read.replica.0, why, "what is fed could not be read");
+                tracing::debug!(replica = read.replica.0, why, "cannot read a piece of a feed");
                 PrefixGiven { nonce, compaction, log_start, ..PrefixGiven::default() }
             }
         };

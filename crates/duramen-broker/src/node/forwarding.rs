@@ -1,18 +1,18 @@
 //! # Room card: forwarding
 //!
-//! Purpose:    any node that is asked passes on the requests that only the leader of the metadata decides.
-//! Owns:       requests that are on their way to that node, and those of others that are served here.
+//! Purpose:    forward requests of clients that only the leader of the metadata may decide.
+//! Owns:       requests on their way to that leader, and forwarded requests of other nodes that this node serves.
 //! Interface:  [`Node::forward`], [`Node::on_forwards`], [`Node::answer_forwarded`], [`Node::tick_forwards`].
-//! Invariants: forwarding executes a request once at most; a request is sent again only to the same process as before,
-//!             which knows the request by its number and repeats its answer; requests on their way and remembered
-//!             answers are bounded.
-//! Never:      what requests mean.
+//! Invariants: forwarding executes a request at most once. The node repeats a request only to the same process, which
+//!             knows the request by its number and repeats its answer. Requests on their way and remembered answers are
+//!             bounded.
+//! Never:      the meaning of requests.
 //! Tests:      `node/tests/forwarding.rs`.
 //! Start at:   [`Node::forward`].
 //!
-//! A frame may be lost, and come twice. So a request is sent again and again, until it is answered, its time is over,
-//! or another node leads the metadata. Then its outcome is unknown: the client gets `NOT_CONTROLLER`, and asks again or
-//! does not. A node that has not executed a request and will not says so; then the request goes to another node.
+//! A frame may be lost, and come twice. So the node repeats a request until it gets the answer, the time is over, or
+//! another node leads the metadata. Without an answer the outcome is unknown, and the client gets `NOT_CONTROLLER`. A
+//! process that will not execute a request reports that, and then the request goes to another node.
 
 use std::collections::{BTreeMap, VecDeque};
 

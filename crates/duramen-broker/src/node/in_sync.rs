@@ -1,13 +1,12 @@
 //! # Room card: in sync
 //!
-//! Purpose:    which replicas of a partition keep up, told alike by every node.
+//! Purpose:    the in-sync replicas of partitions, the same on every node.
 //! Owns:       the in-sync replicas of partitions that this node leads, and of those that others lead.
 //! Interface:  [`Node::in_sync`], [`Node::note_lacking`].
-//! Invariants: a leader's word counts, while it is heard: its announcement names replicas that lack something, its
-//!             frames name nodes that it does not hear. Where all replicas keep up, and all nodes are heard, the leader
-//!             announces nothing. A replica in a directory whose place another one took is never in sync, nor is one
-//!             that does not vote yet.
-//! Never:      what is acknowledged by: that is `min.insync.replicas`, which a leader looks up in its group.
+//! Invariants: a node believes the leader while it hears the leader's node. The leader announces replicas that lack
+//!             entries, and its frames name nodes that it does not hear. If all replicas keep up, and the leader hears
+//!             all nodes, it announces nothing. A replica in a replaced directory is never in sync, nor is a learner.
+//! Never:      acknowledgements, for which a leader counts the replicas of its group (`min.insync.replicas`).
 //! Tests:      `node/tests/in_sync.rs`.
 //! Start at:   [`Node::in_sync`].
 

@@ -1,15 +1,15 @@
 //! # Room card: members
 //!
-//! Purpose:    which nodes and data directories are the cluster.
+//! Purpose:    the nodes and data directories of the cluster.
 //! Owns:       this node's registration; admission of nodes, and of directories in the place of others; the voters of
 //!             the metadata; the fate of replicas whose directory is lost.
 //! Interface:  [`Node::register`], [`Node::admit`], [`Node::tend_members`], [`Node::tell_nodes`].
-//! Invariants: a directory that was retired never has a part in the cluster again. Another directory takes a node's
-//!             place only when an operator asked for that, and the one that had it is not heard. The next step follows
-//!             from the metadata and the membership of its group. So a new leader of the metadata goes on where the
-//!             former one stopped.
-//! Never:      how a group changes its members (see `group/membership.rs`).
-//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, that join, and that
+//! Invariants: a retired directory never takes part in the cluster again. Another directory takes a node's place only
+//!             if an operator asked for that, and no node hears the former directory. The next step follows from the
+//!             metadata and the membership of its group. So a new leader of the metadata goes on where the former one
+//!             stopped.
+//! Never:      changes of a group's members (see `group/membership.rs`).
+//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that lose their disk, join and
 //!             leave.
 //! Start at:   [`Node::tend_members`].
 

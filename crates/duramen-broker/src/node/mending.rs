@@ -1,17 +1,17 @@
 //! # Room card: mending
 //!
-//! Purpose:    damaged ranges of segments are repaired with the bytes of other replicas.
-//! Owns:       damaged ranges here, questions to other replicas, questions of other nodes.
+//! Purpose:    repair damaged ranges of segments with the bytes of other replicas.
+//! Owns:       damaged ranges on this node, requests to other replicas, requests of other nodes.
 //! Interface:  [`Node::on_damaged`], [`Node::on_mended`], [`Node::tick_mends`], [`Node::on_ranges`].
-//! Invariants: one segment at a time, and one question; only committed batches are asked for and given; received
-//!             batches are checked here and once more by storage.
-//! Never:      files; what is damaged (see storage's `scrub`), what may take its place (see storage's `mending`).
+//! Invariants: the node repairs one segment at a time, with one request at a time. Nodes ask for committed batches
+//!             only, and give no others. This room checks received batches, and storage checks them once more.
+//! Never:      files; detection of damage (see storage's `scrub`), the choice of valid batches (see storage's
+//!             `mending`).
 //! Tests:      `node/tests/mending.rs`; `duramen-sim`, scenario `cluster`; `tests/cluster.rs` of the binary.
 //! Start at:   [`Node::tick_mends`].
 //!
-//! Repair follows no group. All replicas have the same bytes at the same offsets, so that any of them can give a range.
-//! The replica that is damaged goes on to follow or to lead meanwhile. Reads of damaged ranges are refused, others are
-//! not.
+//! Repair does not depend on Raft: all replicas have the same bytes at the same offsets, so that any of them can give a
+//! range. The damaged replica goes on to follow or to lead meanwhile. The node refuses only reads of damaged ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -241,7 +241,7 @@ impl Node {
                 bytes,
                 offset,
                 committed,
-                "durable data is damaged: it is fetched again from another replica"
+                "durable data is damaged: this node fetches it from another replica"
             );
         }
         let mut open = Open::of(&damage.ranges);
@@ -372,7 +372,7 @@ impl Node {
                 tracing::error!(
                     replica = key.0.0,
                     segment = key.1,
-                    "no other replica has what is damaged here: it is tried again; see docs/operations.md, \"A damaged partition\""
+                    "no other replica has what is damaged here: this node asks again; see docs/operations.md, \"A damaged partition\""
                 );
             }
             let is_stuck = open.not_before_tick > 0 && !is_committed;

@@ -1,15 +1,15 @@
 //! # Room card: moves
 //!
-//! Purpose:    leadership that changes hands on purpose; on request, back to preferred replicas, away from a slow or
-//!             full disk, and from a node about to end.
-//! Owns:       handovers that wait and those under way; the state of this node's disk, slow or steadily full; elections
+//! Purpose:    planned transfers of leadership: on request, back to preferred replicas, away from a slow or full disk,
+//!             and from a node about to end.
+//! Owns:       transfers that wait and those under way; the state of this node's disk, slow or steadily full; elections
 //!             that administrators wait for.
 //! Interface:  [`Node::tick_moves`], [`Node::drain`], [`Node::elect`].
-//! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at
-//!             once. A node with a slow disk is given no group while the own disk moves, so that leadership does not go
-//!             to and fro; exceptions are an administrator's request, and a shutdown of all nodes. A node with a full
-//!             disk is given a group only by a node that is about to end.
-//! Never:      how one group hands over (see `group/moving.rs`).
+//! Invariants: the node transfers a group only to an in-sync replica, on a node that it hears and that does not leave;
+//!             few groups at once. A node with a slow disk gets no group while the own disk makes progress, so that
+//!             leadership does not go to and fro. Exceptions are an administrator's request, and a shutdown of all
+//!             nodes. A node with a full disk gets a group only from a node that is about to end.
+//! Never:      the transfer of one group (see `group/moving.rs`).
 //! Tests:      `node/tests/moves.rs`; `duramen-sim`.
 //! Start at:   [`Node::tick_moves`].
 
@@ -237,7 +237,7 @@ impl Node {
             if self.hand_over(replica, to, in_haste) {
                 tracing::warn!(
                     replica = replica.0,
-                    "this node's disk holds up what a majority has stored; another node is to lead"
+                    "this node's disk is behind the disks of a majority; this node transfers leadership"
                 );
             }
         }
@@ -267,7 +267,10 @@ impl Node {
             moved += usize::from(self.hand_over(replica, to, false));
         }
         if moved > 0 {
-            tracing::warn!(moved, "this node's disk is full; nodes with room are to lead");
+            tracing::warn!(
+                moved,
+                "this node's disk is full; this node transfers leadership to nodes with room"
+            );
         }
     }
 

@@ -1,11 +1,11 @@
 //! # Room card: opening
 //!
-//! Purpose:    a node comes to be, over what storage has recovered.
-//! Owns:       [`NodeOptions`]; requests that come before the groups that are here alone lead.
-//! Interface:  [`Node::open`]; the rest is called by the node.
-//! Invariants: no request is judged before the node is registered and all that it leads alone is led, or the time for
-//!             that is over; then they are judged in their order.
-//! Never:      what recovery is (see `duramen-storage`), how groups of several voters find their leaders.
+//! Purpose:    make a node over the replicas that storage recovered.
+//! Owns:       [`NodeOptions`]; requests that come before the groups with this node as their only voter have a leader.
+//! Interface:  [`Node::open`]; the node calls the rest.
+//! Invariants: a request waits until the node is registered and leads the groups with no other voter, or the time for
+//!             that is over. Then the node executes the waiting requests in their order.
+//! Never:      recovery (see `duramen-storage`), elections of groups with several voters.
 //! Tests:      `node/tests/restart.rs`.
 //! Start at:   [`Node::open`].
 

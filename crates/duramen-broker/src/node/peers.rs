@@ -1,12 +1,13 @@
 //! # Room card: peers of a node
 //!
 //! Purpose:    the other nodes of the cluster: frames to them and from them.
-//! Owns:       frames that are being filled, bytes on their way, ticks of groups of several voters, known leaders,
+//! Owns:       frames under construction, bytes on their way, ticks of groups with several voters, known leaders,
 //!             requests to the metadata's leader.
 //! Interface:  [`Node::on_peer`], [`Node::post`], [`Node::tick_peers`], [`Node::send_frames`], [`Node::leader_of`].
-//! Invariants: a letter is taken only by the replica that it names, and only from the directory that the placement
-//!             names for its sender; one frame a turn to each node; what storage must have goes to it before.
-//! Never:      sockets; what groups do with letters.
+//! Invariants: a replica accepts a letter only if the letter names it, and comes from the directory that the placement
+//!             names for the sender. Each node gets one frame a turn. Writes that a letter depends on go to storage
+//!             before the letter leaves.
+//! Never:      sockets; the meaning of letters to groups.
 //! Tests:      `node/tests/peers.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Node::on_peer`].
 
@@ -805,7 +806,10 @@ impl Node {
                 Some(index)
             }
             Err(problem) => {
-                tracing::warn!(problem, "no coordinators can be served: {name} cannot be made");
+                tracing::warn!(
+                    problem,
+                    "this node cannot serve coordinators: it cannot create {name}"
+                );
                 None
             }
         }

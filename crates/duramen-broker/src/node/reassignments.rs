@@ -85,7 +85,7 @@ impl Node {
                     replica = it.peer_id,
                     broker = broker_id,
                     partition = it.partition,
-                    "a damaged replica is replaced: its group does without it, then gets another one there"
+                    "a damaged replica is replaced: its Raft group removes it, then adds a new one on that node"
                 );
             }
             records.extend(record);

@@ -1,11 +1,12 @@
 //! # Room card: replicas of a node
 //!
-//! Purpose:    which replicas are here: those that the metadata places in this node's directory, and no others.
-//! Owns:       how they come and go, and which settings they have.
-//! Interface:  [`Node::follow_change`] while it runs, [`Node::reconcile`] after a start or where all of the metadata is
-//!             another.
-//! Invariants: one that is gone is deleted before another one of its partition is made; a directory has one of each.
-//! Never:      who is placed where (see `controller`), what replicas do.
+//! Purpose:    the replicas on this node: those that the metadata places in its directory, and no others.
+//! Owns:       creation and deletion of replicas, and their settings.
+//! Interface:  [`Node::follow_change`] for each change of the metadata, [`Node::reconcile`] after a start or a new
+//!             image of the metadata.
+//! Invariants: the node deletes a partition's former replica before it creates another one. A directory has at most one
+//!             replica of a partition.
+//! Never:      the placement of replicas (see `controller`), their work.
 //! Tests:      `node/tests`; `duramen-sim`.
 //! Start at:   [`Node::follow_change`].
 

@@ -1,19 +1,19 @@
 //! # Room card: share calls
 //!
-//! Purpose:    questions of partition leaders to the coordinators of share groups' states, here and on other nodes;
-//!             questions of these coordinators to the leader of the metadata about the existence of topics.
-//! Owns:       open questions; answers of coordinators that may have a successor.
+//! Purpose:    calls of partition leaders to the coordinators of share groups' states, on this node and others; calls
+//!             of these coordinators to the leader of the metadata about the existence of topics.
+//! Owns:       open calls; answers of coordinators that may have a successor.
 //! Interface:  [`Node::read_share_state`], [`Node::write_share_state`] and [`Node::take_share_answers`] for leaders,
-//!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the rest is called as
-//!             things happen.
-//! Invariants: a call is asked for again until it is answered, or given up; a leader that leads no more hears no
-//!             answer; an answer that follows no write is sent only once it is certain that no other node coordinates;
-//!             a topic is called gone only once it is certain that no other node leads the metadata.
-//! Never:      what is kept (see `shares`), what leaders do with it.
+//!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the node calls the rest
+//!             on events.
+//! Invariants: the node repeats a call until it gets the answer, or gives the call up. A former leader gets no answer.
+//!             The coordinator sends an answer without a write only after a leadership check. The metadata's leader
+//!             reports a topic as missing only after a leadership check.
+//! Never:      the stored state (see `shares`), its use by leaders.
 //! Tests:      `node/tests/shares.rs`.
 //! Start at:   [`Node::send_share_call`], then [`Node::on_share_answer`].
 //!
-//! Frames may be lost, late, and come twice, so every question may be asked again (see `shares/coordinator.rs`).
+//! Frames may be lost, late, and come twice, so every call may be repeated (see `shares/coordinator.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,10 +4,11 @@
 //! Owns:       share partitions while they are in use: reads and writes of their state, surveys of their logs; the
 //!             requests that wait for them; share sessions.
 //! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the
-//!             rest is called by the node as things happen.
-//! Invariants: nothing is given out before the state is known, and no decision is answered before it is durable. A
-//!             share partition is forgotten when its replica leads no more, or its state is another leader's by now.
-//! Never:      which record is whose (see `shares::partition`), where state is kept (see `share_calls`).
+//!             node calls the rest on events.
+//! Invariants: no consumer gets a record before the state is known, and no answer to a decision leaves before it is
+//!             durable. The node drops a share partition when its replica no longer leads, or another leader has taken
+//!             the state.
+//! Never:      the holders of records (see `shares::partition`), the place of the state (see `share_calls`).
 //! Tests:      `node/tests/shares.rs`; `duramen-sim`.
 //! Start at:   [`Node::wait_for_shares`], then `try_share`.
 
@@ -661,7 +662,7 @@ impl Node {
                     replica = replica.0,
                     from,
                     problem,
-                    "a log that a share group reads cannot be read"
+                    "cannot read a log for a share group"
                 );
                 entry.survey_again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
             }
@@ -707,7 +708,7 @@ impl Node {
                 return self.drop_share(key, ErrorCode::NotLeaderOrFollower);
             }
             Err(code) => {
-                tracing::debug!(share = %key, %code, "the state of a share partition is not known yet");
+                tracing::debug!(share = %key, %code, "the state of a share partition is unknown yet");
                 let again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
                 entry.stage = Stage::Reading { call: None, again_us };
                 return;
@@ -752,7 +753,7 @@ impl Node {
                 Self::begin_share_partition(entry, &state, first, log_start, settings.by_key);
             }
             Err(problem) => {
-                tracing::warn!(share = %key, problem, "a log that a share group is to read cannot be read");
+                tracing::warn!(share = %key, problem, "cannot survey a log for a share group");
                 let again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
                 entry.stage = Stage::Reading { call: None, again_us };
             }

@@ -1,21 +1,21 @@
 //! # Room card: sleepers
 //!
-//! Purpose:    quiesced groups cost nothing: they are not ticked, and a number in the frames between nodes stands in
-//!             for all their heartbeats.
-//! Owns:       the groups that are ticked; the quiesced groups that this node leads with each other node, and that each
-//!             leads with this one; knowledge of which nodes answer each other.
+//! Purpose:    make quiesced groups free: they get no ticks, and a number in the frames between nodes replaces all
+//!             their heartbeats.
+//! Owns:       the groups that get ticks; the quiesced groups that this node leads with each other node, and that each
+//!             other node leads with this one; knowledge of which nodes answer each other.
 //! Interface:  [`Node::tick_groups`], [`Node::on_asleep`], [`Node::note_rest`].
-//! Invariants: a replica that follows sleeps only while its leader's node is heard, and says that it leads the group
-//!             asleep in that term; one that leads sleeps only while the nodes of all its followers answer. No work of
-//!             a tick grows with the number of groups that sleep.
-//! Never:      when a group may sleep, and what waking is (see `group/sleeping.rs`); the metadata group, which is
-//!             always awake.
+//! Invariants: a follower sleeps only while this node hears the leader's node, which reports the group asleep in the
+//!             same term. A leader sleeps only while the nodes of all its followers answer. No work of a tick grows
+//!             with the number of quiesced groups.
+//! Never:      the conditions of sleep, and waking (see `group/sleeping.rs`); the metadata group, which is always
+//!             awake.
 //! Tests:      `node/tests/sleepers.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Asleep`](crate::peer::Asleep).
 //!
-//! The quiesced groups that a node leads with another node are a set, which changes in numbered steps. A frame tells
+//! The quiesced groups that a node leads with another node are a set, which changes in numbered steps. A frame carries
 //! the steps that its receiver may lack, and the number and the hash of the present set. A node whose own groups do not
-//! match that set for long asks for all of it. Frames may be lost, doubled, and out of order.
+//! match that set for long asks for the whole set. Frames may be lost, doubled, and out of order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Produces that wait because too many bytes are on their way to the disk already.
+//! Produce requests that wait because too many bytes are on their way to the disk.
 
 use std::collections::VecDeque;
 
@@ -60,8 +60,8 @@ impl Node {
                 bytes_in_flight = self.bytes_in_flight,
                 bytes_in_flight_max = self.options.bytes_in_flight_max,
                 waiting = self.stalls.queue.len(),
-                "produces are timed out before their batches could be taken in: storage is slower \
-                 than the producers, or stands still"
+                "produce requests time out before the node appends their batches: storage is \
+                 slower than the producers, or stands still"
             );
         }
         let stalled = self.stalls.queue.remove(at)?;

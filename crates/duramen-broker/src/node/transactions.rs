@@ -1,18 +1,17 @@
 //! # Room card: transactions in the node
 //!
 //! Purpose:    the messages between coordinators of transactions and leaders of partitions, here and between nodes.
-//! Owns:       batches that wait until it is known whether their partition is in their transaction; open questions for
-//!             them; markers that are still to be written.
-//! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the rest is called as things
-//!             happen.
+//! Owns:       batches that wait for the coordinator's answer whether their partition is in the transaction; open
+//!             requests for these answers; markers that are not written yet.
+//! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the node calls the rest on events.
 //! Invariants: a leader appends a transaction's first batch only after the coordinator has confirmed the partition, and
-//!             only if no marker came in between; a marker is asked for until it is written, or can no longer be; one
-//!             that comes late, after its transaction was over, does nothing.
-//! Never:      what transactions are (see `transactions`), what logs hold (see `partition`).
+//!             only if no marker came in between. A coordinator asks for a marker until it is written, or no longer can
+//!             be. A marker that comes after the end of its transaction has no effect.
+//! Never:      the state of transactions (see `transactions`), the content of logs (see `partition`).
 //! Tests:      `node/tests/transactions.rs`; `duramen-sim`.
 //! Start at:   [`Node::append_in_transaction`], then [`Node::on_judged`].
 //!
-//! Frames may be lost, late, and come twice. Questions may be asked again, because they change nothing. A marker
+//! Frames may be lost, late, and come twice. A node may repeat a question, because questions change nothing. A marker
 //! carries the term of the leader that it is for, so that a later leader does not execute it. A marker also carries the
 //! place of the decision in the coordinator's log, of which a leader remembers the last for each producer.
 

@@ -1,12 +1,12 @@
 //! # Room card: compaction of a partition
 //!
-//! Purpose:    decide when a leader's log is compacted, up to where, and which tombstones go.
-//! Owns:       [`Decided`]: what entries have decided, a part of the view; [`decide`].
+//! Purpose:    decide when a leader's log is compacted, up to which offset, and which tombstones go.
+//! Owns:       [`Decided`]: decisions of entries, a part of the view; [`decide`].
 //! Interface:  both, and [`Log`], which `decide` looks at.
-//! Invariants: what was decided is a function of the committed log alone, and never goes back. Tombstones go only if an
-//!             earlier compaction, decided long enough before, has them in it, and this leader's disk has seen it done.
-//!             A clock that is not believed decides nothing.
-//! Never:      what stays of a log (see storage's `compaction`).
+//! Invariants: decisions are a function of the committed log alone, and never go back. Tombstones go only if an earlier
+//!             compaction included them, was decided long enough before, and is complete on this leader's disk. A
+//!             leader that does not believe its clock decides nothing.
+//! Never:      the records that stay (see storage's `compaction`).
 //! Tests:      below; `tests/over_storage`; `duramen-sim`, `tests/compaction.rs` and scenarios `node` and `cluster`.
 //! Start at:   [`decide`].
 

@@ -1,11 +1,11 @@
 //! # Room card: faults
 //!
-//! Purpose:    which records of a batch a topic does not take, and why.
+//! Purpose:    find the records of a batch that a topic refuses, with the reason.
 //! Owns:       the rules that a topic's settings add to those of the format.
 //! Interface:  [`of`], [`Faults`].
-//! Invariants: the batch is judged by its summary alone, so the cost does not depend on its size. A
-//!             batch that is refused names at least one record; not all of them, if there are many.
-//! Never:      a look at the records: decompressing them is not for the node's thread.
+//! Invariants: the summary of a batch alone decides, so the cost does not depend on its size. A refusal names at least
+//!             one record, and not all of them if there are many.
+//! Never:      a look at the records: the node's thread must not decompress.
 //! Tests:      below; `node/tests`.
 //! Start at:   [`of`].
 

@@ -1,5 +1,4 @@
-//! Entries of ours: what removes or reshapes data, decided by the leader and executed from the
-//! entry alone.
+//! Entries of ours, which remove or reshape data. The leader decides, and each replica executes from the entry alone.
 
 /// An internal entry. Kinds and versions are never reused; one that is unknown stops the group.
 #[derive(Clone, Debug, PartialEq, Eq)]

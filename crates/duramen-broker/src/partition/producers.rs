@@ -1,13 +1,12 @@
 //! # Room card: producers
 //!
-//! Purpose:    idempotence: each batch of a producer lands once, in order; and in which transaction.
+//! Purpose:    idempotence: the log has each batch of a producer once, in order, and in its transaction.
 //! Owns:       the last batches of every producer, committed and not; its open transaction; the image's bytes.
 //! Interface:  [`Producers::check`], [`Producers::propose`], [`Producers::apply`], [`Producers::image`];
 //!             [`Producers::is_open`], [`Producers::check_marker`], [`Producers::transactions`].
-//! Invariants: a batch is checked against committed and uncommitted state together; the committed
-//!             state is a function of the log alone, and ends only by `ExpireProducers`. One whose transaction is open
-//!             does not expire.
-//! Never:      clocks in what is replicated: the time of last use is this node's own.
+//! Invariants: a check uses committed and uncommitted state together. The committed state is a function of the log
+//!             alone, and ends only by `ExpireProducers`. A producer with an open transaction does not expire.
+//! Never:      clocks in replicated state: the time of last use is this node's own.
 //! Tests:      below, against a model.
 //! Start at:   [`Producers::check`].
 

@@ -1,12 +1,12 @@
 //! # Room card: retention
 //!
-//! Purpose:    decide up to which offset a leader's log may go, how old a segment without times is, and whether the
-//!             clock is believed.
+//! Purpose:    decide the offset up to which a leader may trim its log, the age of a segment without times, and the
+//!             trust in the clock.
 //! Owns:       [`ClockWatch`], [`Undated`], [`trim_to`].
 //! Interface:  all three.
-//! Invariants: a wall clock that has leapt removes nothing by time, while it stays away from the time that the
-//!             monotonic clock expects; records stamped by a clock that leapt back are not older for it.
-//! Never:      removing anything: a Trim entry does.
+//! Invariants: after a leap of the wall clock, retention by time removes nothing until the clock returns to the time
+//!             that the monotonic clock expects. A clock that leapt back does not make records older.
+//! Never:      removal: a Trim entry removes.
 //! Tests:      below and in `node`.
 //! Start at:   [`trim_to`].
 
@@ -65,7 +65,7 @@ impl ClockWatch {
             self.holds += 1;
             tracing::warn!(
                 apart_ms,
-                "the wall clock has leapt; retention by time is held until it returns or the node is restarted"
+                "the wall clock has leapt; the node holds retention by time until the clock returns, or a restart"
             );
         }
         believed

@@ -1,4 +1,4 @@
-//! Starts of segments. The leader decides once for all replicas: the entry of a segment's first batch says so.
+//! Starts of segments. The leader decides for all replicas, and marks the entry of a segment's first batch.
 
 use duramen_storage::Descriptor;
 use duramen_storage::sabotage::{self, Bug};

@@ -1,10 +1,11 @@
 //! # Room card: writing
 //!
-//! Purpose:    write a segment that nothing will be appended to: its batches, its index, which has every one, and its times.
+//! Purpose:    write a segment that is complete from the start: its batches, an index entry for each of them, and its
+//!             times.
 //! Owns:       the bytes until they are in files, and the files until storage has them.
 //! Interface:  [`SegmentWriter`].
-//! Invariants: a file that is made was not there; a segment that is at its end is synced, but for its names.
-//! Never:      which batches.
+//! Invariants: the writer creates only files that did not exist. A finished segment is synced, but its names are not.
+//! Never:      the choice of batches.
 //! Tests:      with compaction, and `duramen-sim/tests/compaction.rs`.
 //! Start at:   [`SegmentWriter::put`].
 

@@ -1,11 +1,11 @@
 //! # Room card: leftovers
 //!
 //! Purpose:    decide about files and bytes that no record names.
-//! Owns:       what is removed, what is set aside, and what is left alone.
+//! Owns:       the choice to remove, to set aside, or to ignore them.
 //! Interface:  [`sort_out_strangers`], [`drop`], [`is_seam_sound`], [`keep_tail`].
-//! Invariants: whole batches are set aside, never removed; names that are not ours are left alone; nothing is cut of a
-//!             file that does not hold what was appended to it.
-//! Never:      what a replica has (see `recovery`).
+//! Invariants: a start sets whole batches aside and never removes them. It ignores names that are not ours, and cuts no
+//!             file whose content is not the replica's own appends.
+//! Never:      the content of a replica (see `recovery`).
 //! Tests:      `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage`.
 //! Start at:   [`sort_out_strangers`].
 
@@ -54,7 +54,7 @@ pub(super) fn sort_out_strangers<D: Disk>(
             tracing::warn!(
                 dir = name,
                 file,
-                "a directory is named like a partition's, and holds what is not duramen's: it is left alone; move it \
+                "a directory has a partition's name, and holds files that are not duramen's: this node ignores it; move it \
                  elsewhere"
             );
             continue;
@@ -114,7 +114,7 @@ pub(super) fn drop<D: Disk>(
             tracing::warn!(
                 dir,
                 file = name,
-                "a file in a partition's directory is not duramen's: it is left alone"
+                "a file in a partition's directory is not duramen's: this node ignores it"
             );
             continue;
         }
@@ -272,7 +272,7 @@ pub(super) fn keep_tail<D: Disk>(
         dir,
         to,
         bytes = bytes.len(),
-        "a segment ended with whole batches that nobody was told of: they are set aside"
+        "a segment ended with whole batches that were never acknowledged: they are set aside"
     );
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! # Room card: the ring, as recovery finds it
 //!
-//! Purpose:    read the journal from the medium, and refuse one that holds less than it held.
-//! Owns:       which files there must be, and how long; the comparison with the mark.
+//! Purpose:    read the journal from the medium, and refuse one that has lost a part.
+//! Owns:       the files that must exist, and their lengths; the comparison with the mark.
 //! Interface:  [`read`], [`was_used`].
-//! Invariants: nothing is changed before all is checked; what was read back is synced before it is believed.
-//! Never:      what the records mean.
+//! Invariants: recovery checks everything before it changes anything, and syncs the bytes that it read before it
+//!             believes them.
+//! Never:      the meaning of records.
 //! Tests:      `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage`.
 //! Start at:   [`read`].
 
@@ -52,7 +53,7 @@ pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, 
         disk.remove_file(&path).map_err(|source| disk_error("removing", &path, source))?;
     }
     if scan.torn {
-        tracing::info!("the journal's last round was torn by a crash: nobody had been told of it");
+        tracing::info!("a crash tore the journal's last round, which was never acknowledged");
     }
     let path = extent_path(last.file);
     rewrite_round(disk, &files[last.file], last)

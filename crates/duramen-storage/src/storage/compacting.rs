@@ -1,13 +1,14 @@
 //! # Room card: compacting
 //!
-//! Purpose:    let segments that compaction made take the place of others.
-//! Owns:       whether they still fit, the record that says so, the switch of readers, what is removed then.
+//! Purpose:    replace segments of a log with those that compaction made.
+//! Owns:       the check that the new segments still fit, the record of the switch, the switch of readers, the removal
+//!             of old files.
 //! Interface:  [`Storage::install`].
-//! Invariants: one record switches all segments. Only when it is durable does storage show them to readers and remove
-//!             the old files: a crash leaves all of the old or all of the new. No journal holds the replaced
-//!             segments, and no Raft conflict reaches them. A snapshot behind them is durable, or becomes so in the
-//!             same round.
-//! Never:      I/O, but the removal of what was made in vain.
+//! Invariants: one record switches all segments. Storage shows the new segments to readers, and removes the old files,
+//!             only when the record is durable. So a crash leaves all of the old files or all of the new ones. The
+//!             journal does not need the replaced segments, and no Raft conflict reaches them. A snapshot behind them
+//!             is durable, or becomes so in the same round.
+//! Never:      I/O, but for the removal of new files that no longer fit.
 //! Tests:      `duramen-sim/tests/compaction.rs`.
 //! Start at:   [`Storage::install`].
 

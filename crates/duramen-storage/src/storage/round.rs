@@ -1,11 +1,11 @@
 //! # Room card: round
 //!
-//! Purpose:    make one journal round of all that waits.
-//! Owns:       how each op becomes records, and what it does to its replica's state.
+//! Purpose:    make one journal round of all waiting ops.
+//! Owns:       the records of each op, and its effect on its replica's state.
 //! Interface:  `Storage::take_urgent`, `take_queue`, `take_riders`.
-//! Invariants: a record is encoded in the same step that changes the state: replay does the same.
+//! Invariants: one step encodes a record and changes the state, as replay does.
 //! Never:      I/O, but for images too large for the journal.
-//! Tests:      with the storage tests.
+//! Tests:      the storage tests.
 //! Start at:   `Storage::take_op`.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -172,8 +172,8 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Splits off the appends that one round has no room for: a write must not outgrow its round, nor open more files
-    /// than there may be. The first part may become durable alone, as any prefix of a write.
+    /// Splits off the appends that do not fit into one round. A write stays within its round and within the limit of
+    /// open files. The first part may become durable alone, as any prefix of a write.
     fn part_of(&self, mut appends: Vec<Append>) -> (Vec<Append>, Vec<Append>) {
         let rolls_max = (self.options.dirty_files_max() / 4).max(1);
         let is_roll = |append: &Append| match &append.entry.content {

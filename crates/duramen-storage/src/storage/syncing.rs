@@ -1,11 +1,12 @@
 //! # Room card: storage's syncs
 //!
-//! Purpose:    syncs that others run, and what follows when they return.
-//! Owns:       [`SyncRequest`]; what each sync in flight is for.
+//! Purpose:    syncs that the driver runs, and the consequences of their returns.
+//! Owns:       [`SyncRequest`]; the purpose of each sync in flight.
 //! Interface:  [`SyncRequest::run`], [`Storage::on_sync`]; `request` for the rest of storage.
-//! Invariants: a sync that failed is final: nothing is written after it. Only the removal of what nobody needs may fail.
+//! Invariants: a failed sync is final: storage writes nothing after it. Only the sync of a removal may fail, because
+//!             nobody needs the removed files.
 //! Never:      threads; the order of rounds (see `storage`).
-//! Tests:      with the storage tests, and `duramen-sim`.
+//! Tests:      the storage tests, and `duramen-sim`.
 //! Start at:   [`Storage::on_sync`].
 
 use std::io;
@@ -114,7 +115,7 @@ impl<D: Disk> Storage<D> {
         let Some(purpose) = self.syncs.remove(&id) else { return Ok(()) };
         if let Err(source) = result {
             if matches!(purpose, Purpose::Removed) {
-                tracing::warn!(%source, "could not remove files that are no longer needed");
+                tracing::warn!(%source, "cannot remove files that are no longer needed");
                 return Ok(());
             }
             return Err(disk_error("syncing", &self.path_of(&purpose), source));

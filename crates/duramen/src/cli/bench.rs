@@ -1,4 +1,4 @@
-//! `duramen bench`: load generators that cost little CPU themselves, for any broker.
+//! `duramen bench`: load generators for any broker, which use little CPU themselves.
 
 mod append;
 mod consume;
@@ -20,7 +20,7 @@ use super::topic::key_value;
 use super::usage::{settings, topic_name};
 use crate::client::{Acknowledgement, Client, NewTopic};
 
-/// Measure a broker: appends that wait for their ack, bulk produce, bulk read.
+/// Measure a broker: appends that wait for their acknowledgement, bulk produce, bulk read.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   duramen bench append --appenders 128 --connections 16 --size 2048 --seconds 10
@@ -36,13 +36,13 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum Kind {
-    /// Closed loop: appenders that each wait for their own ack, over shared connections
+    /// Closed loop: appenders that each wait for their own acknowledgement, over shared connections
     Append(append::Append),
-    /// Open pipeline: batches of records as fast as they are acknowledged
+    /// Open pipeline: batches of records, as fast as the broker acknowledges them
     Produce(produce::Produce),
     /// Sequential read of a partition
     Consume(consume::Consume),
-    /// Consumers at the end of a partition that is written at a steady rate
+    /// Consumers at the end of a partition to which a producer writes at a steady rate
     Tail(tail::Tail),
 }
 
@@ -58,15 +58,15 @@ impl Bench {
     }
 }
 
-/// What an append waits for.
+/// Acknowledgement that an append waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Acks {
-    /// Enough replicas have it, durably
+    /// Enough replicas have the record on disk
     All,
-    /// The leader has it
+    /// The leader has the record
     #[value(name = "1")]
     Leader,
-    /// Nothing: sent and forgotten
+    /// The client does not wait
     #[value(name = "0")]
     None,
 }
@@ -81,22 +81,22 @@ impl From<Acks> for Acknowledgement {
     }
 }
 
-/// Where a benchmark writes to.
+/// Topic and acknowledgements of a benchmark that writes.
 #[derive(Debug, Clone, Args)]
 struct Target {
-    /// Topic to write to; created if it is not there
+    /// Topic to write to; created if missing
     #[arg(long, short, default_value = "duramen-bench", value_name = "NAME", value_parser = topic_name)]
     topic: String,
-    /// Partitions to spread over
+    /// Number of partitions to write to
     #[arg(long, short, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(i32).range(1..))]
     partitions: i32,
-    /// Replicas of each partition, if the topic has to be created
+    /// Replicas of each partition of a created topic
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i16).range(1..))]
     replication_factor: Option<i16>,
-    /// A setting of the topic, if it has to be created; may be repeated
+    /// Setting of a created topic; may be repeated
     #[arg(long = "config", short, value_name = "KEY=VALUE", value_parser = key_value)]
     configs: Vec<(String, String)>,
-    /// When an append counts as done
+    /// Acknowledgement that completes an append
     #[arg(
         long,
         value_enum,
@@ -107,7 +107,7 @@ struct Target {
     acks: Acks,
 }
 
-/// The partitions that one broker leads, and where it is.
+/// Address of a broker, and the partitions that it leads.
 #[derive(Debug, Clone)]
 struct Led {
     address: String,
@@ -115,7 +115,7 @@ struct Led {
 }
 
 impl Target {
-    /// Makes sure that the topic is there, and finds who leads its partitions.
+    /// Creates a missing topic, and finds the leaders of its partitions.
     async fn prepare(&self, client: &Client) -> anyhow::Result<Vec<Led>> {
         let topic = NewTopic {
             name: self.topic.clone(),

@@ -1,4 +1,4 @@
-//! The flags that every client command has: where the cluster is, and how to print.
+//! Flags of every client command: the cluster's address and the form of results.
 
 use std::future::Future;
 use std::net::Ipv6Addr;
@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use crate::client::{Client, Error, Options};
 use crate::config::HostPort;
 
-/// How results are printed.
+/// Form of printed results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// Aligned columns, for people.
@@ -20,10 +20,10 @@ pub enum Output {
     Json,
 }
 
-/// Which cluster, and how to print.
+/// Flags of the cluster and of the form of results.
 #[derive(Debug, Clone, Args)]
 pub struct Cluster {
-    /// Broker to ask first; the others are learned from it. Several may be separated by commas. Without a port it is 9092
+    /// Broker to ask first, which names the others; several separated by commas. The default port is 9092
     #[arg(
         long,
         short,
@@ -50,10 +50,10 @@ pub struct Cluster {
     pub output: Output,
 }
 
-/// The port of a broker whose address has none, as for other tools.
+/// Port of a broker whose address has none, as in other tools.
 const PORT_DEFAULT: u16 = 9092;
 
-/// `HOST:PORT` of what people write: a host alone, or an IPv6 address with or without brackets.
+/// Completes an address to `HOST:PORT`. Users write a host alone, or an IPv6 address with or without brackets.
 fn address(text: &str) -> Result<String, String> {
     let text = text.trim();
     if let Some((scheme, rest)) = text.split_once("://") {
@@ -79,12 +79,12 @@ fn address(text: &str) -> Result<String, String> {
 pub struct Interrupted;
 
 impl Cluster {
-    /// A client of this cluster.
+    /// Connects a client to this cluster.
     pub async fn connect(&self) -> anyhow::Result<Client> {
         self.connect_with(Options::new(&self.bootstrap)).await
     }
 
-    /// A client that waits for no node longer than this: some may be frozen.
+    /// Connects a client that waits for no node longer than this, because nodes may be frozen.
     pub async fn connect_within(&self, request_timeout: Duration) -> anyhow::Result<Client> {
         self.connect_with(Options { request_timeout, ..Options::new(&self.bootstrap) }).await
     }
@@ -101,7 +101,7 @@ impl Cluster {
         })
     }
 
-    /// True if results are to be JSON.
+    /// True if the user asked for JSON.
     pub fn json(&self) -> bool {
         self.output == Output::Json
     }

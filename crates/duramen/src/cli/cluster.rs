@@ -1,4 +1,4 @@
-//! `duramen cluster`: nodes, replicas, and where they are.
+//! `duramen cluster`: nodes of a cluster and the places of replicas.
 
 use clap::{Args, Subcommand};
 
@@ -14,7 +14,7 @@ mod verify;
 
 pub(in crate::cli) use moving::{Move, carry_out};
 
-/// The nodes of a cluster, their replicas, and where these are.
+/// Nodes of a cluster and the places of replicas.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   duramen cluster status
@@ -28,15 +28,15 @@ pub struct ClusterCommand {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show the nodes, what each leads and holds, who keeps the metadata, and what is not as it should be
+    /// Show the nodes with the partitions that they lead and hold, the metadata's voters, and every fault
     Status(status::Status),
     /// Compare the replicas of partitions with each other, byte by byte, while the cluster runs
     Verify(verify::Verify),
     /// Move partitions to other nodes, or everything off a node
     Move(moving::MoveCommand),
-    /// Take a node out of the cluster for good: everything is moved off it first
+    /// Move every partition off a node, then remove it from the cluster for good
     Remove(removing::Remove),
-    /// Begin a new cluster from the data directory of one node, when most of the others are lost for ever
+    /// Begin a new cluster from the data directory of one node, after most of the others are lost for ever
     Survive(survive::Survive),
 }
 

@@ -12,7 +12,7 @@ use super::{Cli, screen};
   duramen completion zsh > ~/.zfunc/_duramen
   duramen completion fish > ~/.config/fish/completions/duramen.fish")]
 pub struct Completion {
-    /// The shell
+    /// Shell of the script
     shell: Shell,
 }
 

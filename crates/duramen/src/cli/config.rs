@@ -1,4 +1,4 @@
-//! The `config` command: what can be configured.
+//! The `config` command: prints the settings of a broker.
 
 use std::io::Write;
 
@@ -10,15 +10,16 @@ use clap::{Args, Subcommand};
   duramen config example > duramen.toml
   duramen serve --config duramen.toml")]
 pub struct ConfigCommand {
-    /// What to print.
+    /// Form of the settings.
     #[command(subcommand)]
     pub what: What,
 }
 
-/// What can be printed.
+/// Forms of the settings that the command prints.
 #[derive(Debug, Subcommand)]
 pub enum What {
-    /// Print a commented configuration file for `serve`: every key, and every setting that does something, at its default
+    /// Print a commented configuration file for `serve`: every key, and every setting that has an effect, at its
+    /// default
     Example,
 }
 

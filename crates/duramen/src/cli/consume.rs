@@ -1,4 +1,4 @@
-//! `duramen consume`: records of a topic, as text, by template, or as JSON lines.
+//! `duramen consume`: prints records of a topic as text, by a template, or as JSON lines.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,25 +28,24 @@ const BATCH_BYTES_MAX: usize = 1 << 30;
 
 /// Read records of a topic.
 #[derive(Debug, Args)]
-#[command(after_help = "Where to begin (--from) and to stop (--until):
-  beginning, end            the first record that is kept; behind the last one
+#[command(after_help = "Places to begin (--from) and to stop (--until):
+  beginning, end            the first record of the log; behind the last one
   4711                      this offset
   -10                       ten records before the end, in each partition
   @1700000000000            the first record that is not older, in milliseconds since 1970
   2024-05-01T12:00:00Z      the same, as a date and time (RFC 3339)
   '2h ago', '3 days ago'    the same, counted from now
 
-With --group it reads as a member of that consumer group, together with all others: each partition
-is read by one of them, from where the group left off, and --from is for partitions in which it has
-no offset yet. Offsets are committed behind what was printed, so that a crash may repeat records and
-never skips any.
+With --group the command joins that consumer group. One member reads each partition, from the
+group's committed offset; --from is for partitions in which the group has no offset yet. The command
+commits only offsets of printed records, so that a crash may repeat records and never skips any.
 
 Formats (--format): text with
   %v value   %k key   %o offset   %p partition   %t topic   %T timestamp in ms   %D date and time
   %h headers as NAME=VALUE,...    %S bytes of the value     %K bytes of the key
   \\n newline  \\t tab  \\0 zero byte  %% percent sign  \\\\ backslash
-or the word `json`, as --output json: one object a line. Bytes that are not UTF-8 are base64 there,
-in fields named value_base64 and key_base64 instead of value and key.
+or the word `json`, as --output json: one object a line. The fields value_base64 and key_base64
+replace value and key where the bytes are not UTF-8.
 
 Examples:
   duramen consume orders
@@ -62,10 +61,10 @@ pub struct Consume {
     /// Topic to read
     #[arg(value_parser = topic_name)]
     topic: String,
-    /// Where to begin
+    /// Place of the first record
     #[arg(long, default_value = "beginning", value_name = "PLACE", allow_hyphen_values = true)]
     from: Place,
-    /// Where to stop: in front of this place
+    /// Place before which to stop
     #[arg(
         long,
         default_value = "end",
@@ -77,13 +76,14 @@ pub struct Consume {
     /// Read as a member of this consumer group, and commit its offsets
     #[arg(long, short, value_name = "GROUP", conflicts_with = "partitions")]
     group: Option<String>,
-    /// A name to come back with: a member that restarts in time finds its partitions again, and leaves by absence
+    /// Name of a static member (group.instance.id). When it ends, it does not leave the group; if it restarts within
+    /// its session, it keeps its partitions
     #[arg(long, value_name = "ID", requires = "group")]
     instance_id: Option<String>,
-    /// How long the group waits for a member that is silent
+    /// Time after which the group removes a silent member, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 45, requires = "group", value_parser = clap::value_parser!(u64).range(1..=3600))]
     session_seconds: u64,
-    /// Partition to read; may be repeated. Without it, all of them
+    /// Partition to read; may be repeated. The default is all of them
     #[arg(long = "partition", short, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
     /// Stop after this many records
@@ -92,13 +92,13 @@ pub struct Consume {
     /// Wait for more records instead of stopping at the end
     #[arg(long, short)]
     follow: bool,
-    /// How a record is printed [default: %v\n]
+    /// Template of a printed record [default: %v\n]
     #[arg(long, short = 'F', value_name = "TEMPLATE", allow_hyphen_values = true)]
     format: Option<Format>,
-    /// Only records whose transactions were committed
+    /// Read only committed records, as a consumer with isolation level read committed
     #[arg(long)]
     read_committed: bool,
-    /// Do not say on stderr which partitions the group gave to this member
+    /// Do not print the assigned partitions to stderr
     #[arg(long, short, requires = "group")]
     quiet: bool,
     #[command(flatten)]
@@ -135,7 +135,7 @@ impl Consume {
         outcome
     }
 
-    /// The partitions to read.
+    /// Lists the partitions to read.
     async fn partitions(&self, client: &Client) -> anyhow::Result<Vec<i32>> {
         let found = client.topic(&self.topic, false).await.map_err(unknown_topic(&self.topic))?;
         let mut there: Vec<i32> =
@@ -148,7 +148,7 @@ impl Consume {
         Ok(if named.is_empty() { there } else { named })
     }
 
-    /// Where to stop in each partition.
+    /// Finds the offset at which to stop in each partition.
     async fn ends(
         &self,
         client: &Client,
@@ -162,7 +162,7 @@ impl Consume {
     }
 
     fn printer(&self) -> Printer {
-        // What goes to the terminal is its own progress.
+        // Records that scroll over the terminal show the progress themselves.
         let quiet = std::io::IsTerminal::is_terminal(&std::io::stdout());
         Printer {
             topic: self.topic.clone(),
@@ -178,7 +178,7 @@ impl Consume {
 }
 
 struct Reading {
-    /// Where to stop, unless more is waited for.
+    /// Offsets at which to stop without `--follow`.
     stop: Option<BTreeMap<i32, i64>>,
     fetcher: Fetcher,
     printer: Printer,
@@ -188,7 +188,7 @@ impl Reading {
     async fn all(&mut self) -> anyhow::Result<()> {
         let mut out = screen::stdout();
         while self.printer.left > 0 && !self.fetcher.positions().is_empty() {
-            // What was asked for is the first offset wanted; batches may begin earlier.
+            // The position of the request is the first wanted offset; a batch may begin before it.
             let asked = self.fetcher.positions().clone();
             let fetched = self.fetcher.poll().await.map_err(|error| match error.code() {
                 Some(ErrorCode::OffsetOutOfRange) => anyhow::Error::new(error)
@@ -218,8 +218,7 @@ struct Printer {
 }
 
 impl Printer {
-    /// Prints what was fetched from `first` on and before `end`. Answers the offset after the last record that was
-    /// printed or is not meant for people.
+    /// Prints the fetched records from `first` up to `end`. Returns the offset after the last printed or hidden record.
     fn print(
         &mut self,
         out: &mut impl Write,

@@ -1,4 +1,4 @@
-//! The `dev` command: a durable node here and now, or several that are one cluster.
+//! The `dev` command: starts a durable node, or several that form one cluster.
 
 use std::io::Write;
 
@@ -12,14 +12,15 @@ mod nodes;
 
 /// Arguments of `duramen dev`.
 #[derive(Debug, Args)]
-#[command(after_help = "It is exactly as durable as `serve`: what is acknowledged is synced.")]
+#[command(after_help = "Like `serve`, `dev` syncs every record before it acknowledges it.")]
 pub struct Dev {
-    /// How many nodes to start. Several are one cluster, each a process of its own that ends with this one: directories
-    /// node-1, node-2, … under the data directory, ports counted up from that of --listen, and for each other as many
-    /// from 10,000 above it. Data of a `dev` that was alone before is the first node's, and the others join it.
+    /// Number of nodes to start. Several nodes form one cluster, and each is a process that ends with this one. Their
+    /// directories are node-1, node-2, … under the data directory. Clients connect to ports counted up from that of
+    /// --listen, and nodes connect to each other 10,000 ports above. Data of an earlier `dev` with one node belongs to
+    /// the first node, and the others join it.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(nodes::NODES_MAX)))]
     pub nodes: u16,
-    /// What it has in common with `serve`.
+    /// Flags that `dev` shares with `serve`.
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -33,13 +34,13 @@ impl Dev {
         }
         telemetry::start(&config.log)?;
         let server = server::start(&config)?;
-        // Whether anyone reads it does not matter to the server.
+        // The server runs on if nobody reads the text.
         let _ = std::io::stdout().write_all(welcome(&config, &server).as_bytes());
         server.run(None)
     }
 }
 
-/// What to type next, with the real addresses.
+/// Writes the next commands to type, with the real addresses.
 fn welcome(config: &Config, server: &Server) -> String {
     let Server { advertised: at, formatted, http, .. } = server;
     let data = config.data_dir.display();

@@ -35,9 +35,9 @@ pub struct Group {
 enum Action {
     /// List groups with their states
     List(list::List),
-    /// Show members of groups, what they read, and how far behind they are
+    /// Show members of groups, their partitions, and their lag
     Describe(describe::Describe),
-    /// Set the offsets from which a group goes on; shows them first
+    /// Set the offsets at which a group continues; shows them first
     Reset(reset::Reset),
     /// Delete groups, or a group's offsets of some topics
     Delete(delete::Delete),
@@ -55,7 +55,7 @@ impl Group {
     }
 }
 
-/// `TOPIC` or `TOPIC:P,P,…`; no partitions mean all of them.
+/// `TOPIC` or `TOPIC:P,P,…`. Without partitions, all of them are meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Scope {
     topic: String,
@@ -78,7 +78,7 @@ fn scope(text: &str) -> Result<Scope, String> {
     Ok(Scope { topic, partitions })
 }
 
-/// The partitions that these scopes name; all of a topic where a scope names none.
+/// Finds the partitions that these scopes name, or all of a topic where a scope names none.
 async fn partitions_of(client: &Client, scopes: &[Scope]) -> anyhow::Result<Partitions> {
     let mut found = Partitions::new();
     for scope in scopes {
@@ -99,7 +99,7 @@ async fn partitions_of(client: &Client, scopes: &[Scope]) -> anyhow::Result<Part
     Ok(found)
 }
 
-/// The partitions of a topic; `None` if it is not there.
+/// Finds the partitions of a topic. Returns `None` for a missing topic.
 async fn partitions_there(client: &Client, topic: &str) -> anyhow::Result<Option<Vec<i32>>> {
     match client.topic(topic, false).await {
         Ok(found) => {
@@ -120,7 +120,7 @@ fn no_such_group(group: &str) -> anyhow::Error {
     )
 }
 
-/// Says who stands in the way of a change to a group's offsets, and what to do.
+/// Names the members that prevent a change to a group's offsets, and the fix.
 fn has_members(group: &DescribedGroup) -> String {
     let mut clients = BTreeMap::<String, usize>::new();
     for member in &group.members {
@@ -136,7 +136,7 @@ fn has_members(group: &DescribedGroup) -> String {
     format!("group {} has {members}: {clients}", group.group_id)
 }
 
-/// The broker's refusals of changes to a group, in words that say what to do.
+/// Explains the broker's refusal of a change to a group, with the fix.
 fn refusal(group: &str, error: Error) -> anyhow::Error {
     match error.code() {
         Some(ErrorCode::GroupIdNotFound) => no_such_group(group),

@@ -1,4 +1,4 @@
-//! `duramen log`: what the files of a data directory hold, and what was set aside there.
+//! `duramen log`: prints files of a data directory, and lists the files that a start set aside there.
 
 mod aside;
 mod image;
@@ -17,7 +17,7 @@ use super::bootstrap::Output;
 use super::screen;
 use super::usage::whole;
 
-/// Look into the files of a data directory.
+/// Print the files of a data directory.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   duramen log dump duramen-data/orders-0/00000000000000000000.log
@@ -30,20 +30,20 @@ pub struct Log {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Print what a file holds: a segment, an index, an image or a journal extent
+    /// Print the content of a segment, an index, an image or a journal extent
     Dump(Dump),
-    /// List or drop what a start of the node set aside
+    /// List or drop the files that a start of the node set aside
     SetAside(aside::SetAside),
 }
 
-/// Print what a file holds. Files are only read, and may be in use.
+/// Print the content of a file. The command only reads, and a node may use the file.
 #[derive(Debug, Args)]
-#[command(after_help = "What kind of file it is is told by its name:
+#[command(after_help = "A file's name tells its kind:
   *.log         segment: record batches, in the format of Apache Kafka
   *.index       offset index        *.timeindex   time index
-  image-*       what a log's view was after an index: idempotent producers, or the metadata
+  image-*       snapshot of a view after an index: idempotent producers, or the metadata
   journal/*     an extent of the journal: rounds, and the records in them
-Payload is in segments; of that in the journal, only the length is printed.
+Segments hold the payload. The command prints only the length of payload in the journal.
 
 Examples:
   duramen log dump duramen-data/orders-0/00000000000000000000.log
@@ -54,18 +54,18 @@ Examples:
 Exit codes: 0 all of it could be read, 1 some of it is damaged or the file cannot be opened,
 2 wrongly called.")]
 struct Dump {
-    /// The file
+    /// File to print
     file: PathBuf,
-    /// Also the records of each batch or round, the facts of an image
+    /// Print the records of each batch or round, and the facts of an image, too
     #[arg(long, short)]
     records: bool,
-    /// Skip what ends before this offset
+    /// Skip batches and entries that end before this offset
     #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
     from: Option<i64>,
     /// Print at most this many batches, entries, rounds or facts
     #[arg(long, short = 'n', value_name = "N", value_parser = whole::<u64>)]
     count: Option<u64>,
-    /// Take the file for one of this kind, whatever its name
+    /// Read the file as this kind, whatever its name
     #[arg(long = "as", value_enum, value_name = "KIND")]
     kind: Option<Kind>,
     /// Print for people (table) or one JSON object a line (json)
@@ -130,7 +130,7 @@ impl Dump {
         }
     }
 
-    /// The offset in the file's name, which relative offsets are counted from.
+    /// Offset in the file's name, to which the relative offsets of an index are added.
     fn base_offset(&self) -> i64 {
         let stem = self.file.file_stem().and_then(|stem| stem.to_str());
         stem.and_then(|stem| stem.parse().ok()).unwrap_or(0)
@@ -157,7 +157,7 @@ fn kind_of(path: &Path) -> Option<Kind> {
     }
 }
 
-/// Prints entries in either form, and counts what is damaged.
+/// Prints entries in either form, and counts damaged places.
 struct Printer {
     out: Box<dyn Write>,
     json: bool,
@@ -166,7 +166,7 @@ struct Printer {
 }
 
 impl Printer {
-    /// Prints an entry; false once enough were printed.
+    /// Prints an entry. Returns false after the last entry that the user wants.
     fn entry(
         &mut self,
         value: &impl Serialize,
@@ -180,7 +180,7 @@ impl Printer {
         Ok(self.left > 0)
     }
 
-    /// Prints something that belongs to the entry before it.
+    /// Prints a detail of the entry before it.
     fn detail(
         &mut self,
         value: &impl Serialize,
@@ -195,7 +195,7 @@ impl Printer {
         Ok(())
     }
 
-    /// Prints what is wrong at a place of the file.
+    /// Prints the damage at a place of the file.
     fn damage(&mut self, position: u64, what: &str) -> anyhow::Result<()> {
         #[derive(Serialize)]
         struct Damage<'a> {

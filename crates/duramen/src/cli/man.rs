@@ -16,7 +16,7 @@ use super::{Cli, screen};
   duramen man | man -l -
   duramen man --dir ~/.local/share/man/man1 && man duramen-topic-create")]
 pub struct Man {
-    /// Write a page for every command here, instead of printing the first
+    /// Write a page for every command into this directory, instead of printing the first
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ impl Man {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         let mut command = Cli::command().disable_help_subcommand(true);
-        // Gives every command its whole name.
+        // Build gives every command its whole name.
         command.build();
         let Some(dir) = self.dir else {
             return Ok(screen::print_line(page(&command)?.trim_end())?);
@@ -44,8 +44,8 @@ fn write_all(command: &Command, dir: &Path) -> anyhow::Result<()> {
     Ok(std::fs::write(dir.join(format!("{name}.1")), page(command)?)?)
 }
 
-/// A command's page. Notes and examples are a section of their own, line by line: filled into paragraphs, as other text is,
-/// examples could not be read, and even less be copied.
+/// Writes a command's page. Notes and examples are sections of their own and keep their lines: nobody could copy an
+/// example from a filled paragraph.
 fn page(command: &Command) -> anyhow::Result<String> {
     let notes = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
     let plain = command.clone().after_help(Reset::<StyledStr>).after_long_help(Reset::<StyledStr>);
@@ -64,7 +64,8 @@ fn page(command: &Command) -> anyhow::Result<String> {
         let Some(text) = text.filter(|text| !text.trim().is_empty()) else { continue };
         writeln!(page, ".SH {heading}\n.nf")?;
         for line in text.trim_end().lines() {
-            // A dot or a quote at the beginning would be a request, a dash alone a hyphen, which no shell takes.
+            // troff reads a leading dot or quote as a request, and prints a bare dash as a hyphen, which no shell
+            // takes.
             let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
             let line = if line.starts_with('.') { format!("\\&{line}") } else { line };
             writeln!(page, "{line}")?;
@@ -74,8 +75,8 @@ fn page(command: &Command) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// Writes the title, which is the foot of the page, too: there is the program's version, and no date, since pages are the
-/// same on every day. The library leaves an empty date out, so that all behind it is in a wrong place.
+/// Writes the title, which the foot of the page repeats. The title has the program's version and an empty date, so that
+/// pages are the same on every day. The library would leave an empty date out and shift the fields after it.
 fn title(command: &Command) -> String {
     let name = command.get_display_name().unwrap_or(command.get_name()).to_uppercase();
     let version = command.get_version().unwrap_or_default();

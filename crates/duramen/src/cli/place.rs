@@ -1,4 +1,4 @@
-//! Places in partitions as people write them: one language for `consume --from` and `group reset --to`.
+//! Places in partitions as users write them: one language for `consume --from` and `group reset --to`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ pub enum Place {
     End,
     /// This offset.
     Offset(i64),
-    /// So many records before the end.
+    /// This number of records before the end.
     BeforeEnd(i64),
     /// The first record that is not older, in milliseconds since 1970.
     Timestamp(i64),
@@ -58,7 +58,7 @@ impl FromStr for Place {
     }
 }
 
-/// What a partition holds: the first offset that is kept, and one past the last.
+/// Offsets that a partition holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// The first offset that is kept.
@@ -79,14 +79,15 @@ impl fmt::Display for Bounds {
 }
 
 impl Bounds {
-    /// What each of these partitions of a topic holds at this moment.
+    /// Asks for the offsets that each of these partitions holds now.
     pub async fn find(
         client: &Client,
         topic: &str,
         partitions: &[i32],
     ) -> anyhow::Result<BTreeMap<i32, Self>> {
         let places = |at: OffsetAt| partitions.iter().map(|part| (*part, at)).collect::<Vec<_>>();
-        // The end first: it only grows, so that it is not found before the start.
+        // The end first. A trim between the two requests may move the start past this end; the maximum below corrects
+        // it.
         let ends = client.list_offsets(topic, &places(OffsetAt::End)).await?;
         let starts = client.list_offsets(topic, &places(OffsetAt::Start)).await?;
         let bounds = ends.into_iter().map(|(partition, end)| {
@@ -96,14 +97,14 @@ impl Bounds {
         Ok(bounds.collect())
     }
 
-    /// The nearest offset that is within.
+    /// Nearest offset that the partition holds.
     pub fn clamp(self, offset: i64) -> i64 {
         offset.clamp(self.start, self.end)
     }
 }
 
 impl Place {
-    /// The offset of this place in each partition of a topic. A number that a partition does not hold is an error.
+    /// Finds the offset of this place in each partition of a topic. Fails for a number that a partition does not hold.
     pub async fn find(
         self,
         client: &Client,
@@ -125,7 +126,7 @@ impl Place {
         Ok(offsets)
     }
 
-    /// `at` is where the partition's leader finds the timestamp, or -1.
+    /// Makes an offset of this place. `at` is the offset that the partition's leader finds for the timestamp, or -1.
     fn within(self, topic: &str, partition: i32, held: Bounds, at: i64) -> anyhow::Result<i64> {
         Ok(match self {
             Self::Beginning => held.start,

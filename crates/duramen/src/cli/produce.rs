@@ -1,4 +1,4 @@
-//! `duramen produce`: records from stdin or from files.
+//! `duramen produce`: appends records from stdin or from files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,16 +25,16 @@ use crate::client::{
     Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer, partition_of_key,
 };
 
-/// Lines that are read ahead of the network.
+/// Most lines that wait for the network.
 const LINES_AHEAD: usize = 4096;
-/// As many batches as a broker remembers of an idempotent producer.
+/// Batches in flight: as many as a broker remembers of an idempotent producer.
 const WINDOW: usize = 5;
 
-/// Append records to a topic, one per line of stdin or one per file.
+/// Append records to a topic, one for each line of stdin or each file.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --partition, a record with a key goes to the partition that Kafka's Java client
-would choose, and records without a key go to one partition after the other, batch by batch.
+    after_help = "Without --partition, a record with a key goes to the partition that Kafka's Java client would
+choose. Records without a key go to one partition after the other, batch by batch.
 
 Examples:
   echo hello | duramen produce orders
@@ -49,7 +49,7 @@ pub struct Produce {
     /// Topic to append to
     #[arg(value_parser = topic_name)]
     topic: String,
-    /// The key of every record
+    /// Key of every record
     #[arg(
         long,
         short,
@@ -61,7 +61,7 @@ pub struct Produce {
     /// Each line is KEY, this separator, VALUE; a line without it has no key
     #[arg(long, short = 'K', value_name = "TEXT", allow_hyphen_values = true)]
     key_separator: Option<String>,
-    /// A header of every record; may be repeated
+    /// Header of every record; may be repeated
     #[arg(
         long = "header",
         short = 'H',
@@ -70,16 +70,16 @@ pub struct Produce {
         allow_hyphen_values = true
     )]
     headers: Vec<(String, String)>,
-    /// A file whose whole content is one record's value; may be repeated. Then stdin is not read
+    /// File whose whole content is the value of one record, instead of stdin; may be repeated
     #[arg(long = "file", short = 'F', value_name = "PATH", conflicts_with = "key_separator")]
     files: Vec<PathBuf>,
     /// Partition for all records
     #[arg(long, short, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
-    /// How batches are compressed: none, gzip, snappy, lz4 or zstd
+    /// Compression of batches: none, gzip, snappy, lz4 or zstd
     #[arg(long, default_value = "none", value_name = "CODEC", value_parser = codec)]
     codec: Codec,
-    /// When a record counts as appended: all (durable on enough replicas), 1 (the leader) or 0 (sent)
+    /// Acknowledgement to wait for: all (durable on enough replicas), 1 (the leader) or 0 (sent)
     #[arg(
         long,
         value_enum,
@@ -88,19 +88,19 @@ pub struct Produce {
         hide_possible_values = true
     )]
     acks: Acks,
-    /// Append each record exactly once, even if an acknowledgement is lost and the batch sent again
+    /// Append each record exactly once, even if an acknowledgement is lost and the batch is sent again
     #[arg(long)]
     idempotent: bool,
-    /// Bytes of a batch before it is sent
+    /// Bytes at which a batch is sent
     #[arg(long, default_value_t = 256 << 10, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     batch_bytes: u32,
-    /// How long a batch waits for more lines
+    /// Longest time that a batch waits for more lines, in milliseconds
     #[arg(long, default_value_t = 5, value_name = "MS", value_parser = whole::<u64>)]
     linger_ms: u64,
-    /// Fail if the topic is not there, even where the broker would create it
+    /// Fail if the topic does not exist, even where the broker would create it
     #[arg(long)]
     no_create: bool,
-    /// Print nothing when done
+    /// Print no summary
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
@@ -114,7 +114,7 @@ struct Summary {
     bytes: u64,
     batches: u64,
     seconds: f64,
-    /// By partition; absent where the broker does not say (acks 0).
+    /// Offsets by partition; absent where the broker returns none (acks 0).
     offsets: BTreeMap<i32, Offsets>,
 }
 
@@ -124,7 +124,7 @@ struct Offsets {
     last: i64,
 }
 
-/// What one line or file became.
+/// Key and value of one line or file.
 struct Line {
     key: Option<Vec<u8>>,
     value: Vec<u8>,
@@ -224,9 +224,9 @@ struct Sending<'a> {
     client: Client,
     producer: Option<Producer>,
     partitions: i32,
-    /// Where records without a key go at the moment.
+    /// Partition of records without a key, until its batch is full.
     sticky: i32,
-    /// Batches that are still being filled.
+    /// Batches that take more records.
     open: BTreeMap<i32, BatchBuilder>,
     appenders: BTreeMap<i32, Appender>,
     summary: Summary,
@@ -277,7 +277,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Waits for what is in flight while there is nothing else to do, so that an error shows at once.
+    /// Waits for batches in flight when stdin has no line, so that an error shows at once.
     async fn settle(&mut self) -> anyhow::Result<()> {
         for (partition, appender) in &mut self.appenders {
             let acked = appender.finish().await?;
@@ -343,7 +343,7 @@ impl Sending<'_> {
     }
 }
 
-/// Says what to do about a batch that the topic does not take.
+/// Names the fix for a batch that is too large for its topic.
 fn too_large(error: anyhow::Error) -> anyhow::Error {
     let codes = error.chain().filter_map(|cause| cause.downcast_ref::<Error>());
     if codes.into_iter().any(|cause| cause.code() == Some(ErrorCode::MessageTooLarge)) {

@@ -1,4 +1,4 @@
-//! Tables, JSON and progress bars. Results go to stdout, everything else to stderr.
+//! Tables, JSON and progress bars. A command prints results to stdout and everything else to stderr.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 
-/// Bytes of a known total; things of a known total; things without end.
+/// Templates of progress: bytes of a known total, things of a known total, things without end.
 const TEMPLATES: [&str; 3] = [
     "{bar:30} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left  {msg}",
     "{bar:30} {human_pos}/{human_len}  {rate}  {eta} left  {msg}",
     "{spinner} {human_pos}  {rate}  {elapsed}  {msg}",
 ];
 
-/// Buffered stdout. A reader that went away is an error of kind `BrokenPipe`, not a panic.
+/// Buffered stdout. A closed pipe is an error of kind `BrokenPipe`, not a panic.
 pub fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(64 << 10, io::stdout().lock())
 }
@@ -26,7 +26,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these headings.
+    /// Makes a table with these headings.
     pub fn new(headings: &[&str]) -> Self {
         Self { rows: vec![headings.iter().map(|text| (*text).to_owned()).collect()] }
     }
@@ -117,7 +117,7 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     }
     let style = ProgressStyle::with_template(template).expect("a constant that a test renders");
     let style = style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
-        // A line that cannot be drawn is not worth an error.
+        // A bar that cannot be drawn does not fail the command.
         let _ = write!(out, "{:.0}/s", state.per_sec());
     });
     bar.set_style(style);
@@ -125,7 +125,7 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     bar
 }
 
-/// A number of bytes as people say it.
+/// Writes a number of bytes with its unit.
 pub fn bytes(count: f64) -> String {
     let mut scaled = count;
     for unit in ["B", "KiB", "MiB", "GiB"] {
@@ -147,12 +147,12 @@ pub fn count(number: impl TryInto<u64> + Display + Copy, thing: &str) -> String 
     format!("{number} {thing}{plural}")
 }
 
-/// `1,2,3`: nodes, in an order that means something.
+/// Writes nodes as `1,2,3`, in their order, which has a meaning.
 pub fn list(ids: &[i32]) -> String {
     ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// `0-3,7`: partitions come in runs, and there may be thousands.
+/// Writes partitions as `0-3,7`, because a topic may have thousands.
 pub fn runs(partitions: &[i32]) -> String {
     let mut runs: Vec<(i32, i32)> = Vec::new();
     for partition in partitions {

@@ -1,4 +1,4 @@
-//! The `serve` command: a node as configured.
+//! The `serve` command: starts a node with its configuration.
 
 use std::path::PathBuf;
 
@@ -12,24 +12,25 @@ use crate::{server, telemetry};
 /// Arguments of `duramen serve`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A flag beats the environment (DURAMEN_LISTEN, DURAMEN_SET_NUM_PARTITIONS, \
-    ...),\nwhich beats the file. `duramen config example` prints a file with every key.\n\n\
-    On SIGHUP it reads the file again. The log says what was changed, and what needs a restart.\n\n\
+    after_help = "A flag takes precedence over the environment (DURAMEN_LISTEN, DURAMEN_SET_NUM_PARTITIONS,\n\
+    ...), and the environment over the file. `duramen config example` prints a file with every key.\n\n\
+    On SIGHUP the broker reads the file again. The log names the changed settings, and those that\n\
+    need a restart.\n\n\
     Exit codes: 0 stopped by SIGINT or SIGTERM, 1 could not start, 2 wrongly called or configured,\n\
     70 found itself wrong, 74 the disk failed."
 )]
 pub struct Serve {
-    /// A TOML file with what the flags can say, and [settings].
+    /// TOML file with the values of the flags, and [settings].
     #[arg(long, value_name = "FILE", env = "DURAMEN_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Take the place of the data directory that is registered under this node.id: that one is lost, and retired for ever once
-    /// it has not been heard for three seconds. For one start only.
+    /// Take the place of the data directory that is registered under this node.id, because that one is lost. The
+    /// cluster retires the lost one for ever once it has not heard it for three seconds. For one start only.
     #[arg(long)]
     pub replace: bool,
-    /// Stop when stdin ends: whoever started this node holds the other end, and it ends however that one does.
+    /// Stop when stdin ends. The process that started this node holds the other end, so that both end together.
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,
-    /// What it has in common with `dev`.
+    /// Flags that `serve` shares with `dev`.
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -49,7 +50,7 @@ impl Serve {
     }
 }
 
-/// As SIGTERM does it, at any time from here on.
+/// Waits for the end of stdin, then stops the node as SIGTERM does.
 fn stop_when_stdin_ends() {
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
     let _ = kill_process(getpid(), Signal::TERM);

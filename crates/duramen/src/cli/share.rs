@@ -1,4 +1,4 @@
-//! `duramen share`: what share groups leave behind.
+//! `duramen share`: dead letters of share groups.
 
 use clap::{Args, Subcommand};
 
@@ -6,7 +6,7 @@ use super::bootstrap::run;
 
 mod redrive;
 
-/// Share groups, and the records that they have given up.
+/// Share groups and their dead letters.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   duramen share redrive dlq.billing --dry-run
@@ -18,7 +18,7 @@ pub struct Share {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Produce the records of a dead-letter topic again, where they came from
+    /// Produce the records of a dead-letter topic again, to the topics that they came from
     Redrive(redrive::Redrive),
 }
 

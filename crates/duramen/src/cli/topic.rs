@@ -17,7 +17,7 @@ use crate::client::{Client, Error, NewTopic, OffsetAt};
 mod alter;
 mod trim;
 
-/// The source code of a setting that was set on the topic itself.
+/// Kafka's code for a value that the topic itself has.
 const SOURCE_TOPIC: i8 = 1;
 
 /// Create, list, describe, alter, trim and delete topics.
@@ -42,11 +42,11 @@ enum Action {
     List(List),
     /// Show partitions, leaders, offsets and settings of topics
     Describe(Describe),
-    /// Change settings of topics, or how many partitions and replicas they have
+    /// Change settings of topics, or their number of partitions or replicas
     Alter(alter::Alter),
     /// Delete the oldest records of a topic; shows them first
     Trim(trim::Trim),
-    /// Delete topics and all they hold
+    /// Delete topics with all their records
     Delete(Delete),
 }
 
@@ -56,22 +56,22 @@ enum Action {
   duramen topic create orders --partitions 6 --if-not-exists
   duramen topic create audit --config retention.ms=-1 --config cleanup.policy=delete")]
 struct Create {
-    /// The topic's name: letters, digits, '.', '_' and '-'
+    /// Name of the topic: letters, digits, '.', '_' and '-'
     #[arg(value_parser = topic_name)]
     name: String,
-    /// Partitions; without it, the broker's num.partitions
+    /// Number of partitions; the default is the broker's num.partitions
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
-    /// Replicas of each partition; without it, the broker's default.replication.factor
+    /// Replicas of each partition; the default is the broker's default.replication.factor
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i16).range(1..))]
     replication_factor: Option<i16>,
-    /// A setting that differs from the broker's; may be repeated
+    /// Setting that differs from the broker's; may be repeated
     #[arg(long = "config", short, value_name = "KEY=VALUE", value_parser = key_value)]
     configs: Vec<(String, String)>,
-    /// Succeed without doing anything if the topic is there already
+    /// Succeed without a change if the topic exists
     #[arg(long)]
     if_not_exists: bool,
-    /// Only check whether the topic could be created
+    /// Only check that the broker could create the topic
     #[arg(long, alias = "validate-only")]
     dry_run: bool,
     #[command(flatten)]
@@ -83,7 +83,7 @@ struct Create {
   duramen topic list
   duramen topic list --output json | jq -r '.[].name'")]
 struct List {
-    /// Also topics that the cluster keeps for itself
+    /// List the cluster's internal topics, too
     #[arg(long)]
     internal: bool,
     #[command(flatten)]
@@ -99,7 +99,7 @@ struct Describe {
     /// The topics' names
     #[arg(required = true, value_parser = topic_name)]
     names: Vec<String>,
-    /// Also settings that are the broker's defaults
+    /// Show settings with the broker's values, too
     #[arg(long)]
     all_configs: bool,
     #[command(flatten)]
@@ -114,10 +114,10 @@ struct Delete {
     /// The topics' names
     #[arg(required = true, value_parser = topic_name)]
     names: Vec<String>,
-    /// Succeed without doing anything if a topic is not there
+    /// Succeed without a change if a topic does not exist
     #[arg(long)]
     if_exists: bool,
-    /// Also topics of the cluster's own, and all that they keep: groups and their offsets, transactions
+    /// Delete internal topics, too, and lose their content: groups and their offsets, transactions
     #[arg(long)]
     internal: bool,
     #[command(flatten)]
@@ -128,7 +128,7 @@ struct Delete {
 struct Outcome {
     name: String,
     created: bool,
-    /// Absent, as what follows, where the topic was there already or the broker does not say.
+    /// Absent, as are the fields below, if the topic existed or the broker does not return them.
     id: Option<String>,
     partitions: Option<i32>,
     replication_factor: Option<i16>,
@@ -364,14 +364,14 @@ impl Delete {
         let client = self.cluster.connect().await?;
         let mut done = Vec::new();
         let outcome = self.delete(&client, &mut done).await;
-        // What is gone is told, though another topic could not be deleted.
+        // Print the deleted topics, although another deletion failed.
         if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
             screen::print_json(&done)?;
         }
         outcome
     }
 
-    /// Whether all of them may go, before any of them does.
+    /// Checks all topics before the command deletes one.
     async fn check(&self, client: &Client) -> anyhow::Result<()> {
         let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
         for topic in client.metadata(Some(&names), false).await?.topics {
@@ -419,12 +419,12 @@ fn exists(error: &Error) -> bool {
     error.code() == Some(ErrorCode::TopicAlreadyExists)
 }
 
-/// True if the topic is not there.
+/// True for an error about a missing topic.
 pub(in crate::cli) fn unknown(error: &Error) -> bool {
     error.code() == Some(ErrorCode::UnknownTopicOrPartition)
 }
 
-/// Says what to do about a topic that is not there.
+/// Names the fix for a missing topic.
 pub fn unknown_topic(name: &str) -> impl Fn(Error) -> anyhow::Error {
     move |error| {
         if unknown(&error) {
@@ -437,7 +437,7 @@ pub fn unknown_topic(name: &str) -> impl Fn(Error) -> anyhow::Error {
     }
 }
 
-/// Says that a topic lacks a partition, and which it has.
+/// Explains that a topic lacks a partition, and names those that it has.
 pub(in crate::cli) fn has_not(topic: &str, there: &[i32], partition: i32) -> String {
     match there.iter().max() {
         Some(last @ 1..) => {
@@ -462,7 +462,7 @@ fn source(code: i8) -> &'static str {
     }
 }
 
-/// `KEY=VALUE` in two halves.
+/// Splits `KEY=VALUE` into two halves.
 pub fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),

@@ -15,7 +15,7 @@ mod list;
 #[derive(Debug, Args)]
 #[command(
     after_help = "An open transaction holds up readers of committed records (isolation.level=read_committed) in all
-its partitions, until it ends or its timeout is over.
+its partitions, until it ends or times out.
 
 Examples:
   duramen txn list --state ongoing
@@ -31,9 +31,9 @@ pub struct Txn {
 enum Action {
     /// List transactional ids with their states
     List(list::List),
-    /// Show a transaction: who writes it, since when, and where it holds up readers
+    /// Show a transaction: its producer, its begin, and the partitions in which it holds up readers
     Describe(describe::Describe),
-    /// Abort the open transaction of an id, and keep its producer out
+    /// Abort the open transaction of an id, and fence its producer
     Abort(abort::Abort),
 }
 
@@ -54,7 +54,7 @@ fn no_such_id(id: &str) -> anyhow::Error {
     explained(ErrorCode::TransactionalIdNotFound, text)
 }
 
-/// A time ago, of which the greatest two units matter.
+/// Writes the time since `then_ms` with its greatest two units.
 fn ago(then_ms: i64, now: Timestamp) -> String {
     let Ok(then) = Timestamp::from_millisecond(then_ms) else { return "-".into() };
     let passed = now.duration_since(then).max(SignedDuration::ZERO);

@@ -1,4 +1,4 @@
-//! What is checked of a command line before anybody is asked, and how several things that were asked for come out.
+//! Checks of a command line before the command asks a broker, and the joined outcome of several requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -12,20 +12,20 @@ use clap::{Arg, Command};
 use super::{code_of, explained};
 use crate::config::Mistakes;
 
-/// The most letters that Kafka allows in the name of a topic.
+/// Most letters that Kafka allows in the name of a topic.
 const TOPIC_LETTERS_MAX: usize = 249;
 
-/// A mistake that the command line alone shows.
+/// Mistake that the command line alone shows.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Misuse(String);
 
-/// Makes an error of a mistake that the command line alone shows: the exit code tells it from a failure.
+/// Makes an error of a mistake that the command line alone shows. Its exit code differs from that of a failure.
 pub(in crate::cli) fn misuse(text: impl Into<String>) -> anyhow::Error {
     Misuse(text.into()).into()
 }
 
-/// Refuses the command line unless it makes sense.
+/// Refuses the command line unless a condition holds.
 pub(in crate::cli) fn demand(makes_sense: bool, text: &str) -> anyhow::Result<()> {
     if makes_sense { Ok(()) } else { Err(misuse(text)) }
 }
@@ -35,8 +35,8 @@ pub(in crate::cli) fn is_misuse(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<Misuse>() || cause.is::<Mistakes>())
 }
 
-/// Makes all options read `-1` as their value, so that the error says what a value may be, and take a variable that is
-/// empty for one that is not set.
+/// Makes all options read `-1` as their value, so that the error names the allowed values. An empty variable counts as
+/// one that is not set.
 pub(in crate::cli) fn adapted(command: Command) -> Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let adapt = |arg: Arg| {
@@ -51,7 +51,7 @@ pub(in crate::cli) fn adapted(command: Command) -> Command {
     command.mut_args(adapt).mut_subcommands(adapted)
 }
 
-/// Reads the name of a topic. What cannot be one is refused before any broker is asked.
+/// Reads the name of a topic. Refuses an impossible name before the command asks a broker.
 pub(in crate::cli) fn topic_name(text: &str) -> Result<String, String> {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     let is_name = (1..=TOPIC_LETTERS_MAX).contains(&text.len())
@@ -70,13 +70,13 @@ pub(in crate::cli) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "give a whole number, 0 or more".to_owned())
 }
 
-/// Leaves out what was named before: twice is once.
+/// Leaves out repeated names.
 pub(in crate::cli) fn once<T: Ord>(named: &[T]) -> Vec<&T> {
     let mut seen = BTreeSet::new();
     named.iter().filter(|it| seen.insert(*it)).collect()
 }
 
-/// Sorts settings by name. Of two values for one setting, nobody knows which is meant.
+/// Sorts settings by name. Refuses two values for one setting, because the user may mean either.
 pub(in crate::cli) fn settings(
     given: &[(String, String)],
 ) -> anyhow::Result<BTreeMap<String, String>> {
@@ -84,14 +84,14 @@ pub(in crate::cli) fn settings(
     for (name, value) in given {
         let before = settings.insert(name.clone(), value.clone());
         if let Some(before) = before.filter(|before| before != value) {
-            let text = format!("{name} is to be {before} and {value}; give it one value");
+            let text = format!("{name} has two values, {before} and {value}; give it one");
             return Err(misuse(text));
         }
     }
     Ok(settings)
 }
 
-/// Joins what failed of `asked` things that were tried one after the other.
+/// Joins the failures of `asked` things that the command tried one after the other.
 pub(in crate::cli) fn joined(asked: usize, mut failures: Vec<anyhow::Error>) -> anyhow::Result<()> {
     if failures.len() < 2 {
         return failures.pop().map_or(Ok(()), Err);
@@ -102,7 +102,7 @@ pub(in crate::cli) fn joined(asked: usize, mut failures: Vec<anyhow::Error>) -> 
     }
     let mut codes = failures.iter().map(|failure| failure.chain().find_map(code_of));
     let code = codes.next().flatten();
-    // One code for all of them is told to programs; of several, none.
+    // Programs get the code that all failures share, and none if they differ.
     let code = code.filter(|code| codes.all(|other| other == Some(*code)));
     Err(code.map_or_else(|| anyhow!("{text}"), |code| explained(code, text.clone())))
 }
@@ -130,7 +130,7 @@ mod tests {
         let given = |value: &str| ("a".to_owned(), value.to_owned());
         assert_eq!(settings(&[given("1"), given("1")]).unwrap()["a"], "1");
         let error = settings(&[given("1"), given("2")]).unwrap_err();
-        assert_eq!(error.to_string(), "a is to be 1 and 2; give it one value");
+        assert_eq!(error.to_string(), "a has two values, 1 and 2; give it one");
         assert!(is_misuse(&error));
     }
 

@@ -83,7 +83,7 @@ impl Listener {
             };
             self.shared.metrics.connections_accepted.inc();
             if let Err(error) = set_options(&stream, self.send_buffer_bytes) {
-                tracing::debug!(%peer, %error, "the connection ended before it began");
+                tracing::debug!(%peer, %error, "cannot set the options of a connection");
                 continue;
             }
             number += 1;
@@ -99,7 +99,7 @@ impl Listener {
         if tokio::time::timeout(grace, finished).await.is_err() {
             tracing::warn!(
                 connections = tasks.len(),
-                "closed with requests unanswered: the time to finish is over"
+                "connections close with unanswered requests: the time to finish is over"
             );
             tasks.shutdown().await;
         }

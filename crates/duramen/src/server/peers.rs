@@ -355,7 +355,7 @@ impl Peers {
         match step {
             Step::Promise(voters) => {
                 storage.join(None, &voters).context(cannot)?;
-                tracing::info!("all nodes were heard: a cluster of them may be formed");
+                tracing::info!("this node has heard all nodes: they can form a cluster");
                 self.forming.promised(voters);
             }
             Step::Join(known, founders) => {
@@ -364,7 +364,7 @@ impl Peers {
                 tracing::info!(
                     cluster_id = %Uuid(cluster_id),
                     decided = known.is_none(),
-                    "member of a cluster"
+                    "this node is a member of a cluster"
                 );
                 self.forming.joined(cluster_id, founders);
             }

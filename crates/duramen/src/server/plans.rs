@@ -75,7 +75,7 @@ pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail)
                 match &volume {
                     Ok(volume) => (dir.total_bytes, dir.usable_bytes) = *volume,
                     Err(error) => {
-                        tracing::error!(%error, "the size of the volume is not known");
+                        tracing::error!(%error, "cannot read the size of the volume");
                         dir.error_code = ErrorCode::KafkaStorageError.code();
                     }
                 }

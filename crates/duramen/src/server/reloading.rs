@@ -82,7 +82,7 @@ impl Reloading {
             Ok((config, settings, given)) => self.take(&config, &settings, &given),
             Err(mistakes) => tracing::error!(
                 %mistakes,
-                "nothing of the configuration was taken on SIGHUP: mend the mistakes and send it again"
+                "SIGHUP changed nothing: correct the mistakes in the configuration and send it again"
             ),
         }
     }
@@ -121,7 +121,7 @@ impl Reloading {
             }
         }
         if is_same {
-            tracing::info!("nothing has changed in the configuration");
+            tracing::info!("the configuration has not changed");
         }
         for (name, value) in taken.clone() {
             match value {
@@ -150,7 +150,7 @@ impl Reloading {
                     tracing::info!(setting = key, %from, %to, "a setting was changed");
                 }
                 Err(error) => {
-                    tracing::warn!(setting = key, error = %format!("{error:#}"), "what is logged stays as it was");
+                    tracing::warn!(setting = key, error = %format!("{error:#}"), "cannot change the log filter");
                 }
             }
         }

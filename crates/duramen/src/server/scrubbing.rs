@@ -186,7 +186,7 @@ impl Scrubbing {
             }
             Err(error) => {
                 let (replica, segment) = (mend.replica, mend.segment);
-                tracing::warn!(replica = replica.0, segment, %error, "a damaged segment was not mended");
+                tracing::warn!(replica = replica.0, segment, %error, "a damaged segment was not repaired");
                 let done = Done::Mended { replica, segment, is_done: false };
                 self.common.node.push(Input::Storage(vec![done]));
             }

@@ -60,8 +60,8 @@ async fn a_second_process_of_one_id_is_refused_and_both_are_told() {
     second.args(["--set", "node.id=2", "--node-listen", listens.as_str()]);
     cluster.run(4, second);
     cluster.wait_for_log_with(4, NO_MEMBER, "two processes have node.id 2");
-    let told = "another process has this node's node.id (2), and a data directory of its own: it is refused while nobody \
-                starts it with --replace. Stop it, or give it an id of its own";
+    let told = "another process has this node's node.id (2) and another data directory: the cluster refuses that process \
+                unless it starts with --replace. Stop that process, or give it an id of its own";
     cluster.wait_for_log_with(2, told, "127.0.0.1:");
     cluster.kill(1);
     writer.append(10).await;

@@ -1,5 +1,5 @@
-//! What a compaction left of a log is given to a replica that lacks it, before its log begins anew. Storage is the model's: it
-//! compacts nothing, and says that it did.
+//! What a compaction left of a log is given to a replica that lacks it, before its log begins anew. Storage is the
+//! model's: it compacts nothing, and says that it did.
 
 use bytes::Bytes;
 use duramen_protocol::messages::create_topics::CreatableTopic;

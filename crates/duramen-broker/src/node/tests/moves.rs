@@ -323,7 +323,8 @@ fn a_move_that_is_asked_for_again_and_again_comes_to_its_end() {
     assert_eq!(trio.nodes[trio.controller()].node.unsettled(), Some(0));
 }
 
-/// A node's directory has at most one replica of a partition, also when the one before it is to go and to stay by turns.
+/// A node's directory has at most one replica of a partition, also when the one before it is to go and to stay by
+/// turns.
 #[test]
 fn a_lost_replica_that_is_wanted_back_has_one_successor() {
     let mut trio = Trio::new(NEVER);

@@ -359,8 +359,8 @@ fn a_topic_whose_end_could_not_be_kept_is_forgotten_later() {
     assert_eq!((kept(&mut it, replica), shared(&it)), (1, 0));
 }
 
-/// Three nodes, a group whose state of a topic is kept by another node than the one that leads the metadata; that node, and
-/// its replica.
+/// Three nodes, a group whose state of a topic is kept by another node than the one that leads the metadata; that node,
+/// and its replica.
 fn kept_elsewhere() -> (Trio, ShareKey, usize, ReplicaId) {
     let mut trio = Trio::new(&OFTEN);
     trio.create("t", 1);

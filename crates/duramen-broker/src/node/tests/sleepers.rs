@@ -151,7 +151,8 @@ fn a_producer_is_answered_soon_after_a_leader_dies_asleep() {
     };
     let part = trio.produce(next, "t", batch(&["b"]));
     assert_eq!((part.error_code, part.base_offset), (0, 1));
-    // An election timeout until it is noticed, half of one until the next of the placement stands, and the way to and fro.
+    // An election timeout until it is noticed, half of one until the next of the placement stands, and the way to and
+    // fro.
     assert!(trio.now.mono_us - from_us <= (ELECTION_MS + ELECTION_MS / 2 + 3 * TICK_MS) * 1000);
 }
 

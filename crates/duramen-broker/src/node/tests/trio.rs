@@ -1,5 +1,5 @@
-//! Three nodes that are one cluster, as values. What they say to each other travels as bytes, in order, and arrives at once;
-//! time passes for all of them alike.
+//! Three nodes that are one cluster, as values. What they say to each other travels as bytes, in order, and arrives at
+//! once; time passes for all of them alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -595,7 +595,8 @@ fn records_are_those_of_kafka() {
     let record = TransactionRecord { id: "x".into(), value: Some(Arc::new(value)) };
     let (key, bytes) = record.encode().expect("it fits");
     assert_eq!(&key[..], [0, 0, 0, 1, b'x']);
-    // Version 1: id, epoch, timeout, state, one topic of two partitions, the two times, and the protocol as tagged field 2.
+    // Version 1: id, epoch, timeout, state, one topic of two partitions, the two times, and the protocol as tagged
+    // field 2.
     let mut expected = vec![0, 1];
     expected.extend(7i64.to_be_bytes());
     expected.extend(3i16.to_be_bytes());

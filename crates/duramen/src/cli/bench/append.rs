@@ -1,4 +1,4 @@
-//! `bench append`: appenders that each wait for their own ack.
+//! `bench append`: appenders that each wait for their own acknowledgement.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,11 +22,10 @@ use crate::client::Acknowledgement;
 /// Appenders in a closed loop, sharing connections.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each appender sends one record, waits for its ack, and sends the next. Appenders that
-share a connection are batched as a good client does it: one Produce request is outstanding on
-a connection at a time, and what is to be appended meanwhile goes together into the next one,
-as separate records of one batch for each partition. With --partitions above 1 an appender
-goes to another partition each time.
+    after_help = "Each appender sends one record, waits for its acknowledgement, and sends the next. Appenders
+that share a connection share requests, as in a good client: a connection has one outstanding
+Produce request. The next request has the records of all waiting appenders, in one batch for each
+partition. With --partitions above 1 an appender writes to another partition each time.
 
 Examples:
   duramen bench append --appenders 128 --connections 1
@@ -34,19 +33,19 @@ Examples:
   duramen bench append --appenders 128 --connections 8 --topic wide --partitions 1000"
 )]
 pub(super) struct Append {
-    /// How many appenders
+    /// Number of appenders
     #[arg(long, short = 'n', default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     appenders: u32,
-    /// How many connections they share
+    /// Number of connections that the appenders share
     #[arg(long, short = 'C', default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Bytes of a record's value
     #[arg(long, short, default_value_t = 2048, value_name = "BYTES", value_parser = whole::<usize>)]
     size: usize,
-    /// How long to measure
+    /// Measured time, in seconds
     #[arg(long, default_value = "10", value_name = "S", value_parser = seconds)]
     seconds: Duration,
-    /// How long to run before that
+    /// Warm-up before the measured time, in seconds
     #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
     warmup_seconds: Duration,
     #[command(flatten)]
@@ -69,7 +68,7 @@ struct Report {
     measured: Measured,
 }
 
-/// What all connections count into.
+/// Counters of all connections.
 struct Shared {
     meter: Meter,
     requests: u64,
@@ -80,7 +79,7 @@ impl Append {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         demand(
             self.target.acks != Acks::None,
-            "an appender waits for its ack; give --acks all or --acks 1",
+            "an appender waits for its acknowledgement; give --acks all or --acks 1",
         )?;
         let client = client(&self.cluster).await?;
         let led = self.target.prepare(&client).await?;
@@ -165,9 +164,9 @@ struct Lane {
     socket: TcpStream,
     requests: Requests,
     records: Rc<Records>,
-    /// Those that the broker at the other end leads.
+    /// Partitions that the broker of this connection leads.
     partitions: Vec<i32>,
-    /// For each appender, a counter that says which partition is next.
+    /// Counter of each appender, which chooses its next partition.
     next: Vec<usize>,
     stride: usize,
 }
@@ -182,8 +181,8 @@ impl Lane {
             self.requests.put(&mut frame, &self.records, &parts);
             self.socket.write_all(&frame).await.context("the broker closed the connection")?;
             let refused = answer(&mut self.socket, &mut input).await?;
-            // Every appender of this connection was waiting for this answer, and begins its next
-            // append in the same instant; so all of them are together in the next request.
+            // Every appender of this connection waited for this response, and begins its next append
+            // at the same instant. The next request therefore has a record of each.
             let now = Instant::now();
             let mut appends = self.next.len();
             let mut shared = shared.borrow_mut();
@@ -200,7 +199,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Which partitions get how many records in the next request.
+    /// Chooses the partitions of the next request, with the number of records for each.
     fn choose(&mut self, chosen: &mut Vec<i32>, parts: &mut Vec<(i32, usize)>) {
         parts.clear();
         if let [only] = self.partitions[..] {
@@ -219,7 +218,7 @@ impl Lane {
     }
 }
 
-/// A line on the terminal while the benchmark runs.
+/// Shows a line on the terminal while the benchmark runs.
 async fn show(shared: Rc<RefCell<Shared>>, time: Duration) {
     let bar = screen::count_bar(time.as_secs().max(1));
     if bar.is_hidden() {

@@ -21,20 +21,20 @@ use crate::cli::topic::{has_not, unknown_topic};
 use crate::cli::usage::{topic_name, whole};
 use crate::client::OffsetAt;
 
-/// The newest version that names topics by name; every broker since 2.7 speaks it.
+/// Newest version of Fetch with topic names; every broker since 2.7 speaks it.
 pub(super) const FETCH_VERSION: i16 = 12;
 const BUFFER_BYTES: usize = 512 << 10;
-/// In discard mode only so much is copied beyond what was asked for.
+/// Most bytes that discard mode copies beyond a request.
 const PEEK_BYTES: usize = 256;
-/// A stuck broker fails the run instead of hanging it.
+/// Longest silence of a broker, before the run fails.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Read a partition sequentially, as fast as the broker sends.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The next request leaves as soon as the last batch of an answer begins to arrive, so that
-the broker is never idle. By default batches are walked over in user space and their records
-counted from the batch headers.
+    after_help = "The command sends the next request as soon as the last batch of a response begins to arrive, so
+that the broker is never idle. By default it walks over the batches in user space, and counts
+records from the batch headers.
 
 Examples:
   duramen bench consume --topic duramen-bench
@@ -48,13 +48,13 @@ pub(super) struct Consume {
     /// Partition to read
     #[arg(long, short, default_value_t = 0, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
     partition: i32,
-    /// First offset; without it, the partition's start
+    /// First offset; the default is the log start offset
     #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
     from: Option<i64>,
-    /// Stop after this many bytes of batches; without it, at the end that the partition has now
+    /// Stop after this many bytes of batches; the default is the present end of the partition
     #[arg(long, value_name = "BYTES", value_parser = whole::<u64>)]
     bytes: Option<u64>,
-    /// Bytes asked for in one request
+    /// Most bytes of one response
     #[arg(long, default_value_t = 16 << 20, value_name = "BYTES", value_parser = clap::value_parser!(i32).range(1..))]
     max_bytes: i32,
     /// Verify the checksum of every batch
@@ -63,7 +63,7 @@ pub(super) struct Consume {
     /// Let the kernel drop the records without copying them
     #[arg(long)]
     discard: bool,
-    /// Ask for the next records only when the answer is complete
+    /// Send the next request only after a complete response
     #[arg(long)]
     no_ahead: bool,
     #[command(flatten)]
@@ -223,10 +223,10 @@ impl Reading<'_> {
         let failure = self.wire.i16()?;
         self.wire.skip(4)?; // session id
         check(failure)?;
-        ensure!(self.wire.varint()? == 2, "the answer leaves the topic out");
+        ensure!(self.wire.varint()? == 2, "the response lacks the topic");
         let name = self.wire.varint()?.saturating_sub(1);
         self.wire.skip(u64::from(name))?;
-        ensure!(self.wire.varint()? == 2, "the answer leaves the partition out");
+        ensure!(self.wire.varint()? == 2, "the response lacks the partition");
         self.wire.skip(4)?; // partition
         let failure = self.wire.i16()?;
         check(failure)?;
@@ -239,11 +239,11 @@ impl Reading<'_> {
         let records = u64::from(self.wire.varint()?.saturating_sub(1));
         self.asked = false;
         self.walk(records)?;
-        ensure!(self.wire.position <= frame_end, "the answer is longer than it says");
+        ensure!(self.wire.position <= frame_end, "the response is longer than its length");
         self.wire.skip(frame_end - self.wire.position)
     }
 
-    /// Walks over the batches of an answer; a piece of one at its end is dropped.
+    /// Walks over the batches of a response, and drops an incomplete one at its end.
     fn walk(&mut self, mut left: u64) -> anyhow::Result<()> {
         while left >= HEADER_BYTES as u64 {
             let header = BatchHeader::parse(self.wire.peek(HEADER_BYTES)?)?;
@@ -259,7 +259,7 @@ impl Reading<'_> {
             self.next = header.end_offset();
             left -= length;
             self.count(&header, length);
-            // Nothing whole can follow: the broker may begin with the next answer now.
+            // No whole batch can follow, so the broker may begin with the next response now.
             if left < HEADER_BYTES as u64 && !self.options.no_ahead && self.wants_more() {
                 self.ask()?;
             }
@@ -303,7 +303,7 @@ pub(super) fn check(code: i16) -> anyhow::Result<()> {
     }
 }
 
-/// A socket read through one buffer that is used again and again.
+/// Socket with one buffer for all reads.
 struct Wire {
     socket: TcpStream,
     buffer: Box<[u8]>,
@@ -320,7 +320,7 @@ impl Wire {
         Self { socket, buffer, start: 0, end: 0, position: 0, discard }
     }
 
-    /// The next `len` bytes, which stay.
+    /// Returns the next `len` bytes, and leaves them in the buffer.
     fn peek(&mut self, len: usize) -> anyhow::Result<&[u8]> {
         if self.start + len > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -368,7 +368,7 @@ impl Wire {
                 return Ok(u32::try_from(value)?);
             }
         }
-        bail!("the answer holds a number that is too long")
+        bail!("the response has a number that is too long")
     }
 
     fn tags(&mut self) -> anyhow::Result<()> {
@@ -380,7 +380,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Passes over bytes that nobody wants to see.
+    /// Skips bytes.
     fn skip(&mut self, len: u64) -> anyhow::Result<()> {
         let mut left = len;
         while left > 0 {
@@ -397,7 +397,7 @@ impl Wire {
         Ok(crc)
     }
 
-    /// Consumes what is there, at most `len` bytes, waiting for at least one.
+    /// Consumes the buffered bytes, at most `len`, and waits for at least one.
     fn some(&mut self, len: u64, see: impl FnOnce(&[u8])) -> anyhow::Result<u64> {
         if self.start == self.end {
             let room = usize::try_from(len).unwrap_or(usize::MAX).min(self.buffer.len());

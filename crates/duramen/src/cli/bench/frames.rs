@@ -1,4 +1,4 @@
-//! Produce requests made in place: records are encoded once, and a request is headers around them.
+//! Produce requests made in place: headers around records that were encoded once.
 
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,26 +14,26 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{Decoder, Encoder, Message};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The oldest flexible version, spoken by every broker since 2.8; it names topics by name.
+/// Oldest flexible version of Produce, with topic names; every broker since 2.8 speaks it.
 const PRODUCE_VERSION: i16 = 9;
 const CLIENT_ID: &[u8] = b"duramen-bench";
 const CORRELATION_AT: usize = 8;
-/// Timestamps are this coarse, so that a batch keeps its checksum for a while.
+/// Granularity of timestamps in milliseconds, so that a batch keeps its checksum for a while.
 const TICK_MS: i64 = 100;
-/// An answer to a request of 5,000 partitions is far shorter.
+/// Most bytes of a response; one for 5,000 partitions is far shorter.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Records of one size, encoded once; any first `n` of them are the records of a batch.
+/// Records of one size, encoded once. The first `n` of them are the records of a batch, for any `n`.
 pub(super) struct Records {
     encoded: Vec<u8>,
-    /// Where the first `n` records end.
+    /// End of the first `n` records, in bytes.
     ends: Vec<usize>,
-    /// For batches of the first `n` records: the timestamp they had last, and the checksum then.
+    /// Last timestamp and its checksum, for batches of the first `n` records.
     sums: Vec<Cell<(i64, u32)>>,
 }
 
 impl Records {
-    /// `count` records with values of `size` bytes that do not compress.
+    /// Makes `count` records with values of `size` bytes that do not compress.
     pub(super) fn new(count: usize, size: usize) -> anyhow::Result<Self> {
         let mut builder = BatchBuilder::new();
         let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
@@ -49,7 +49,7 @@ impl Records {
         Ok(Self { encoded, ends, sums })
     }
 
-    /// How long a batch of the first `count` records is.
+    /// Bytes of a batch of the first `count` records.
     pub(super) fn batch_bytes(&self, count: usize) -> usize {
         HEADER_BYTES + self.ends[count]
     }
@@ -95,7 +95,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Requests to `topic` with these acks.
+    /// Makes requests to `topic` with these acks.
     pub(super) fn new(topic: &str, acks: i16) -> anyhow::Result<Self> {
         let mut head = vec![0; 4];
         head.extend_from_slice(&0i16.to_be_bytes());
@@ -113,7 +113,7 @@ impl Requests {
         Ok(Self { head, correlation: 0, timestamp: 0 })
     }
 
-    /// Replaces `out` by a request with batches for `parts`: partition, and how many records.
+    /// Replaces `out` by a request with batches for `parts`: pairs of a partition and a number of records.
     pub(super) fn put(&mut self, out: &mut Vec<u8>, records: &Records, parts: &[(i32, usize)]) {
         self.begin(out, parts.len());
         self.timestamp = (now_ms() / TICK_MS * TICK_MS).max(self.timestamp);
@@ -156,13 +156,13 @@ fn short(number: usize) -> u32 {
     u32::try_from(number).expect("a request is shorter than 2 GiB")
 }
 
-/// A batch that the broker refused for now: its records are lost to the benchmark.
+/// Batch that the broker refused with a retriable error. The benchmark loses its records.
 pub(super) struct Refused {
     pub(super) partition: i32,
     pub(super) why: String,
 }
 
-/// Reads one answer as it came.
+/// Reads one response without decoding it.
 pub(super) async fn read_answer(
     socket: &mut (impl AsyncRead + Unpin),
     input: &mut BytesMut,
@@ -185,8 +185,8 @@ pub(super) async fn read_answer(
     Ok(input.split_to(length).freeze())
 }
 
-/// Reads the answer to one produce; fails if any batch was refused for good. Answers what was
-/// refused for now.
+/// Reads the response to one Produce. Fails if the broker refused a batch for good, and returns the batches that it
+/// refused with a retriable error.
 pub(super) async fn answer(
     socket: &mut (impl AsyncRead + Unpin),
     input: &mut BytesMut,
@@ -223,7 +223,7 @@ pub(super) fn now_ms() -> i64 {
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// xorshift: bytes that no codec shortens.
+/// xorshift generator of bytes that no codec shortens.
 struct Noise(u64);
 
 impl Noise {

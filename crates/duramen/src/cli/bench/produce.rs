@@ -20,7 +20,7 @@ use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
 use crate::client::{Acknowledgement, Client, OffsetAt};
 
-/// How long records sent without acks may take to appear.
+/// Longest time until records sent without acks appear in the topic.
 const UNSEEN_MAX: Duration = Duration::from_secs(60);
 
 /// Bulk produce: several requests in flight on each connection.
@@ -33,7 +33,7 @@ const UNSEEN_MAX: Duration = Duration::from_secs(60);
   duramen bench produce --messages 1000000 --topic wide --partitions 100
   duramen bench produce --messages 1000000 --acks 0 --batch 1
 
-Without acks (--acks 0) the records count when the ends of the partitions show them all."
+Without acks (--acks 0), records count once the ends of the partitions include all of them."
 )]
 pub(super) struct Produce {
     /// Stop after this many records
@@ -45,10 +45,10 @@ pub(super) struct Produce {
     /// Bytes of a record's value
     #[arg(long, short, default_value_t = 1000, value_name = "BYTES", value_parser = whole::<usize>)]
     size: usize,
-    /// Records in a batch
+    /// Number of records in a batch
     #[arg(long, default_value_t = 500, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
-    /// Connections
+    /// Number of connections
     #[arg(long, short = 'C', default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Requests in flight on each connection
@@ -75,7 +75,7 @@ struct Report {
 
 struct Shared {
     meter: Meter,
-    /// Records not yet put into a request.
+    /// Number of records left to send.
     left: u64,
 }
 
@@ -85,7 +85,7 @@ impl Produce {
         let is_answered = self.target.acks != Acks::None;
         demand(
             is_answered || self.messages.is_some(),
-            "--acks 0 needs --messages: how many records to wait for",
+            "--acks 0 needs --messages, the number of records to wait for",
         )?;
         let client = client(&self.cluster).await?;
         let led = self.target.prepare(&client).await?;
@@ -115,7 +115,7 @@ impl Produce {
             .map(|lane| local.spawn_local(lane.run(shared.clone(), batch)))
             .collect();
         let bar = local.spawn_local(show(shared.clone(), self.messages));
-        // A broker may drop what it holds unacknowledged of a connection that is closed.
+        // A broker may drop unacknowledged records of a closed connection.
         let mut open = Vec::new();
         local
             .run_until(async {
@@ -142,7 +142,7 @@ impl Produce {
         self.report(shared)
     }
 
-    /// The sum of the partitions' end offsets.
+    /// Asks for the sum of the partitions' end offsets.
     async fn ends(&self, client: &Client) -> anyhow::Result<i64> {
         let partitions: Vec<_> =
             (0..self.target.partitions).map(|partition| (partition, OffsetAt::End)).collect();

@@ -1,4 +1,4 @@
-//! What a benchmark counted, and how that is printed.
+//! Counters of a benchmark and their report.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// Of a histogram of nanoseconds.
+    /// Makes latencies of a histogram of nanoseconds.
     pub(super) fn of(nanoseconds: &Histogram<u64>) -> Self {
         let micros = |ns: u64| round(ns as f64 / 1e3);
         let at = |quantile: f64| micros(nanoseconds.value_at_quantile(quantile));
@@ -36,19 +36,19 @@ impl Latency {
         }
     }
 
-    /// As a line for people.
+    /// Writes the latencies as a line for people.
     pub(super) fn line(&self) -> String {
         let Self { mean, p50, p99, p999, max, .. } = self;
         format!("latency µs: mean {mean}  p50 {p50}  p99 {p99}  p99.9 {p999}  max {max}")
     }
 }
 
-/// One decimal is enough for everything here.
+/// Rounds to one decimal, which is enough for every figure here.
 pub(super) fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// A histogram of nanoseconds up to two minutes, to three digits.
+/// Makes a histogram of nanoseconds up to two minutes, to three digits.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("constant bounds that are in range")
 }
@@ -60,11 +60,11 @@ pub(super) struct Meter {
     end: Option<Instant>,
     cpu_at_begin: Option<Duration>,
     last: Option<Instant>,
-    /// Things done, by second.
+    /// Number of things done in each second.
     per_second: Vec<u64>,
     total: u64,
     refused: u64,
-    /// Why the first was.
+    /// Reason of the first refusal.
     refusal: Option<String>,
     latencies: Histogram<u64>,
 }
@@ -91,7 +91,7 @@ impl Meter {
         self.end.is_some_and(|end| now >= end)
     }
 
-    /// Counts `count` things that were done together, each begun at its own time.
+    /// Counts `count` things that ended together and began at their own times.
     pub(super) fn done(
         &mut self,
         now: Instant,
@@ -117,8 +117,8 @@ impl Meter {
         }
     }
 
-    /// Counts `count` things that the broker refused together, in the warm-up as well. They took
-    /// their time: without it, what was done before a disk was full would look like a rate.
+    /// Counts `count` things that the broker refused together, also in the warm-up. Their time counts, too: otherwise
+    /// the appends before a full disk would look like a rate.
     pub(super) fn refused(&mut self, now: Instant, count: u64, why: String) {
         self.last = self.last.max(Some(now));
         self.refused += count;
@@ -130,7 +130,7 @@ impl Meter {
         self.total
     }
 
-    /// The figures.
+    /// Computes the figures.
     pub(super) fn finish(self) -> anyhow::Result<Measured> {
         let last = self.last.context("nothing was acknowledged in the measured time")?;
         let end = self.end.unwrap_or(last);
@@ -148,39 +148,39 @@ impl Meter {
     }
 }
 
-/// What a [`Meter`] saw.
+/// Figures of a [`Meter`].
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Measured {
-    /// How long it was measured.
+    /// Measured time.
     pub(super) seconds: f64,
     /// Things done in that time.
     pub(super) total: u64,
-    /// Things that the broker refused, and lost.
+    /// Things that the broker refused; the benchmark does not retry.
     pub(super) refused: u64,
-    /// Why the first was.
+    /// Reason of the first refusal.
     pub(super) refusal: Option<String>,
-    /// By second, to show stalls.
+    /// Number of things done in each second, which shows stalls.
     pub(super) per_second: Vec<u64>,
-    /// This process's own use of the machine.
+    /// CPU time of this process.
     pub(super) client_cpu_seconds: f64,
-    /// From begin to acknowledgement.
+    /// Latency from the begin to the acknowledgement, in microseconds.
     pub(super) latency_us: Latency,
 }
 
 impl Measured {
-    /// Things done in a second.
+    /// Number of things done in a second.
     pub(super) fn rate(&self) -> f64 {
         self.total as f64 / self.seconds
     }
 
-    /// Fails if anything was refused: such a run says nothing about speed.
+    /// Fails if the broker refused anything, because such a run tells nothing about speed.
     pub(super) fn check(&self, thing: &str) -> anyhow::Result<()> {
         let Some(why) = &self.refusal else { return Ok(()) };
         let things = screen::count(self.refused, thing);
         bail!("the broker refused {things}, which no figure above counts; the first for {why}")
     }
 
-    /// The fields that it has, each null: what programs see where nothing was measured.
+    /// Makes the fields with null values, for programs, where nothing was measured.
     pub(super) fn of_nothing() -> serde_json::Result<Value> {
         let mut fields = serde_json::to_value(Self::default())?;
         fields.as_object_mut().into_iter().flatten().for_each(|(_, field)| *field = Value::Null);
@@ -188,13 +188,13 @@ impl Measured {
     }
 }
 
-/// CPU time that this process has used.
+/// CPU time of this process.
 pub(super) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Bytes a second for people.
+/// Writes bytes a second for people.
 pub(super) fn bandwidth(bytes: f64, seconds: f64) -> String {
     format!("{}/s", screen::bytes(bytes / seconds.max(1e-9)))
 }

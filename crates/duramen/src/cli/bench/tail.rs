@@ -1,4 +1,4 @@
-//! `bench tail`: consumers at the end of a partition that is written at a steady rate.
+//! `bench tail`: consumers at the end of a partition to which a producer writes at a steady rate.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,41 +29,41 @@ use crate::cli::usage::{demand, whole};
 use crate::client::{Acknowledgement, Client, OffsetAt};
 
 const FETCH_BYTES: i32 = 1 << 20;
-/// A record begins with the time it was due, in nanoseconds since the start of the run.
+/// Bytes of a record's first field: its due time, in nanoseconds since the start of the run.
 const STAMP_BYTES: usize = 8;
-/// What is due is sent together this often.
+/// Interval at which the writer sends all due records together.
 const TICK: Duration = Duration::from_millis(1);
-/// Between two times that it is asked who leads now.
+/// Pause before the writer asks for the new leader.
 const LEADER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Consumers that follow a writer.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A writer appends one record a batch at a steady rate, and waits for no ack before the next.
-Every consumer has a connection of its own and asks for what follows as soon as it was
-answered. The latency is counted from when a record was due to when a consumer has it.
+    after_help = "A writer appends batches of one record at a steady rate, and waits for no acknowledgement before
+the next. Every consumer has a connection of its own, and sends the next request as soon as it gets
+a response. The latency is the time from a record's due time to its arrival at a consumer.
 
 Examples:
   duramen bench tail --consumers 10 --rate 1000
   duramen bench tail --consumers 1000 --rate 0 --seconds 30     # parked: what does waiting cost?"
 )]
 pub(super) struct Tail {
-    /// How many consumers
+    /// Number of consumers
     #[arg(long, short = 'n', default_value_t = 1, value_name = "N")]
     consumers: u32,
-    /// Records written a second; 0 writes nothing
+    /// Records to write in a second; 0 writes nothing
     #[arg(long, default_value_t = 1000, value_name = "R")]
     rate: u32,
     /// Bytes of a record's value
     #[arg(long, short, default_value_t = 200, value_name = "BYTES", value_parser = whole::<usize>)]
     size: usize,
-    /// How long to measure
+    /// Measured time, in seconds
     #[arg(long, default_value = "10", value_name = "S", value_parser = seconds)]
     seconds: Duration,
-    /// How long to run before that
+    /// Warm-up before the measured time, in seconds
     #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
     warmup_seconds: Duration,
-    /// How long the broker may keep a consumer waiting
+    /// Longest time that the broker may delay a response (fetch.max.wait.ms)
     #[arg(long, default_value_t = 500, value_name = "MS", value_parser = clap::value_parser!(i32).range(0..))]
     max_wait_ms: i32,
     #[command(flatten)]
@@ -78,9 +78,9 @@ struct Report {
     consumers: u32,
     rate: u32,
     size: usize,
-    /// From when a record was due to its ack.
+    /// Latency from a record's due time to its acknowledgement, in microseconds.
     append_us: Option<Latency>,
-    /// What consumers got, each field null if there was nothing to get; its latency is end to end.
+    /// Figures of the consumers, each null without a record. Their latency is end to end.
     #[serde(flatten)]
     delivered: Value,
 }
@@ -96,7 +96,7 @@ impl Tail {
         )?;
         demand(
             self.target.acks != Acks::None,
-            "what is not acknowledged has no time to its ack; give --acks all or --acks 1",
+            "a record without an acknowledgement has no latency; give --acks all or --acks 1",
         )?;
         let client = client(&self.cluster).await?;
         let led = self.target.prepare(&client).await?;
@@ -164,12 +164,12 @@ impl Tail {
         print(self.cluster.json(), &report, &lines)
     }
 
-    /// The instant at which the record of this number is due.
+    /// Computes the instant at which the record of this number is due.
     fn due(&self, epoch: Instant, number: u64) -> Instant {
         epoch + Duration::from_nanos(number * 1_000_000_000 / u64::from(self.rate))
     }
 
-    /// Writes to whoever leads. What was not acknowledged by one leader goes to the next, and may be there twice.
+    /// Writes to the leader. Records that one leader did not acknowledge go to the next, and may be in the log twice.
     async fn append(
         self: Rc<Self>,
         client: Client,
@@ -225,11 +225,11 @@ impl Tail {
             requests.put_one(&mut frame, 0, &batch.build()?);
             frames.extend_from_slice(&frame);
         }
-        // The socket stays open: acks are still on their way.
+        // The socket stays open, because acknowledgements still arrive.
         std::future::pending().await
     }
 
-    /// Counts acks, until a record is refused for now.
+    /// Counts acknowledgements until the broker refuses a record with a retriable error.
     async fn acknowledge(
         &self,
         mut socket: OwnedReadHalf,
@@ -269,7 +269,7 @@ impl Tail {
                 check(part.error_code)?;
                 let Some(RecordData::Bytes(records)) = part.records else { continue };
                 for batch in batches(records) {
-                    let Ok(batch) = batch else { break }; // A piece of one ends an answer.
+                    let Ok(batch) = batch else { break }; // An incomplete batch ends a response.
                     ensure!(
                         batch.header().end_offset() > next,
                         "the broker sent offset {next} again"
@@ -314,7 +314,7 @@ impl Tail {
     }
 }
 
-/// A part of the run that fails ends it: its figures would say nothing.
+/// Runs a part of the benchmark. A failure ends the process, because the figures would tell nothing.
 async fn stopping(part: impl Future<Output = anyhow::Result<()>>) {
     if let Err(error) = part.await {
         eprintln!("error: {error:#}");

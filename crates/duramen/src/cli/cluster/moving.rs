@@ -1,4 +1,4 @@
-//! `duramen cluster move`, and how partitions come to be elsewhere.
+//! `duramen cluster move`: moves partitions between nodes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,29 +16,30 @@ use crate::cli::topic::has_not;
 use crate::cli::usage::{demand, joined, topic_name, whole};
 use crate::client::{Client, Error, NodeId, Reassignment};
 
-/// How often it is looked how far a move is.
+/// Interval at which the command checks the moves.
 const POLL: Duration = Duration::from_millis(250);
-/// A node that was not told of a move yet takes it for done; one that is neither under way nor done for so long was taken
-/// back.
+/// Time after which a move that is neither under way nor done counts as cancelled. A node that has not heard of a new
+/// move yet reports neither.
 const UNTOLD_MAX: Duration = Duration::from_secs(10);
-/// How long a node may take to answer.
+/// Longest time that a node gets to respond.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("what").required(true).multiple(true),
-    after_help = "With --to, the partitions of --topic are to be on these nodes. As many nodes as a partition has
-replicas get one each; with several partitions they take turns in being the first, which leads when
-all is well. With more nodes, what is there stays where it may, and the rest is spread over racks
-and nodes as for new topics. How many replicas there are does not change: that is `duramen topic
-alter --replication-factor`.
+    after_help = "With --to, the command moves the partitions of --topic to these nodes. If the nodes are as many as a
+partition has replicas, each node gets one. With several partitions, the nodes take turns as the
+first replica, the preferred leader. If the nodes are more, replicas on one of them stay, and the
+command spreads the others over racks and nodes as for new topics. The number of replicas does not
+change; `duramen topic alter --replication-factor` changes it.
 
-With --from, everything goes off a node, or what of --topic is there, and to the other nodes, or
-those of --to. Others keep what they have. `duramen cluster remove` does that first of all.
+With --from, the command moves every replica off a node, or only those of --topic. They go to the
+other nodes, or to those of --to; other replicas stay. `duramen cluster remove` begins with the same
+moves.
 
-Producers and consumers go on. A new replica gets all that is kept and counts when it has it; then
-the old one is deleted. What is under way goes on when this command is interrupted; run it again to
-do the rest, or --cancel to take it back.
+Producers and consumers go on. A new replica counts once it has a copy of the log; then the old
+replica is deleted. An interrupt does not stop the moves under way. To move the rest, run the
+command again; to cancel the moves, use --cancel.
 
 Examples:
   duramen cluster move --topic orders --to 1,2,3 --dry-run
@@ -54,38 +55,38 @@ pub(super) struct MoveCommand {
     /// Only this partition of it; may be repeated
     #[arg(long = "partition", short, value_name = "P", requires = "topics", value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
-    /// The nodes that they are to be on
+    /// Nodes that get the partitions
     #[arg(long, value_name = "NODE,...", value_delimiter = ',', group = "what")]
     to: Vec<NodeId>,
-    /// The node that is to have none of them; may be several
+    /// Node that loses its partitions; may be several
     #[arg(long, value_name = "NODE,...", value_delimiter = ',', group = "what")]
     from: Vec<NodeId>,
-    /// Take back moves that are under way: all, or those of --topic
+    /// Cancel the moves under way: all, or those of --topic
     #[arg(long, conflicts_with_all = ["to", "from", "at_once", "no_wait"], group = "what")]
     cancel: bool,
-    /// How many partitions are under way at once
+    /// Most partitions under way at once
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = whole::<usize>)]
     at_once: usize,
-    /// Do not wait until all is where it is to be; all of it begins at once
+    /// Start all moves at once, and do not wait for their end
     #[arg(long, conflicts_with = "at_once")]
     no_wait: bool,
-    /// Only show what would be moved
+    /// Only show the moves
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     cluster: Cluster,
 }
 
-/// A partition that is to be elsewhere.
+/// Move of a partition to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(in crate::cli) struct Move {
     pub topic: String,
     pub partition: i32,
-    /// Where it is, or where it was to be by an earlier wish.
+    /// Nodes of the replicas now, or after an earlier move that is still under way.
     pub before: Vec<NodeId>,
-    /// Where it is to be, the preferred leader first.
+    /// Nodes of the replicas after the move, the preferred leader first.
     pub after: Vec<NodeId>,
-    /// It is there.
+    /// True once the replicas are on the nodes of `after`.
     pub done: bool,
 }
 
@@ -106,7 +107,7 @@ impl Move {
 }
 
 impl MoveCommand {
-    /// Everything off one node.
+    /// Makes a command that moves everything off one node.
     pub(super) fn off(node: NodeId, cluster: Cluster) -> Self {
         Self {
             topics: Vec::new(),
@@ -141,7 +142,7 @@ impl MoveCommand {
             return screen::print_json(&moves);
         }
         if moves.is_empty() {
-            return Ok(screen::print_line("nothing to move: all is where it is to be")?);
+            return Ok(screen::print_line("nothing to move: every replica is on its target node")?);
         }
         table(&moves).print()?;
         let partitions = screen::count(moves.len(), "partition");
@@ -158,24 +159,24 @@ impl MoveCommand {
         Ok(())
     }
 
-    /// Refuses what the command line alone shows to be no wish.
+    /// Refuses a command line that names no move, or a contradiction.
     fn check(&self) -> anyhow::Result<()> {
         demand(
             self.cancel || !self.topics.is_empty() || !self.from.is_empty(),
-            "say what is to be moved: --topic TOPIC, or --from NODE",
+            "name the partitions to move: --topic TOPIC, or --from NODE",
         )?;
         for id in &self.to {
             let times = self.to.iter().filter(|other| *other == id).count();
             demand(times == 1, &format!("node {id} is named twice in --to; name each node once"))?;
             demand(
                 !self.from.contains(id),
-                &format!("node {id} is in --to and in --from; which of both?"),
+                &format!("node {id} is both in --to and in --from; choose one"),
             )?;
         }
         Ok(())
     }
 
-    /// Refuses topics and partitions that are not there.
+    /// Refuses missing topics and partitions.
     fn check_topics(&self, partitions: &[Partition]) -> anyhow::Result<()> {
         for name in &self.topics {
             let of_topic = partitions.iter().filter(|it| it.topic == *name);
@@ -240,7 +241,7 @@ impl MoveCommand {
                     load.fit(&before, &allowed, factor).with_context(what)?
                 }
             } else if before.iter().any(|id| self.from.contains(id)) {
-                // Others keep what they have, also one that is down: that is another matter.
+                // Other nodes keep their replicas, also a node that is down: this command does not repair.
                 let others =
                     if self.to.is_empty() { &up } else { &self.to.iter().copied().collect() };
                 let mut allowed: BTreeSet<NodeId> = others.iter().chain(&before).copied().collect();
@@ -294,7 +295,7 @@ impl MoveCommand {
             return Ok(screen::print_line("no such move is under way")?);
         }
         table(&rows).print()?;
-        let verb = if self.dry_run { "would be taken back" } else { "taken back" };
+        let verb = if self.dry_run { "would be cancelled" } else { "cancelled" };
         eprintln!("{} {verb}", screen::count(rows.len(), "move"));
         Ok(())
     }
@@ -305,7 +306,7 @@ pub(super) fn there(overview: &Overview) -> String {
     format!("the nodes are {}", ids.join(", "))
 }
 
-/// The moves, one a row.
+/// Makes a table with a row for each move.
 pub(in crate::cli) fn table(moves: &[Move]) -> Table {
     let mut table = Table::new(&["TOPIC", "PARTITION", "FROM", "TO"]);
     for it in moves {
@@ -324,7 +325,7 @@ async fn begin(client: &Client, moves: &[Move]) -> anyhow::Result<()> {
     taken(client.reassign(&wishes).await?)
 }
 
-/// Says which wishes were refused. The others go on, and are seen in the status.
+/// Fails with the refused moves. The others go on, and the status shows them.
 fn taken(told: Vec<(Reassignment, Result<(), Error>)>) -> anyhow::Result<()> {
     let asked = told.len();
     let failures: Vec<anyhow::Error> =
@@ -340,7 +341,7 @@ fn taken(told: Vec<(Reassignment, Result<(), Error>)>) -> anyhow::Result<()> {
     })
 }
 
-/// Moves partitions, some at a time, and waits until all are where they are to be.
+/// Moves partitions, some at a time, and waits for the end of all moves.
 pub(in crate::cli) async fn carry_out(
     client: &Client,
     moves: &mut [Move],
@@ -348,7 +349,7 @@ pub(in crate::cli) async fn carry_out(
 ) -> anyhow::Result<()> {
     let bar = screen::count_bar(moves.len() as u64);
     let mut waiting: VecDeque<usize> = (0..moves.len()).collect();
-    // Since when each was seen neither under way nor done.
+    // First time at which each move was neither under way nor done.
     let mut under_way: BTreeMap<usize, Option<Instant>> = BTreeMap::new();
     while !waiting.is_empty() || !under_way.is_empty() {
         let room = at_once.saturating_sub(under_way.len()).min(waiting.len());
@@ -385,7 +386,7 @@ pub(in crate::cli) async fn carry_out(
                 let why = if is_gone {
                     "was deleted"
                 } else {
-                    "is not moved any more: somebody took it back"
+                    "is no longer moving: somebody cancelled the move"
                 };
                 bail!("partition {} of topic {} {why}", it.partition, it.topic);
             }
@@ -500,7 +501,7 @@ mod tests {
         assert!(refused("--topic t -p 7 --to 1,2").contains("topic t has partition 0 alone"));
         assert!(refused("--to 1,2").contains("--topic TOPIC, or --from NODE"));
         let both = refused("--topic t --to 1 --from 1");
-        assert!(both.contains("which of both?"), "{both}");
+        assert!(both.contains("choose one"), "{both}");
         let nothing = refused("--topic t");
         assert!(nothing.contains("--to <NODE,...>|--from <NODE,...>|--cancel"), "{nothing}");
     }

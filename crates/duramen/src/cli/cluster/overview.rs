@@ -1,4 +1,4 @@
-//! What a cluster is at the moment: its nodes, and where the replicas of all partitions are.
+//! Present state of a cluster: its nodes, and the replicas of all partitions.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use duramen_protocol::wire::Uuid;
 use super::placement::Load;
 use crate::client::{Client, Moving, NodeId};
 
-/// See the module.
+/// Present state of a cluster.
 #[derive(Debug, Clone)]
 pub(in crate::cli) struct Overview {
     pub cluster_id: String,
     pub nodes: BTreeMap<NodeId, Node>,
-    /// In the order of names and numbers.
+    /// Partitions in the order of names and numbers.
     pub partitions: Vec<Partition>,
     pub moving: BTreeMap<(String, i32), Moving>,
 }
 
-/// A node that is registered.
+/// Registered node.
 #[derive(Debug, Clone)]
 pub(in crate::cli) struct Node {
     pub address: String,
     pub rack: Option<String>,
-    /// The one that was asked first heard it lately.
+    /// True if the node that the client asked first has heard this one lately.
     pub is_live: bool,
-    /// It answered just now.
+    /// True if the node just responded to this command.
     pub answers: bool,
 }
 
-/// A partition, as its leader sees it, if that answers.
+/// Partition as its leader reports it, or as another node does if the leader does not respond.
 #[derive(Debug, Clone)]
 pub(in crate::cli) struct Partition {
     pub topic: String,
@@ -39,12 +39,12 @@ pub(in crate::cli) struct Partition {
     pub leader: Option<NodeId>,
     pub replicas: Vec<NodeId>,
     pub in_sync: Vec<NodeId>,
-    /// The leader itself said all this.
+    /// True if the leader itself reported this row.
     pub is_confirmed: bool,
 }
 
 impl Overview {
-    /// Asks all nodes: only the leader of a partition knows who keeps up.
+    /// Asks all nodes, because only the leader of a partition knows its in-sync replicas.
     pub(in crate::cli) async fn gather(client: &Client) -> anyhow::Result<Self> {
         let found = client.nodes().await?;
         let mut nodes = BTreeMap::new();
@@ -78,7 +78,7 @@ impl Overview {
         }
         let moving = client.moving().await?;
         let mut partitions: Vec<Partition> = partitions.into_values().collect();
-        // Others remember who led until they hear of somebody else. Who leads says so itself.
+        // A follower names the former leader until it hears of a new one. The leader's own report is reliable.
         let leads_no_more = |id: NodeId, is_confirmed: bool| {
             !is_confirmed && nodes.get(&id).is_none_or(|node| node.answers || !node.is_live)
         };
@@ -90,13 +90,13 @@ impl Overview {
         Ok(Self { cluster_id: found.cluster_id, nodes, partitions, moving })
     }
 
-    /// Where a partition is, or will be when it has moved.
+    /// Returns the nodes of a partition, after its move if one is under way.
     pub(in crate::cli) fn placement(&self, partition: &Partition) -> Vec<NodeId> {
         let key = (partition.topic.clone(), partition.index);
         self.moving.get(&key).map_or_else(|| partition.replicas.clone(), Moving::target)
     }
 
-    /// What nodes have, or will have when all has moved.
+    /// Counts the replicas of each node, after all moves under way.
     pub(in crate::cli) fn load(&self) -> Load {
         let mut load = Load::of_nodes(self.nodes.iter().map(|(id, node)| (*id, node.rack.clone())));
         for partition in &self.partitions {
@@ -106,7 +106,7 @@ impl Overview {
     }
 }
 
-/// Takes in what a node says of a topic: of all partitions, or of those that it leads.
+/// Takes a node's report of a topic into the overview: all partitions, or only those that the node leads.
 fn note(
     partitions: &mut BTreeMap<(String, i32), Partition>,
     topic: &MetadataResponseTopic,

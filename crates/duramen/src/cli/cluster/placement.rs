@@ -1,5 +1,5 @@
-//! On which nodes replicas had better be: what is there stays where it may, and what is new goes to the rack, and then to
-//! the node, that has least.
+//! Choice of nodes for replicas. A replica on an allowed node stays. A new one goes to the rack with the fewest
+//! replicas of the partition, and there to the node with the fewest replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use anyhow::ensure;
 use crate::cli::screen;
 use crate::client::NodeId;
 
-/// Nodes, where they stand, and what they have.
+/// Nodes with their racks and their numbers of replicas.
 #[derive(Debug, Clone, Default)]
 pub(in crate::cli) struct Load {
     sites: BTreeMap<NodeId, Site>,
@@ -16,15 +16,15 @@ pub(in crate::cli) struct Load {
 
 #[derive(Debug, Clone, Default)]
 struct Site {
-    /// Nodes that do not say where they stand are in one rack.
+    /// Rack of the node. Nodes without one count as one rack.
     rack: Option<String>,
     replicas: usize,
-    /// Partitions of which it has the first replica, which leads when all is well.
+    /// Number of partitions whose first replica, the preferred leader, the node has.
     preferred: usize,
 }
 
 impl Load {
-    /// Nodes that have nothing yet.
+    /// Makes nodes without replicas.
     pub(in crate::cli) fn of_nodes(
         nodes: impl IntoIterator<Item = (NodeId, Option<String>)>,
     ) -> Self {
@@ -32,7 +32,7 @@ impl Load {
         Self { sites: nodes.into_iter().map(site).collect() }
     }
 
-    /// A partition is on these nodes.
+    /// Adds the replicas of a partition.
     pub(in crate::cli) fn add(&mut self, replicas: &[NodeId]) {
         for (at, id) in replicas.iter().enumerate() {
             let site = self.sites.entry(*id).or_default();
@@ -49,14 +49,14 @@ impl Load {
         }
     }
 
-    /// A partition is elsewhere now.
+    /// Moves the replicas of a partition to other nodes.
     pub(in crate::cli) fn replace(&mut self, before: &[NodeId], after: &[NodeId]) {
         self.remove(before);
         self.add(after);
     }
 
-    /// Where a partition that is on the nodes `before` should be, to be on `factor` nodes of `allowed`. Counts as being
-    /// there from now on.
+    /// Chooses `factor` nodes of `allowed` for a partition that is on the nodes `before`. The load has the new nodes
+    /// from then on.
     pub(in crate::cli) fn fit(
         &mut self,
         before: &[NodeId],
@@ -72,7 +72,7 @@ impl Load {
         self.remove(before);
         let mut slots: Vec<Option<NodeId>> =
             before.iter().map(|id| Some(*id).filter(|id| allowed.contains(id))).collect();
-        // Whoever must go anyway makes fewer of them first.
+        // Slots of forbidden nodes go first.
         while slots.len() > factor
             && let Some(empty) = slots.iter().rposition(Option::is_none)
         {
@@ -97,13 +97,13 @@ impl Load {
         self.sites.get(&id)?.rack.as_deref()
     }
 
-    /// How many of these stand in a node's rack.
+    /// Counts the slots in a node's rack.
     fn in_rack(&self, slots: &[Option<NodeId>], id: NodeId) -> usize {
         slots.iter().flatten().filter(|other| self.rack(**other) == self.rack(id)).count()
     }
 
-    /// Which of several replicas is missed least: one that shares a rack with another, and whose node has most. The first,
-    /// which leads when all is well, is kept.
+    /// Chooses the replica to remove: one that shares a rack with another, then one whose node has the most replicas.
+    /// Keeps the first, the preferred leader.
     fn most_dispensable(&self, slots: &[Option<NodeId>]) -> usize {
         let weight = |at: usize| {
             let id = slots[at].unwrap_or_default();

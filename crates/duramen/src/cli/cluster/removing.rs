@@ -13,10 +13,11 @@ use crate::client::NodeId;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Everything goes off the node first, as by `duramen cluster move --from`, and then the cluster
-forgets it; its vote on the metadata goes to another one. It may be running, and is stopped
-afterwards, or be lost. Interrupted, what is under way goes on; run it again to do the rest. Its
-directory cannot join again, an empty one can.
+    after_help = "The command first moves everything off the node, as `duramen cluster move --from` does. Then it
+removes the node from the cluster, and another node becomes a voter of the metadata instead. The
+node may run, and you stop it afterwards, or it may be lost. An interrupt does not stop the moves
+under way; run the command again to do the rest. The node's directory cannot join again, an empty
+one can.
 
 Where partitions have as many replicas as there are nodes, give them fewer first:
   duramen topic alter orders --replication-factor 2
@@ -26,12 +27,12 @@ Examples:
   duramen cluster remove 4"
 )]
 pub(super) struct Remove {
-    /// The node's id
+    /// Id of the node
     node: NodeId,
-    /// How many partitions are under way at once
+    /// Most partitions under way at once
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = whole::<usize>)]
     at_once: usize,
-    /// Only show what would be moved
+    /// Only show the moves
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

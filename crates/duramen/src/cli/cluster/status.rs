@@ -16,38 +16,41 @@ use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
 use crate::client::{Client, NodeId};
 
-/// How long a node may take to answer; one that is frozen holds up the others for so long.
+/// Longest time that a node gets to respond. A frozen node delays the command by this time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait before a second look: what moves from node to node meanwhile is seen on none.
+/// Pause before a second look. A leadership that moves during the first look shows on no node.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 const LIVE: &str = "live";
-/// How far a clock must be from most nodes' to be called odd; nodes believe one that is nearer than ten minutes.
+/// Smallest difference from most nodes' clocks of a clock called odd, in milliseconds. Nodes accept a difference below
+/// ten minutes.
 const ODD_CLOCK_MS_MIN: i64 = 60_000;
-/// Partitions that need attention and are listed one by one.
+/// Most partitions that the command lists one by one.
 const LISTED_MAX: usize = 50;
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The state of a node: live (it answered), no answer (the others hear it, but it did not answer
-here), not heard (it answered here, but the node that was asked did not hear it for 3 seconds), or
-down (neither; and for how long nobody heard it, if that is known). A node whose disk is full takes
-no appends; one whose clock is far from most nodes' removes nothing for its age. LEADS and REPLICAS
-count partitions, SIZE is what they take of its disk, FREE what the disk has left. METADATA is its
-part in keeping the cluster's metadata.
+#[command(after_help = "The STATE of a node:
+  live        the node answers
+  no answer   other nodes hear the node, but it does not answer here
+  not heard   the node answers here, but the node that was asked first has not heard it for 3
+              seconds
+  down        neither, with the time since a node last heard it, if known
+A node with a full disk takes no appends. A node whose clock is far from most nodes' removes nothing
+for its age. LEADS and REPLICAS count partitions, SIZE is their disk space, FREE is the free space
+of the disk. METADATA is the node's role in the metadata's Raft group.
 
-A partition is under-replicated if a replica lacks what was committed a moment ago, or is on a node
-that does not answer, and moving until its replicas are where they are to be. Without a leader that
-answers it takes nothing in.
+A partition is under-replicated if a replica lacks records that were committed a moment ago, or is
+on a node that does not answer. It is moving until its replicas are on their new nodes. A partition
+whose leader does not answer takes no appends.
 
-The last line is the verdict. The exit code is 1 unless all nodes are live, with room on their disks
-and clocks that agree, somebody leads the metadata, and all partitions are led and fully replicated.
+The last line is the verdict. A cluster is healthy if all nodes are live, their disks have room, and
+their clocks agree. The metadata must have a leader, and all partitions must be led and fully
+replicated. The exit code is 0 for a healthy cluster, and 1 otherwise.
 
 Examples:
   duramen cluster status
   duramen cluster status --bootstrap 10.0.0.1:9092,10.0.0.2:9092
   duramen cluster status --output json | jq '.partitions'
-  watch duramen cluster status"
-)]
+  watch duramen cluster status")]
 pub(super) struct Status {
     #[command(flatten)]
     cluster: Cluster,
@@ -56,15 +59,15 @@ pub(super) struct Status {
 #[derive(Debug, Serialize)]
 struct Report {
     cluster_id: String,
-    /// Nodes, metadata and partitions are as they should be.
+    /// True if nodes, metadata and partitions have no fault.
     healthy: bool,
-    /// Why not, in sentences.
+    /// Faults, in sentences.
     problems: Vec<String>,
     nodes: Vec<NodeReport>,
-    /// Absent where nobody says.
+    /// Absent where no node returns it.
     metadata: Option<Metadata>,
     partitions: Totals,
-    /// Partitions that are not as they should be.
+    /// Partitions with a fault, and those that are moving.
     attention: Vec<Attention>,
 }
 
@@ -74,16 +77,16 @@ struct NodeReport {
     address: String,
     rack: Option<String>,
     state: &'static str,
-    /// For how long other nodes have not heard one that is not live, if they say.
+    /// Time since other nodes heard a node that is not live, in milliseconds, if they return it.
     silent_ms: Option<i64>,
     leads: usize,
     replicas: usize,
     bytes: Option<i64>,
     disk_total: Option<i64>,
     disk_free: Option<i64>,
-    /// Bytes that would have to be free for appends to be taken; only while they are refused.
+    /// Free bytes that the node needs to accept appends; only while it refuses them.
     disk_needed: Option<i64>,
-    /// How far the clock is ahead of most nodes', if nothing is removed for its age by it.
+    /// Difference to most nodes' clocks, in milliseconds, if the node holds retention by age for it.
     clock_ahead_ms: Option<i64>,
     metadata: Option<&'static str>,
 }
@@ -100,7 +103,7 @@ struct Metadata {
 #[derive(Debug, Serialize)]
 struct Member {
     node: NodeId,
-    /// One past the last entry that it has; absent if that is not known.
+    /// Log end offset of the member, absent if unknown.
     end: Option<i64>,
 }
 
@@ -117,7 +120,7 @@ struct Attention {
     topic: String,
     partition: i32,
     leader: Option<NodeId>,
-    /// The node that is said to lead, and does not say so itself.
+    /// Leader that other nodes name, and that does not report it itself.
     leader_unconfirmed: Option<NodeId>,
     replicas: Vec<NodeId>,
     in_sync: Vec<NodeId>,
@@ -125,17 +128,17 @@ struct Attention {
     under_replicated: bool,
 }
 
-/// What a node says of its disk and of its clock.
+/// A node's report of its disk and its clock.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
     bytes: i64,
     total: Option<i64>,
     free: Option<i64>,
-    /// Bytes that would have to be free, while appends are refused for want of room.
+    /// Free bytes that the node needs, while it refuses appends for lack of space.
     needed: Option<i64>,
-    /// How far the clock is ahead of the one here.
+    /// Difference to the clock of this machine, in milliseconds.
     ahead_ms: Option<i64>,
-    /// Too few nodes share its time.
+    /// True if too few nodes share the node's time.
     is_clock_alone: bool,
 }
 
@@ -165,7 +168,7 @@ async fn machines(client: &Client, nodes: &BTreeMap<NodeId, Node>) -> BTreeMap<N
         let request = DescribeLogDirsRequest::default();
         let Ok(connection) = client.node(id).await else { continue };
         let Ok(answer) = connection.call(&request).await else { continue };
-        // Only Duramen's own nodes answer this.
+        // Only Duramen's own nodes know this request.
         let told = connection.call(&DescribeReplicasRequest::default()).await.ok();
         let known = |figure: i64| (figure >= 0).then_some(figure);
         let partitions = answer.results.iter().flat_map(|dir| &dir.topics);
@@ -186,14 +189,14 @@ async fn machines(client: &Client, nodes: &BTreeMap<NodeId, Node>) -> BTreeMap<N
     machines
 }
 
-/// How far the clocks of most nodes are ahead of the one here.
+/// Computes the median difference of the nodes' clocks to this machine's.
 fn ahead_of_here_ms(machines: &BTreeMap<NodeId, Machine>) -> Option<i64> {
     let mut all: Vec<i64> = machines.values().filter_map(|it| it.ahead_ms).collect();
     all.sort_unstable();
     all.get(all.len() / 2).copied()
 }
 
-/// Which part a node has in keeping the metadata.
+/// Returns a node's role in the metadata's Raft group.
 fn role(quorum: &ResponsePartitionData, id: NodeId) -> Option<&'static str> {
     let has = |members: &[ReplicaState]| members.iter().any(|it| it.replica_id == id);
     if quorum.leader_id == id {
@@ -205,7 +208,7 @@ fn role(quorum: &ResponsePartitionData, id: NodeId) -> Option<&'static str> {
     }
 }
 
-/// For how long whoever told of the quorum has not heard a node, by its own clock.
+/// Computes the time since the node that reported the quorum last heard a node, by the reporter's clock.
 fn silent_ms(quorum: &ResponsePartitionData, id: NodeId) -> Option<i64> {
     let members = || quorum.current_voters.iter().chain(&quorum.observers);
     let heard = members().find(|it| it.replica_id == id)?.last_fetch_timestamp;
@@ -213,7 +216,7 @@ fn silent_ms(quorum: &ResponsePartitionData, id: NodeId) -> Option<i64> {
     (heard > 0).then_some(now - heard)
 }
 
-/// Who leads a partition, and says so.
+/// Returns the leader of a partition, if it reports the leadership itself.
 fn led_by(partition: &Partition) -> Option<NodeId> {
     partition.leader.filter(|_| partition.is_confirmed)
 }
@@ -227,7 +230,7 @@ fn time(ms: i64) -> String {
 }
 
 impl NodeReport {
-    /// What is wrong with it.
+    /// Lists the faults of the node.
     fn problems(&self) -> impl Iterator<Item = String> {
         [self.absence(), self.shortage(), self.odd_clock()].into_iter().flatten()
     }
@@ -307,7 +310,7 @@ impl NodeReport {
             disk_total: machine.and_then(|it| it.total),
             disk_free: machine.and_then(|it| it.free),
             disk_needed: machine.and_then(|it| it.needed),
-            // One that has heard nobody yet is alone, too.
+            // A node that has heard no other yet is alone, too.
             clock_ahead_ms: clock_ahead_ms.filter(|ms| ms.abs() >= ODD_CLOCK_MS_MIN),
             metadata,
         }
@@ -317,7 +320,7 @@ impl NodeReport {
 impl Report {
     async fn gather(client: &Client) -> anyhow::Result<Self> {
         let overview = Overview::gather(client).await?;
-        // An old broker says nothing of it; the rest is worth showing.
+        // An old broker does not return the quorum; the command shows the rest.
         let quorum = client.quorum().await.ok();
         let machines = machines(client, &overview.nodes).await;
         Ok(Self::new(overview, quorum.as_ref(), &machines))
@@ -354,9 +357,9 @@ impl Report {
             let key = (partition.topic.clone(), partition.index);
             let moving = overview.moving.get(&key);
             let leader = led_by(&partition);
-            // Who leads notices after a moment that a node is gone; here it is seen at once.
+            // A leader notices a lost node only after a moment; the unanswered request shows it at once.
             partition.in_sync.retain(answers);
-            // Those that are being added lack everything at first; that is no failure.
+            // A replica that a move adds has no records at first. That is not a fault.
             let expected = partition
                 .replicas
                 .iter()

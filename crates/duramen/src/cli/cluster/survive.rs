@@ -16,28 +16,28 @@ use crate::telemetry;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "For a cluster that has lost most of its nodes for ever: their disks are gone. While they can be
-brought back, bring them back: nothing is lost then. Here, the directory of one node begins a new
-cluster, with a new id, from what this node has. What is lost is what only others had: partitions
-without a replica here, and records that were acknowledged by the others alone before this node got
-them. Choose the node that has most; without --yes this command shows what is in a directory.
+    after_help = "Use this command only after most nodes of a cluster are lost for ever, with their disks. If you can
+bring the nodes back, do that instead: then no record is lost. The command begins a new cluster with
+a new id from the directory of one node. The cluster loses the data that only other nodes had:
+partitions without a replica here, and records that the others acknowledged before this node got
+them. Choose the node with the most data; without --yes the command lists the data of a directory.
 
-Without --yes it only says what would become of what. The node must not run. Start it afterwards as
-before, let others join it with empty directories, and give topics their replicas again:
+Without --yes the command only shows the outcome for each partition. The node must not run. Start it
+afterwards as before, let others join it with empty directories, and add replicas to topics again:
   duramen topic alter orders --replication-factor 3
 
-Directories of the former cluster, should they turn up again, are strangers to the new one.
+The new cluster refuses directories of the former one.
 
 Examples:
   duramen cluster survive --data-dir /var/lib/duramen
   duramen cluster survive --data-dir /var/lib/duramen --yes"
 )]
 pub(super) struct Survive {
-    /// The data directory of the node that is to go on
+    /// Data directory of the node that survives
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
 
-    /// Do it
+    /// Execute the plan
     #[arg(long)]
     yes: bool,
 
@@ -57,7 +57,7 @@ pub(super) struct Survive {
 struct Report {
     node: i32,
     former_cluster_id: String,
-    /// Absent if nothing was done.
+    /// Absent without --yes.
     cluster_id: Option<String>,
     lost_nodes: Vec<i32>,
     kept: Partitions,
@@ -67,7 +67,7 @@ struct Report {
     damaged: Partitions,
 }
 
-/// By topic.
+/// Numbers of partitions, by topic.
 type Partitions = BTreeMap<String, Vec<i32>>;
 
 impl Survive {
@@ -141,7 +141,7 @@ fn by_topic(places: &[Place]) -> Partitions {
     partitions
 }
 
-/// As clients see it.
+/// Writes a cluster id as clients see it.
 fn id(bytes: [u8; 16]) -> String {
     duramen_protocol::wire::Uuid(bytes).to_string()
 }

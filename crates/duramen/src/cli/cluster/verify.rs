@@ -20,24 +20,27 @@ mod comparing;
 
 use comparing::{Comparison, Nodes, Subject};
 
-/// How long a node may take to answer; one that is frozen holds up the others once.
+/// Longest time that a node gets to respond. A frozen node delays the command once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Replicas of a partition are files of the same bytes. Every node that holds one makes digests (XXH3,
-128 bits) of the batches as they lie in its segments, up to what all of them know to be committed, a
-few megabytes at a time; these are compared, and so is where segments begin. What compaction left is
-compared record by record, once all replicas have done the same one. All is read again, whatever was
-checked before. Producers, consumers and retention go on meanwhile. The cluster's own topics and its
-metadata are compared, too.
+    after_help = "Replicas of a partition have files of the same bytes. Every node with a replica computes digests
+(XXH3, 128 bits) of the batches in its segments, a few megabytes at a time. It stops at the offset
+up to which all replicas know the records as committed. The command compares the digests and the
+segments' first offsets. It compares compacted segments record by record, once all replicas have
+done the same compaction. Nodes read every batch again, whatever they checked before. Producers,
+consumers and retention go on meanwhile. The command compares internal topics and the metadata, too.
 
-A partition is identical, or it differs: then the first batch that does is found, and what each node
-has there. Or it is not compared, wholly or in part: a node does not answer, is behind, or there is
-one replica only. A replica that has what nobody else has is marked (<-): most likely it is the one
-that is wrong. One that says that it is damaged is.
+The STATE of a partition:
+  identical      all replicas are the same
+  differs        followed by the first batch that differs, and each node's copy of it
+  in part        some nodes do not answer or are behind, and the others are the same
+  not compared   fewer than two replicas could be compared
+A mark (<-) shows a replica that differs from most others and is probably the wrong one. The mark
+also shows a replica that its node reports as damaged.
 
-The exit code is 1 if something differs, and 0 if nothing does of what could be compared.
+The exit code is 1 if a partition differs, and 0 if every compared partition is identical.
 
 Examples:
   duramen cluster verify
@@ -48,7 +51,7 @@ pub(super) struct Verify {
     /// Only this topic; may be repeated
     #[arg(long = "topic", short, value_name = "TOPIC", value_parser = topic_name)]
     topics: Vec<String>,
-    /// List the partitions that are identical, too; JSON has all of them anyway
+    /// List identical partitions, too; JSON has all of them nevertheless
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -60,7 +63,7 @@ struct Report {
     identical: usize,
     differ: usize,
     not_compared: usize,
-    /// Of one replica of each partition.
+    /// Compared bytes, of one replica of each partition.
     bytes: i64,
     partitions: Vec<Verdict>,
 }
@@ -73,43 +76,44 @@ enum State {
     NotCompared,
 }
 
-/// What is known of a partition afterwards.
+/// Outcome of a partition.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Verdict {
     topic: String,
     partition: i32,
     state: State,
-    /// The offsets that were compared, and found to be the same.
+    /// First of the offsets that are identical.
     start: i64,
+    /// One past the last of the offsets that are identical.
     end: i64,
     bytes: i64,
-    /// The nodes whose replicas were compared.
+    /// Nodes whose replicas were compared.
     nodes: Vec<NodeId>,
-    /// The nodes that were left out, and why.
+    /// Nodes that were left out, with the reason.
     left_out: BTreeMap<NodeId, String>,
     difference: Option<Difference>,
 }
 
-/// The first batch that differs.
+/// First batch that differs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Difference {
     from: i64,
-    /// One past its last offset.
+    /// One past the batch's last offset.
     to: i64,
     nodes: Vec<NodeDigest>,
 }
 
-/// What a node has there.
+/// A node's copy of the batch that differs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct NodeDigest {
     node: NodeId,
     bytes: i64,
     digest: String,
-    /// The segments that begin there.
+    /// First offsets of segments that begin in this range.
     segments: Vec<i64>,
-    /// It is damaged whatever others have: so, and there.
+    /// Damage of the replica and its place, whatever other replicas have.
     damage: Option<String>,
-    /// It is damaged, or most others have the same and it has not.
+    /// True if the replica is damaged, or differs from a majority of the same bytes.
     odd: bool,
 }
 
@@ -141,7 +145,7 @@ impl Verify {
             }
         }
         let nodes: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
-        // Who did not answer just now is not waited for again.
+        // The command does not wait again for a node that just did not respond.
         let answers = |id: &NodeId| overview.nodes.get(id).is_some_and(|node| node.answers);
         let silent = nodes.iter().copied().filter(|id| !answers(id)).collect();
         let mut nodes = Nodes::new(client, nodes, silent);

@@ -1,4 +1,4 @@
-//! How one record is printed: a small template, or JSON.
+//! Printing of one record: a small template, or JSON.
 
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -7,22 +7,22 @@ use duramen_protocol::records::Record;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-/// A record and where it was found.
+/// A record and its place.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
-    /// Its topic.
+    /// Topic of the record.
     pub topic: &'a str,
-    /// Its partition.
+    /// Partition of the record.
     pub partition: i32,
-    /// Its offset.
+    /// Offset of the record.
     pub offset: i64,
-    /// Its timestamp, in milliseconds since 1970.
+    /// Timestamp of the record, in milliseconds since 1970.
     pub timestamp: i64,
-    /// The rest.
+    /// Key, value and headers.
     pub record: Record<'a>,
 }
 
-/// A template, ready to be used.
+/// A template after parsing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
     parts: Vec<Part>,
@@ -124,7 +124,7 @@ impl Format {
         Ok(())
     }
 
-    /// Writes a record. A missing key or value is written as nothing.
+    /// Writes a record, and nothing for a missing key or value.
     pub fn write(&self, out: &mut impl Write, shown: &Shown<'_>) -> io::Result<()> {
         let record = &shown.record;
         for part in &self.parts {
@@ -147,7 +147,7 @@ impl Format {
     }
 }
 
-/// Milliseconds since 1970 as RFC 3339, or as they are where no date has so many.
+/// Writes milliseconds since 1970 as RFC 3339, or as a number where no date fits.
 pub(in crate::cli) fn date(ms: i64) -> String {
     match Timestamp::from_millisecond(ms) {
         Ok(time) => format!("{time:.3}"),
@@ -187,7 +187,7 @@ fn write_json(out: &mut impl Write, shown: &Shown<'_>) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Text where the bytes are UTF-8, else base64 under another name, so that no byte is lost.
+/// Writes text where the bytes are UTF-8, else base64 under another name, so that no byte is lost.
 pub(in crate::cli) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
     match bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
         None => object.insert(name.into(), Value::Null),

@@ -1,7 +1,7 @@
-//! `duramen consume --group`: a member of a consumer group that prints what it is given to read.
+//! `duramen consume --group`: a member of a consumer group that prints the records of its partitions.
 //!
-//! What was printed and flushed is committed, about once a second, before partitions are given up, and at the end.
-//! Nothing is committed before: whoever takes over may repeat records, and skips none.
+//! The member commits offsets of records that it printed and flushed: about once a second, before it revokes
+//! partitions, and at the end. The next owner of a partition may therefore repeat records, and skips none.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -21,14 +21,15 @@ use crate::client::{
     ByPartition, Client, Error, FetchOptions, Fetcher, Member, MemberOptions, Partitions, Standing,
 };
 
-/// How much may be printed twice after a crash, in time.
+/// Time between two commits. After a crash, the records of this time may be printed twice.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
-/// How long the last commit may take.
+/// Longest time of the last commit.
 const LAST_COMMIT_TIME: Duration = Duration::from_secs(10);
-/// Smaller answers than of a lone reader: the group must not wait for all of one to be printed.
+/// Bytes of a partition in one response, fewer than for a lone reader: the group waits until the member has printed a
+/// response.
 const PARTITION_BYTES: i32 = 1 << 20;
 
-/// Runs the command. The heartbeat needs a thread of its own: printing blocks while whoever reads the output is slow.
+/// Runs the command. The heartbeat needs a thread of its own, because a slow reader of the output blocks printing.
 pub(super) fn run(command: &Consume, group: &str) -> anyhow::Result<()> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(1).enable_all().build();
@@ -70,7 +71,7 @@ async fn consume(command: &Consume, group: &str) -> anyhow::Result<()> {
             }
             (outcome, ended) => outcome.and(ended),
         },
-        // Asked a second time, it goes at once.
+        // A second signal ends the command at once.
         () = interrupt.comes() => Err(Interrupted.into()),
     }
 }
@@ -81,9 +82,9 @@ struct Membership<'a> {
     client: Client,
     member: Member,
     printer: Printer,
-    /// Where to stop, unless more is waited for; by partition, as found when it was first given to this member.
+    /// Offsets at which to stop without `--follow`, by partition: its end when this member first got it.
     ends: BTreeMap<i32, i64>,
-    /// The next offset of what was printed and not yet committed.
+    /// Offset after the last printed record, by partition, until it is committed.
     printed: BTreeMap<i32, i64>,
     committed: Instant,
 }
@@ -103,7 +104,7 @@ impl Membership<'_> {
         }
     }
 
-    /// Prints what this member was given, until the group shares anew (false) or all is done (true).
+    /// Prints records of the assigned partitions. Returns false on a rebalance, and true when all is done.
     async fn read_assigned(&mut self, partitions: &[i32]) -> anyhow::Result<bool> {
         let command = self.command;
         let mut out = screen::stdout();
@@ -127,7 +128,7 @@ impl Membership<'_> {
             let parts = match polled {
                 Ok(parts) => parts,
                 Err(error) if error.code() == Some(ErrorCode::OffsetOutOfRange) => {
-                    // Retention was faster, or the topic was made anew: look again where to go on.
+                    // Retention was faster, or the topic was created again: find the positions again.
                     self.commit().await?;
                     let positions = self.positions(partitions).await?;
                     fetcher = Fetcher::new(self.client.clone(), &command.topic, positions, options);
@@ -152,7 +153,7 @@ impl Membership<'_> {
             if self.committed.elapsed() >= COMMIT_EVERY {
                 match self.commit().await {
                     Ok(()) => {}
-                    // The heartbeat hears of it, too, and then it is dealt with.
+                    // The heartbeat gets the same error, and the loop then handles it.
                     Err(error) if is_disturbance(&error) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -160,7 +161,7 @@ impl Membership<'_> {
         }
     }
 
-    /// Where to go on in these partitions. Without `--follow`, those that are read to the end are left out.
+    /// Finds the next offset to read in these partitions. Without `--follow`, leaves out those read to the end.
     async fn positions(&mut self, partitions: &[i32]) -> anyhow::Result<BTreeMap<i32, i64>> {
         let topic = &self.command.topic;
         if partitions.is_empty() {
@@ -192,7 +193,7 @@ impl Membership<'_> {
         Ok(positions)
     }
 
-    /// Commits what was printed while that is still possible.
+    /// Commits the printed offsets while the member still may.
     async fn give_up(&mut self, standing: Standing) -> anyhow::Result<()> {
         if standing == Standing::Gathering {
             match self.commit().await {
@@ -223,7 +224,7 @@ impl Membership<'_> {
     async fn end(mut self) -> anyhow::Result<()> {
         let committed = timeout(LAST_COMMIT_TIME, self.commit()).await;
         self.member.leave().await;
-        let why = "what was printed last could not be committed, and will be read again";
+        let why = "cannot commit the last printed records, which will be read again";
         match committed {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(anyhow::Error::new(error).context(why)),
@@ -253,8 +254,8 @@ impl Membership<'_> {
         let group = self.group;
         let advice = match error.code() {
             Some(ErrorCode::InconsistentGroupProtocol) => format!(
-                "the other members of group {group} share partitions in a way that this one does not know; it knows \
-                 range and roundrobin (partition.assignment.strategy of the others)"
+                "the other members of group {group} use assignment strategies that this one does not support; it \
+                 supports range and roundrobin (partition.assignment.strategy of the others)"
             ),
             Some(ErrorCode::FencedInstanceId) => {
                 let id = self.command.instance_id.as_deref().unwrap_or_default();
@@ -271,7 +272,7 @@ impl Membership<'_> {
     }
 }
 
-/// The group shares anew, or goes on without this member.
+/// True for an error that tells of a rebalance, or that the group continues without this member.
 fn is_disturbance(error: &Error) -> bool {
     matches!(
         error.code(),

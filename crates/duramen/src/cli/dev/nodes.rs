@@ -1,4 +1,4 @@
-//! `dev --nodes N`: a cluster on this machine, each node a process of its own that ends with this one.
+//! `dev --nodes N`: starts a cluster on this machine. Each node is a process of its own that ends with this one.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -19,29 +19,29 @@ use crate::config::{Config, HostPort};
 use crate::server;
 use crate::telemetry::Format;
 
-/// The most nodes of one `dev`.
+/// Most nodes of one `dev`.
 pub(super) const NODES_MAX: u16 = 9;
-/// Nodes listen for each other so far from where clients connect.
+/// Distance of a node's port for other nodes from its port for clients.
 const NODE_PORTS_AWAY: u16 = 10_000;
-/// How long nodes may take to stop before they are killed.
+/// Longest time that nodes get to stop, before this process kills them.
 const STOP_GRACE: Duration = Duration::from_secs(15);
-/// Between two looks whether all nodes are there.
+/// Time between two checks that all nodes answer.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How one node is started.
+/// Arguments and addresses of one node.
 struct Plan {
     id: u16,
     address: HostPort,
     arguments: Vec<String>,
 }
 
-/// A node that runs. It ends when the pipe to its stdin does, however this process ends.
+/// A running node. The node ends when the pipe to its stdin closes, however this process ends.
 struct Running {
     pid: u32,
     _lifeline: ChildStdin,
 }
 
-/// Starts the nodes, says how to use them, and waits for a signal.
+/// Starts the nodes, prints the commands to use them, and waits for a signal.
 pub(super) fn run(count: u16, config: &Config) -> anyhow::Result<()> {
     let plans = plan(count, config)?;
     let (sender, ends) = unbounded_channel();
@@ -98,34 +98,34 @@ fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
     (1..=count).map(plan).collect()
 }
 
-/// Refuses what can be meant for one node alone.
+/// Refuses flags and settings that fit only one node.
 fn check(config: &Config) -> anyhow::Result<()> {
     demand(
         config.listen.port != 0,
-        "several nodes need ports that are known; give --listen a port other than 0",
+        "several nodes need fixed ports; give --listen a port other than 0",
     )?;
     demand(
         config.advertise.is_none(),
-        "--advertise is for one node; leave it out, and each of several tells its own address",
+        "--advertise is for one node; leave it out, and each node advertises its own address",
     )?;
     demand(
         config.node_listen.is_none(),
-        "--node-listen is for one node; leave it out, and several have their own here",
+        "--node-listen is for one node; leave it out, and each node listens on a port of its own",
     )?;
     for name in ["node.id", "broker.id", "controller.quorum.voters", "advertised.listeners"] {
-        let text = format!("{name} is set for each node by --nodes; leave one of both out");
+        let text = format!("--nodes sets {name} for each node; leave one of the two out");
         demand(!config.settings.contains_key(name), &text)?;
     }
     Ok(())
 }
 
-/// Where a node of these keeps its data. One that `dev` has made before, alone, goes on as the first of them.
+/// Chooses the data directory of a node. The directory of an earlier `dev` with one node belongs to the first node.
 fn data_dir(config: &Config, id: u16) -> PathBuf {
     let name = format!("node-{id}");
     if !config.data_dir.join(duramen_storage::MANIFEST).exists() {
         return config.data_dir.join(name);
     }
-    // What is called name-number in a node's own directory is a partition's.
+    // In a node's own directory, a folder called name-number is a partition's.
     if id == 1 { config.data_dir.clone() } else { config.data_dir.join("nodes").join(name) }
 }
 
@@ -134,11 +134,11 @@ type End = (u16, ExitStatus);
 fn start(plan: &Plan, ends: &UnboundedSender<End>) -> anyhow::Result<Running> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(&plan.arguments).arg("--until-stdin-ends");
-    // Flags say all that there is to say; these would say more, and the same to each.
+    // The flags are complete. These variables would give every node the same values on top.
     for variable in ["DURAMEN_CONFIG", "DURAMEN_ADVERTISE", "DURAMEN_NODE_LISTEN", "DURAMEN_HTTP"] {
         command.env_remove(variable);
     }
-    // Ctrl-C is for this process, which then lets the nodes stop in good order.
+    // Only this process gets Ctrl-C, and then lets the nodes stop in good order.
     command.process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot start a node")?;
@@ -154,7 +154,7 @@ fn start(plan: &Plan, ends: &UnboundedSender<End>) -> anyhow::Result<Running> {
     Ok(Running { pid, _lifeline: lifeline })
 }
 
-/// A node's log lines, each with its name.
+/// Prints a node's log lines with its name.
 fn forward(id: u16, log: ChildStderr) {
     for line in BufReader::new(log).lines().map_while(Result::ok) {
         let _ = writeln!(std::io::stderr().lock(), "node-{id} | {line}");
@@ -221,7 +221,7 @@ async fn all_are_there(plans: &[Plan]) {
     }
 }
 
-/// Whether anyone reads it does not matter to the nodes.
+/// Prints a text. The nodes run on if nobody reads it.
 fn say(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
@@ -234,13 +234,13 @@ fn ended(plans: &[Plan], id: u16, pid: u32, status: ExitStatus) -> String {
     let plan = plans.iter().find(|plan| plan.id == id).expect("it was started by its plan");
     let arguments = plan.arguments.join(" ");
     format!(
-        "node {id} (process {pid}) ended: {status}. It is not started again by itself; in another terminal:\n\n  \
+        "node {id} (process {pid}) ended: {status}. To start it again, type in another terminal:\n\n  \
          {} {arguments}\n\n",
         program()
     )
 }
 
-/// What to type next, with the real addresses.
+/// Writes the next commands to type, with the real addresses.
 fn welcome(plans: &[Plan], running: &BTreeMap<u16, Running>) -> String {
     use std::fmt::Write as _;
     let mut nodes = String::new();

@@ -15,11 +15,11 @@ use crate::client::{Client, Partitions};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A group that reads cannot be deleted: stop its members first. Of a group that reads, only offsets
-of topics can be deleted that no member reads. A share group has to be without members for either,
-and forgets whole topics.
+    after_help = "Stop the members of a group before you delete it. While members run, you can delete only offsets of
+topics that no member reads. A share group must have no members for either, and you can delete its
+offsets only for whole topics.
 
-Groups are deleted one after the other. If one fails, the others are deleted nevertheless.
+The command deletes one group after the other. If one fails, it deletes the others nevertheless.
 
 Examples:
   duramen group delete billing
@@ -31,10 +31,10 @@ pub(super) struct Delete {
     /// The groups' names
     #[arg(value_name = "GROUP", required = true)]
     groups: Vec<String>,
-    /// Only the offsets of this topic, or of these partitions of it; may be repeated. The group stays
+    /// Delete only the offsets of this topic, or of these partitions of it; may be repeated. The group stays
     #[arg(long = "topic", short, value_name = "TOPIC[:P,...]", value_parser = scope)]
     topics: Vec<Scope>,
-    /// Succeed without doing anything if a group is not there
+    /// Succeed without a change if a group does not exist
     #[arg(long)]
     if_exists: bool,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(super) struct Delete {
 struct Removal {
     group: String,
     deleted: bool,
-    /// The partitions whose offsets went; absent if the whole group did.
+    /// Partitions whose offsets were deleted; absent if the whole group was.
     offsets: Option<Partitions>,
 }
 
@@ -54,7 +54,7 @@ impl Delete {
         let client = self.cluster.connect().await?;
         let mut done = Vec::new();
         let outcome = self.delete_all(&client, &mut done).await;
-        // What is gone is told, though another group could not be deleted.
+        // Print the deleted groups, although another deletion failed.
         if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
             screen::print_json(&done)?;
         }
@@ -123,7 +123,7 @@ impl Delete {
 }
 
 impl Delete {
-    /// A share group forgets how far it is in topics.
+    /// Deletes the offsets of a share group in whole topics.
     async fn forget(&self, client: &Client, group: &str) -> anyhow::Result<Removal> {
         ensure!(
             self.topics.iter().all(|scope| scope.partitions.is_empty()),

@@ -17,7 +17,7 @@ use crate::cli::screen::{self, Table};
 use crate::cli::usage::once;
 use crate::client::{ByPartition, Client, Committed, Group, NodeId, Partitions, ShareStart};
 
-/// The members of these groups are told by `DescribeGroups`.
+/// Type of the groups whose members `DescribeGroups` returns.
 const CLASSIC: &str = "classic";
 
 #[derive(Debug, Args)]
@@ -25,9 +25,9 @@ const CLASSIC: &str = "classic";
     group = ArgGroup::new("which").required(true),
     override_usage = "duramen group describe [OPTIONS] <GROUP>...
        duramen group describe [OPTIONS] --all",
-    after_help = "LAG is how many offsets lie between what the group committed and the end of the partition.
-A group that committed nothing in a partition has no lag there. Of a share group, COMMITTED is the
-first offset that it is not done with, and LAG is how many there are that it is not done with.
+    after_help = "LAG is the number of offsets between the group's committed offset and the end of the partition. A
+group without a committed offset in a partition has no lag there. For a share group, COMMITTED is
+the first offset that it is not done with, and LAG is the number of such offsets.
 
 Examples:
   duramen group describe billing
@@ -39,13 +39,13 @@ pub(super) struct Describe {
     /// The groups' names
     #[arg(value_name = "GROUP", group = "which")]
     groups: Vec<String>,
-    /// All groups of consumers
+    /// Describe all groups of consumers
     #[arg(long, group = "which")]
     all: bool,
-    /// One line a group; JSON has all of it anyway
+    /// Print one line for each group; JSON has all details nevertheless
     #[arg(long, short)]
     summary: bool,
-    /// Only partitions in which the group is behind
+    /// Only partitions in which the group has a lag
     #[arg(long)]
     behind: bool,
     #[command(flatten)]
@@ -57,17 +57,18 @@ struct Described {
     group: String,
     state: String,
     r#type: String,
-    /// How partitions are shared, as the members agreed or chose.
+    /// Assignment strategy that the members agreed on.
     protocol: Option<String>,
-    /// Of groups of the consumer protocol, and of share groups: how often it has changed, and for which of these its shares were decided.
+    /// Group epoch of a group of the consumer protocol or of a share group.
     epoch: Option<i32>,
+    /// Group epoch for which the coordinator computed the target assignment.
     assignment_epoch: Option<i32>,
     coordinator: NodeId,
     coordinator_address: String,
-    /// Absent for types of groups whose members cannot be asked for.
+    /// Absent for types of groups whose members no request returns.
     members: Option<Vec<Member>>,
     partitions: Vec<Progress>,
-    /// In all partitions in which the group committed anything.
+    /// Sum over all partitions with a committed offset.
     lag: i64,
 }
 
@@ -77,7 +78,7 @@ struct Member {
     instance: Option<String>,
     client: String,
     host: String,
-    /// How far a member of such a group is.
+    /// Member epoch, in groups that have one.
     epoch: Option<i32>,
     assigned: Partitions,
 }
@@ -91,7 +92,7 @@ struct Progress {
     start: Option<i64>,
     end: Option<i64>,
     lag: Option<i64>,
-    /// Who reads it now; the members of a share group that do, with spaces between.
+    /// Member that reads the partition now; several members of a share group, with spaces between.
     member: Option<String>,
 }
 
@@ -103,7 +104,7 @@ impl Describe {
             listed.into_iter().map(|(_, group)| (group.group_id.clone(), group)).collect();
         let names: Vec<&String> = if self.all {
             let consumers = listed.values().filter(|group| {
-                // A group that only ever committed says nothing of its kind.
+                // A group that only committed offsets has no protocol type.
                 ["consumer", "share", ""].contains(&group.protocol_type.as_str())
             });
             consumers.map(|group| &group.group_id).collect()
@@ -170,7 +171,7 @@ async fn describe(
     })
 }
 
-/// Where a share group starts, as if it had committed that.
+/// Returns the start offsets of a share group in the form of committed offsets.
 pub(super) fn starts_of(starts: &ByPartition<ShareStart>) -> ByPartition<Committed> {
     let one = |(partition, start): (&i32, &ShareStart)| {
         (*partition, Committed { offset: start.offset, metadata: String::new() })
@@ -190,12 +191,13 @@ fn members(group: &DescribedGroup) -> Vec<Member> {
 }
 
 impl Member {
-    /// `consumer` tells whether the assignment is one of partitions; other kinds of groups have their own.
+    /// Makes a row of a member. With `consumer`, the assignment has partitions; other kinds of groups have their own
+    /// form.
     fn of(member: &DescribedGroupMember, consumer: bool) -> Self {
         let bytes = member.member_assignment.clone();
         let assignment = consumer.then(|| decode::<ConsumerProtocolAssignment>(bytes));
         let mut assigned = Partitions::new();
-        // While the group gathers, or in a form that nobody but its members knows, there is nothing to show.
+        // The assignment is empty during a rebalance, and unreadable in a form that only the members know.
         for part in assignment.and_then(Result::ok).unwrap_or_default().assigned_partitions {
             assigned.entry(part.topic).or_default().extend(part.partitions);
         }
@@ -214,13 +216,13 @@ impl Member {
     }
 }
 
-/// Every partition that the group committed in, or that somebody reads.
+/// Lists every partition with a committed offset or a reader.
 async fn progress(
     client: &Client,
     committed: &ByPartition<Committed>,
     members: &[Member],
 ) -> anyhow::Result<Vec<Progress>> {
-    // Of a share group, several may have a partition.
+    // Several members of a share group may read one partition.
     let mut readers = ByPartition::<Vec<&str>>::new();
     for member in members {
         for (topic, partitions) in &member.assigned {
@@ -345,10 +347,10 @@ impl Described {
 }
 
 fn member_table(members: &[Member]) -> Table {
-    // Most groups have no static members, and then a column less.
+    // Most groups have no static members, and their table has one column less.
     let statics = members.iter().any(|member| member.instance.is_some());
     let headings = ["CLIENT", "HOST", "READS", "MEMBER"];
-    // Only groups of the consumer protocol have epochs of members.
+    // Only groups of the consumer protocol have member epochs.
     let epochs = members.iter().any(|member| member.epoch.is_some());
     let headings: Vec<&str> = headings
         .into_iter()

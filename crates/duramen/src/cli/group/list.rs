@@ -44,10 +44,10 @@ pub(super) struct List {
 #[derive(Debug, Serialize)]
 struct Listed {
     group: String,
-    /// Absent where the broker is too old to say.
+    /// Absent for a broker that is too old to return it.
     state: Option<String>,
     r#type: Option<String>,
-    /// What the members say that they are, such as `consumer`. Absent where none has said it.
+    /// Protocol type of the members, such as `consumer`; absent before a member has joined.
     protocol: Option<String>,
     coordinator: i32,
 }
@@ -65,7 +65,7 @@ impl List {
         let client = self.cluster.connect().await?;
         let found = client.list_groups(&self.state, &self.r#type).await?;
         let said = |text: String| (!text.is_empty()).then_some(text);
-        // Brokers that do not know a filter pass everything.
+        // A broker that does not know a filter returns every group.
         let passes = |filter: &[&str], said: &Option<String>| {
             let is = |said: &str| filter.iter().any(|word| word.eq_ignore_ascii_case(said));
             filter.is_empty() || said.as_deref().is_some_and(is)

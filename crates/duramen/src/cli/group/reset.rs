@@ -1,4 +1,4 @@
-//! `duramen group reset`: where a group goes on. First a plan, then, if asked for, the deed.
+//! `duramen group reset`: sets the offsets of a group. The command shows a plan, and executes it only with --execute.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,22 +24,22 @@ use crate::client::{ByPartition, Client, Committed, Group, Partitions};
        duramen group reset [OPTIONS] <GROUP> --shift <N>
        duramen group reset [OPTIONS] <GROUP> --to-group <GROUP>
        duramen group reset [OPTIONS] <GROUP> --to-file <FILE>",
-    after_help = "Without --execute it only shows what would change: offsets that are overwritten are gone, and a
-group that starts at the wrong place reads too much or misses records.
+    after_help = "Without --execute the command only shows the changes: overwritten offsets are lost, and a group that
+starts at the wrong place reads too much or misses records.
 
-Where to (--to):
-  beginning, end            all records again; only what comes from now on
+Places (--to):
+  beginning, end            all records again; only records from now on
   4711                      this offset
   -10                       ten records before the end, in each partition
   @1700000000000            the first record that is not older, in milliseconds since 1970
   2024-05-01T12:00:00Z      the same, as a date and time (RFC 3339)
   '2h ago', '3 days ago'    the same, counted from now
 
-A group that reads cannot be reset: stop its members first. A group that is not there yet comes into
-being, if its topics are named; with --share as a share group. Of a share group, it is set where it
-starts: what it has done beyond that comes again.
+Stop the members of a group before you reset it. A missing group is created if --topic names its
+topics; with --share it becomes a share group. For a share group, the command sets the start
+offsets: the group delivers the records after them again.
 
-A file (--to-file) holds what `group describe` or `group reset` printed, or one group of that, as in
+A file (--to-file) holds the JSON of `group describe` or `group reset`, or one group of it, as in
   {\"group\": \"billing\", \"partitions\": [{\"topic\": \"orders\", \"partition\": 0, \"committed\": 4711}]}
 
 Examples:
@@ -55,25 +55,26 @@ Examples:
 pub(super) struct Reset {
     /// The group's name
     group: String,
-    /// A place in each partition
+    /// Set to this place in each partition
     #[arg(long, group = "target", value_name = "PLACE", allow_hyphen_values = true)]
     to: Option<Place>,
-    /// So many offsets on from where the group is, or back if negative; as far as there are records
+    /// Move forward by this number of offsets, or back if negative, within the records that exist
     #[arg(long, group = "target", value_name = "N", allow_hyphen_values = true)]
     shift: Option<i64>,
-    /// Where this other group is
+    /// Set to the offsets of this other group
     #[arg(long, group = "target", value_name = "GROUP")]
     to_group: Option<String>,
-    /// Offsets in a file, as `group describe` and `group reset` print them with --output json
+    /// Set to the offsets in this file, as `group describe` and `group reset` print them with --output json
     #[arg(long, group = "target", value_name = "FILE")]
     to_file: Option<PathBuf>,
-    /// Only this topic, or these partitions of it; may be repeated. Without it, wherever the group has offsets
+    /// Only this topic, or these partitions of it; may be repeated. The default is every partition with an
+    /// offset of the group
     #[arg(long = "topic", short, value_name = "TOPIC[:P,...]", value_parser = scope)]
     topics: Vec<Scope>,
-    /// If the group is not there yet, it becomes a share group
+    /// Create a missing group as a share group
     #[arg(long)]
     share: bool,
-    /// Do it
+    /// Execute the plan
     #[arg(long)]
     execute: bool,
     #[command(flatten)]
@@ -92,13 +93,13 @@ struct Change {
     topic: String,
     partition: i32,
     before: Option<i64>,
-    /// Where the group goes on. Named as in a description, so that both can be read back.
+    /// New offset. The field has the name that `group describe` uses, so that `--to-file` reads both.
     committed: i64,
     start: i64,
     end: i64,
 }
 
-/// A description or a plan, as [`Reset::to_file`] reads it. Other fields are passed over.
+/// Description or plan as [`Reset::to_file`] reads it, without the other fields.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a group with its partitions")]
 struct Kept {
@@ -152,7 +153,7 @@ impl Reset {
         self.print(&plan, readers.as_ref())
     }
 
-    /// Whether the target itself says which partitions there are.
+    /// Tells whether the target itself names the partitions.
     fn brings_topics(&self) -> bool {
         self.to_group.is_some() || self.to_file.is_some()
     }
@@ -164,7 +165,7 @@ impl Reset {
             plan.table().print()?;
         }
         let Some(advice) = plan.advice(readers) else { return Ok(()) };
-        // A plan is the result, and what to do next is not.
+        // The plan is the result and goes to stdout; the advice is not.
         eprintln!("{advice}");
         Ok(())
     }
@@ -210,7 +211,7 @@ impl Reset {
         Ok(Plan { group: self.group.clone(), executed: false, partitions })
     }
 
-    /// Says why no partition is left to be set.
+    /// Explains why no partition is left to set.
     fn nothing(&self, has_source: bool) -> String {
         let group = &self.group;
         if !has_source {
@@ -220,13 +221,13 @@ impl Reset {
         let source = file.or_else(|| Some(format!("group {}", self.to_group.as_ref()?)));
         let source = source.unwrap_or_default();
         if self.topics.is_empty() {
-            format!("no partition in which {source} has an offset is there any more")
+            format!("{source} has offsets only in partitions that no longer exist")
         } else {
             format!("{source} has no offset in what --topic names; name others, or leave it out")
         }
     }
 
-    /// The partitions that were named, or else those that have offsets and still exist.
+    /// Finds the named partitions, or else those that have offsets and still exist.
     async fn partitions(
         &self,
         client: &Client,
@@ -241,10 +242,7 @@ impl Reset {
             let (kept, gone): (Vec<_>, Vec<_>) =
                 offsets.keys().copied().partition(|partition| there.contains(partition));
             if !gone.is_empty() {
-                eprintln!(
-                    "left as it is: {topic}:{}, which is not there any more",
-                    screen::runs(&gone)
-                );
+                eprintln!("left out: {topic}:{}, which no longer exists", screen::runs(&gone));
             }
             if !kept.is_empty() {
                 found.insert(topic.clone(), kept);
@@ -270,11 +268,11 @@ impl Reset {
         shifted.collect()
     }
 
-    /// The offsets that a file holds: those of this group, or of the only group in it.
+    /// Reads the offsets of this group from a file, or those of the only group in it.
     fn kept(&self, path: &Path) -> anyhow::Result<ByPartition<i64>> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        let unfit = || format!("{} does not serve", path.display());
+        let unfit = || format!("cannot use {}", path.display());
         let offsets = choose(&self.group, &text).with_context(unfit)?;
         ensure!(
             !offsets.is_empty(),
@@ -285,7 +283,7 @@ impl Reset {
     }
 }
 
-/// Where another group is, which must be somewhere.
+/// Reads the offsets of another group, which must have some.
 async fn of_other(client: &Client, group: &str) -> anyhow::Result<ByPartition<i64>> {
     let (_, found) = client.describe_group(group).await?;
     let is_share = found.as_ref().is_some_and(Group::is_share);
@@ -298,7 +296,7 @@ async fn of_other(client: &Client, group: &str) -> anyhow::Result<ByPartition<i6
     Ok(committed)
 }
 
-/// How far a group is: what it has committed, or where it starts.
+/// Reads the committed offsets of a group, or the start offsets of a share group.
 async fn committed(
     client: &Client,
     group: &str,

@@ -1,4 +1,4 @@
-//! `duramen log set-aside`: what starts of a node have found and not taken, and dropping it.
+//! `duramen log set-aside`: lists and drops the bytes that starts of a node set aside.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,12 +13,12 @@ use crate::cli::bootstrap::Output;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::once;
 
-/// List what a start of the node set aside, or drop it. The node may run meanwhile.
+/// List or drop the files that a start of the node set aside. The node may run meanwhile.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A node that starts and finds whole record batches which no record of its journal names moves them
-to the folder `set-aside` of its data directory, and logs a warning. Nothing there is read again,
-and nothing is removed until you say so. Look into a segment with `duramen log dump`.
+    after_help = "A node that starts may find whole record batches that no record of its journal names. It moves them
+to the folder `set-aside` of its data directory, and logs a warning. The node never reads them
+again, and removes nothing. To print a segment, use `duramen log dump`; to remove it, use --drop.
 
 Examples:
   duramen log set-aside --data-dir duramen-data
@@ -28,10 +28,10 @@ Exit codes: 0 listed or dropped, 1 there is no such name, or the folder cannot b
 2 wrongly called."
 )]
 pub(super) struct SetAside {
-    /// The node's data directory
+    /// Data directory of the node
     #[arg(long, value_name = "DIR", default_value = "duramen-data")]
     data_dir: PathBuf,
-    /// Remove this for ever; may be repeated
+    /// Remove the directory of this name for ever; may be repeated
     #[arg(long, value_name = "NAME")]
     drop: Vec<String>,
     /// Print for people (table) or one JSON document (json)
@@ -61,7 +61,7 @@ impl SetAside {
         for name in &self.drop {
             if !entries.iter().any(|entry| entry.name == *name) {
                 bail!(
-                    "{name:?} is not set aside in {}; without --drop this command lists what is",
+                    "{name:?} is not set aside in {}; without --drop this command lists the names",
                     folder.display()
                 );
             }
@@ -87,7 +87,7 @@ impl SetAside {
     }
 }
 
-/// The directories of the folder, by name. A folder that is not there is empty.
+/// Lists the directories of the folder by name. A missing folder is empty.
 fn entries(folder: &Path) -> anyhow::Result<Vec<Entry>> {
     let cannot = || format!("cannot read {}", folder.display());
     let found = match fs::read_dir(folder) {

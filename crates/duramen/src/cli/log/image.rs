@@ -1,4 +1,4 @@
-//! Images too large for the journal: what the view of a log was after an index.
+//! Images too large for the journal: snapshots of a log's view after an index.
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -11,10 +11,10 @@ use crate::cli::screen;
 
 #[derive(Serialize)]
 struct Entry {
-    /// Absent where the file's name does not say it.
+    /// Absent where the file's name has no index.
     index: Option<u64>,
     bytes: usize,
-    /// As the journal has it of this file.
+    /// Checksum that the journal holds of this file.
     crc: u32,
     facts: usize,
 }

@@ -23,14 +23,14 @@ struct Entry {
     whole: bool,
 }
 
-/// Prints the rounds of an extent. Files are used again: rounds of an earlier use may follow.
+/// Prints the rounds of an extent. The ring uses files again, so rounds of an earlier use may follow.
 pub(super) fn dump(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
     let bytes = Bytes::from(std::fs::read(&dump.file)?);
     let rounds = rounds_of(0, &bytes);
-    // A file of the ring that was not used yet is all zeroes.
+    // A file of the ring is all zeroes before its first use.
     ensure!(
         !rounds.is_empty() || bytes.iter().all(|byte| *byte == 0),
-        "there is no round in it: it is no file of a journal's ring"
+        "the file has no round: it is not one of a journal's ring"
     );
     for round in rounds {
         let header = round.header;
@@ -97,7 +97,7 @@ fn json_of(name: &str, value: &Value, replica: u64) -> serde_json::Value {
     }
 }
 
-/// What storage does not read, in the broker's words.
+/// Describes values that only the broker can read.
 fn words(name: &str, bytes: &Bytes, replica: u64) -> Vec<String> {
     let words = match name {
         "internal" => Some(vec![duramen_broker::describe::internal(bytes)]),
@@ -106,7 +106,7 @@ fn words(name: &str, bytes: &Bytes, replica: u64) -> Vec<String> {
     words.unwrap_or_else(|| vec![format!("{} bytes that cannot be read", bytes.len())])
 }
 
-/// A record for people: what is plain on its first line, and lists below.
+/// Writes a record for people: short values on its first line, and lists below.
 fn lines(record: &Description) -> String {
     let mut text = format!("  {}  replica {}", record.kind, record.replica);
     put_fields(&mut text, &record.fields, record.replica, 4);
@@ -141,7 +141,7 @@ fn put_fields(text: &mut String, fields: &Fields, replica: u64, indent: usize) {
     }
 }
 
-/// Whether it gets lines of its own.
+/// Tells whether a value gets lines of its own.
 fn is_long(name: &str, value: &Value) -> bool {
     match value {
         Value::List(items) => items.iter().any(|item| matches!(item, Value::Fields(_))),

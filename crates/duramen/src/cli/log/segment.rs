@@ -144,7 +144,7 @@ pub(super) fn dump(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether nothing but zeroes follows, up to the end.
+/// Tells whether only zeroes follow, up to the end.
 fn is_zero(input: &mut BufReader<File>) -> std::io::Result<bool> {
     let at = input.stream_position()?;
     loop {
@@ -158,7 +158,8 @@ fn is_zero(input: &mut BufReader<File>) -> std::io::Result<bool> {
     }
 }
 
-/// Apache Kafka makes files as long as they may become where `log.preallocate` is set; what is not written yet is zeroes.
+/// Reports the zeroes at the end of a file. Apache Kafka preallocates a segment at full size where `log.preallocate` is
+/// set.
 fn preallocated(printer: &mut Printer, position: u64, bytes: u64) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct Room {
@@ -227,7 +228,7 @@ fn dump_records(
     Ok(())
 }
 
-/// As much as fits a line, with what cannot be printed escaped.
+/// Shortens bytes to a line, and escapes those that cannot be printed.
 fn shortened(bytes: &[u8]) -> String {
     const SHOWN: usize = 80;
     let text = bytes[..bytes.len().min(SHOWN)].escape_ascii();

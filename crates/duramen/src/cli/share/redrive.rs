@@ -1,5 +1,5 @@
-//! `duramen share redrive`: dead letters become records again. Offsets are committed behind what was acknowledged: a run that
-//! is broken off may repeat records, and skips none.
+//! `duramen share redrive`: produces the records of dead letters again. The command commits only offsets of
+//! acknowledged records: an interrupted run may repeat records, and skips none.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,24 +21,26 @@ use crate::client::{
     partition_of_key,
 };
 
-/// What the broker says of a dead letter begins with this.
+/// Prefix of the headers that the broker adds to a dead letter.
 const SAID: &[u8] = b"__dlq.errors.";
-/// Records of so many bytes are appended as one batch; one alone may be more.
+/// Bytes of a batch after which the next one begins; one record may be larger.
 const BATCH_BYTES: usize = 256 << 10;
 /// More than any batch that a broker accepts, decompressed.
 const DECOMPRESSED_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A share group whose errors.deadletterqueue.topic.name is set keeps there what its consumers reject,
-and what was given out as often as it may be. Once the cause is gone, this command reads that topic
-up to its present end, and produces each record again as it was: key, value, headers and timestamp,
-to the topic and the partition where it was, or to another topic (--to; then its key decides on the
-partition). All share groups that read there get it, not only the one that gave it up.
+    after_help = "A share group may have a dead-letter topic (errors.deadletterqueue.topic.name). The group copies
+there the records that its consumers reject, and those that reach its limit of deliveries. Once the
+cause is gone, this command reads that topic up to its present end. It produces each record again
+with its key, value, headers and timestamp, to its former topic and partition. With --to it produces
+to another topic, and the key decides on the partition. Every share group that reads that topic gets
+the record, not only the one that gave it up.
 
-The place it has come to is committed for a consumer group (--as), so that another run goes on from
-there; `duramen group reset` sets it back. Each --group and --source has a place of its own: what
-one passes by is there for the others. A run that is broken off may repeat records, and skips none.
+The command commits its offsets for a consumer group (--as), so that the next run continues there;
+`duramen group reset` sets them back. Each --group and --source has a consumer group of its own, so
+that a run with others still finds the records it skips. An interrupted run may repeat records, and
+skips none.
 
 Set up a dead-letter topic:
   duramen topic create dlq.billing --config errors.deadletterqueue.group.enable=true
@@ -58,29 +60,29 @@ pub(super) struct Redrive {
     /// Dead-letter topic to read
     #[arg(value_parser = topic_name)]
     topic: String,
-    /// Only what this share group has given up
+    /// Only dead letters of this share group
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
-    /// Only what comes from this topic
+    /// Only records that come from this topic
     #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
     source: Option<String>,
     /// Produce to this topic instead of the one that each record comes from
     #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
     to: Option<String>,
-    /// Consumer group that keeps the place [default: redrive.TOPIC, with --group and --source behind it]
+    /// Consumer group that keeps the offsets [default: redrive.TOPIC, followed by --group and --source]
     #[arg(long = "as", value_name = "GROUP")]
     place: Option<String>,
     /// Stop after this many records
     #[arg(long, short = 'n', value_name = "N", value_parser = whole::<u64>)]
     count: Option<u64>,
-    /// Only say what would be produced
+    /// Only show the number of records to produce
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     cluster: Cluster,
 }
 
-/// Where a record goes.
+/// Topic and partition to which a record goes.
 type Target = (String, i32);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -88,11 +90,11 @@ struct Report {
     topic: String,
     place: String,
     dry_run: bool,
-    /// Produced again, or to be.
+    /// Records that the run produced, or would produce.
     records: u64,
-    /// Not asked for.
+    /// Dead letters of other groups or sources.
     passed: u64,
-    /// Those that say only where the record was.
+    /// Dead letters without key and value, which name only the record's place.
     without_record: u64,
     targets: Vec<Count>,
 }
@@ -104,7 +106,7 @@ struct Count {
     records: u64,
 }
 
-/// What a dead letter says of itself.
+/// Origin of a dead letter, from its headers.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Origin {
     topic: String,
@@ -144,7 +146,7 @@ impl Redrive {
         self.place.clone().unwrap_or_else(|| format!("redrive.{}", named.join(".")))
     }
 
-    /// By partition: from where on it is read, and up to where.
+    /// Finds the first offset to read and the end, by partition.
     async fn positions(
         &self,
         client: &Client,
@@ -175,7 +177,7 @@ struct Run<'a> {
     positions: BTreeMap<i32, (i64, i64)>,
     report: Report,
     left: u64,
-    /// How many partitions each topic has that records go to.
+    /// Number of partitions of each topic to which records go.
     partitions: BTreeMap<String, i32>,
     appenders: BTreeMap<Target, Appender>,
     counts: BTreeMap<Target, u64>,
@@ -206,7 +208,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Produces what was fetched from `from` on. Answers the offset after the last that was dealt with.
+    /// Produces the fetched records from the offset `from` on. Returns the offset after the last record that it
+    /// handled.
     async fn take(&mut self, part: &Fetched, from: i64) -> anyhow::Result<i64> {
         let (_, end) = self.positions[&part.partition];
         let mut building = BTreeMap::<Target, Vec<BatchBuilder>>::new();
@@ -295,7 +298,7 @@ impl Run<'_> {
         Ok((topic.clone(), partition))
     }
 
-    /// Appends batches, and waits until they are durable.
+    /// Appends batches, and waits until the broker acknowledges them.
     async fn append(
         &mut self,
         building: BTreeMap<Target, Vec<BatchBuilder>>,
@@ -358,7 +361,7 @@ impl Report {
     }
 }
 
-/// What the headers of a dead letter say; the last ones count, if it died more than once.
+/// Reads the origin from the headers of a dead letter. The last headers count, if a record died more than once.
 fn origin(record: &Record<'_>) -> Option<Origin> {
     let mut said = BTreeMap::new();
     for header in record.headers {

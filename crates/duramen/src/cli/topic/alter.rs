@@ -26,17 +26,18 @@ use crate::client::{Client, Error, NodeId};
        duramen topic alter [OPTIONS] <NAMES>... --delete-config <KEY>
        duramen topic alter [OPTIONS] <NAMES>... --partitions <N>
        duramen topic alter [OPTIONS] <NAMES>... --replication-factor <N>",
-    after_help = "The settings that are not named stay as they are. All that is asked is checked for all topics
-before anything is changed.
+    after_help = "Settings that you do not name keep their values. The command checks every change of every topic
+before it makes the first.
 
-More partitions do not move records. Records with keys go to other partitions from then on, so that
-the order of one key's records holds only on either side of the change.
+New partitions do not move records. Records with a key may go to another partition from then on. So
+the order of one key's records holds only among those before the change, and among those after it.
 
-More replicas are placed where racks, and then nodes, have least; of fewer, those go that share a
-rack, or whose node has most. The first, which leads when all is well, stays. Producers and
-consumers go on, and the command waits until all replicas have what is kept.
+The command places additional replicas on the racks, and then the nodes, with the fewest. It removes
+replicas that share a rack, then those on the nodes with the most, and keeps the first replica, the
+preferred leader. Producers and consumers go on. The command waits until every replica has a copy of
+the log.
 
-Topics are altered one after the other. If one fails, the others are altered nevertheless.
+The command alters one topic after the other. If one fails, it alters the others nevertheless.
 
 Examples:
   duramen topic alter orders --config retention.ms=86400000
@@ -48,7 +49,7 @@ pub(super) struct Alter {
     /// The topics' names
     #[arg(required = true, value_parser = topic_name)]
     names: Vec<String>,
-    /// A setting and its new value; may be repeated
+    /// Setting and its new value; may be repeated
     #[arg(
         long = "config",
         short,
@@ -57,7 +58,7 @@ pub(super) struct Alter {
         group = "change"
     )]
     configs: Vec<(String, String)>,
-    /// A setting that is to have the broker's value again; may be repeated
+    /// Setting that gets the broker's value again; may be repeated
     #[arg(
         id = "deleted",
         long = "delete-config",
@@ -66,27 +67,27 @@ pub(super) struct Alter {
         group = "change"
     )]
     deleted: Vec<String>,
-    /// How many partitions there are to be; never fewer than there are
+    /// New number of partitions, at least the present one
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..), group = "change")]
     partitions: Option<i32>,
-    /// How many replicas each partition is to have
+    /// New number of replicas of each partition
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), group = "change")]
     replication_factor: Option<u16>,
-    /// Only check, and show what would change
+    /// Only check, and show the changes
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     cluster: Cluster,
 }
 
-/// What is to happen to one topic.
+/// Changes of one topic.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Plan {
     topic: String,
-    /// False if this was only a check, or all is as it was.
+    /// False after a mere check, or without a change.
     altered: bool,
     configs: Vec<ConfigChange>,
-    /// Absent, as what follows, if it was not asked for.
+    /// Absent, as the field below, if the user did not ask for it.
     partitions: Option<PartitionChange>,
     replication_factor: Option<FactorChange>,
 }
@@ -96,9 +97,9 @@ struct ConfigChange {
     name: String,
     before: Option<String>,
     before_source: &'static str,
-    /// Absent where the broker does not say what its own value is.
+    /// Absent where the broker does not return its own value.
     after: Option<String>,
-    /// True if the topic has no value of its own afterwards.
+    /// True if the change removes the topic's own value.
     deleted: bool,
 }
 
@@ -110,20 +111,20 @@ struct PartitionChange {
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct FactorChange {
-    /// Of the partition that has most.
+    /// Replicas of the partition that has the most.
     before: usize,
     after: usize,
     moves: Vec<Move>,
 }
 
-/// Partitions whose replicas are added or removed at once.
+/// Most partitions whose replicas the command adds or removes at once.
 const MOVES_AT_ONCE: usize = 50;
 
 impl Alter {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let set = settings(&self.configs)?;
         if let Some(name) = set.keys().find(|name| self.deleted.contains(name)) {
-            return Err(misuse(format!("{name} is to be set and deleted; which of both?")));
+            return Err(misuse(format!("{name} is both set and deleted; choose one")));
         }
         let client = self.cluster.connect().await?;
         let names = once(&self.names);
@@ -138,7 +139,7 @@ impl Alter {
         if !self.dry_run {
             plans = carried_out(&client, plans, &mut failures).await;
         }
-        // What was altered is told, though another topic could not be.
+        // Print the altered topics, although another failed.
         if failures.is_empty() || !plans.is_empty() {
             self.print(&plans)?;
         }
@@ -177,7 +178,7 @@ impl Alter {
     }
 }
 
-/// Alters one topic after the other. Answers the plans that were carried out.
+/// Alters one topic after the other. Returns the executed plans.
 async fn carried_out(
     client: &Client,
     plans: Vec<Plan>,
@@ -212,7 +213,7 @@ impl FactorChange {
             if before.len() == factor {
                 continue;
             }
-            // Who is down keeps what it has, but gets nothing.
+            // A node that is down keeps its replicas, but gets no new one.
             let allowed = up.iter().chain(&before).copied().collect();
             let after = load.fit(&before, &allowed, factor)?;
             let (topic, partition) = (name.to_owned(), it.index);
@@ -222,21 +223,21 @@ impl FactorChange {
     }
 }
 
-/// One setting, as it is and as it is to be.
+/// Compares a setting with its new value.
 fn change(
     known: &[DescribeConfigsResourceResult],
     key: &str,
     value: Option<String>,
 ) -> anyhow::Result<ConfigChange> {
     let found = known.iter().find(|config| config.name == key);
-    // A broker may take settings that it does not describe; but it describes what a mistyped name was meant to be.
+    // A broker may accept a setting that it does not describe, but it describes the right name of a mistyped one.
     let near = nearest(key, known.iter().map(|config| config.name.as_str()));
     if let (None, Some(near)) = (found, near) {
         anyhow::bail!("topics have no setting {key}; did you mean {near}?");
     }
     let inherited = found.and_then(|config| {
         let mut others = config.synonyms.iter().filter(|synonym| synonym.source != SOURCE_TOPIC);
-        // Kafka has up to three names for one setting, and lists those without a value, too.
+        // Kafka has up to three names for one setting, and lists names without a value, too.
         others.find_map(|it| in_unit_of(key, &it.name, it.value.as_deref()?))
     });
     let deleted = value.is_none();
@@ -253,7 +254,8 @@ fn change(
     })
 }
 
-/// What a broker's setting amounts to for a topic: Kafka counts some times in hours there, and in milliseconds here.
+/// Converts a broker's value to the topic's unit. Kafka has some times in hours for brokers and in milliseconds for
+/// topics.
 fn in_unit_of(key: &str, synonym: &str, value: &str) -> Option<String> {
     let unit = |name: &str| name.rsplit('.').next().map(ToOwned::to_owned);
     let factor = match (unit(key)?.as_str(), unit(synonym)?.as_str()) {
@@ -304,7 +306,7 @@ impl Plan {
         let grows = grows.is_some();
         if let Some(change) = self.replication_factor.as_mut().filter(|_| !validate_only) {
             if grows {
-                // The new ones have replicas as the topic had.
+                // New partitions get the number of replicas that the topic had.
                 *change = FactorChange::plan(client, &self.topic, change.after).await?;
             }
             carry_out(client, &mut change.moves, MOVES_AT_ONCE).await?;

@@ -13,12 +13,12 @@ use crate::cli::screen::{self, Table};
 use crate::cli::usage::{joined, once, topic_name};
 use crate::client::Client;
 
-/// The setting that says what is done about old records.
+/// Setting that decides on old records.
 const POLICY: &str = "cleanup.policy";
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --execute it only shows what would go: what is deleted does not come back.
+    after_help = "Without --execute the command only shows the records to delete, because nothing brings them back.
 Places are those of `duramen consume --from`: end, 4711, -10, @1700000000000,
 2024-05-01T12:00:00Z, '2h ago'.
 
@@ -32,13 +32,13 @@ pub(super) struct Trim {
     /// The topic's name
     #[arg(value_parser = topic_name)]
     name: String,
-    /// Delete the records in front of this place, in each partition
+    /// Delete the records before this place, in each partition
     #[arg(long, value_name = "PLACE", allow_hyphen_values = true)]
     before: Place,
     /// Only this partition; may be repeated
     #[arg(long = "partition", short, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
-    /// Do it
+    /// Execute the plan
     #[arg(long)]
     execute: bool,
     #[command(flatten)]
@@ -75,7 +75,7 @@ impl Trim {
         let partitions = if named.is_empty() { there } else { named };
         self.check_policy(&client).await?;
         let bounds = Bounds::find(&client, name, &partitions).await?;
-        // What is gone already need not go.
+        // A place before the log start offset is allowed: its records are gone already.
         let reach = |held: &Bounds| match self.before {
             Place::Offset(offset) => Bounds { start: held.start.min(offset), ..*held },
             _ => *held,
@@ -94,7 +94,7 @@ impl Trim {
             partitions: bounds.iter().map(cut).collect(),
         };
         let outcome = if self.execute { plan.execute(&client).await } else { Ok(()) };
-        // What is gone is told, though another partition could not be trimmed.
+        // Print the trimmed partitions, although another trim failed.
         if outcome.is_err() && plan.partitions.is_empty() {
             return outcome;
         }
@@ -109,7 +109,7 @@ impl Trim {
         outcome
     }
 
-    /// Refuses topics from which nothing may be deleted by its age, before a plan promises it.
+    /// Refuses topics whose policy forbids a trim, before a plan promises one.
     async fn check_policy(&self, client: &Client) -> anyhow::Result<()> {
         let configs = client.topic_configs(&self.name).await?;
         let policy = configs.into_iter().find(|config| config.name == POLICY);
@@ -128,7 +128,7 @@ impl Trim {
 }
 
 impl Plan {
-    /// Trims one partition after the other. What could not be trimmed is in the plan no more.
+    /// Trims one partition after the other, and removes those that fail from the plan.
     async fn execute(&mut self, client: &Client) -> anyhow::Result<()> {
         let (asked, mut failures) = (self.partitions.len(), Vec::new());
         let mut done = Vec::new();

@@ -14,10 +14,10 @@ const ONGOING: &str = "Ongoing";
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The id is taken over, as by a new producer: the one that had it is kept out for good, and its
-application has to begin anew. A transaction whose end is decided ends so, whatever is asked for.
+    after_help = "The command takes the id over, as a new producer does. The broker fences the former producer for
+good, and its application has to start again. A transaction whose end is decided keeps that end.
 
-Ids are dealt with one after the other. If one fails, the others are aborted nevertheless.
+The command aborts one id after the other. If one fails, it aborts the others nevertheless.
 
 Examples:
   duramen txn abort billing-1
@@ -36,7 +36,7 @@ pub(super) struct Abort {
 struct Aborted {
     id: String,
     producer_id: i64,
-    /// Partitions in which it had written, or was to.
+    /// Number of partitions of the transaction.
     partitions: usize,
 }
 
@@ -45,7 +45,7 @@ impl Abort {
         let client = self.cluster.connect().await?;
         let mut done = Vec::new();
         let outcome = self.abort(&client, &mut done).await;
-        // What was aborted is told, though another transaction could not be.
+        // Print the aborted transactions, although another abort failed.
         if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
             screen::print_json(&done)?;
         }

@@ -16,7 +16,7 @@ use crate::client::{Client, NodeId};
 #[derive(Debug, Args)]
 #[command(
     after_help = "SINCE is the first offset of the transaction in the partition: readers of committed records wait
-there. It is empty where the transaction has written nothing yet, or has ended already.
+there. The column is empty where the transaction has written nothing yet, or has ended already.
 
 Examples:
   duramen txn describe billing-1
@@ -37,7 +37,7 @@ struct Described {
     producer_id: i64,
     producer_epoch: i16,
     timeout_ms: i32,
-    /// In milliseconds since 1970; absent when nothing is open.
+    /// Begin in milliseconds since 1970; absent without an open transaction.
     began_ms: Option<i64>,
     coordinator: NodeId,
     partitions: Vec<Part>,

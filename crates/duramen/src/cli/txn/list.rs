@@ -20,7 +20,7 @@ const STATES: [&str; 6] =
 #[derive(Debug, Args)]
 #[command(
     after_help = "States: empty (a producer, and nothing begun), ongoing, prepare-commit and prepare-abort (its end is
-decided, and its partitions are being told), complete-commit, complete-abort. A transaction is open
+decided, and its markers are being written), complete-commit, complete-abort. A transaction is open
 (--open-for) while it is ongoing, prepare-commit or prepare-abort.
 
 Examples:
@@ -33,7 +33,7 @@ pub(super) struct List {
     /// Only ids in these states
     #[arg(long, short, value_name = "STATE,...", value_delimiter = ',', value_parser = state)]
     state: Vec<&'static str>,
-    /// Only ids with a transaction that has been open for at least so long, such as 10m or 2h
+    /// Only ids with a transaction that has been open for at least this time, such as 10m or 2h
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     open_for: Option<SignedDuration>,
     /// Only ids that match this regular expression as a whole
@@ -96,7 +96,8 @@ impl List {
         Ok(table.print()?)
     }
 
-    /// The states that are asked for. Brokers compare ages alone, also of ids with nothing open, whose age says nothing.
+    /// Returns the states to ask for. Brokers compare only ages, also of ids without an open transaction, so
+    /// `--open-for` needs the states of open ones.
     fn states(&self) -> anyhow::Result<Vec<&'static str>> {
         match (self.open_for, &self.state[..]) {
             (None, named) => Ok(named.to_vec()),
@@ -105,7 +106,7 @@ impl List {
                 let open: Vec<_> = named.iter().copied().filter(|it| OPEN.contains(it)).collect();
                 demand(
                     !open.is_empty(),
-                    "--open-for asks for open transactions, and in these states none is open; leave one of both out",
+                    "--open-for selects open transactions, and none is open in these states; leave one of the two out",
                 )?;
                 Ok(open)
             }
@@ -118,7 +119,7 @@ impl List {
             (Some(code @ ErrorCode::InvalidRegularExpression), Some(pattern)) => explained(
                 code,
                 format!(
-                    "`{pattern}` is no regular expression that the broker knows; write \\ in front of ( [ . * + ? \
+                    "the broker cannot read the regular expression `{pattern}`; write \\ in front of ( [ . * + ? \
                      where the letter itself is meant"
                 ),
             ),

@@ -173,15 +173,15 @@ impl Arrivals {
                 directory,
                 address,
                 holder,
-                "a node comes with another data directory than is registered for its node.id, and is refused unless it is \
-                 started with --replace"
+                "a node connects with another data directory than the one registered for its node.id; the cluster refuses \
+                 it unless it starts with --replace"
             );
             self.links.tell(node, notice);
         } else {
             tracing::warn!(
                 node,
                 directory,
-                "a node comes with a data directory that was removed from the cluster"
+                "a node connects with a data directory that was removed from the cluster"
             );
         }
         messages.send(Kind::Notice, &body).await

@@ -153,7 +153,7 @@ impl Dialler {
                     tracing::warn!(
                         peer,
                         address,
-                        "cannot connect to another node; trying on: {error:#}"
+                        "cannot connect to another node; this node tries again: {error:#}"
                     );
                     is_told = true;
                 }

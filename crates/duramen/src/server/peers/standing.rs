@@ -67,8 +67,8 @@ impl Standing {
             state.refusal = None;
             if self.replaces && !state.is_member {
                 tracing::warn!(
-                    "this node was started with --replace, and is registered now: start it without that from now on, or a \
-                     mount that is missing would take this directory's place"
+                    "this node started with --replace, and is registered now: leave --replace out from now on, or an empty \
+                     directory under a missing mount takes this one's place"
                 );
             }
         }
@@ -124,8 +124,8 @@ impl Standing {
             tracing::warn!(
                 directory = hex(&notice.claimant),
                 address = notice.address,
-                "another process has this node's node.id ({}), and a data directory of its own: it is refused while nobody \
-                 starts it with --replace. Stop it, or give it an id of its own",
+                "another process has this node's node.id ({}) and another data directory: the cluster refuses that process \
+                 unless it starts with --replace. Stop that process, or give it an id of its own",
                 self.broker_id
             );
         }

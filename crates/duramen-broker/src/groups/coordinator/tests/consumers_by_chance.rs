@@ -31,7 +31,8 @@ struct Client {
     /// Until when it can know that nobody else uses what it uses: its session, and the time to give something up.
     valid_us: u64,
     give_up_us: Option<u64>,
-    /// When it asked first what it never heard an answer to, or a bad one: what was decided then it is told only if it says all.
+    /// When it asked first what it never heard an answer to, or a bad one: what was decided then it is told only if it
+    /// says all.
     unheard_us: Option<u64>,
     topics: Vec<&'static str>,
     is_dead: bool,

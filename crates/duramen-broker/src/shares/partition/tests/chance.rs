@@ -2,8 +2,8 @@
 //! coordinator that is slow, leaders that die, a log that grows and loses its beginning.
 //!
 //! What must be so at any time: a record has one holder; only its holder decides; none comes again that was
-//! acknowledged, nor more often than it may; with keys in order, one record of a key is out at a time, the first that is
-//! not done with, and no key waits for another. And when all goes on, the consumers are done with every record.
+//! acknowledged, nor more often than it may; with keys in order, one record of a key is out at a time, the first that
+//! is not done with, and no key waits for another. And when all goes on, the consumers are done with every record.
 
 use std::collections::BTreeSet;
 

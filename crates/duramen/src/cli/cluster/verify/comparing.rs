@@ -1,4 +1,4 @@
-//! How the replicas of one partition are compared.
+//! Comparison of the replicas of one partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use indicatif::ProgressBar;
 use super::{Difference, NodeDigest, State, Verdict};
 use crate::client::{Client, Error, NodeId};
 
-/// Bytes of a replica that a node reads for one answer, about.
+/// Bytes of a replica that a node reads for one response, about.
 const SLICE_BYTES: i32 = 8 << 20;
-/// Partitions that a node is asked about at once, when nothing is read.
+/// Most partitions of one request that reads no records.
 const DESCRIBED_AT_ONCE: usize = 1000;
-/// How long a replica that is behind is waited for.
+/// Longest time that the comparison waits for a replica that is behind.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
-/// How often a part is looked at anew whose replicas differed and then did not, or that was trimmed meanwhile.
+/// Most looks at a part that keeps changing: its replicas differed and then did not, or it was trimmed meanwhile.
 const TRIES_MAX: usize = 50;
 
-/// A partition whose replicas are to be compared.
+/// Partition with replicas to compare.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
     pub topic: String,
@@ -35,9 +35,9 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The metadata log.
+    /// Makes a subject of the metadata log.
     pub(super) async fn metadata(client: &Client) -> anyhow::Result<Self> {
-        let quorum = client.quorum().await.context("who keeps the metadata is not known")?;
+        let quorum = client.quorum().await.context("cannot find the replicas of the metadata")?;
         let members = quorum.current_voters.iter().chain(&quorum.observers);
         Ok(Self {
             topic: duramen_broker::METADATA_TOPIC.to_owned(),
@@ -54,14 +54,14 @@ impl Subject {
     }
 }
 
-/// What a node says, or why it says nothing.
+/// A node's description of its replica, or the reason of its absence.
 type Said = Result<DescribedReplica, String>;
 
-/// The nodes, and what they hold.
+/// Nodes with the descriptions of their replicas.
 pub(super) struct Nodes {
     client: Client,
     all: BTreeSet<NodeId>,
-    /// Those that did not answer: they are not asked again.
+    /// Nodes that did not respond. The comparison does not ask them again.
     silent: BTreeMap<NodeId, String>,
     held: BTreeMap<(Uuid, i32), BTreeMap<NodeId, Said>>,
 }
@@ -73,7 +73,7 @@ impl Nodes {
         Self { client, all, silent, held: BTreeMap::new() }
     }
 
-    /// Learns what all nodes hold of all partitions.
+    /// Asks all nodes to describe their replicas of all partitions.
     pub(super) async fn describe(&mut self, subjects: &[Subject]) -> anyhow::Result<()> {
         for node in self.all.clone() {
             let here: Vec<&Subject> =
@@ -84,7 +84,7 @@ impl Nodes {
                 let said = said.remove(&node).unwrap_or_else(|| Err("it does not answer".into()));
                 for (at, subject) in some.iter().enumerate() {
                     let row = match &said {
-                        Ok(rows) => rows.get(at).cloned().ok_or("its answer leaves it out".into()),
+                        Ok(rows) => rows.get(at).cloned().ok_or("its answer is incomplete".into()),
                         Err(why) => Err(why.clone()),
                     };
                     let key = (subject.topic_id, subject.partition);
@@ -95,14 +95,14 @@ impl Nodes {
         Ok(())
     }
 
-    /// Records of a partition that may have to be looked at, about.
+    /// Number of records of a partition to compare, about.
     pub(super) fn records(&self, subject: &Subject) -> i64 {
         let held = self.held.get(&(subject.topic_id, subject.partition));
         let rows = held.into_iter().flat_map(BTreeMap::values).flatten();
         rows.map(|row| row.committed_offset - row.start_offset).max().unwrap_or(0)
     }
 
-    /// Asks several nodes the same, at the same time.
+    /// Sends the same request to several nodes at the same time.
     async fn ask(
         &mut self,
         nodes: &[NodeId],
@@ -114,7 +114,7 @@ impl Nodes {
         for id in nodes.iter().copied().filter(|id| !self.silent.contains_key(id)) {
             let (client, request) = (self.client.clone(), request.clone());
             let asked = tokio::spawn(async move {
-                // A connection that was closed meanwhile is worth one more try, and a node that is gone is not.
+                // A connection may have been closed meanwhile: try once more. A lost node fails again.
                 match client.node(id).await?.call(&request).await {
                     Err(Error::Lost { .. }) => client.node(id).await?.call(&request).await,
                     outcome => outcome,
@@ -163,32 +163,33 @@ impl Nodes {
     }
 }
 
-/// What several nodes say of a part of a partition.
+/// Outcome of a look at a part of a partition.
 enum Looked {
-    /// All have the same.
+    /// All replicas are the same.
     Same(DescribedReplica),
-    /// They have not, or one is damaged.
+    /// Replicas differ, or one is damaged.
     Differing(BTreeMap<NodeId, DescribedReplica>),
-    /// The log begins elsewhere now, or a node was left out: look again.
+    /// The log start offset has changed, or a node was left out: look again.
     Moved,
 }
 
-/// The comparison of one partition's replicas.
+/// Comparison of one partition's replicas.
 pub(super) struct Comparison<'a> {
     nodes: &'a mut Nodes,
     subject: &'a Subject,
     bar: &'a ProgressBar,
-    /// Those that are being compared.
+    /// Nodes whose replicas are compared.
     compared: Vec<NodeId>,
     left_out: BTreeMap<NodeId, String>,
     start: i64,
-    /// How far all have the same.
+    /// One past the last offset that all replicas share.
     at: i64,
     end: i64,
-    /// What some replica had when the comparison began; all of it is looked at.
+    /// Highest high watermark of a replica when the comparison began, up to which it goes.
     target: Option<i64>,
     bytes: i64,
-    /// Where segments begin is compared behind this offset: one that began anew may have less of its first segment.
+    /// Offset behind which segments' first offsets are compared. A replica that was copied may have less of its first
+    /// segment.
     origin: Option<i64>,
 }
 
@@ -216,7 +217,7 @@ impl<'a> Comparison<'a> {
         while self.compared.len() > 1 && self.at < self.end && difference.is_none() {
             match self.look((self.at, self.end)).await? {
                 Looked::Same(row) => {
-                    ensure!(row.end_offset > self.at, "nodes answer with nothing");
+                    ensure!(row.end_offset > self.at, "nodes answer with an empty range");
                     self.bar.inc((row.end_offset - self.at).max(0).unsigned_abs());
                     self.at = row.end_offset;
                     self.bytes += row.bytes;
@@ -274,7 +275,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Finds what all that can be compared have, and leaves out the others.
+    /// Finds the offsets that all comparable replicas have, and leaves out the other replicas.
     async fn find_range(&mut self) -> anyhow::Result<()> {
         let key = (self.subject.topic_id, self.subject.partition);
         let mut held = match self.nodes.held.remove(&key) {
@@ -297,10 +298,10 @@ impl<'a> Comparison<'a> {
                     }
                 }
             }
-            // What is appended from now on is not looked at.
+            // The comparison ends at this offset, whatever producers append from now on.
             let most = ends.values().copied().max().unwrap_or(0);
             self.end = *self.target.get_or_insert(most);
-            // What was trimmed is not looked at, nor is there anything wrong with it.
+            // The comparison begins at the highest log start offset: a trim is not a difference.
             let start = starts.into_iter().max().unwrap_or(0).max(self.at).min(self.end);
             if start > self.at {
                 self.origin = None;
@@ -309,7 +310,7 @@ impl<'a> Comparison<'a> {
             self.at = start;
             let behind = ends.iter().filter(|(_, end)| **end < self.end);
             let behind: Vec<(NodeId, i64)> = behind.map(|(id, end)| (*id, *end)).collect();
-            // What different compactions left is not the same, and nothing is wrong with it.
+            // Replicas differ rightly after different compactions: wait until all have done the last one.
             let last = compacted.values().map(|it| it.0).max().unwrap_or(0);
             let reaches = compacted.values().any(|it| it.1 > start);
             let is_other = |it: &(i64, i64)| reaches && it.0 < last;
@@ -323,7 +324,7 @@ impl<'a> Comparison<'a> {
                     self.leave_out(node, "it has not done the last compaction yet");
                 }
                 for (node, end) in behind {
-                    let why = format!("it is behind: it has {end} of {} for certain", self.end);
+                    let why = format!("it is behind: its high watermark is {end} of {}", self.end);
                     self.leave_out(node, why);
                 }
                 return Ok(());
@@ -333,7 +334,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Lets all nodes look at a part.
+    /// Asks all nodes for digests of a part.
     async fn look(&mut self, part: (i64, i64)) -> anyhow::Result<Looked> {
         let said = self.nodes.ask_about(&self.compared, self.subject, part, SLICE_BYTES).await?;
         let before = self.compared.len();
@@ -352,7 +353,7 @@ impl<'a> Comparison<'a> {
             }
         }
         if is_out_of_range {
-            // It was trimmed, or a node was restarted and does not know yet what is committed.
+            // The part was trimmed, or a restarted node does not know its high watermark yet.
             self.find_range().await?;
             return Ok(Looked::Moved);
         }
@@ -377,12 +378,13 @@ impl<'a> Comparison<'a> {
         Ok(if is_same { Looked::Same(first) } else { Looked::Differing(rows) })
     }
 
-    /// Whether what was looked at is behind all that was compacted anywhere: then it does not matter by which entry.
+    /// Tells whether the part lies behind the compacted offsets of all replicas, so that their Compact entries may
+    /// differ.
     fn are_compacted_alike(rows: &BTreeMap<NodeId, DescribedReplica>) -> bool {
         rows.values().all(|row| row.compacted_offset <= row.first_offset)
     }
 
-    /// The first batch from [`Comparison::at`] on that differs. `None` if there is none any more.
+    /// Finds the first batch from [`Comparison::at`] on that differs. Returns `None` if none differs any more.
     async fn locate(&mut self, end: i64) -> anyhow::Result<Option<Difference>> {
         let (mut low, mut high) = (self.at, end);
         while low < high {
@@ -390,7 +392,7 @@ impl<'a> Comparison<'a> {
             match self.look((low, middle)).await? {
                 Looked::Moved => return Ok(None),
                 Looked::Same(row) => {
-                    ensure!(row.end_offset > low, "nodes answer with nothing");
+                    ensure!(row.end_offset > low, "nodes answer with an empty range");
                     low = row.end_offset;
                 }
                 Looked::Differing(rows) if middle == low + 1 => {
@@ -422,7 +424,7 @@ impl<'a> Comparison<'a> {
             odd: row.damage.is_some()
                 || rows.values().any(|it| 2 * alike(it) > rows.len() && has(it) != has(row)),
         };
-        // A batch that cannot be told from the next has no end.
+        // Without a whole batch, the difference is one offset long.
         Difference {
             from: rows.values().map(|row| row.first_offset).min().unwrap_or(at),
             to: rows.values().map(|row| row.end_offset).max().unwrap_or(at).max(at + 1),
@@ -431,7 +433,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Why a node does not describe a replica.
+/// Writes the reason why a node does not describe a replica.
 fn words(row: &DescribedReplica) -> String {
     let code = ErrorCode::from_code(row.error_code);
     let code = code.map_or_else(|| row.error_code.to_string(), |code| code.to_string());
