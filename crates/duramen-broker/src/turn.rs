@@ -22,6 +22,7 @@ use crate::event::{Action, Event, Now, RequestKey};
 use crate::group::GroupId;
 use crate::node::{Node, Parked, Signal, Timer};
 use crate::partition::Effects;
+use crate::peer::Frame;
 use crate::session::{Prepared, RequestContext};
 
 mod routing;
@@ -115,6 +116,15 @@ impl Node {
         if let Some((context, request)) = self.hold(key, context, request) {
             self.judge(key, context, *request);
         }
+    }
+
+    fn on_peer(&mut self, frame: Frame) {
+        let Some(frame) = self.hear_of(frame) else { return };
+        self.resume();
+        self.on_forwards(&frame);
+        // A forwarded request is decided on before the letters change what this node knows.
+        self.resume();
+        self.on_frame(frame);
     }
 
     fn fire_timers(&mut self) {
@@ -211,6 +221,8 @@ impl Node {
         self.resume();
         self.judge_again();
         self.settle_doubts(replica);
+        // All of these may propose records, which come before this node's own.
+        self.resume();
         let applied = self.controller.group.applied();
         if let Some((_, first, end)) = self.allocating.take_if(|block| block.0 <= applied) {
             self.producer_ids = (first, end);
@@ -218,6 +230,7 @@ impl Node {
         }
         self.peers.grant(applied);
         self.look_for_groups();
+        self.resume();
         self.register();
         let log_bytes = self.options.settings.metadata_log_bytes.unsigned_abs();
         self.is_controller_dirty |= self.controller.trim_if_large(log_bytes);

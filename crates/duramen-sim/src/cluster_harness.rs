@@ -8,7 +8,7 @@
 //! Invariants: at no time are fewer disks whole than a majority needs: one is lost only while all committed data is on
 //!             enough others; every frame goes over the network as bytes; every choice comes from the seed.
 //! Never:      sockets; the requests of clients and their answers (the node harness has its clients and its oracle).
-//! Tests:      `tests/cluster.rs`.
+//! Tests:      `tests/promises/cluster.rs`.
 //! Start at:   [`run`].
 
 mod clocks;

@@ -6,7 +6,7 @@
 //! Invariants: only what was synced is sure to survive a power loss; all that is visible survives
 //!             the death of a process. A handle of a dead process does nothing.
 //! Never:      the real file system, clocks; faults that a log could not be asked to survive.
-//! Tests:      `tests/disk.rs`; `docs/testing.md` has the fault atlas.
+//! Tests:      `tests/promises/disk.rs`; `docs/testing.md` has the fault atlas.
 //! Start at:   [`SimDisk::power_loss`].
 
 mod inode;

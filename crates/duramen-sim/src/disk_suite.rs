@@ -4,8 +4,8 @@
 //! Owns:       the shared behaviour tests of the seam.
 //! Interface:  [`behaves`].
 //! Invariants: it needs an empty data directory.
-//! Never:      crashes: what survives one is `tests/disk.rs`, for the simulated disk alone.
-//! Tests:      `tests/disk.rs`, and `server/disk/tests.rs` of the binary.
+//! Never:      crashes: what survives one is `tests/promises/disk.rs`, for the simulated disk alone.
+//! Tests:      `tests/promises/disk.rs`, and `server/disk/tests.rs` of the binary.
 //! Start at:   [`behaves`].
 
 use std::io::ErrorKind;

@@ -7,7 +7,7 @@
 //! Invariants: node and storage are called as a runtime may call them; every choice comes from the
 //!             seed; a request whose reply was lost may have happened or not.
 //! Never:      sockets; what clients ask and may see: see `clients` and `oracle`.
-//! Tests:      `tests/node.rs`.
+//! Tests:      `tests/promises/node.rs`.
 //! Start at:   [`run`].
 
 mod aging;

@@ -5,7 +5,7 @@
 //! Interface:  [`run`].
 //! Invariants: storage is called only as its contract allows; every choice comes from the seed.
 //! Never:      Raft, clients: see the node harness.
-//! Tests:      `tests/storage.rs`.
+//! Tests:      `tests/promises/storage.rs`.
 //! Start at:   [`run`].
 
 mod checks;

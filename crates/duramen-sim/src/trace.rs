@@ -5,7 +5,7 @@
 //! Interface:  [`Trace`].
 //! Invariants: it depends on everything mixed in, and on the order.
 //! Never:      addresses, times, hash-map order.
-//! Tests:      `tests/determinism.rs`.
+//! Tests:      `tests/promises/determinism.rs`.
 //! Start at:   [`Trace::mix`].
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,7 +8,7 @@
 //!             record that stays keeps its offset. Compaction reads only synced, undamaged segments. New files are
 //!             whole and synced before storage gets them.
 //! Never:      the time and the end of a compaction, which an entry decides; pace and threads.
-//! Tests:      `duramen-sim/tests/compaction.rs`, against a model; `duramen-sim`, scenario `node`.
+//! Tests:      `duramen-sim/tests/promises/compaction.rs`, against a model; `duramen-sim`, scenario `node`.
 //! Start at:   [`Compaction::step`], [`Rules`].
 //!
 //! Of each key the record with the highest offset stays. A tombstone below the order's horizon goes: every consumer

@@ -8,7 +8,7 @@
 //!             accepts a batch only if it follows its predecessor, matches its checksum, and has the term known for its
 //!             offset. The batches must fill the range to the byte.
 //! Never:      the source of the batches (see the node's `mending`), detection of damage (see `scrub`).
-//! Tests:      `duramen-sim/tests/mending.rs`; `duramen-sim`, scenario `cluster`.
+//! Tests:      `duramen-sim/tests/promises/mending.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Reader::mend`].
 
 use std::io;

@@ -7,7 +7,7 @@
 //!             It does not judge a segment that was cut or removed meanwhile. Damaged bytes lose their mark as
 //!             verified.
 //! Never:      pace, threads, repair (see `mending`); the journal and images, which recovery reads.
-//! Tests:      `duramen-sim/tests/mending.rs`; `duramen-sim`, scenario `cluster`.
+//! Tests:      `duramen-sim/tests/promises/mending.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Scrubber::step`].
 
 use std::io;

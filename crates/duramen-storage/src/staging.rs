@@ -10,7 +10,7 @@
 //!             syncs all files and names before storage gets them. The files have names that nothing else has; the next
 //!             start removes files that no record names.
 //! Never:      the source of the prefix, and the check that one compaction left it (see the node's `feeding`).
-//! Tests:      `duramen-sim/tests/compaction.rs`; `duramen-sim`, scenario `cluster`.
+//! Tests:      `duramen-sim/tests/promises/compaction.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Staging::put`].
 
 use std::collections::BTreeMap;

@@ -227,7 +227,8 @@ fn read(forward: &Forward) -> Option<(RequestContext, Request)> {
 
 /// Requests and answers of other nodes.
 impl Node {
-    pub(super) fn on_forwards(&mut self, frame: &Frame) {
+    /// Takes other nodes' requests for the controller, and their answers to such requests.
+    pub(crate) fn on_forwards(&mut self, frame: &Frame) {
         for forward in &frame.forwards {
             self.serve_forward(frame.broker_id, forward);
         }

@@ -577,12 +577,13 @@ impl Node {
 /// Incoming frames.
 impl Node {
     /// Takes a frame from another node. Parts that are not for this cluster, this node or its replicas are ignored.
-    pub(crate) fn on_peer(&mut self, frame: Frame) {
+    /// Takes the sender's state from a frame. Hands the frame back if this node knows the sender's directory.
+    pub(crate) fn hear_of(&mut self, frame: Frame) -> Option<Frame> {
         if frame.cluster_id.0 != self.options.facts.cluster_id
             || frame.broker_id == self.options.facts.broker_id
         {
             self.counters.foreign_frames += 1;
-            return;
+            return None;
         }
         let known = self.directory_of(frame.broker_id);
         let is_known = known == Some(frame.directory_id);
@@ -595,10 +596,15 @@ impl Node {
             }
         }
         if !is_known {
-            return self.on_stranger(frame);
+            self.on_stranger(frame);
+            return None;
         }
         self.on_moves_wanted(&frame);
-        self.on_forwards(&frame);
+        Some(frame)
+    }
+
+    /// Takes everything in a frame but the sender's state and forwarded requests.
+    pub(crate) fn on_frame(&mut self, frame: Frame) {
         self.on_ranges(&frame);
         self.on_prefixes(&frame);
         self.on_transaction_calls(&frame);

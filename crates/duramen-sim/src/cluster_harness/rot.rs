@@ -6,7 +6,7 @@
 //! Invariants: only bytes flip that a checkpoint has synced, and only while nobody runs: a living process checks
 //!             bytes once, as on a real machine. One machine rots, so that there is always another copy.
 //! Never:      the metadata's log, the journal, snapshots: those are refused at start.
-//! Tests:      `tests/cluster.rs`, `tests/planted.rs`.
+//! Tests:      `tests/promises/cluster.rs`, `tests/planted.rs`.
 //! Start at:   `Machine::scrub`.
 
 use bytes::Bytes;

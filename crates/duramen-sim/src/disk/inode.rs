@@ -6,7 +6,7 @@
 //! Invariants: a page without an entry in `pages` is the same in the cache and on the medium.
 //!             Only [`Inode::sync`] and [`Inode::power_loss`] change what is durable.
 //! Never:      names, faults by schedule.
-//! Tests:      `tests/disk.rs`.
+//! Tests:      `tests/promises/disk.rs`.
 //! Start at:   [`Inode::power_loss`].
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@
 //!             happens without those it needs: no rename of a file that was never created, no
 //!             create under a name that is still taken.
 //! Never:      bytes.
-//! Tests:      `tests/disk.rs`.
+//! Tests:      `tests/promises/disk.rs`.
 //! Start at:   [`Names::apply`].
 
 use std::collections::{BTreeMap, BTreeSet};

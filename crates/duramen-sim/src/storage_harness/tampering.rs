@@ -5,7 +5,7 @@
 //! Interface:  [`World::remember_files`], [`World::tamper`].
 //! Invariants: one harm a run; its choices come from a stream of their own.
 //! Never:      harm that no start can notice: see `docs/testing.md`.
-//! Tests:      with the harness; `tests/tampering.rs` has every file and every harm of one directory.
+//! Tests:      with the harness; `tests/promises/tampering.rs` has every file and every harm of one directory.
 //! Start at:   [`World::tamper`].
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 //! Interface:  [`SegmentWriter`].
 //! Invariants: the writer creates only files that did not exist. A finished segment is synced, but its names are not.
 //! Never:      the choice of batches.
-//! Tests:      with compaction, and `duramen-sim/tests/compaction.rs`.
+//! Tests:      with compaction, and `duramen-sim/tests/promises/compaction.rs`.
 //! Start at:   [`SegmentWriter::put`].
 
 use std::io;

@@ -6,7 +6,7 @@
 //! Invariants: a start sets whole batches aside and never removes them. It ignores names that are not ours, and cuts no
 //!             file whose content is not the replica's own appends.
 //! Never:      the content of a replica (see `recovery`).
-//! Tests:      `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage`.
+//! Tests:      `duramen-sim/tests/promises/tampering.rs`; `duramen-sim`, scenario `storage`.
 //! Start at:   [`sort_out_strangers`].
 
 use std::collections::BTreeSet;

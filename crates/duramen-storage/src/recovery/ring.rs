@@ -6,7 +6,7 @@
 //! Invariants: recovery checks everything before it changes anything, and syncs the bytes that it read before it
 //!             believes them.
 //! Never:      the meaning of records.
-//! Tests:      `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage`.
+//! Tests:      `duramen-sim/tests/promises/tampering.rs`; `duramen-sim`, scenario `storage`.
 //! Start at:   [`read`].
 
 use std::collections::BTreeSet;

@@ -9,7 +9,7 @@
 //!             journal does not need the replaced segments, and no Raft conflict reaches them. A snapshot behind them
 //!             is durable, or becomes so in the same round.
 //! Never:      I/O, but for the removal of new files that no longer fit.
-//! Tests:      `duramen-sim/tests/compaction.rs`.
+//! Tests:      `duramen-sim/tests/promises/compaction.rs`.
 //! Start at:   [`Storage::install`].
 
 use std::sync::Arc;

@@ -16,7 +16,7 @@ fn run(scenario: Scenario, seed: u64) {
 
 #[test]
 fn seeds_that_failed_once_pass() {
-    let lines = include_str!("../regressions.txt").lines();
+    let lines = include_str!("../../regressions.txt").lines();
     cores::on_all(lines.filter(|line| !line.starts_with('#')), |line| {
         let mut words = line.split_whitespace();
         let scenario = words.next().and_then(Scenario::named).expect("a scenario comes first");

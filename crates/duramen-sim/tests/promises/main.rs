@@ -1,0 +1,12 @@
+//! What the log, the node and the cluster promise, over the simulated disk. One binary: each links the whole node.
+
+mod cluster;
+mod compaction;
+mod determinism;
+mod disk;
+mod manifest;
+mod mending;
+mod node;
+mod storage;
+mod tampering;
+mod trims;
