@@ -1,5 +1,5 @@
 """Kafka Connect: a file goes through a topic into another file, by a worker on its own; and into a topic exactly once, by a
-worker that keeps its offsets in the cluster and is killed: suite.py BOOTSTRAP [PART OF A NAME]...
+worker that keeps its offsets in the cluster and is killed.
 """
 
 import json
@@ -16,9 +16,9 @@ sys.path.insert(0, str(COMPAT))
 
 from confluent_kafka import Consumer, TopicPartition
 
-import harness
+import checks
 from broker import free_port
-from harness import equal, main, test
+from checks import equal
 
 PATIENCE_S = 40
 
@@ -28,11 +28,11 @@ class Worker:
 
     def __init__(self, directory):
         self.directory, self.port = directory, free_port()
-        self.topic = harness.unique("connect")
+        self.topic = checks.unique("connect")
         self.source, self.sink = directory / "source.txt", directory / "sink.txt"
         strings = "org.apache.kafka.connect.storage.StringConverter"
         self.settings = {
-            "bootstrap.servers": harness.bootstrap(),
+            "bootstrap.servers": checks.bootstrap(),
             "key.converter": strings,
             "value.converter": strings,
             "offset.flush.interval.ms": 500,
@@ -94,7 +94,7 @@ class OfACluster(Worker):
     def __init__(self, directory):
         super().__init__(directory)
         names = {f"{what}.storage.topic": f"{self.topic}-{what}" for what in ("config", "offset", "status")}
-        replicas = {f"{what}.storage.replication.factor": harness.brokers() for what in ("config", "offset", "status")}
+        replicas = {f"{what}.storage.replication.factor": checks.brokers() for what in ("config", "offset", "status")}
         # Who is killed and comes back is another member of the group, which first waits for the one that was.
         waits = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000, "scheduled.rebalance.max.delay.ms": 0}
         # A worker that begins reads offsets up to the end of the log, by transactions that are over: one that a killed worker left
@@ -118,11 +118,11 @@ class OfACluster(Worker):
             except OSError:
                 return False  # It does not listen yet, or has not joined its group.
 
-        harness.eventually("the connector is made", is_taken, PATIENCE_S)
+        checks.eventually("the connector is made", is_taken, PATIENCE_S)
 
     def arrived(self):
         """What is committed in the topic."""
-        settings = {"bootstrap.servers": harness.bootstrap(), "group.id": "unused", "isolation.level": "read_committed"}
+        settings = {"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "isolation.level": "read_committed"}
         consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found = []
@@ -132,8 +132,7 @@ class OfACluster(Worker):
         return found
 
 
-@test
-def a_file_goes_through_a_topic_into_another_file_and_goes_on_after_a_restart():
+def test_a_file_goes_through_a_topic_into_another_file_and_goes_on_after_a_restart():
     with tempfile.TemporaryDirectory(prefix="duramen-connect-") as directory:
         worker = Alone(Path(directory))
         worker.append(range(1000))
@@ -154,8 +153,7 @@ def a_file_goes_through_a_topic_into_another_file_and_goes_on_after_a_restart():
             worker.end(signal.SIGKILL)
 
 
-@test
-def a_killed_worker_s_source_writes_each_line_once():
+def test_a_killed_worker_s_source_writes_each_line_once():
     with tempfile.TemporaryDirectory(prefix="duramen-connect-") as directory:
         worker = OfACluster(Path(directory))
         worker.append(range(1000))
@@ -174,6 +172,3 @@ def a_killed_worker_s_source_writes_each_line_once():
             equal(worker.arrived(), [str(number) for number in range(3500)], "what is committed")
         finally:
             worker.end(signal.SIGKILL)
-
-
-main()

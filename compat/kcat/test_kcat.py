@@ -1,4 +1,4 @@
-"""kcat (Debian's package, with the librdkafka it is linked to) against one broker: suite.py BOOTSTRAP [PART OF A NAME]..."""
+"""kcat (Debian's package, with the librdkafka it is linked to) against one broker."""
 
 import json
 import re
@@ -13,16 +13,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
 
-import harness
-from calls import connect, connect_to_leader, delete_records, describe_topic, new_topic
-from harness import equal, main, test
+import pytest
 
-KCAT_TIMEOUT_S = 40 * harness.SLOWNESS
+import checks
+from calls import connect, connect_to_leader, delete_records, describe_topic, new_topic
+from checks import equal
+
+KCAT_TIMEOUT_S = 40 * checks.SLOWNESS
 
 
 def kcat(*arguments, stdin=b"", bootstrap=None):
     """Returns (exit code, standard output, standard error)."""
-    command = ["kcat", "-b", bootstrap or harness.bootstrap(), *arguments]
+    command = ["kcat", "-b", bootstrap or checks.bootstrap(), *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=KCAT_TIMEOUT_S)
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
@@ -46,8 +48,8 @@ def topic_of(partitions=1, **configs):
         return new_topic(connection, partitions, **configs)
 
 
-@test
-def lines_come_back_as_they_went_with_every_codec():
+@pytest.mark.short
+def test_lines_come_back_as_they_went_with_every_codec():
     lines = b"".join(b"line %d of this file\n" % number for number in range(2000))
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         topic = topic_of()
@@ -55,8 +57,8 @@ def lines_come_back_as_they_went_with_every_codec():
         assert consume(topic, "-o", "beginning", "-X", "check.crcs=true") == lines, codec
 
 
-@test
-def keys_headers_and_timestamps_are_shown():
+@pytest.mark.short
+def test_keys_headers_and_timestamps_are_shown():
     topic = topic_of()
     before = int(time.time() * 1000)
     produce(topic, b"key:value\n", "-K", ":", "-H", "a=1", "-H", "b=two", "-H", "empty")
@@ -68,23 +70,22 @@ def keys_headers_and_timestamps_are_shown():
     assert before <= message["ts"] <= int(time.time() * 1000)
 
 
-@test
-def null_keys_and_values_stay_null():
+@pytest.mark.short
+def test_null_keys_and_values_stay_null():
     topic = topic_of()
     produce(topic, b":v\nk:\n", "-K", ":", "-Z")
     messages = [json.loads(line) for line in consume(topic, "-J", "-o", "beginning").splitlines()]
     equal([(message["key"], message["payload"]) for message in messages], [(None, "v"), ("k", None)])
 
 
-@test
-def a_log_append_time_topic_is_shown_as_such():
+def test_a_log_append_time_topic_is_shown_as_such():
     topic = topic_of(message_timestamp_type="LogAppendTime")
     produce(topic, b"v\n")
     equal(json.loads(consume(topic, "-J", "-o", "beginning"))["tstype"], "logappend")
 
 
-@test
-def every_acks_setting_and_an_idempotent_producer_deliver():
+@pytest.mark.short
+def test_every_acks_setting_and_an_idempotent_producer_deliver():
     lines = b"".join(b"%d\n" % number for number in range(1000))
     for setting in ("acks=0", "acks=1", "acks=all", "enable.idempotence=true"):
         topic = topic_of()
@@ -92,8 +93,8 @@ def every_acks_setting_and_an_idempotent_producer_deliver():
         equal(consume(topic), lines, setting)
 
 
-@test
-def reading_starts_where_it_is_told():
+@pytest.mark.short
+def test_reading_starts_where_it_is_told():
     topic = topic_of()
     produce(topic, b"".join(b"%d\n" % number for number in range(100)))
     equal(consume(topic, "-o", "97"), b"97\n98\n99\n")
@@ -102,8 +103,7 @@ def reading_starts_where_it_is_told():
     equal(consume(topic, "-o", "10", "-c", "2"), b"10\n11\n")
 
 
-@test
-def offsets_are_queried_by_timestamp():
+def test_offsets_are_queried_by_timestamp():
     topic = topic_of()
     for number in range(3):
         produce(topic, b"%d\n" % number)
@@ -115,8 +115,7 @@ def offsets_are_queried_by_timestamp():
     equal(consume(topic, "-o", f"s@{stamps[1]}", "-o", f"e@{stamps[2]}"), b"1\n")
 
 
-@test
-def a_file_of_11_mb_goes_through_when_the_topic_allows_it():
+def test_a_file_of_11_mb_goes_through_when_the_topic_allows_it():
     topic = topic_of(max_message_bytes=str(11 << 20))
     size = (11 << 20) - 1000
     data = bytes(range(256)) * (size // 256)
@@ -128,32 +127,30 @@ def a_file_of_11_mb_goes_through_when_the_topic_allows_it():
     assert got == data, f"the content differs: {len(got)} of {len(data)} bytes"
 
 
-@test
-def an_oversize_message_is_refused():
+@pytest.mark.short
+def test_an_oversize_message_is_refused():
     topic = topic_of(max_message_bytes="1000")
     code, _, errors = kcat("-P", "-t", topic, "-p", "0", stdin=b"x" * 5000 + b"\n")
     assert code != 0 and "too large" in errors, errors
 
 
-@test
-def a_message_without_a_key_is_refused_by_a_compacted_topic():
+def test_a_message_without_a_key_is_refused_by_a_compacted_topic():
     topic = topic_of(cleanup_policy="compact")
     code, _, errors = kcat("-P", "-t", topic, "-p", "0", stdin=b"v\n")
     assert code != 0 and "failed to validate record" in errors, errors
 
 
-@test
-def metadata_lists_brokers_topics_and_partitions():
+def test_metadata_lists_brokers_topics_and_partitions():
     topic = topic_of(partitions=3)
     listed = json.loads(ok("-L", "-J", "-t", topic))
-    equal(sorted(broker["name"] for broker in listed["brokers"]), sorted(harness.bootstrap().split(",")))
+    equal(sorted(broker["name"] for broker in listed["brokers"]), sorted(checks.bootstrap().split(",")))
     equal([partition["partition"] for partition in listed["topics"][0]["partitions"]], [0, 1, 2])
     everything = json.loads(ok("-L", "-J"))
     assert topic in [entry["topic"] for entry in everything["topics"]]
 
 
-@test
-def many_partitions_are_read_at_once():
+@pytest.mark.short
+def test_many_partitions_are_read_at_once():
     topic = topic_of(partitions=30)
     for partition in range(30):
         ok("-P", "-t", topic, "-p", str(partition), stdin=b"to %d\n" % partition)
@@ -161,21 +158,20 @@ def many_partitions_are_read_at_once():
     equal(sorted(lines), sorted(b"%d to %d" % (partition, partition) for partition in range(30)))
 
 
-@test
-def an_unknown_topic_is_created_only_where_the_broker_allows_that():
-    topic = harness.unique("kcat-auto")
+def test_an_unknown_topic_is_created_only_where_the_broker_allows_that():
+    topic = checks.unique("kcat-auto")
     produce(topic, b"v\n")
     equal(consume(topic), b"v\n")
-    topic = harness.unique("kcat-refused")
+    topic = checks.unique("kcat-refused")
     quickly = ["-X", "message.timeout.ms=2000", "-X", "topic.metadata.propagation.max.ms=0"]
-    code, _, errors = kcat("-P", "-t", topic, "-p", "0", *quickly, stdin=b"v\n", bootstrap=harness.strict_bootstrap())
+    code, _, errors = kcat("-P", "-t", topic, "-p", "0", *quickly, stdin=b"v\n", bootstrap=checks.strict_bootstrap())
     assert code != 0 and "Unknown topic" in errors, errors
-    with connect(harness.strict_bootstrap()) as connection:
+    with connect(checks.strict_bootstrap()) as connection:
         equal(describe_topic(connection, topic)["ErrorCode"], 3)
 
 
-@test
-def deleted_records_are_out_of_range_and_the_reset_goes_to_the_beginning():
+@pytest.mark.short
+def test_deleted_records_are_out_of_range_and_the_reset_goes_to_the_beginning():
     topic = topic_of()
     for number in range(5):
         produce(topic, b"%d\n" % number)
@@ -192,7 +188,7 @@ class Balanced:
 
     def __init__(self, group, topic, *arguments):
         settings = [word for pair in QUICK_GROUP for word in ("-X", pair)]
-        command = ["kcat", "-b", harness.bootstrap(), "-G", group, "-u", *settings, *arguments, topic]
+        command = ["kcat", "-b", checks.bootstrap(), "-G", group, "-u", *settings, *arguments, topic]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.lines, self.told, self.assigned = [], [], set()
         self.readers = [threading.Thread(target=follow, daemon=True) for follow in (self._read, self._watch)]
@@ -257,10 +253,9 @@ def all_read(numbers, *members):
     equal(sorted(int(line) for member in members for line in member.lines), list(numbers))
 
 
-@test
-def members_of_a_group_share_partitions_as_they_join_and_leave():
+def test_members_of_a_group_share_partitions_as_they_join_and_leave():
     for assignor in ("range", "roundrobin", "cooperative-sticky"):
-        topic, group = topic_of(partitions=4), harness.unique("kcat-group")
+        topic, group = topic_of(partitions=4), checks.unique("kcat-group")
         strategy = ["-X", f"partition.assignment.strategy={assignor}"]
         first = Balanced(group, topic, *strategy)
         shared(first)
@@ -276,9 +271,9 @@ def members_of_a_group_share_partitions_as_they_join_and_leave():
         second.leave()
 
 
-@test
-def a_group_goes_on_where_it_left_off():
-    topic, group = topic_of(partitions=4), harness.unique("kcat-group")
+@pytest.mark.short
+def test_a_group_goes_on_where_it_left_off():
+    topic, group = topic_of(partitions=4), checks.unique("kcat-group")
     for numbers in (range(40), range(40, 48)):
         spread(topic, numbers)
         member = Balanced(group, topic)
@@ -289,9 +284,8 @@ def a_group_goes_on_where_it_left_off():
     equal(until_the_end.lines, [])
 
 
-@test
-def a_static_member_finds_its_partitions_again():
-    topic, group = topic_of(partitions=4), harness.unique("kcat-group")
+def test_a_static_member_finds_its_partitions_again():
+    topic, group = topic_of(partitions=4), checks.unique("kcat-group")
     stays = Balanced(group, topic, "-X", "group.instance.id=one")
     shared(stays)
     goes = Balanced(group, topic, "-X", "group.instance.id=two")
@@ -306,6 +300,3 @@ def a_static_member_finds_its_partitions_again():
     equal(rebalances(stays), told, "rebalances of the one that stayed")
     stays.leave()
     back.leave()
-
-
-main()

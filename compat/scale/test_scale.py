@@ -1,4 +1,4 @@
-"""Many partitions on one node, and topics that come and go: suite.py KIND [PART OF A NAME]..."""
+"""Many partitions on one node, and topics that come and go."""
 
 import os
 import shutil
@@ -11,14 +11,12 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
-KIND = sys.argv[1]
-os.environ["BROKER_KIND"] = KIND
+KIND = os.environ["BROKER_KIND"]
 
 import calls
-import harness
 from batch import batch
 from broker import free_port, start
-from harness import equal, eventually, main, test
+from checks import equal, eventually
 from transactional import Transactional, until_settled
 
 # Retention looks all the time, so that it is at work beside all that is done here.
@@ -109,8 +107,7 @@ def offsets(connection, topic, partitions, timestamp):
     return {(part["ErrorCode"], part["Offset"]) for part in answer["Partitions"]}
 
 
-@test
-def ten_thousand_partitions_are_written_trimmed_by_age_and_there_after_a_kill():
+def test_ten_thousand_partitions_are_written_trimmed_by_age_and_there_after_a_kill():
     topics = [f"many-{number}" for number in range(TOPICS)]
     with Node() as node:
         with node.connect() as connection:
@@ -155,8 +152,7 @@ def go_round(node, connection, number):
     eventually("its directories are gone", lambda: not node.directories_of(topic), 20)
 
 
-@test
-def topics_that_are_made_filled_and_deleted_leave_nothing_behind():
+def test_topics_that_are_made_filled_and_deleted_leave_nothing_behind():
     with Node() as node:
         with node.connect() as connection:
             for kind in (0, 1):
@@ -180,8 +176,3 @@ def topics_that_are_made_filled_and_deleted_leave_nothing_behind():
             topics = [topic["Name"] for topic in connection.call("Metadata", 12, {"Topics": None})["Topics"]]
             equal([name for name in topics if not name.startswith("__")], [])
         equal(node.directories_of("passing-"), [])
-
-
-if __name__ == "__main__":
-    sys.argv[1:2] = ["no broker that is there"]
-    main()

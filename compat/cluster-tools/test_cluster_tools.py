@@ -1,4 +1,4 @@
-"""Kafka's own tools against three brokers that are one cluster: suite.py KIND [PART OF A NAME]..."""
+"""Kafka's own tools against three brokers that are one cluster."""
 
 import json
 import os
@@ -11,19 +11,30 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "kafka-tools")]
 
-import harness
-from broker import start_cluster
-from console import contains, produce, tool
-from harness import equal, test
+import pytest
 
-# While tests run.
-CLUSTER = None
+import checks
+from broker import start_cluster
+from checks import equal
+from console import contains, produce, tool
+
 NODES = ["1", "2", "3"]
 QUORUM = ["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    kind = checks.broker_kind()
+    directory = Path(tempfile.mkdtemp(prefix=f"duramen-cluster-tools-{kind}-"))
+    print(f"the data and the brokers' logs are in {directory}")
+    with start_cluster(kind, directory) as cluster:
+        os.environ["BOOTSTRAP"] = cluster.bootstrap
+        yield cluster
+    shutil.rmtree(directory)
+
+
 def topic_on(assignment):
-    name = harness.unique("moved")
+    name = checks.unique("moved")
     tool("kafka-topics", "--create", "--topic", name, "--replica-assignment", assignment)
     return name
 
@@ -50,27 +61,25 @@ def consumed(topic, count):
     return sorted(line for line in said.splitlines() if line.startswith("line "))
 
 
-@test
-def kafka_reassign_partitions_moves_partitions_and_changes_their_replicas():
+def test_kafka_reassign_partitions_moves_partitions_and_changes_their_replicas():
     topic = topic_on("1,2")
     lines = [f"line {number:03}" for number in range(200)]
     produce(topic, lines)
     there = plan(topic, [2, 3], [3, 1, 2])
     contains(reassign("--reassignment-json-file", there, "--execute"), "Successfully started partition reassignments for")
     verify = lambda: reassign("--reassignment-json-file", there, "--verify", "--preserve-throttles")  # noqa: E731
-    harness.eventually("both have moved", lambda: verify().count("is completed.") == 2, timeout_s=40)
+    checks.eventually("both have moved", lambda: verify().count("is completed.") == 2, timeout_s=40)
     equal(placed(topic), ["2,3", "3,1,2"])
     contains(reassign("--list"), "No partition reassignments found.")
     produce(topic, lines)
     equal(consumed(topic, 400), sorted(lines + lines))
     fewer = plan(topic, [3], [3])
     reassign("--reassignment-json-file", fewer, "--execute")
-    harness.eventually("there are fewer replicas", lambda: placed(topic) == ["3", "3"], timeout_s=40)
+    checks.eventually("there are fewer replicas", lambda: placed(topic) == ["3", "3"], timeout_s=40)
     equal(consumed(topic, 400), sorted(lines + lines))
 
 
-@test
-def kafka_reassign_partitions_proposes_a_placement_on_the_nodes_that_are_named():
+def test_kafka_reassign_partitions_proposes_a_placement_on_the_nodes_that_are_named():
     topic = topic_on("1,1,1,1")
     topics = plan(topic)
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
@@ -80,16 +89,14 @@ def kafka_reassign_partitions_proposes_a_placement_on_the_nodes_that_are_named()
     equal(nodes, [[2], [2], [3], [3]])
 
 
-@test
-def kafka_reassign_partitions_takes_back_what_is_not_under_way():
+def test_kafka_reassign_partitions_takes_back_what_is_not_under_way():
     topic = topic_on("1")
     contains(reassign("--reassignment-json-file", plan(topic, [2]), "--cancel", "--preserve-throttles"), "None of the specified partition reassignments are active.")
 
 
-@test
-def kafka_metadata_quorum_tells_the_same_whichever_node_is_asked():
+def test_kafka_metadata_quorum_tells_the_same_whichever_node_is_asked():
     leaders, epochs = set(), set()
-    for address in harness.bootstrap().split(","):
+    for address in checks.bootstrap().split(","):
         status = tool_at(address, "describe", "--status")
         told = dict(line.split(":", 1) for line in status.splitlines())
         leaders.add(told["LeaderId"].strip())
@@ -104,24 +111,23 @@ def kafka_metadata_quorum_tells_the_same_whichever_node_is_asked():
     equal((len(leaders), len(epochs)), (1, 1), "one leader, one epoch")
 
 
-@test
-def kafka_topics_tells_the_same_of_a_dead_broker_whichever_node_is_asked():
+def test_kafka_topics_tells_the_same_of_a_dead_broker_whichever_node_is_asked(cluster):
     topic = topic_on("1:2:3,2:3:1,3:1:2,1:3:2,2:1:3,3:2:1")
     produce(topic, ["line"])
     under_replicated = lambda address: sorted(told(address, "--under-replicated-partitions", topic))  # noqa: E731
-    for broker in CLUSTER.brokers:
+    for broker in cluster.brokers:
         equal(under_replicated(broker.bootstrap), [])
-    *alive, dead = CLUSTER.brokers
+    *alive, dead = cluster.brokers
     dead.kill9()
     try:
         expected = [(partition, "1,2") for partition in range(6)]
         for broker in alive:
-            harness.eventually("all lack the dead one", lambda: under_replicated(broker.bootstrap) == expected, timeout_s=60)  # noqa: B023
+            checks.eventually("all lack the dead one", lambda: under_replicated(broker.bootstrap) == expected, timeout_s=60)  # noqa: B023
             equal([leader for leader in leaders(broker.bootstrap, topic) if leader not in ("1", "2")], [])
     finally:
         dead.restart()
-    for broker in CLUSTER.brokers:
-        harness.eventually("none lacks any", lambda: under_replicated(broker.bootstrap) == [], timeout_s=60)  # noqa: B023
+    for broker in cluster.brokers:
+        checks.eventually("none lacks any", lambda: under_replicated(broker.bootstrap) == [], timeout_s=60)  # noqa: B023
 
 
 def told(address, option, topic):
@@ -145,26 +151,3 @@ def run(name, *arguments):
     done = tools.run(name, *arguments)
     assert done.code == 0, f"{done.what}: {done}"
     return done.out
-
-
-def main():
-    kind, *wanted = sys.argv[1:]
-    os.environ["BROKER_KIND"] = kind
-    directory = Path(tempfile.mkdtemp(prefix=f"duramen-cluster-tools-{kind}-"))
-    code = 1
-    try:
-        with start_cluster(kind, directory) as cluster:
-            global CLUSTER
-            CLUSTER = cluster
-            sys.argv[1:] = [cluster.bootstrap, *wanted]
-            harness.main()
-    except SystemExit as ended:
-        code = ended.code
-    if code == 0:
-        shutil.rmtree(directory)
-    else:
-        print(f"the data and the brokers' logs are kept in {directory}")
-    sys.exit(code)
-
-
-main()

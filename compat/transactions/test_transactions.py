@@ -1,4 +1,4 @@
-"""Transactional loops of three clients while brokers are killed, and the loops too: suite.py KIND [PART OF A NAME]...
+"""Transactional loops of three clients while brokers are killed, and the loops too.
 
 A loop is a process: PROGRAM BOOTSTRAP SOURCE TARGET GROUP ID. It reads the numbers in its source, a few at once, and by one
 transaction writes each as `NUMBER ATTEMPT` into both partitions of its target, and commits its offset; every fifth attempt it
@@ -6,6 +6,7 @@ aborts, and goes back. It prints `committed ATTEMPT NEXT` or `aborted ATTEMPT` w
 ends. When it knows no more it ends with an error, and another one goes on from what is committed. SEED repeats the kills.
 """
 
+import os
 import sys
 import threading
 import time
@@ -14,17 +15,18 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import harness
+import checks
 from broker import free_port, start, start_cluster
-from harness import equal, main, test
+from checks import equal
 from judge import judge
 from killing import PATIENCE_S, Followed, in_directory, java, output, work_and_die
 
-KIND = sys.argv[1]
-harness.TEST_TIMEOUT_S = 120
+KIND = os.environ["BROKER_KIND"]
+pytestmark = pytest.mark.timeout(120 * checks.SLOWNESS)
 NUMBERS = 40_000
 TARGET_PARTITIONS = 2
 # Of kills on one node, and of one of three.
@@ -54,7 +56,7 @@ def programs():
 class Loop(Followed):
     def __init__(self, client, command, bootstrap, directory):
         self.bootstrap = bootstrap
-        self.source, self.target, self.group = (harness.unique(f"{client}-{what}") for what in ("source", "target", "group"))
+        self.source, self.target, self.group = (checks.unique(f"{client}-{what}") for what in ("source", "target", "group"))
         super().__init__(client, [*command, bootstrap, self.source, self.target, self.group, f"{self.group}-id"], directory)
 
     def told(self):
@@ -152,8 +154,7 @@ def go_through(brokers, bootstrap, replicas, seconds, directory):
     assert not wrong, "\n".join(wrong[:30])
 
 
-@test
-def nothing_is_lost_torn_doubled_or_seen_though_aborted_while_a_broker_is_killed():
+def test_nothing_is_lost_torn_doubled_or_seen_though_aborted_while_a_broker_is_killed():
     def run(directory):
         with start(KIND, free_port(), directory / "data", SETTINGS) as broker:
             go_through([broker], broker.bootstrap, 1, SECONDS[0], directory)
@@ -161,13 +162,9 @@ def nothing_is_lost_torn_doubled_or_seen_though_aborted_while_a_broker_is_killed
     in_directory(run)
 
 
-@test
-def nothing_is_lost_torn_doubled_or_seen_though_aborted_while_one_of_three_brokers_is_killed():
+def test_nothing_is_lost_torn_doubled_or_seen_though_aborted_while_one_of_three_brokers_is_killed():
     def run(directory):
         with start_cluster(KIND, directory, SETTINGS) as cluster:
             go_through(cluster.brokers, cluster.bootstrap, 3, SECONDS[1], directory)
 
     in_directory(run)
-
-
-main()

@@ -1,4 +1,4 @@
-"""Duramen's own command line against one broker, Duramen or Apache Kafka: suite.py BOOTSTRAP [PART OF A NAME]...
+"""Duramen's own command line against one broker, Duramen or Apache Kafka.
 
 What the commands print is the same for both. kcat (librdkafka) is the stock consumer that shares groups with ours.
 """
@@ -17,8 +17,10 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(COMPAT))
 
-import harness
-from harness import equal, main, test, test_that_waits, unique
+import pytest
+
+import checks
+from checks import equal, unique
 
 BINARY = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
 COMMAND_TIMEOUT_S = 30
@@ -27,7 +29,7 @@ SHORT_SESSION = ["--session-seconds", "6"]
 
 
 def duramen(*arguments, stdin=""):
-    command = [BINARY, *arguments, "--bootstrap", harness.bootstrap()]
+    command = [BINARY, *arguments, "--bootstrap", checks.bootstrap()]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
 
 
@@ -97,7 +99,7 @@ class Consumer:
 
 @contextmanager
 def member(group, topic, *arguments):
-    command = [BINARY, "consume", topic, "--group", group, "--follow", "--bootstrap", harness.bootstrap()]
+    command = [BINARY, "consume", topic, "--group", group, "--follow", "--bootstrap", checks.bootstrap()]
     consumer = Consumer([*command, *arguments])
     try:
         yield consumer
@@ -108,7 +110,7 @@ def member(group, topic, *arguments):
 @contextmanager
 def kcat_member(group, topic, *arguments):
     settings = ["-X", "auto.offset.reset=earliest", "-X", "fetch.wait.max.ms=50", "-X", "heartbeat.interval.ms=500"]
-    command = ["kcat", "-b", harness.bootstrap(), "-u", "-f", "%p:%s\n", *settings, *arguments, "-G", group, topic]
+    command = ["kcat", "-b", checks.bootstrap(), "-u", "-f", "%p:%s\n", *settings, *arguments, "-G", group, topic]
     consumer = Consumer(command)
     try:
         yield consumer
@@ -152,8 +154,7 @@ def shared(group, topic, counts, partitions):
 # Topics
 
 
-@test
-def settings_of_a_topic_are_changed_and_given_back():
+def test_settings_of_a_topic_are_changed_and_given_back():
     topic = topic_of()
     out = ok("topic", "alter", topic, "--config", "retention.ms=86400000", "--config", "max.message.bytes=2000000", "--dry-run")
     assert out.startswith(f"would alter topic {topic}\n  retention.ms: 604800000 (default) -> 86400000\n"), out
@@ -165,14 +166,13 @@ def settings_of_a_topic_are_changed_and_given_back():
     out = ok("topic", "alter", topic, "--delete-config", "retention.ms", "--config", "max.message.bytes=2000000")
     expected = f"altered topic {topic}\n  max.message.bytes = 2000000  (as it was, set on the topic)\n"
     # Kafka does not tell its own value of a time while the topic has another.
-    theirs = "the broker's own value" if harness.broker_kind() == "kafka" else "604800000  (the broker's)"
+    theirs = "the broker's own value" if checks.broker_kind() == "kafka" else "604800000  (the broker's)"
     equal(out, f"{expected}  retention.ms: 86400000 (set on the topic) -> {theirs}\n")
     configs = {each["name"]: each["value"] for each in ok_json("topic", "describe", topic)[0]["configs"]}
     equal(configs, {"max.message.bytes": "2000000"})
 
 
-@test
-def a_topic_grows_and_does_not_shrink():
+def test_a_topic_grows_and_does_not_shrink():
     topic = topic_of(2)
     out = ok("topic", "alter", topic, "--partitions", "5", "--dry-run")
     equal(out, f"would alter topic {topic}\n  partitions: 2 -> 5\n")
@@ -183,8 +183,7 @@ def a_topic_grows_and_does_not_shrink():
     assert "has 5 partitions; they can become more, but not 3" in refused("topic", "alter", topic, "--partitions", "3")
 
 
-@test
-def a_bad_setting_changes_nothing_in_any_topic():
+def test_a_bad_setting_changes_nothing_in_any_topic():
     first, second = topic_of(), topic_of()
     errors = refused("topic", "alter", first, second, "--partitions", "2", "--config", "retention.ms=soon")
     assert "INVALID_CONFIG" in errors and "describe" in errors, errors
@@ -196,8 +195,7 @@ def a_bad_setting_changes_nothing_in_any_topic():
 # Groups that nobody is in
 
 
-@test
-def a_group_reads_each_record_once_and_goes_on_where_it_stopped():
+def test_a_group_reads_each_record_once_and_goes_on_where_it_stopped():
     topic, group = topic_of(2), unique("group")
     fill(topic, 0, range(5))
     equal(read_as(group, topic), ["0", "1", "2", "3", "4"])
@@ -209,8 +207,7 @@ def a_group_reads_each_record_once_and_goes_on_where_it_stopped():
     equal(read_as(unique("group"), topic, "--from", "end"), [])
 
 
-@test
-def groups_are_listed_and_described_with_their_lag():
+def test_groups_are_listed_and_described_with_their_lag():
     topic, group = topic_of(2), unique("group")
     fill(topic, 0, range(5))
     read_as(group, topic, "--count", "2")
@@ -220,7 +217,7 @@ def groups_are_listed_and_described_with_their_lag():
     assert group not in [each["group"] for each in ok_json("group", "list", "--state", "stable")]
     assert group in ok("group", "list")
     text = ok("group", "describe", group)
-    coordinators = [f"{id} ({address})" for id, address in enumerate(harness.bootstrap().split(","), 1)]
+    coordinators = [f"{id} ({address})" for id, address in enumerate(checks.bootstrap().split(","), 1)]
     first, second = text.splitlines()[:2]
     assert first in [f"group {group}: Empty, classic, coordinator {each}, lag 3" for each in coordinators], text
     equal(second, "no members")
@@ -232,8 +229,7 @@ def groups_are_listed_and_described_with_their_lag():
     assert missing in refused("group", "describe", f"{group}-x")
 
 
-@test
-def a_group_is_sent_to_any_place():
+def test_a_group_is_sent_to_any_place():
     topic, group = topic_of(2), unique("group")
     for partition in (0, 1):
         fill(topic, partition, range(10))
@@ -273,8 +269,7 @@ def a_group_is_sent_to_any_place():
     assert f"offset 99 is not in partition 0 of {topic}, which holds offsets 0 to 13" in errors, errors
 
 
-@test
-def a_reset_without_execute_is_a_plan():
+def test_a_reset_without_execute_is_a_plan():
     topic, group = topic_of(), unique("group")
     fill(topic, 0, range(5))
     read_as(group, topic)
@@ -286,8 +281,7 @@ def a_reset_without_execute_is_a_plan():
     assert "name topics with --topic" in errors, errors
 
 
-@test
-def groups_and_offsets_are_deleted():
+def test_groups_and_offsets_are_deleted():
     first, second, group = topic_of(2), topic_of(), unique("group")
     for topic in (first, second):
         fill(topic, 0, range(5))
@@ -300,8 +294,7 @@ def groups_and_offsets_are_deleted():
     equal(ok("group", "delete", group, "--if-exists"), f"there is no group {group}\n")
 
 
-@test
-def share_groups_are_told_where_to_start_and_are_described_and_deleted():
+def test_share_groups_are_told_where_to_start_and_are_described_and_deleted():
     topic, group = topic_of(2), unique("share")
     fill(topic, 0, range(5))
     plan = ok_json("group", "reset", group, "--share", "--topic", topic, "--to", "beginning", "--execute")
@@ -323,8 +316,8 @@ def share_groups_are_told_where_to_start_and_are_described_and_deleted():
 # Groups with members
 
 
-@test_that_waits
-def members_share_the_partitions_and_whoever_leaves_is_replaced():
+@pytest.mark.waits
+def test_members_share_the_partitions_and_whoever_leaves_is_replaced():
     topic, group = topic_of(4), unique("group")
     with member(group, topic, "--format", "%p:%v\\n") as first:
         shared(group, topic, [4], 4)
@@ -346,8 +339,7 @@ def members_share_the_partitions_and_whoever_leaves_is_replaced():
     equal((described["state"], described["lag"], described["members"]), ("Empty", 0, []))
 
 
-@test
-def a_group_that_reads_is_neither_reset_nor_deleted():
+def test_a_group_that_reads_is_neither_reset_nor_deleted():
     topic, group = topic_of(), unique("group")
     fill(topic, 0, ["x"])
     with member(group, topic) as reader:
@@ -363,8 +355,8 @@ def a_group_that_reads_is_neither_reset_nor_deleted():
         assert f"members of group {group} read this topic" in errors, errors
 
 
-@test_that_waits
-def a_stock_consumer_shares_a_group_with_ours_whoever_leads():
+@pytest.mark.waits
+def test_a_stock_consumer_shares_a_group_with_ours_whoever_leads():
     for ours_first in (True, False):
         topic, group = topic_of(5), unique("group")
         ours = lambda: member(group, topic, "--format", "%p:%v\\n")
@@ -386,12 +378,12 @@ def a_stock_consumer_shares_a_group_with_ours_whoever_leads():
         equal(read_as(group, topic), [])
 
 
-@test_that_waits
-def a_member_that_dies_is_replaced_and_nothing_is_skipped():
+@pytest.mark.waits
+def test_a_member_that_dies_is_replaced_and_nothing_is_skipped():
     """It dies while its output stands still: it has fetched far more than it printed."""
     topic, group = topic_of(1), unique("group")
     fill(topic, 0, (f"{number:0>1000}" for number in range(3000)))
-    command = [BINARY, "consume", topic, "--group", group, "--follow", "--bootstrap", harness.bootstrap(), *SHORT_SESSION]
+    command = [BINARY, "consume", topic, "--group", group, "--follow", "--bootstrap", checks.bootstrap(), *SHORT_SESSION]
     dying = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     shared(group, topic, [1], 1)
     time.sleep(2)
@@ -404,8 +396,8 @@ def a_member_that_dies_is_replaced_and_nothing_is_skipped():
     equal(sorted(set(printed + rest)), list(range(3000)))
 
 
-@test_that_waits
-def a_static_member_comes_back_unnoticed():
+@pytest.mark.waits
+def test_a_static_member_comes_back_unnoticed():
     topic, group = topic_of(2), unique("group")
     with member(group, topic, "--instance-id", "one", *SHORT_SESSION) as first:
         shared(group, topic, [2], 2)
@@ -428,8 +420,8 @@ def a_static_member_comes_back_unnoticed():
                     assert any("took over the place of --instance-id two" in note for note in second.notes), second.notes
 
 
-@test_that_waits
-def a_topic_that_grows_is_shared_with_its_new_partitions():
+@pytest.mark.waits
+def test_a_topic_that_grows_is_shared_with_its_new_partitions():
     topic, group = topic_of(1), unique("group")
     with member(group, topic) as first:
         shared(group, topic, [1], 1)
@@ -438,12 +430,12 @@ def a_topic_that_grows_is_shared_with_its_new_partitions():
             shared(group, topic, [1, 2], 3)
 
 
-@test_that_waits
-def a_slow_reader_of_our_output_keeps_its_place():
+@pytest.mark.waits
+def test_a_slow_reader_of_our_output_keeps_its_place():
     """While the pipe is full nothing is printed, and the heartbeat goes on: longer than the session."""
     topic, group = topic_of(1), unique("group")
     fill(topic, 0, (f"{number:0>1000}" for number in range(5000)))
-    command = [BINARY, "consume", topic, "--group", group, "--bootstrap", harness.bootstrap(), *SHORT_SESSION]
+    command = [BINARY, "consume", topic, "--group", group, "--bootstrap", checks.bootstrap(), *SHORT_SESSION]
     reader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     shared(group, topic, [1], 1)
     time.sleep(9)
@@ -453,7 +445,3 @@ def a_slow_reader_of_our_output_keeps_its_place():
     equal([int(line) for line in out.split()], list(range(5000)))
     equal(notes.count("generation"), 1, notes)
     equal(offsets(group)[topic, 0], (5000, 0))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Programs that bring old kafka-clients, each in a JVM of its own, one at a time: suite.py BOOTSTRAP [PART OF A TEST'S NAME]...
+"""Programs that bring old kafka-clients, each in a JVM of its own, one at a time.
 
 Another client writes what they read, and reads and judges what they write.
 """
@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from kafka.admin import KafkaAdminClient
 from kafka.errors import CoordinatorNotAvailableError, NotCoordinatorError
 
-import harness
-from harness import equal, eventually, main, test
+import checks
+from checks import equal, eventually
 
 # A little less than a test may take.
 PATIENCE_S = 110
@@ -48,7 +48,7 @@ class Program:
     def __init__(self, name, *arguments):
         source = next((HERE / name).glob("*.java"))
         opens = [word for package in OPENED for word in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")]
-        command = ["java", *JVM, *opens, "-cp", class_paths()[name], source.stem, harness.bootstrap(), *map(str, arguments)]
+        command = ["java", *JVM, *opens, "-cp", class_paths()[name], source.stem, checks.bootstrap(), *map(str, arguments)]
         self.name = name
         self.said = tempfile.NamedTemporaryFile("ab")
         # Spark would take an address that others reach.
@@ -97,18 +97,18 @@ def run(name, *arguments):
 
 @cache
 def admin():
-    return AdminClient({"bootstrap.servers": harness.bootstrap()})
+    return AdminClient({"bootstrap.servers": checks.bootstrap()})
 
 
 def make_topic(name, partitions=2):
-    topic = harness.unique(name)
-    admin().create_topics([NewTopic(topic, partitions, harness.brokers())])[topic].result(20)
+    topic = checks.unique(name)
+    admin().create_topics([NewTopic(topic, partitions, checks.brokers())])[topic].result(20)
     return topic
 
 
 def send(topic, records):
     """Sends values, or pairs of a key and a value."""
-    producer = Producer({"bootstrap.servers": harness.bootstrap(), "linger.ms": 5})
+    producer = Producer({"bootstrap.servers": checks.bootstrap(), "linger.ms": 5})
     for record in records:
         key, value = record if isinstance(record, tuple) else (None, record)
         producer.produce(topic, str(value), key, headers=[("number", str(value))])
@@ -136,7 +136,7 @@ class Reader:
     """Reads the committed records of a topic, each time from where it was."""
 
     def __init__(self, topic):
-        settings = {"bootstrap.servers": harness.bootstrap(), "group.id": "unused", "enable.auto.commit": False}
+        settings = {"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "enable.auto.commit": False}
         self.consumer = Consumer({**settings, "isolation.level": "read_committed"})
         # A broker may know of a topic a moment after it was made.
         partitions = eventually("the topic is known", lambda: self.consumer.list_topics(topic, 20).topics[topic].partitions)
@@ -166,7 +166,7 @@ class Reader:
 def committed(group, topic):
     """Returns what a group has committed in a topic: the sum of the offsets, and the metadata of those that have some."""
     # By kafka-python, because librdkafka 2.16 reads beyond the end of an offset's metadata.
-    client = KafkaAdminClient(bootstrap_servers=harness.bootstrap())
+    client = KafkaAdminClient(bootstrap_servers=checks.bootstrap())
     try:
         offsets = client.list_group_offsets(group)[group]
     except (CoordinatorNotAvailableError, NotCoordinatorError):
@@ -182,8 +182,7 @@ def newest_checkpoint(directory):
     return max(complete, key=lambda checkpoint: int(checkpoint.name.removeprefix("chk-")))
 
 
-@test
-def flink_writes_each_record_once_though_the_job_fails_and_is_killed():
+def test_flink_writes_each_record_once_though_the_job_fails_and_is_killed():
     source, sink = make_topic("flink-in"), make_topic("flink-out")
     reader = Reader(sink)
     with tempfile.TemporaryDirectory(prefix="duramen-flink-") as directory:
@@ -207,8 +206,7 @@ def flink_writes_each_record_once_though_the_job_fails_and_is_killed():
     equal_once(reader.numbers(), range(3500), "what is committed")
 
 
-@test
-def spark_goes_on_where_its_query_stopped():
+def test_spark_goes_on_where_its_query_stopped():
     source, sink = make_topic("spark-in", 3), make_topic("spark-out")
     reader = Reader(sink)
     with tempfile.TemporaryDirectory(prefix="duramen-spark-") as directory:
@@ -221,8 +219,7 @@ def spark_goes_on_where_its_query_stopped():
         equal((message.key(), message.headers()), (b"key " + number, [("number", number)]), "what came with a value")
 
 
-@test
-def spark_reads_ranges_of_offsets():
+def test_spark_reads_ranges_of_offsets():
     source, sink = make_topic("spark-in", 1), make_topic("spark-out")
     send(source, range(1000))
     begin, end = (json.dumps({source: {"0": offset}}) for offset in (100, 900))
@@ -230,11 +227,10 @@ def spark_reads_ranges_of_offsets():
     equal_once(Reader(sink).numbers(), range(100, 900), "what it wrote")
 
 
-@test
-def spring_s_listener_sends_what_it_refuses_to_a_topic_of_dead_letters():
+def test_spring_s_listener_sends_what_it_refuses_to_a_topic_of_dead_letters():
     source, sink = make_topic("spring-in"), make_topic("spring-out")
     dead = f"{source}.DLT"
-    admin().create_topics([NewTopic(dead, 2, harness.brokers())])[dead].result(20)
+    admin().create_topics([NewTopic(dead, 2, checks.brokers())])[dead].result(20)
     good, bad = [f"good {number}" for number in range(500)], [f"bad {number}" for number in range(5)]
     send(source, [*good[:250], *bad, *good[250:]])
     reader, letters = Reader(sink), Reader(dead)
@@ -251,8 +247,7 @@ def spring_s_listener_sends_what_it_refuses_to_a_topic_of_dead_letters():
     equal(committed(source, source)[0], len(good) + len(bad), "what is committed")
 
 
-@test
-def spring_s_listener_sends_and_commits_by_one_transaction():
+def test_spring_s_listener_sends_and_commits_by_one_transaction():
     source, sink = make_topic("spring-in"), make_topic("spring-out")
     send(source, range(200))
     reader = Reader(sink)
@@ -265,12 +260,11 @@ def spring_s_listener_sends_and_commits_by_one_transaction():
     equal_once(reader.values(), expected, "what is committed")
 
 
-@test
-def debezium_goes_on_where_its_topic_of_offsets_says():
-    sink, offsets = make_topic("debezium-out"), harness.unique("debezium-offsets")
+def test_debezium_goes_on_where_its_topic_of_offsets_says():
+    sink, offsets = make_topic("debezium-out"), checks.unique("debezium-offsets")
     reader = Reader(sink)
     for batches in (20, 50):
-        with running("debezium", "records", sink, offsets, harness.brokers(), batches) as engine:
+        with running("debezium", "records", sink, offsets, checks.brokers(), batches) as engine:
             engine.waits_for("the records", reader.has(10 * batches))
             engine.end()
         ids = (json.loads(message.key())["id"] for message in reader.read())
@@ -282,12 +276,11 @@ def debezium_goes_on_where_its_topic_of_offsets_says():
     equal(settings["cleanup.policy"].value, "compact", "how the topic of offsets is cleaned")
 
 
-@test
-def debezium_recovers_its_history_of_schemas():
-    topic = harness.unique("debezium-history")
+def test_debezium_recovers_its_history_of_schemas():
+    topic = checks.unique("debezium-history")
     assert "true" in run("debezium", "record", topic, 51), "the history does not exist"
     partitions = admin().list_topics(topic, 20).topics[topic].partitions
-    equal([len(partition.replicas) for partition in partitions.values()], [harness.brokers()], "the replicas of its partitions")
+    equal([len(partition.replicas) for partition in partitions.values()], [checks.brokers()], "the replicas of its partitions")
     for changes in (51, 21):
         # Each third change drops what the one before it made.
         expected = (f"shop.orders-{number} DECIMAL" for number in range(1, changes, 3))
@@ -295,8 +288,7 @@ def debezium_recovers_its_history_of_schemas():
         equal_once(tables, expected, f"tables after {changes} changes")
 
 
-@test
-def parallel_consumer_remembers_beyond_its_offset_what_it_has_processed():
+def test_parallel_consumer_remembers_beyond_its_offset_what_it_has_processed():
     source, sink = make_topic("parallel-in"), make_topic("parallel-out")
     reader = Reader(sink)
     send(source, keyed(range(2000)))
@@ -315,8 +307,7 @@ def parallel_consumer_remembers_beyond_its_offset_what_it_has_processed():
     equal(reader.by_key(), by_key(keyed(range(2000))), "what was processed of each key")
 
 
-@test
-def parallel_consumer_sends_and_commits_by_one_transaction_though_it_is_killed():
+def test_parallel_consumer_sends_and_commits_by_one_transaction_though_it_is_killed():
     source, sink = make_topic("parallel-in"), make_topic("parallel-out")
     reader = Reader(sink)
     send(source, keyed(range(2000)))
@@ -334,4 +325,3 @@ def parallel_consumer_sends_and_commits_by_one_transaction_though_it_is_killed()
 
 # Not within a test: it may have to download.
 class_paths()
-main()

@@ -1,4 +1,4 @@
-"""Audits a real broker with a real client: run_broker.py KIND     KIND is duramen or kafka
+"""Audits a real broker with a real client: BROKER_KIND is duramen or kafka.
 
 Duramen runs under strace three times: on an empty directory; killed, again on what it left; and with its syncs taken away,
 which the audit must find. confluent-kafka produces small, middle and large batches with acks=all to several partitions over
@@ -17,12 +17,15 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
+from trace import events, strace, wait_for_end
+
+import pytest
 from confluent_kafka import Producer
 
 import calls
+import checks
 from audit import CELL, LAYOUTS, Audit, cells
 from broker import free_port, start
-from trace import events, strace, wait_for_end
 from transactional import Transactional, until_settled
 
 PARTITIONS = 8
@@ -124,23 +127,16 @@ def audited_run(kind, run, directory, phase):
     return wrong
 
 
-def main():
-    kind = sys.argv[1]
+# The runs use one directory, one after the other.
+@pytest.mark.timeout(300 * checks.SLOWNESS)
+def test_every_acknowledged_byte_was_synced_before_its_answer_left():
+    kind = checks.broker_kind()
     directory = Path(tempfile.mkdtemp(prefix="duramen-audit-"))
-    sound = True
+    faults = []
     for phase, run in enumerate(RUNS[kind], start=1):
         wrong = audited_run(kind, run, directory, phase)
         print(f"run {phase}: {len(wrong)} things are wrong{', as they should be' if wrong and run.at_fault else ''}", flush=True)
         if bool(wrong) != run.at_fault:
-            sound = False
-            for violation in wrong[:20] or ["the audit found no fault with a broker that does not sync"]:
-                print(f"WRONG {violation}")
-    if sound:
-        shutil.rmtree(directory)
-    else:
-        print(f"the traces are kept in {directory}")
-    print(f"{1 if sound else 0} passed, {0 if sound else 1} failed")
-    sys.exit(0 if sound else 1)
-
-
-main()
+            faults += wrong[:20] or [f"run {phase}: the audit found no fault with a broker that does not sync"]
+    assert not faults, "\n".join([*faults, f"the traces are kept in {directory}"])
+    shutil.rmtree(directory)

@@ -1,4 +1,4 @@
-"""Kafka Streams with exactly-once semantics, killed while its input goes on: suite.py BOOTSTRAP [PART OF A NAME]...
+"""Kafka Streams with exactly-once semantics, killed while its input goes on.
 
 StreamsApp counts by window, joins a stream with a table and a stream with a stream; what it writes, as readers of committed
 records see it, must be what its input makes: each record of it once, however often the application was killed.
@@ -19,8 +19,8 @@ sys.path.insert(0, str(COMPAT))
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import harness
-from harness import equal, eventually, main, test
+import checks
+from checks import equal, eventually
 
 PARTITIONS = 3
 USERS = 7
@@ -37,7 +37,7 @@ class App:
     def __init__(self, name, directory, instance):
         classes, libs = (subprocess.check_output([COMPAT / script], text=True).strip() for script in ("java/compile.sh", "kafka/fetch.sh"))
         options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={COMPAT / 'java/log4j2.properties'}"]
-        arguments = [harness.bootstrap(), name, str(directory), instance]
+        arguments = [checks.bootstrap(), name, str(directory), instance]
         command = ["java", *options, "-cp", f"{classes}:{libs}/*", "StreamsApp", *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.said = []
@@ -62,7 +62,7 @@ class App:
 
 def transactional():
     # As Java's clients, so that all topics are partitioned alike.
-    settings = {"bootstrap.servers": harness.bootstrap(), "transactional.id": harness.unique("feeder"), "partitioner": "murmur2_random", "linger.ms": 2}
+    settings = {"bootstrap.servers": checks.bootstrap(), "transactional.id": checks.unique("feeder"), "partitioner": "murmur2_random", "linger.ms": 2}
     producer = Producer(settings)
     producer.init_transactions(30)
     return producer
@@ -117,7 +117,7 @@ class Output:
     """Everything committed in a topic so far, by key and in order."""
 
     def __init__(self, topic):
-        settings = {"bootstrap.servers": harness.bootstrap(), "group.id": "unused", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        settings = {"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "enable.auto.commit": False, "isolation.level": "read_committed"}
         self.consumer = Consumer(settings)
         self.consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         self.count = 0
@@ -138,9 +138,9 @@ class Output:
 
 
 def create(name):
-    admin = AdminClient({"bootstrap.servers": harness.bootstrap()})
+    admin = AdminClient({"bootstrap.servers": checks.bootstrap()})
     topics = [f"{name}-{topic}" for topic in ("clicks", "users", "views", "counts", "named", "viewed")]
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS, harness.brokers()) for topic in topics]).values():
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, checks.brokers()) for topic in topics]).values():
         future.result(20)
 
 
@@ -152,9 +152,8 @@ def write_users(name):
     producer.commit_transaction(20)
 
 
-@test
-def every_record_is_counted_and_joined_once_through_kills():
-    name = harness.unique("streams")
+def test_every_record_is_counted_and_joined_once_through_kills():
+    name = checks.unique("streams")
     create(name)
     write_users(name)
     outputs = {topic: Output(f"{name}-{topic}") for topic in ("counts", "named", "viewed")}
@@ -193,6 +192,3 @@ def every_record_is_counted_and_joined_once_through_kills():
     named = {user(first): [f"{n}:name of {first}" for n in range(first, sent, USERS)] for first in range(USERS)}
     equal(outputs["named"].values, named, "a stream with a table")
     equal(outputs["viewed"].values, {str(n): [f"{user(n)}:view {n}"] for n in range(sent)}, "a stream with a stream")
-
-
-main()

@@ -1,4 +1,4 @@
-"""MirrorMaker 2 copies to the broker from another one of its kind, and from Apache Kafka: suite.py BOOTSTRAP [PART OF A NAME]...
+"""MirrorMaker 2 copies to the broker from another one of its kind, and from Apache Kafka.
 
 It is killed on the way. Records, with what they carry, settings and the positions of groups must arrive, each record once:
 it writes by transactions.
@@ -18,9 +18,9 @@ sys.path.insert(0, str(COMPAT))
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-import harness
+import checks
 from broker import free_port, start
-from harness import equal, main, test
+from checks import equal
 
 TOPIC, GROUP = "orders", "readers"
 PARTITIONS = 2
@@ -34,11 +34,11 @@ class Cluster:
 
     def __init__(self, alias, bootstrap):
         self.alias, self.bootstrap = alias, bootstrap
-        self.topic, self.group = harness.unique(TOPIC), harness.unique(GROUP)
+        self.topic, self.group = checks.unique(TOPIC), checks.unique(GROUP)
         self.sent = {partition: [] for partition in range(PARTITIONS)}
         self.producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": self.topic})
         self.producer.init_transactions(30)
-        topic = NewTopic(self.topic, PARTITIONS, harness.brokers(), config={"retention.ms": "987654321"})
+        topic = NewTopic(self.topic, PARTITIONS, checks.brokers(), config={"retention.ms": "987654321"})
         admin(bootstrap).create_topics([topic])[self.topic].result(20)
 
     def write(self, count):
@@ -70,7 +70,7 @@ class Cluster:
                 return False
             return True
 
-        harness.eventually("the commit is taken", is_committed)
+        checks.eventually("the commit is taken", is_committed)
         consumer.close()
 
     @property
@@ -90,15 +90,15 @@ class MirrorMaker:
         self.properties = directory / "mirror.properties"
         settings = {
             "clusters": ", ".join([*(cluster.alias for cluster in clusters), "here"]),
-            "here.bootstrap.servers": harness.bootstrap(),
+            "here.bootstrap.servers": checks.bootstrap(),
             "dedicated.mode.enable.internal.rest": "true",
             "listeners": f"http://127.0.0.1:{free_port()}",
             "here.exactly.once.source.support": "enabled",
-            "replication.factor": harness.brokers(),
+            "replication.factor": checks.brokers(),
             "tasks.max": 2,
             "plugin.discovery": "service_load",
-            **{f"{what}.storage.replication.factor": harness.brokers() for what in ("config", "offset", "status")},
-            **{f"{what}.topic.replication.factor": harness.brokers() for what in ("heartbeats", "checkpoints", "offset-syncs")},
+            **{f"{what}.storage.replication.factor": checks.brokers() for what in ("config", "offset", "status")},
+            **{f"{what}.topic.replication.factor": checks.brokers() for what in ("heartbeats", "checkpoints", "offset-syncs")},
             **{f"{what}.interval.seconds": 1 for what in ("refresh.topics", "refresh.groups", "emit.checkpoints", "sync.group.offsets")},
             "sync.group.offsets.enabled": "true",
             "sync.topic.acls.enabled": "false",
@@ -143,7 +143,7 @@ class Copied:
 
     def __init__(self, cluster):
         self.cluster = cluster
-        settings = {"bootstrap.servers": harness.bootstrap(), "group.id": "unused", "isolation.level": "read_committed", "enable.auto.commit": False}
+        settings = {"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "isolation.level": "read_committed", "enable.auto.commit": False}
         self.consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 500})
         self.found = {partition: [] for partition in range(PARTITIONS)}
         self.is_assigned = False
@@ -167,7 +167,7 @@ class Copied:
 
 def committed(group, topic):
     """Below zero: nothing, or nobody could say."""
-    consumer = Consumer({"bootstrap.servers": harness.bootstrap(), "group.id": group})
+    consumer = Consumer({"bootstrap.servers": checks.bootstrap(), "group.id": group})
     try:
         [found] = consumer.committed([TopicPartition(topic, 0)], 20)
         return found.offset
@@ -181,26 +181,25 @@ def committed(group, topic):
 
 def key_at(topic, offset):
     """Of the first record from there on."""
-    consumer = Consumer({"bootstrap.servers": harness.bootstrap(), "group.id": "unused", "isolation.level": "read_committed"})
+    consumer = Consumer({"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(topic, 0, offset)])
 
     def record():
         message = consumer.poll(0.2)
         return message if message and not message.error() else None
 
-    key = harness.eventually(f"a record of {topic} from {offset} on", record, 20).key()
+    key = checks.eventually(f"a record of {topic} from {offset} on", record, 20).key()
     consumer.close()
     return key
 
 
-@test
-def topics_groups_and_settings_arrive_and_each_record_once_though_it_is_killed():
+def test_topics_groups_and_settings_arrive_and_each_record_once_though_it_is_killed():
     with tempfile.TemporaryDirectory(prefix="duramen-mirror-") as directory:
         directory = Path(directory)
         # What it makes has as many replicas everywhere, and this Kafka is one broker.
-        has_kafka = harness.broker_kind() != "kafka" and harness.brokers() == 1
+        has_kafka = checks.broker_kind() != "kafka" and checks.brokers() == 1
         with start("kafka", free_port(), directory / "kafka") if has_kafka else nullcontext() as kafka:
-            clusters = [Cluster("left", harness.strict_bootstrap())]
+            clusters = [Cluster("left", checks.strict_bootstrap())]
             clusters += [Cluster("kafka", kafka.bootstrap)] if has_kafka else []
             mirror = MirrorMaker(clusters, directory)
             try:
@@ -237,12 +236,9 @@ def go_through(mirror, clusters):
         # It may be behind, but never ahead: nobody who moves over there misses a record.
         key = key_at(cluster.copy, positions[-1])
         assert 0 < int(key.split()[1]) <= 50, f"{cluster.group} would go on at {key}"
-        [settings] = admin(harness.bootstrap()).describe_configs([ConfigResource(ConfigResource.Type.TOPIC, cluster.copy)]).values()
+        [settings] = admin(checks.bootstrap()).describe_configs([ConfigResource(ConfigResource.Type.TOPIC, cluster.copy)]).values()
         equal(settings.result(20)["retention.ms"].value, "987654321")
     for copied in copies:
         mirror.until(f"all of {copied.cluster.copy}", copied.is_whole)
         copied.close()
     return copies
-
-
-main()

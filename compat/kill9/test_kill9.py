@@ -1,9 +1,10 @@
 """Real producers against a broker that is killed at random moments; at the end everything is read and judged.
 
-loop.py KIND [SECONDS] [SEED]      KIND is duramen or kafka
+BROKER_KIND is duramen or kafka, KILL9_SECONDS how long it is killed, and SEED repeats the kills.
 """
 
 import hashlib
+import os
 import random
 import shutil
 import subprocess
@@ -16,14 +17,18 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
+import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 import calls
+import checks
 from broker import JVM_OPTIONS, free_port, start
 from judge import Ack, Found, judge
 
 PARTITIONS = 2
-SECONDS_DEFAULT = 60
+KIND = checks.broker_kind()
+SECONDS = float(os.environ.get("KILL9_SECONDS", "60"))
+SEED = int(os.environ.get("SEED") or random.randrange(10**9))
 # The broker runs this long between kills, counted from its first answer; some kills hit the recovery itself.
 ALIVE_S = (0.1, 4.0)
 RECOVERY_KILL_CHANCE, RECOVERY_KILL_S = 0.25, (0.005, 0.4)
@@ -212,21 +217,11 @@ def run(kind, seconds, seed, directory):
     return wrong
 
 
-def main():
-    kind = sys.argv[1]
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else SECONDS_DEFAULT
-    seed = int(sys.argv[3]) if len(sys.argv) > 3 else random.randrange(10**9)
+@pytest.mark.timeout((SECONDS + 300) * checks.SLOWNESS)
+def test_acknowledged_records_survive_kills():
     directory = Path(tempfile.mkdtemp(prefix="duramen-kill9-"))
-    print(f"seed {seed}, {seconds:.0f} s, {directory}", flush=True)
-    wrong = run(kind, seconds, seed, directory)
-    for sentence in wrong[:50]:
-        print(f"WRONG {sentence}")
-    if wrong:
-        print(f"{len(wrong)} things are wrong; kept: {directory}; again: kill9/run.sh {kind} {seconds:.0f} {seed}")
-    else:
-        shutil.rmtree(directory)
-    print(f"{0 if wrong else 1} passed, {1 if wrong else 0} failed")
-    sys.exit(1 if wrong else 0)
-
-
-main()
+    print(f"seed {SEED}, {SECONDS:.0f} s, {directory}", flush=True)
+    wrong = run(KIND, SECONDS, SEED, directory)
+    again = f"{len(wrong)} things are wrong; kept: {directory}; again: kill9/run.sh {KIND} {SECONDS:.0f} {SEED}"
+    assert not wrong, "\n".join([*wrong[:50], again])
+    shutil.rmtree(directory)

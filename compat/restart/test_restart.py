@@ -1,6 +1,6 @@
-"""What must be there after `kill -9`, and after a stop, and a start on the same directory: suite.py KIND
+"""What must be there after `kill -9`, and after a stop, and a start on the same directory.
 
-All tests share one broker that is killed once and stopped once. A test is a generator: it prepares, yields, and gets a
+All scenarios share one broker that is killed once and stopped once. A scenario is a generator: it prepares, yields, and gets a
 connection to the broker as it is after the kill; yields, and gets one after the stop.
 """
 
@@ -16,14 +16,15 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
-KIND = sys.argv[1]
-os.environ["BROKER_KIND"] = KIND
+KIND = os.environ["BROKER_KIND"]
+
+import pytest
 
 import calls
-import harness
+import checks
 from batch import batch, batches
 from broker import free_port, start
-from harness import equal
+from checks import equal
 from members import Member, python_member
 from test_transactional_log import visible, write
 from transactional import Transactional, describe, settle, until_settled
@@ -34,16 +35,16 @@ COORDINATOR_NOT_AVAILABLE = 15
 OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED = 45, 47, 90
 ENDS = ("kill", "stop")
 
-tests = []
+scenarios = {}
 
 
-def test(function):
-    tests.append(function)
+def survives(function):
+    scenarios[function.__name__] = function
     return function
 
 
 def named(name, function, *more):
-    """A test made of a function that takes more than a connection."""
+    """Makes a scenario of a function that takes more than a connection."""
 
     def run(connection):
         return function(connection, *more)
@@ -66,7 +67,7 @@ def answer(connection, topic, producer, sequence, value):
     return said["ErrorCode"], said["BaseOffset"]
 
 
-@test
+@survives
 def records_keep_their_bytes_and_offsets(connection):
     topic = calls.new_topic(connection, partitions=2)
     for number in range(20):
@@ -81,7 +82,7 @@ def records_keep_their_bytes_and_offsets(connection):
     equal(calls.produce(connection, topic, batch([b"next"]))["BaseOffset"], 10)
 
 
-@test
+@survives
 def repeated_idempotent_batches_are_still_known_and_a_gap_still_found(connection):
     # Kafka's snapshots keep the last batch of a producer only, and so does what it rebuilds after a kill.
     known = 1 if KIND == "kafka" else 5
@@ -98,7 +99,7 @@ def repeated_idempotent_batches_are_still_known_and_a_gap_still_found(connection
     equal(calls.fetched_values(connection, topic), [b"%d" % number for number in range(9)])
 
 
-@test
+@survives
 def an_older_producer_epoch_stays_fenced(connection):
     topic = calls.new_topic(connection)
     producer_id, _ = calls.new_producer_id(connection)
@@ -108,7 +109,7 @@ def an_older_producer_epoch_stays_fenced(connection):
         equal(answer(connection, topic, (producer_id, 2), 1, b"x"), (INVALID_PRODUCER_EPOCH, -1))
 
 
-@test
+@survives
 def producer_ids_are_never_given_twice(connection):
     topic = calls.new_topic(connection)
     given = [calls.new_producer_id(connection)[0] for _ in range(3)]
@@ -118,7 +119,7 @@ def producer_ids_are_never_given_twice(connection):
     equal(len(set(given)), len(given), f"ids in {given}")
 
 
-@test
+@survives
 def topics_keep_their_ids_and_settings_and_the_cluster_its_id(connection):
     topic = calls.new_topic(connection, partitions=3, message_timestamp_type="LogAppendTime", max_message_bytes="2000")
     before, cluster_id = calls.topic_id(connection, topic), connection.call("Metadata", 12)["ClusterId"]
@@ -129,7 +130,7 @@ def topics_keep_their_ids_and_settings_and_the_cluster_its_id(connection):
         equal(calls.produce(connection, topic, batch([b"x" * 3000]))["ErrorCode"], 10)
 
 
-@test
+@survives
 def a_deleted_topic_stays_deleted_and_its_successor_empty(connection):
     gone, again = calls.new_topic(connection), calls.new_topic(connection)
     for topic in (gone, again):
@@ -145,7 +146,7 @@ def a_deleted_topic_stays_deleted_and_its_successor_empty(connection):
         equal(calls.list_offset(connection, again, calls.LATEST)["Offset"], 0)
 
 
-@test
+@survives
 def the_beginning_moved_by_delete_records_stays_moved(connection):
     topic = calls.new_topic(connection)
     for number in range(6):
@@ -160,7 +161,7 @@ def the_beginning_moved_by_delete_records_stays_moved(connection):
         equal(calls.list_offset(connection, topic, calls.LATEST)["Offset"], 6)
 
 
-@test
+@survives
 def leader_epochs_never_fall(connection):
     topic = calls.new_topic(connection)
     epochs = [calls.describe_topic(connection, topic)["Partitions"][0]["LeaderEpoch"]]
@@ -173,7 +174,7 @@ def leader_epochs_never_fall(connection):
     equal(epochs, sorted(epochs))
 
 
-@test
+@survives
 def timestamps_are_found_as_before(connection):
     topic = calls.new_topic(connection)
     for number in range(50):
@@ -195,7 +196,7 @@ CLIENTS = {
 
 def members_stay(connection, client):
     """A member whose broker goes and comes back reads everything once: it goes on at what it has committed."""
-    topic, group = calls.new_topic(connection, partitions=2), harness.unique("group")
+    topic, group = calls.new_topic(connection, partitions=2), checks.unique("group")
     member = Member(CLIENTS[client], connection.bootstrap, group, topic)
     sent = 0
     for end in (*ENDS, None):
@@ -214,12 +215,12 @@ def members_stay(connection, client):
 
 
 for client in CLIENTS:
-    test(named(f"a_{client}_member_goes_on_where_it_has_committed", members_stay, client))
+    survives(named(f"a_{client}_member_goes_on_where_it_has_committed", members_stay, client))
 
 
-@test
+@survives
 def committed_offsets_keep_their_metadata(connection):
-    topic, group = calls.new_topic(connection, partitions=2), harness.unique("group")
+    topic, group = calls.new_topic(connection, partitions=2), checks.unique("group")
     offsets = [{"PartitionIndex": p, "CommittedOffset": 5 + p, "CommittedLeaderEpoch": 0, "CommittedMetadata": "äöü" * p} for p in (0, 1)]
     body = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": "", "Topics": [{"Name": topic, "Partitions": offsets}]}
     # Kafka makes the topic of offsets when someone asks for a coordinator.
@@ -255,7 +256,7 @@ def transactional(connection, version, id=None):
     return Transactional(connection, version, id).init()
 
 
-@test
+@survives
 def an_open_transaction_stays_open_goes_on_and_is_committed_whole(connection):
     topic = calls.new_topic(connection, partitions=2)
     producers = [transactional(connection, version) for version in BOTH_PROTOCOLS]
@@ -275,7 +276,7 @@ def an_open_transaction_stays_open_goes_on_and_is_committed_whole(connection):
         equal(visible(connection, topic, partition=partition), [b"begun", b"kill", b"stop"])
 
 
-@test
+@survives
 def what_was_committed_or_aborted_stays_so(connection):
     topic = calls.new_topic(connection)
     kept = []
@@ -294,7 +295,7 @@ def what_was_committed_or_aborted_stays_so(connection):
         equal(calls.fetch(connection, topic, IsolationLevel=1)["AbortedTransactions"], named, f"after a {end}")
 
 
-@test
+@survives
 def an_end_that_was_answered_stays_the_end_with_all_its_markers(connection):
     topic = calls.new_topic(connection, partitions=8)
     producers = {(version, commits): transactional(connection, version) for version in BOTH_PROTOCOLS for commits in (True, False)}
@@ -315,10 +316,10 @@ def an_end_that_was_answered_stays_the_end_with_all_its_markers(connection):
             equal(visible(connection, topic, partition=partition), [b"1 1", b"2 1"])
 
 
-@test
+@survives
 def pending_offsets_stay_pending_until_their_transaction_ends(connection):
     topic = calls.new_topic(connection)
-    groups = {version: harness.unique("group") for version in BOTH_PROTOCOLS}
+    groups = {version: checks.unique("group") for version in BOTH_PROTOCOLS}
     connection.call("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": list(groups.values())})
     producers = {version: transactional(connection, version) for version in BOTH_PROTOCOLS}
     for version, producer in producers.items():
@@ -332,10 +333,10 @@ def pending_offsets_stay_pending_until_their_transaction_ends(connection):
     for version, producer in producers.items():
         producer.commit()
         settle(producer)
-        harness.eventually("it is committed", lambda: committed(connection, groups[version], topic, 0)[0] == 7)
+        checks.eventually("it is committed", lambda: committed(connection, groups[version], topic, 0)[0] == 7)
 
 
-@test
+@survives
 def a_fenced_producer_stays_fenced_and_its_successors_have_later_epochs(connection):
     topic = calls.new_topic(connection)
     firsts = [transactional(connection, version) for version in BOTH_PROTOCOLS]
@@ -354,7 +355,7 @@ def a_fenced_producer_stays_fenced_and_its_successors_have_later_epochs(connecti
 
 
 class Run:
-    """One test on its way; it has failed when `failure` is set."""
+    """One scenario on its way; it has failed when `failure` is set."""
 
     def __init__(self, function, connection):
         self.name, self.failure, self.ended = function.__name__, None, False
@@ -380,27 +381,29 @@ class Run:
             self.failure, self.ended = traceback.format_exc(), True
 
 
-def main():
+@pytest.fixture(scope="module")
+def runs():
     directory = Path(tempfile.mkdtemp(prefix="duramen-restart-"))
     with start(KIND, free_port(), directory / "data", SETTINGS[KIND]) as broker:
         with calls.connect(broker.bootstrap) as connection:
-            runs = [Run(function, connection) for function in tests]
+            runs = [Run(function, connection) for function in scenarios.values()]
         for end in ENDS:
             broker.kill9() if end == "kill" else broker.stop()
             broker.restart()
             with calls.connect(broker.bootstrap) as connection:
                 for run in runs:
                     run.go_on(connection)
-    for run in runs:
-        assert run.ended, f"{run.name} yields too often"
-        print(f"{run.failure or ''}{'FAIL' if run.failure else 'ok  '} {run.name}")
-    failed = sum(run.failure is not None for run in runs)
-    if failed:
+    if any(run.failure for run in runs):
         print(f"kept: {directory}")
     else:
         shutil.rmtree(directory)
-    print(f"{len(runs) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+    return {run.name: run for run in runs}
 
 
-main()
+@pytest.mark.timeout(400 * checks.SLOWNESS)
+@pytest.mark.parametrize("scenario", scenarios)
+def test_it_survives_a_kill_and_a_stop(runs, scenario):
+    run = runs[scenario]
+    if run.failure:
+        pytest.fail(run.failure, pytrace=False)
+    assert run.ended, f"{scenario} yields too often"

@@ -1,4 +1,4 @@
-"""Compacted topics on one broker, and on three while one of them is away: suite.py KIND [PART OF A NAME]...
+"""Compacted topics on one broker, and on three while one of them is away.
 
 A writer gives keys new values and deletes them, and knows at which offset the last word on each was acknowledged. Whatever
 is gone meanwhile, that is still there, and nothing is where it was not.
@@ -16,16 +16,17 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT)]
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import harness
+import checks
 from broker import OUR_VARIABLES, free_port, start, start_cluster
-from harness import eventually, main, test
+from checks import eventually
 from killing import PATIENCE_S, in_directory
 
-KIND = sys.argv[1]
-harness.TEST_TIMEOUT_S = 180
+KIND = os.environ["BROKER_KIND"]
+pytestmark = pytest.mark.timeout(180 * checks.SLOWNESS)
 # Logs are looked at all the time. Kafka waits for the session of a killed broker to end.
 SETTINGS = {
     "duramen": {"log.cleaner.backoff.ms": "200"},
@@ -45,7 +46,7 @@ class Writer:
 
     def __init__(self, bootstrap, replicas):
         self.bootstrap = bootstrap
-        self.topic = harness.unique("compacted")
+        self.topic = checks.unique("compacted")
         new = NewTopic(self.topic, num_partitions=PARTITIONS, replication_factor=replicas, config=TOPIC)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([new], request_timeout=PATIENCE_S)[self.topic].result(PATIENCE_S)
@@ -135,8 +136,7 @@ def verified(bootstrap, topic):
     return [partition["state"] for partition in json.loads(done.stdout)["partitions"]] == ["identical"] * PARTITIONS
 
 
-@test
-def the_last_record_of_each_key_stays_where_it_was_though_the_broker_is_killed():
+def test_the_last_record_of_each_key_stays_where_it_was_though_the_broker_is_killed():
     def work(directory):
         with start(KIND, free_port(), directory / "data", SETTINGS) as broker:
             writer = Writer(broker.bootstrap, 1)
@@ -152,8 +152,7 @@ def the_last_record_of_each_key_stays_where_it_was_though_the_broker_is_killed()
     in_directory(work)
 
 
-@test
-def one_of_three_is_away_while_the_others_compact_and_has_what_is_left_afterwards():
+def test_one_of_three_is_away_while_the_others_compact_and_has_what_is_left_afterwards():
     def work(directory):
         with start_cluster(KIND, directory, SETTINGS) as cluster:
             writer = Writer(cluster.bootstrap, 3)
@@ -187,6 +186,3 @@ def one_of_three_is_away_while_the_others_compact_and_has_what_is_left_afterward
             writer.check()
 
     in_directory(work)
-
-
-main()

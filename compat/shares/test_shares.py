@@ -1,4 +1,4 @@
-"""Share groups (KIP-932) of three clients: suite.py KIND [PART OF A NAME]...
+"""Share groups (KIP-932) of three clients.
 
 What one client sees of one broker is in Sharing.java. Here consumers of three clients are one group, while brokers are killed,
 and the consumers too. A consumer is a process: PROGRAM BOOTSTRAP TOPIC GROUP NAME. It accepts nine records of ten and releases
@@ -17,18 +17,19 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
+import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
-from connection import Connection
 
-import harness
+import checks
 from broker import free_port, start, start_cluster
-from harness import equal, main, test
+from checks import equal
+from connection import Connection
 from judge import judge
 from killing import PATIENCE_S, Followed, in_directory, java, output, work_and_die
 
-KIND = sys.argv[1]
-harness.TEST_TIMEOUT_S = 120
+KIND = os.environ["BROKER_KIND"]
+pytestmark = pytest.mark.timeout(120 * checks.SLOWNESS)
 PARTITIONS = 2
 # Of kills on one node, and of one of three.
 SECONDS = {"duramen": (6, 6), "kafka": (4, 4)}[KIND]
@@ -138,7 +139,7 @@ def what_is_left(bootstrap, topic, group):
 
 
 def go_through(brokers, bootstrap, replicas, seconds, directory):
-    topic, group = harness.unique("shared"), harness.unique("group")
+    topic, group = checks.unique("shared"), checks.unique("group")
     prepare(bootstrap, topic, group, replicas)
     consumers = [Consumer(client, [*command, bootstrap, topic, group, client], directory) for client, command in programs().items()]
     writer = Writer(bootstrap, topic)
@@ -149,7 +150,7 @@ def go_through(brokers, bootstrap, replicas, seconds, directory):
         decided = {place for consumer in consumers for what, place in consumer.told() if what != "delivered"}
         return decided.issuperset(written)
 
-    harness.eventually("all is decided on", is_done, PATIENCE_S)
+    checks.eventually("all is decided on", is_done, PATIENCE_S)
     codes = {consumer.client: consumer.finish() for consumer in consumers}
     left = what_is_left(bootstrap, topic, group)
     wrong = [f"{client} ended with {code}" for client, code in codes.items() if code != 0]
@@ -161,8 +162,7 @@ def go_through(brokers, bootstrap, replicas, seconds, directory):
     assert not wrong, "\n".join(wrong[:30])
 
 
-@test
-def one_client_sees_what_it_should():
+def test_one_client_sees_what_it_should():
     def run(directory):
         with start(KIND, free_port(), directory / "data", SETTINGS) as broker:
             environment = {**os.environ, "BROKER_KIND": KIND}
@@ -173,8 +173,7 @@ def one_client_sees_what_it_should():
     in_directory(run)
 
 
-@test
-def nothing_is_lost_or_accepted_twice_while_a_broker_is_killed():
+def test_nothing_is_lost_or_accepted_twice_while_a_broker_is_killed():
     def run(directory):
         with start(KIND, free_port(), directory / "data", SETTINGS) as broker:
             go_through([broker], broker.bootstrap, 1, SECONDS[0], directory)
@@ -182,13 +181,9 @@ def nothing_is_lost_or_accepted_twice_while_a_broker_is_killed():
     in_directory(run)
 
 
-@test
-def nothing_is_lost_or_accepted_twice_while_one_of_three_brokers_is_killed():
+def test_nothing_is_lost_or_accepted_twice_while_one_of_three_brokers_is_killed():
     def run(directory):
         with start_cluster(KIND, directory, SETTINGS) as cluster:
             go_through(cluster.brokers, cluster.bootstrap, 3, SECONDS[1], directory)
 
     in_directory(run)
-
-
-main()

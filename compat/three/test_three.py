@@ -1,4 +1,4 @@
-"""What is built on Kafka, against three brokers that are killed and started again in turn: suite.py KIND [PART OF A NAME]...
+"""What is built on Kafka, against three brokers that are killed and started again in turn.
 
 The suites `streams`, `connect` and `mirror` kill their applications; here a broker of the cluster that they use is away most of
 the time as well, and what they promise of records is the same. SEED repeats the kills.
@@ -14,13 +14,14 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT)]
 
-import harness
+import pytest
+
+import checks
 from broker import start_cluster
-from harness import main, test
 from killing import in_directory
 
-KIND = sys.argv[1]
-harness.TEST_TIMEOUT_S = 240
+KIND = os.environ["BROKER_KIND"]
+pytestmark = pytest.mark.timeout(240 * checks.SLOWNESS)
 ALIVE_S, AWAY_S = (1.5, 4.0), (0.2, 1.5)
 # Kafka does not wait long for a broker that was killed.
 SETTINGS = {"duramen": {}, "kafka": {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}}[KIND]
@@ -63,7 +64,9 @@ def passes_on_three(suite):
             start_cluster(KIND, directory / "there", SETTINGS) as there,
             Killer(here.brokers, seed) as killer,
         ):
-            environment = {**os.environ, "BROKER_KIND": KIND, "STRICT_BOOTSTRAP": there.bootstrap}
+            # Its results are part of this test's.
+            environment = {name: value for name, value in os.environ.items() if name != "JUNIT_DIR"}
+            environment |= {"BROKER_KIND": KIND, "STRICT_BOOTSTRAP": there.bootstrap}
             done = subprocess.run([COMPAT / suite / "run.sh", here.bootstrap], env=environment, capture_output=True, text=True)
         print(f"{killer.kills} kills of brokers", flush=True)
         assert killer.failure is None, killer.failure
@@ -74,19 +77,13 @@ def passes_on_three(suite):
     in_directory(work)
 
 
-@test
-def kafka_streams_counts_and_joins_every_record_once():
+def test_kafka_streams_counts_and_joins_every_record_once():
     passes_on_three("streams")
 
 
-@test
-def kafka_connect_brings_each_line_of_a_file_once():
+def test_kafka_connect_brings_each_line_of_a_file_once():
     passes_on_three("connect")
 
 
-@test
-def mirror_maker_copies_each_record_once():
+def test_mirror_maker_copies_each_record_once():
     passes_on_three("mirror")
-
-
-main()

@@ -1,4 +1,4 @@
-"""Groups of every client while members join, leave and are killed, and brokers are killed: churn.py KIND [CLIENT]...
+"""Groups of every client while members join, leave and are killed, and brokers are killed.
 
 A steady producer fills one topic for each client. Every client's group goes through the same: two members, a third joins,
 one leaves, one is killed, another joins, the broker is killed and comes back, all leave, and one comes back. Of Duramen then
@@ -10,7 +10,6 @@ A member is a process of the client's own: PROGRAM BOOTSTRAP TOPIC GROUP. It pri
 it processes, commits what it has processed, and leaves at SIGTERM.
 """
 
-import os
 import shutil
 import signal
 import subprocess
@@ -19,24 +18,30 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import defaultdict
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import calls
-import harness
+import checks
 from broker import free_port, start, start_cluster
 from connection import Closed
 from judge import judge
 from killing import java
 
+KIND = checks.broker_kind()
+pytestmark = pytest.mark.timeout(400 * checks.SLOWNESS)
 PARTITIONS = 4
+PRODUCER = "the producer"
 # Members of the classic protocol ask for a session of 3 s themselves.
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -60,20 +65,20 @@ LEAVES_IN_SILENCE = {"kcat"}
 
 
 def members():
-    """The command of each client's member; bootstrap, topic and group are appended."""
+    """Returns what gives the command of each client's member; bootstrap, topic and group are appended."""
 
     def built(script, program):
-        return [str(Path(subprocess.check_output([str(COMPAT / script)], text=True).strip()) / program)]
+        return lambda: [str(Path(subprocess.check_output([str(COMPAT / script)], text=True).strip()) / program)]
 
     return {
         "franz-go": built("franz-go/build.sh", "member"),
         "sarama": built("sarama/build.sh", "member"),
         "kafka-go": built("kafka-go/build.sh", "member"),
-        "kafkajs": [str(COMPAT / "kafkajs/member.sh")],
+        "kafkajs": lambda: [str(COMPAT / "kafkajs/member.sh")],
         "rust-rdkafka": built("rust-clients/build.sh", "member"),
-        "kcat": [str(COMPAT / "kcat/member.sh")],
-        "consumer-librdkafka": [sys.executable, str(COMPAT / "groups/consumer_member.py")],
-        "consumer-java": [*java("-Xmx256m"), "ChurnedMember"],
+        "kcat": lambda: [str(COMPAT / "kcat/member.sh")],
+        "consumer-librdkafka": lambda: [sys.executable, str(COMPAT / "groups/consumer_member.py")],
+        "consumer-java": lambda: [*java("-Xmx256m"), "ChurnedMember"],
     }
 
 
@@ -333,14 +338,14 @@ def step(groups, failed, where, what):
 
 
 def run(kind, commands, directory, count):
-    """The groups of these clients on one broker, or on a cluster of three. Returns (passed, failed)."""
+    """Runs the groups of these clients on one broker, or on a cluster of three. Returns who failed, and why."""
     where = f"on {count}"
     settings = {**SETTINGS, **(KAFKA_SETTINGS if kind == "kafka" else {})}
     failed = {}
     alone = count == 1
     with start(kind, free_port(), directory / "data", settings) if alone else start_cluster(kind, directory, settings) as under_test:
         brokers = [under_test] if alone else under_test.brokers
-        topics = {name: harness.unique(name) for name in commands}
+        topics = {name: checks.unique(name) for name in commands}
         admin = AdminClient({"bootstrap.servers": under_test.bootstrap})
         for made in admin.create_topics([NewTopic(topic, PARTITIONS, count) for topic in topics.values()]).values():
             made.result(PATIENCE_S)
@@ -363,31 +368,39 @@ def run(kind, commands, directory, count):
             for group in groups:
                 group.end()
         if feed.failures:
-            failed["the producer"] = "\n".join(feed.failures[:20])
-    for name in commands:
-        print(f"FAIL {name} {where}\n{failed[name]}" if name in failed else f"ok   {name} {where}")
-    if "the producer" in failed:
-        print(f"FAIL the producer {where}\n{failed['the producer']}")
-    return len(commands) - len(failed.keys() & commands.keys()), len(failed)
+            failed[PRODUCER] = "\n".join(feed.failures[:20])
+    return failed
 
 
-def main():
+@pytest.fixture(scope="module")
+def churned(request):
+    """Returns who failed and why, by the number of brokers; the groups of all selected clients go through it together."""
     directory = Path(tempfile.mkdtemp(prefix="duramen-groups-"))
-    kind, *names = sys.argv[1:]
-    commands = {name: command for name, command in members().items() if not names or name in names}
-    counts = []
-    for count in COUNTS[kind]:
-        here = {name: command for name, command in commands.items() if count == 1 or name not in ONLY_ON_ONE}
+    selected = defaultdict(list)
+    for item in request.session.items:
+        if client := getattr(item, "callspec", None) and item.callspec.params.get("client"):
+            selected[item.callspec.params["count"]].append(client)
+    programs = members()
+
+    @cache
+    def failures(count):
         (directory / str(count)).mkdir()
-        counts.append(run(kind, here, directory / str(count), count))
-    passed, failures = (sum(column) for column in zip(*counts))
-    if failures:
+        return run(KIND, {client: programs[client]() for client in selected[count]}, directory / str(count), count)
+
+    yield failures
+    if request.session.testsfailed:
         print(f"kept: {directory}")
     else:
         shutil.rmtree(directory)
-    print(f"{passed} passed, {failures} failed")
-    sys.stdout.flush()
-    os._exit(1 if failures or not passed else 0)
 
 
-main()
+@pytest.mark.parametrize(("count", "client"), [(count, client) for count in COUNTS[KIND] for client in members() if count == 1 or client not in ONLY_ON_ONE])
+def test_a_group_processes_every_record(churned, count, client):
+    if client in churned(count):
+        pytest.fail(churned(count)[client], pytrace=False)
+
+
+@pytest.mark.parametrize("count", COUNTS[KIND])
+def test_every_record_is_acknowledged(churned, count):
+    if PRODUCER in churned(count):
+        pytest.fail(churned(count)[PRODUCER], pytrace=False)
