@@ -36,6 +36,7 @@ for client in "${clients[@]}"; do
     python) ;; # the environment above, which every client's suite has
     java) "$here/kafka/fetch.sh" >/dev/null && "$here/java/compile.sh" >/dev/null ;;
     kafkajs | old-clients) "$here/$client/install.sh" >/dev/null ;;
+    franz-go | sarama | kafka-go) "$here/gotestsum/build.sh" >/dev/null && "$here/$client/build.sh" >/dev/null ;;
     *) "$here/$client/build.sh" >/dev/null ;;
     esac
 done

@@ -1,4 +1,4 @@
-package main
+package suite
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -16,17 +17,21 @@ import (
 	. "duramen/compat/gosuite"
 )
 
-var groupTests = []Test{
-	{Name: "members_share_partitions_as_they_join_and_leave_with_every_balancer", Run: everyBalancer},
-	{Name: "members_of_the_newer_protocol_share_partitions_as_the_broker_decides", Run: serverSide},
-	{Name: "a_cooperative_rebalance_takes_away_only_what_moves", Run: cooperativeKeeps},
-	{Name: "committed_offsets_are_found_by_the_next_member", Run: committedOffsets},
-	{Name: "a_static_member_comes_back_without_a_rebalance", Run: staticMember},
-	{Name: "a_static_member_is_fenced_by_its_successor_and_removed_by_an_admin", Run: staticFencing},
-	{Name: "groups_are_listed_described_and_deleted_with_their_lag", Run: groupAdmin},
-	{Name: "offsets_are_committed_fetched_and_deleted_by_an_admin", Run: offsetAdmin},
-	{Name: "members_that_do_not_fit_a_group_are_refused", Run: groupRefusals},
+func Test_members_share_partitions_as_they_join_and_leave_with_every_balancer(t *testing.T) {
+	Run(t, everyBalancer)
 }
+func Test_members_of_the_newer_protocol_share_partitions_as_the_broker_decides(t *testing.T) {
+	Run(t, serverSide)
+}
+func Test_a_cooperative_rebalance_takes_away_only_what_moves(t *testing.T) { Long(t, cooperativeKeeps) }
+func Test_committed_offsets_are_found_by_the_next_member(t *testing.T)     { Run(t, committedOffsets) }
+func Test_a_static_member_comes_back_without_a_rebalance(t *testing.T)     { Long(t, staticMember) }
+func Test_a_static_member_is_fenced_by_its_successor_and_removed_by_an_admin(t *testing.T) {
+	Long(t, staticFencing)
+}
+func Test_groups_are_listed_described_and_deleted_with_their_lag(t *testing.T) { Long(t, groupAdmin) }
+func Test_offsets_are_committed_fetched_and_deleted_by_an_admin(t *testing.T)  { Long(t, offsetAdmin) }
+func Test_members_that_do_not_fit_a_group_are_refused(t *testing.T)            { Long(t, groupRefusals) }
 
 // member consumes in the background and knows what it has and what was taken from it.
 type member struct {

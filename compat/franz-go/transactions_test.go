@@ -1,10 +1,11 @@
-package main
+package suite
 
 import (
 	"context"
 	"fmt"
 	"strconv"
 	"sync"
+	"testing"
 	"time"
 
 	. "duramen/compat/gosuite"
@@ -14,11 +15,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-var transactionTests = []Test{
-	{Name: "what_is_committed_is_seen_and_what_is_aborted_is_not_in_both_versions_of_the_protocol", Run: commitsAndAborts},
-	{Name: "a_second_producer_of_the_same_id_fences_the_first", Run: fencing},
-	{Name: "members_of_a_group_process_each_record_once", Run: processedOnce},
-	{Name: "an_open_transaction_holds_up_readers_and_is_seen_by_an_admin", Run: openTransaction},
+func Test_what_is_committed_is_seen_and_what_is_aborted_is_not_in_both_versions_of_the_protocol(t *testing.T) {
+	Run(t, commitsAndAborts)
+}
+func Test_a_second_producer_of_the_same_id_fences_the_first(t *testing.T) { Run(t, fencing) }
+func Test_members_of_a_group_process_each_record_once(t *testing.T)       { Long(t, processedOnce) }
+func Test_an_open_transaction_holds_up_readers_and_is_seen_by_an_admin(t *testing.T) {
+	Long(t, openTransaction)
 }
 
 func transactional(id string, options ...kgo.Opt) *kgo.Client {

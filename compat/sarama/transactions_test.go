@@ -1,4 +1,4 @@
-package main
+package suite
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -13,11 +14,11 @@ import (
 	. "duramen/compat/gosuite"
 )
 
-var transactionTests = []Test{
-	{Name: "what_is_committed_is_seen_and_what_is_aborted_is_not_in_every_protocol_version", Run: commitsAndAborts},
-	{Name: "a_second_producer_of_the_same_id_fences_the_first", Run: fencing},
-	{Name: "offsets_are_committed_with_the_records", Run: offsetsWithRecords},
+func Test_what_is_committed_is_seen_and_what_is_aborted_is_not_in_every_protocol_version(t *testing.T) {
+	Run(t, commitsAndAborts)
 }
+func Test_a_second_producer_of_the_same_id_fences_the_first(t *testing.T) { Run(t, fencing) }
+func Test_offsets_are_committed_with_the_records(t *testing.T)            { Run(t, offsetsWithRecords) }
 
 func transactional(id string, changes ...settings) sarama.SyncProducer {
 	return Must(sarama.NewSyncProducer([]string{Bootstrap()}, config(append([]settings{func(c *sarama.Config) {

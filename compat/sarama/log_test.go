@@ -1,5 +1,5 @@
-// The Sarama client against one broker: sarama BOOTSTRAP [PART OF A NAME]...
-package main
+// The Sarama client against one broker.
+package suite
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"log"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -19,28 +20,27 @@ import (
 
 const mib = 1 << 20
 
-var tests = []Test{
-	{Name: "older_protocol_versions_are_refused", Run: versionsTooOld},
-	{Name: "keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec", Run: everyCodec},
-	{Name: "null_and_empty_keys_and_values_stay_apart", Run: nullsAndEmpties},
-	{Name: "a_log_append_time_topic_stamps_records_itself", Run: logAppendTime},
-	{Name: "every_acks_setting_delivers", Run: everyAcks},
-	{Name: "an_idempotent_producer_keeps_order", Run: idempotentOrder},
-	{Name: "a_record_of_11_mb_goes_through_when_the_topic_allows_it", Run: largeRecord},
-	{Name: "refused_records_say_why", Run: refusedRecords},
-	{Name: "offsets_are_found_by_timestamp", Run: offsetsByTimestamp},
-	{Name: "many_partitions_are_read_by_one_consumer", Run: manyPartitions},
-	{Name: "a_waiting_consumer_gets_a_record_at_once", Run: waitingConsumer},
-	{Name: "topics_are_deleted_and_recreated_with_no_old_data", Run: recreation},
-	{Name: "bad_topics_are_refused_by_code", Run: badTopics},
-	{Name: "an_unknown_topic_is_created_only_where_the_broker_allows_that", Run: autoCreation},
-	{Name: "deleted_records_are_out_of_range", Run: deletedRecords},
-}
+func init() { sarama.Logger = log.New(io.Discard, "", 0) }
 
-func main() {
-	sarama.Logger = log.New(io.Discard, "", 0)
-	Main(append(append(tests, groupTests...), transactionTests...))
+func Test_older_protocol_versions_are_refused(t *testing.T) { Run(t, versionsTooOld) }
+func Test_keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec(t *testing.T) {
+	Run(t, everyCodec)
 }
+func Test_null_and_empty_keys_and_values_stay_apart(t *testing.T)               { Run(t, nullsAndEmpties) }
+func Test_a_log_append_time_topic_stamps_records_itself(t *testing.T)           { Run(t, logAppendTime) }
+func Test_every_acks_setting_delivers(t *testing.T)                             { Run(t, everyAcks) }
+func Test_an_idempotent_producer_keeps_order(t *testing.T)                      { Run(t, idempotentOrder) }
+func Test_a_record_of_11_mb_goes_through_when_the_topic_allows_it(t *testing.T) { Run(t, largeRecord) }
+func Test_refused_records_say_why(t *testing.T)                                 { Run(t, refusedRecords) }
+func Test_offsets_are_found_by_timestamp(t *testing.T)                          { Run(t, offsetsByTimestamp) }
+func Test_many_partitions_are_read_by_one_consumer(t *testing.T)                { Run(t, manyPartitions) }
+func Test_a_waiting_consumer_gets_a_record_at_once(t *testing.T)                { Run(t, waitingConsumer) }
+func Test_topics_are_deleted_and_recreated_with_no_old_data(t *testing.T)       { Run(t, recreation) }
+func Test_bad_topics_are_refused_by_code(t *testing.T)                          { Run(t, badTopics) }
+func Test_an_unknown_topic_is_created_only_where_the_broker_allows_that(t *testing.T) {
+	Run(t, autoCreation)
+}
+func Test_deleted_records_are_out_of_range(t *testing.T) { Run(t, deletedRecords) }
 
 // What the tests are made of.
 

@@ -1,6 +1,6 @@
-// segmentio's kafka-go against one broker: kafka-go BOOTSTRAP [PART OF A NAME]... Its Conn and Reader speak old versions of
+// segmentio's kafka-go against one broker. Its Conn and Reader speak old versions of
 // every request, its Client and Writer newer ones. It has no idempotent producer.
-package main
+package suite
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -19,25 +20,29 @@ import (
 
 const mib = 1 << 20
 
-var tests = []Test{
-	{Name: "keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec", Run: everyCodec},
-	{Name: "the_old_connection_produces_and_consumes_with_every_codec", Run: oldConnection},
-	{Name: "null_and_empty_keys_and_values_are_told_apart_where_the_client_does", Run: nullsAndEmpties},
-	{Name: "a_log_append_time_topic_stamps_records_itself", Run: logAppendTime},
-	{Name: "every_acks_setting_delivers", Run: everyAcks},
-	{Name: "small_batches_keep_their_order", Run: smallBatches},
-	{Name: "a_record_of_11_mb_goes_through_when_the_topic_allows_it", Run: largeRecord},
-	{Name: "refused_records_say_why", Run: refusedRecords},
-	{Name: "offsets_are_found_by_timestamp", Run: offsetsByTimestamp},
-	{Name: "many_partitions_are_read", Run: manyPartitions},
-	{Name: "a_waiting_reader_gets_a_record_at_once", Run: waitingReader},
-	{Name: "topics_are_deleted_and_recreated_with_no_old_data", Run: recreation},
-	{Name: "bad_topics_are_refused_by_code", Run: badTopics},
-	{Name: "an_unknown_topic_is_created_only_where_client_and_broker_allow_that", Run: autoCreation},
-	{Name: "an_offset_outside_the_log_is_refused", Run: outOfRange},
+func Test_keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec(t *testing.T) {
+	Run(t, everyCodec)
 }
-
-func main() { Main(append(tests, groupTests...)) }
+func Test_the_old_connection_produces_and_consumes_with_every_codec(t *testing.T) {
+	Run(t, oldConnection)
+}
+func Test_null_and_empty_keys_and_values_are_told_apart_where_the_client_does(t *testing.T) {
+	Run(t, nullsAndEmpties)
+}
+func Test_a_log_append_time_topic_stamps_records_itself(t *testing.T)           { Run(t, logAppendTime) }
+func Test_every_acks_setting_delivers(t *testing.T)                             { Run(t, everyAcks) }
+func Test_small_batches_keep_their_order(t *testing.T)                          { Run(t, smallBatches) }
+func Test_a_record_of_11_mb_goes_through_when_the_topic_allows_it(t *testing.T) { Run(t, largeRecord) }
+func Test_refused_records_say_why(t *testing.T)                                 { Run(t, refusedRecords) }
+func Test_offsets_are_found_by_timestamp(t *testing.T)                          { Run(t, offsetsByTimestamp) }
+func Test_many_partitions_are_read(t *testing.T)                                { Run(t, manyPartitions) }
+func Test_a_waiting_reader_gets_a_record_at_once(t *testing.T)                  { Run(t, waitingReader) }
+func Test_topics_are_deleted_and_recreated_with_no_old_data(t *testing.T)       { Run(t, recreation) }
+func Test_bad_topics_are_refused_by_code(t *testing.T)                          { Run(t, badTopics) }
+func Test_an_unknown_topic_is_created_only_where_client_and_broker_allow_that(t *testing.T) {
+	Run(t, autoCreation)
+}
+func Test_an_offset_outside_the_log_is_refused(t *testing.T) { Run(t, outOfRange) }
 
 // What the tests are made of.
 

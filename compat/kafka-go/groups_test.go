@@ -1,4 +1,4 @@
-package main
+package suite
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -14,14 +15,14 @@ import (
 	. "duramen/compat/gosuite"
 )
 
-var groupTests = []Test{
-	{Name: "a_producer_id_is_given_out", Run: producerID},
-	{Name: "readers_share_partitions_as_they_join_and_leave_with_every_balancer", Run: everyBalancer},
-	{Name: "committed_offsets_are_found_by_the_next_reader", Run: committedOffsets},
-	{Name: "groups_are_listed_described_and_deleted", Run: groupAdmin},
-	{Name: "offsets_are_committed_fetched_and_deleted_by_an_admin", Run: offsetAdmin},
-	{Name: "a_static_member_keeps_its_place", Run: staticMember},
+func Test_a_producer_id_is_given_out(t *testing.T) { Run(t, producerID) }
+func Test_readers_share_partitions_as_they_join_and_leave_with_every_balancer(t *testing.T) {
+	Run(t, everyBalancer)
 }
+func Test_committed_offsets_are_found_by_the_next_reader(t *testing.T)        { Run(t, committedOffsets) }
+func Test_groups_are_listed_described_and_deleted(t *testing.T)               { Run(t, groupAdmin) }
+func Test_offsets_are_committed_fetched_and_deleted_by_an_admin(t *testing.T) { Run(t, offsetAdmin) }
+func Test_a_static_member_keeps_its_place(t *testing.T)                       { Run(t, staticMember) }
 
 // member reads in the background and commits each record.
 type member struct {

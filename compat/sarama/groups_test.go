@@ -1,10 +1,11 @@
-package main
+package suite
 
 import (
 	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -12,15 +13,19 @@ import (
 	. "duramen/compat/gosuite"
 )
 
-var groupTests = []Test{
-	{Name: "every_protocol_version_from_0_11_on_produces_consumes_and_has_groups", Run: everyVersion},
-	{Name: "members_share_partitions_as_they_join_and_leave_with_every_strategy", Run: everyStrategy},
-	{Name: "a_cooperative_rebalance_leaves_the_claims_that_stay_alone", Run: cooperativeKeeps},
-	{Name: "committed_offsets_are_found_by_the_next_member", Run: committedOffsets},
-	{Name: "a_static_member_comes_back_without_a_rebalance", Run: staticMember},
-	{Name: "groups_are_listed_described_and_deleted", Run: groupAdmin},
-	{Name: "offsets_are_committed_fetched_and_deleted_by_an_admin", Run: offsetAdmin},
+func Test_every_protocol_version_from_0_11_on_produces_consumes_and_has_groups(t *testing.T) {
+	Run(t, everyVersion)
 }
+func Test_members_share_partitions_as_they_join_and_leave_with_every_strategy(t *testing.T) {
+	Run(t, everyStrategy)
+}
+func Test_a_cooperative_rebalance_leaves_the_claims_that_stay_alone(t *testing.T) {
+	Run(t, cooperativeKeeps)
+}
+func Test_committed_offsets_are_found_by_the_next_member(t *testing.T)        { Run(t, committedOffsets) }
+func Test_a_static_member_comes_back_without_a_rebalance(t *testing.T)        { Run(t, staticMember) }
+func Test_groups_are_listed_described_and_deleted(t *testing.T)               { Run(t, groupAdmin) }
+func Test_offsets_are_committed_fetched_and_deleted_by_an_admin(t *testing.T) { Run(t, offsetAdmin) }
 
 // member consumes in the background, one goroutine for each partition that it has claimed.
 type member struct {

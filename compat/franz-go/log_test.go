@@ -1,5 +1,5 @@
-// The franz-go client against one broker: franz-go BOOTSTRAP [PART OF A NAME]...
-package main
+// The franz-go client against one broker.
+package suite
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	. "duramen/compat/gosuite"
@@ -18,27 +19,31 @@ import (
 
 const mib = 1 << 20
 
-var tests = []Test{
-	{Name: "keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec", Run: everyCodec},
-	{Name: "null_and_empty_keys_and_values_stay_apart", Run: nullsAndEmpties},
-	{Name: "a_log_append_time_topic_stamps_records_itself", Run: logAppendTime},
-	{Name: "every_acks_setting_delivers", Run: everyAcks},
-	{Name: "the_default_producer_is_idempotent_and_keeps_order", Run: idempotentOrder},
-	{Name: "a_record_of_11_mb_goes_through_when_the_topic_allows_it", Run: largeRecord},
-	{Name: "an_oversize_record_is_refused_and_the_next_one_is_not", Run: oversize},
-	{Name: "a_record_without_a_key_is_refused_by_a_compacted_topic", Run: keylessCompacted},
-	{Name: "a_timestamp_too_far_ahead_is_refused", Run: timestampAhead},
-	{Name: "offsets_are_found_by_timestamp", Run: offsetsByTimestamp},
-	{Name: "many_partitions_are_read_by_one_consumer", Run: manyPartitions},
-	{Name: "a_waiting_consumer_gets_a_record_at_once", Run: waitingConsumer},
-	{Name: "topics_are_deleted_and_recreated_with_a_new_id_and_no_old_data", Run: recreation},
-	{Name: "bad_topics_are_refused_by_code", Run: badTopics},
-	{Name: "producing_to_an_unknown_topic_creates_it_only_where_client_and_broker_allow_that", Run: autoCreation},
-	{Name: "deleted_records_are_out_of_range", Run: deletedRecords},
-	{Name: "every_topic_is_listed_with_its_offsets", Run: listing},
+func Test_keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec(t *testing.T) {
+	Run(t, everyCodec)
 }
-
-func main() { Main(append(append(tests, groupTests...), transactionTests...)) }
+func Test_null_and_empty_keys_and_values_stay_apart(t *testing.T)               { Long(t, nullsAndEmpties) }
+func Test_a_log_append_time_topic_stamps_records_itself(t *testing.T)           { Long(t, logAppendTime) }
+func Test_every_acks_setting_delivers(t *testing.T)                             { Run(t, everyAcks) }
+func Test_the_default_producer_is_idempotent_and_keeps_order(t *testing.T)      { Run(t, idempotentOrder) }
+func Test_a_record_of_11_mb_goes_through_when_the_topic_allows_it(t *testing.T) { Long(t, largeRecord) }
+func Test_an_oversize_record_is_refused_and_the_next_one_is_not(t *testing.T)   { Run(t, oversize) }
+func Test_a_record_without_a_key_is_refused_by_a_compacted_topic(t *testing.T) {
+	Long(t, keylessCompacted)
+}
+func Test_a_timestamp_too_far_ahead_is_refused(t *testing.T)     { Long(t, timestampAhead) }
+func Test_offsets_are_found_by_timestamp(t *testing.T)           { Run(t, offsetsByTimestamp) }
+func Test_many_partitions_are_read_by_one_consumer(t *testing.T) { Long(t, manyPartitions) }
+func Test_a_waiting_consumer_gets_a_record_at_once(t *testing.T) { Long(t, waitingConsumer) }
+func Test_topics_are_deleted_and_recreated_with_a_new_id_and_no_old_data(t *testing.T) {
+	Run(t, recreation)
+}
+func Test_bad_topics_are_refused_by_code(t *testing.T) { Long(t, badTopics) }
+func Test_producing_to_an_unknown_topic_creates_it_only_where_client_and_broker_allow_that(t *testing.T) {
+	Long(t, autoCreation)
+}
+func Test_deleted_records_are_out_of_range(t *testing.T)       { Run(t, deletedRecords) }
+func Test_every_topic_is_listed_with_its_offsets(t *testing.T) { Long(t, listing) }
 
 // What the tests are made of.
 
