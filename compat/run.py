@@ -220,7 +220,8 @@ def read_results(directory):
                 texts = [*(each.text or each.get("message") or "" for each in wrong), *(each.text or "" for each in case.iter("system-out"))]
                 failures.append("\n".join([f"FAIL {name}", *(line for text in texts for line in last_lines(text))]))
             elif skipped is not None:
-                skips.append(f"SKIP ({skipped.get('message') or (skipped.text or '').strip()}) {name}")
+                reason = (skipped.get("message") or skipped.text or "no reason").strip().splitlines()[0]
+                skips.append(f"SKIP ({reason}) {name}")
             else:
                 passed += 1
     return passed, failures, skips

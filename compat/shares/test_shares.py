@@ -165,8 +165,8 @@ def go_through(brokers, bootstrap, replicas, seconds, directory):
 def test_one_client_sees_what_it_should():
     def run(directory):
         with start(KIND, free_port(), directory / "data", SETTINGS) as broker:
-            environment = {**os.environ, "BROKER_KIND": KIND}
-            command = [*java("-Xmx1g"), "Sharing", broker.bootstrap, *os.environ.get("ONLY", "").split()]
+            environment = {**os.environ, "BOOTSTRAP": broker.bootstrap}
+            command = [COMPAT / "java/junit.sh", "Sharing", *os.environ.get("ONLY", "").split()]
             done = subprocess.run(command, env=environment)
             equal(done.returncode, 0, "how Sharing ended")
 

@@ -10,6 +10,7 @@ COMPAT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
 import calls
+import checks
 import pytest
 import schema
 from audit import LAYOUTS, Audit, cells
@@ -44,7 +45,7 @@ def violations_of(habit):
 
 
 def connect_when_ready(port):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * checks.SLOWNESS
     while True:
         try:
             return Connection(f"127.0.0.1:{port}")
