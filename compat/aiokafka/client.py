@@ -1,13 +1,9 @@
 """aiokafka as the tests use it: topics, what was produced and read; and tests that are coroutines."""
 
 import asyncio
-import sys
 import time
 from contextlib import asynccontextmanager
 from functools import wraps
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COMPAT))
 
 import pytest
 

@@ -4,12 +4,8 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
-
-COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT), str(COMPAT / "kafka-tools")]
 
 import pytest
 

@@ -8,13 +8,11 @@ import json
 import os
 import random
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT)]
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition

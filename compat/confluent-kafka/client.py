@@ -1,11 +1,7 @@
 """confluent-kafka as the tests use it: clients with settings of the tests, topics, what was produced and read."""
 
-import sys
 import time
 from functools import cache
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic

@@ -5,14 +5,12 @@ worker that keeps its offsets in the cluster and is killed.
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COMPAT))
 
 from confluent_kafka import Consumer, TopicPartition
 

@@ -25,7 +25,6 @@ from itertools import cycle
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
 import pytest
 from confluent_kafka import Producer

@@ -1,10 +1,6 @@
 """A sound history passes, and each harm to it is found: test_judge.py itself"""
 
 import copy
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from checks import equal
 from judge import judge

@@ -1,11 +1,7 @@
 """What the tests of the tools are made of: topics, tools that must succeed or be refused, output made comparable."""
 
 import re
-import sys
 from functools import wraps
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pytest
 

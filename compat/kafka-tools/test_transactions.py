@@ -1,10 +1,6 @@
 """kafka-transactions, and the other tools where they have to do with transactions."""
 
 import re
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "wire"))
 
 import calls
 import checks

@@ -4,14 +4,9 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
 
 import pytest
 

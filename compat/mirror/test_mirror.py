@@ -5,7 +5,6 @@ it writes by transactions.
 """
 
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import nullcontext
@@ -13,7 +12,6 @@ from functools import cache
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COMPAT))
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic

@@ -6,7 +6,6 @@ Another client writes what they read, and reads and judges what they write.
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from itertools import permutations
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic

@@ -7,14 +7,12 @@ connection to the broker as it is after the kill; yields, and gets one after the
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
 KIND = os.environ["BROKER_KIND"]
 

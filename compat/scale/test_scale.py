@@ -2,14 +2,10 @@
 
 import os
 import shutil
-import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-
-COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
 KIND = os.environ["BROKER_KIND"]
 

@@ -1,10 +1,5 @@
 """The judge finds each fault of a history that was sound before."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from checks import equal
 from judge import judge
 

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer

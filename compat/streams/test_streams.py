@@ -6,7 +6,6 @@ records see it, must be what its input makes: each record of it once, however of
 
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -14,7 +13,6 @@ from collections import defaultdict
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COMPAT))
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
 import calls
 import checks

@@ -8,15 +8,10 @@ Kafka is there to try the audit on another broker: told to sync before it answer
 """
 
 import shutil
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
-
 from trace import events, strace, wait_for_end
 
 import pytest

@@ -7,12 +7,10 @@ the time as well, and what they promise of records is the same. SEED repeats the
 import os
 import random
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT)]
 
 import pytest
 
