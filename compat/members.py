@@ -21,7 +21,7 @@ from checks import equal
 PARTITIONS = 6
 # The shortest session that a broker takes by default.
 SESSION_MS = 6000
-PATIENCE_S = 25
+PATIENCE_S = 25 * checks.SLOWNESS
 
 
 def python_member(directory):
