@@ -1,4 +1,6 @@
-//! rust-rdkafka (librdkafka behind Rust) against one broker: rust-rdkafka BOOTSTRAP [PART OF A NAME]...
+//! rust-rdkafka (librdkafka behind Rust) against one broker.
+
+#![cfg(test)]
 
 mod groups;
 mod transactions;
@@ -23,29 +25,6 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use suite::{bootstrap, brokers, strict_bootstrap, unique, until};
 
 const PATIENCE: Duration = Duration::from_secs(40);
-
-fn main() {
-    let mut tests = suite::tests![
-        keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec,
-        null_and_empty_keys_and_values_stay_apart,
-        a_log_append_time_topic_stamps_records_itself,
-        every_acks_setting_delivers,
-        an_idempotent_producer_keeps_order,
-        a_record_of_11_mb_goes_through_when_the_topic_allows_it,
-        refused_records_say_why,
-        offsets_are_found_by_timestamp,
-        many_partitions_are_read_by_one_consumer,
-        a_waiting_consumer_gets_a_record_at_once,
-        topics_are_deleted_and_recreated_with_no_old_data,
-        bad_topics_are_refused_by_code,
-        an_unknown_topic_is_created_only_where_the_broker_allows_that,
-        deleted_records_are_out_of_range,
-        partitions_are_added_and_settings_changed,
-    ];
-    tests.extend(groups::tests());
-    tests.extend(transactions::tests());
-    suite::main(tests);
-}
 
 /// The settings of a client, topics here living for moments.
 fn config(settings: &[(&str, &str)]) -> ClientConfig {
@@ -178,6 +157,7 @@ fn topic_refused(result: TopicResult, expected: RDKafkaErrorCode) {
     assert_eq!(result.expect_err("refused").1, expected);
 }
 
+#[test]
 fn keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec() {
     for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
         let topic = new_topic(1, &[]);
@@ -218,6 +198,7 @@ fn keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec() 
     }
 }
 
+#[test]
 fn null_and_empty_keys_and_values_stay_apart() {
     let topic = new_topic(1, &[]);
     let (k, v, empty): (&[u8], &[u8], &[u8]) = (b"k", b"v", b"");
@@ -233,6 +214,7 @@ fn null_and_empty_keys_and_values_stay_apart() {
     assert_eq!(found.iter().map(|got| (got.key(), got.payload())).collect::<Vec<_>>(), pairs);
 }
 
+#[test]
 fn a_log_append_time_topic_stamps_records_itself() {
     let topic = new_topic(1, &[("message.timestamp.type", "LogAppendTime")]);
     let before = Timestamp::now().to_millis().expect("a time");
@@ -248,6 +230,7 @@ fn a_log_append_time_topic_stamps_records_itself() {
     }
 }
 
+#[test]
 fn every_acks_setting_delivers() {
     for acks in ["0", "1", "all"] {
         let topic = new_topic(1, &[]);
@@ -258,6 +241,7 @@ fn every_acks_setting_delivers() {
     }
 }
 
+#[test]
 fn an_idempotent_producer_keeps_order() {
     let topic = new_topic(1, &[]);
     let sent = numbered(&topic, 20_000);
@@ -273,6 +257,7 @@ fn an_idempotent_producer_keeps_order() {
     );
 }
 
+#[test]
 fn a_record_of_11_mb_goes_through_when_the_topic_allows_it() {
     let topic = new_topic(1, &[("max.message.bytes", "11534336")]);
     let value: Vec<u8> =
@@ -287,6 +272,7 @@ fn a_record_of_11_mb_goes_through_when_the_topic_allows_it() {
     }
 }
 
+#[test]
 fn refused_records_say_why() {
     let one = |report: Vec<KafkaResult<(i32, i64)>>| report.into_iter().next().expect("a report");
     let topic = new_topic(1, &[("max.message.bytes", "2000")]);
@@ -309,6 +295,7 @@ fn refused_records_say_why() {
     refused(one(produce(&[ahead], &[])), RDKafkaErrorCode::InvalidTimestamp);
 }
 
+#[test]
 fn offsets_are_found_by_timestamp() {
     let topic = new_topic(1, &[]);
     let sent = numbered(&topic, 100).into_iter().enumerate();
@@ -326,6 +313,7 @@ fn offsets_are_found_by_timestamp() {
     assert_eq!(consumer.fetch_watermarks(&topic, 0, PATIENCE).expect("an answer"), (0, 100));
 }
 
+#[test]
 fn many_partitions_are_read_by_one_consumer() {
     const PARTITIONS: i32 = 60;
     let topic = new_topic(PARTITIONS, &[]);
@@ -341,6 +329,7 @@ fn many_partitions_are_read_by_one_consumer() {
     }
 }
 
+#[test]
 fn a_waiting_consumer_gets_a_record_at_once() {
     // Apache Kafka's was seen to take 700 ms; of the 5 s that the consumer would wait that is still at once.
     let is_kafka = std::env::var("BROKER_KIND").is_ok_and(|kind| kind == "kafka");
@@ -362,6 +351,7 @@ fn partition_count(topic: &str) -> usize {
     metadata.topics()[0].partitions().len()
 }
 
+#[test]
 fn topics_are_deleted_and_recreated_with_no_old_data() {
     let topic = unique("rdkafka-again");
     for generation in 0..3 {
@@ -380,6 +370,7 @@ fn topics_are_deleted_and_recreated_with_no_old_data() {
     }
 }
 
+#[test]
 fn bad_topics_are_refused_by_code() {
     let name = unique("rdkafka-bad");
     topic_refused(create("bad name", 1, 1, &[]), RDKafkaErrorCode::InvalidTopic);
@@ -400,6 +391,7 @@ fn bad_topics_are_refused_by_code() {
     topic_refused(deleted, RDKafkaErrorCode::UnknownTopicOrPartition);
 }
 
+#[test]
 fn an_unknown_topic_is_created_only_where_the_broker_allows_that() {
     must_produce(&[message(&unique("rdkafka-auto"), None, Some(b"v"))], &[]);
     let strict = strict_bootstrap();
@@ -415,6 +407,7 @@ fn an_unknown_topic_is_created_only_where_the_broker_allows_that() {
     assert!(expected.contains(&code.expect("a code")), "{code:?}");
 }
 
+#[test]
 fn deleted_records_are_out_of_range() {
     let topic = new_topic(1, &[]);
     let sent = numbered(&topic, 10);
@@ -436,6 +429,7 @@ fn deleted_records_are_out_of_range() {
     }
 }
 
+#[test]
 fn partitions_are_added_and_settings_changed() {
     let topic = new_topic(1, &[]);
     let more = NewPartitions::new(&topic, 3);

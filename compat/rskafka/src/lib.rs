@@ -1,5 +1,7 @@
-//! rskafka against one broker: rskafka-suite BOOTSTRAP [PART OF A NAME]... It has partitions only: no groups, no idempotent
+//! rskafka against one broker. It has partitions only: no groups, no idempotent
 //! producer, always acks=all, and one header of each name.
+
+#![cfg(test)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,24 +16,6 @@ use rskafka::record::Record;
 use suite::{bootstrap, brokers, strict_bootstrap, unique};
 
 const TIMEOUT_MS: i32 = 5000;
-
-fn main() {
-    suite::main(suite::tests![
-        keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec,
-        null_and_empty_keys_and_values_stay_apart,
-        create_times_stay_as_they_were,
-        a_batching_producer_keeps_order,
-        a_record_of_11_mb_goes_through_where_the_broker_allows_it,
-        refused_records_say_why,
-        offsets_are_found_by_timestamp,
-        many_partitions_are_read,
-        a_waiting_fetch_gets_a_record_at_once,
-        topics_are_deleted_and_recreated_with_no_old_data,
-        bad_topics_are_refused_by_code,
-        an_unknown_topic_is_created_only_where_the_broker_allows_that,
-        deleted_records_are_out_of_range,
-    ]);
-}
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -98,6 +82,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>, expected: ProtocolError
     }
 }
 
+#[test]
 fn keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec() {
     block_on(async {
         use Compression::{Gzip, Lz4, NoCompression, Snappy, Zstd};
@@ -118,6 +103,7 @@ fn keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec() 
     });
 }
 
+#[test]
 fn null_and_empty_keys_and_values_stay_apart() {
     block_on(async {
         let partition = new_partition().await;
@@ -136,6 +122,7 @@ fn null_and_empty_keys_and_values_stay_apart() {
 }
 
 /// This client creates topics without settings, so there is none with LogAppendTime.
+#[test]
 fn create_times_stay_as_they_were() {
     block_on(async {
         let partition = new_partition().await;
@@ -148,6 +135,7 @@ fn create_times_stay_as_they_were() {
     });
 }
 
+#[test]
 fn a_batching_producer_keeps_order() {
     block_on(async {
         let partition = Arc::new(new_partition().await);
@@ -169,6 +157,7 @@ fn a_batching_producer_keeps_order() {
     });
 }
 
+#[test]
 fn a_record_of_11_mb_goes_through_where_the_broker_allows_it() {
     block_on(async {
         let client = client_of(strict_bootstrap()).await;
@@ -188,6 +177,7 @@ fn a_record_of_11_mb_goes_through_where_the_broker_allows_it() {
     });
 }
 
+#[test]
 fn refused_records_say_why() {
     block_on(async {
         let partition = new_partition().await;
@@ -209,6 +199,7 @@ fn refused_records_say_why() {
     });
 }
 
+#[test]
 fn offsets_are_found_by_timestamp() {
     block_on(async {
         let partition = new_partition().await;
@@ -229,6 +220,7 @@ fn offsets_are_found_by_timestamp() {
     });
 }
 
+#[test]
 fn many_partitions_are_read() {
     block_on(async {
         let client = client_of(bootstrap()).await;
@@ -246,6 +238,7 @@ fn many_partitions_are_read() {
     });
 }
 
+#[test]
 fn a_waiting_fetch_gets_a_record_at_once() {
     block_on(async {
         let partition = new_partition().await;
@@ -270,6 +263,7 @@ fn a_waiting_fetch_gets_a_record_at_once() {
     });
 }
 
+#[test]
 fn topics_are_deleted_and_recreated_with_no_old_data() {
     block_on(async {
         let topic = unique("rskafka-again");
@@ -298,6 +292,7 @@ fn topics_are_deleted_and_recreated_with_no_old_data() {
     });
 }
 
+#[test]
 fn bad_topics_are_refused_by_code() {
     block_on(async {
         let client = client_of(bootstrap()).await;
@@ -310,6 +305,7 @@ fn bad_topics_are_refused_by_code() {
     });
 }
 
+#[test]
 fn an_unknown_topic_is_created_only_where_the_broker_allows_that() {
     block_on(async {
         let client = client_of(bootstrap()).await;
@@ -326,6 +322,7 @@ fn an_unknown_topic_is_created_only_where_the_broker_allows_that() {
     });
 }
 
+#[test]
 fn deleted_records_are_out_of_range() {
     block_on(async {
         let partition = new_partition().await;
