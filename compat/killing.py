@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import harness
+import checks
 from broker import COMPAT, JVM_OPTIONS
 
 PATIENCE_S = 60
@@ -81,11 +81,11 @@ def work_and_die(brokers, followed, seconds, alive_s, kill_chance, more):
     for each in followed:
         each.begin()
     for each in followed:
-        harness.eventually(f"{each.client} works", lambda: each.go_on() or each.told(), PATIENCE_S)
+        checks.eventually(f"{each.client} works", lambda: each.go_on() or each.told(), PATIENCE_S)
     _kill_at_random(brokers, followed, random.Random(seed), seconds, alive_s, kill_chance)
     before = [len(each.told()) for each in followed]
     for each, count in zip(followed, before):
-        harness.eventually(f"{each.client} works again", lambda: each.go_on() or len(each.told()) > count + more, PATIENCE_S)
+        checks.eventually(f"{each.client} works again", lambda: each.go_on() or len(each.told()) > count + more, PATIENCE_S)
 
 
 def _kill_at_random(brokers, followed, chance, seconds, alive_s, kill_chance):

@@ -15,13 +15,13 @@ import threading
 import time
 from pathlib import Path
 
-import harness
-from harness import equal
+import checks
+from checks import equal
 
 PARTITIONS = 6
 # The shortest session that a broker takes by default.
 SESSION_MS = 6000
-PATIENCE_S = 25
+PATIENCE_S = 25 * checks.SLOWNESS
 
 
 def python_member(directory):
@@ -78,12 +78,12 @@ class Scenarios:
         self.directory, self.new_topic, self.produce = directory, new_topic, produce
 
     def begin(self):
-        self.topic, self.group = self.new_topic(PARTITIONS), harness.unique("group")
+        self.topic, self.group = self.new_topic(PARTITIONS), checks.unique("group")
         self.sent, self.members = 0, []
         return self
 
     def member(self, **settings):
-        member = Member(python_member(self.directory), harness.bootstrap(), self.group, self.topic, **settings)
+        member = Member(python_member(self.directory), checks.bootstrap(), self.group, self.topic, **settings)
         self.members.append(member)
         return member
 

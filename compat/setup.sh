@@ -20,8 +20,8 @@ if [ ${#missing[@]} -gt 0 ]; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
 fi
 
-# One environment for both Python clients, made anew when a pinned version changes.
-wanted=$(cat "$here"/*/requirements.txt)
+# One environment for pytest and the Python clients, made anew when a pinned version changes.
+wanted=$(cat "$here"/requirements.txt "$here"/*/requirements.txt)
 if [ "$(cat "$cache/venv/.installed" 2>/dev/null)" != "$wanted" ]; then
     python3 -m venv --clear "$cache/venv"
     "$cache/venv/bin/pip" install -q --disable-pip-version-check $wanted
@@ -36,6 +36,7 @@ for client in "${clients[@]}"; do
     python) ;; # the environment above, which every client's suite has
     java) "$here/kafka/fetch.sh" >/dev/null && "$here/java/compile.sh" >/dev/null ;;
     kafkajs | old-clients) "$here/$client/install.sh" >/dev/null ;;
+    franz-go | sarama | kafka-go) "$here/gotestsum/build.sh" >/dev/null && "$here/$client/build.sh" >/dev/null ;;
     *) "$here/$client/build.sh" >/dev/null ;;
     esac
 done

@@ -1,19 +1,15 @@
 """aiokafka as the tests use it: topics, what was produced and read; and tests that are coroutines."""
 
 import asyncio
-import sys
 import time
 from contextlib import asynccontextmanager
 from functools import wraps
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-import harness
-from harness import equal
+import checks
+from checks import equal
 
 TIMEOUT_S = 30
 
@@ -21,7 +17,6 @@ TIMEOUT_S = 30
 def coroutine_test(function):
     """A test that is a coroutine runs in a loop of its own."""
 
-    @harness.test
     @wraps(function)
     def run():
         asyncio.run(function())
@@ -39,20 +34,20 @@ async def started(client):
 
 
 def admin():
-    return started(AIOKafkaAdminClient(bootstrap_servers=harness.bootstrap()))
+    return started(AIOKafkaAdminClient(bootstrap_servers=checks.bootstrap()))
 
 
 async def new_topic(partitions=1, name=None, **configs):
-    name = name or harness.unique("aiokafka")
+    name = name or checks.unique("aiokafka")
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     async with admin() as client:
-        answer = await client.create_topics([NewTopic(name, partitions, harness.brokers(), topic_configs=settings)])
+        answer = await client.create_topics([NewTopic(name, partitions, checks.brokers(), topic_configs=settings)])
     equal([error[1] for error in answer.topic_errors], [0], f"creation of {name}")
     return name
 
 
 async def produce(topic, values, partition=0, **settings):
-    async with started(AIOKafkaProducer(bootstrap_servers=harness.bootstrap(), **settings)) as producer:
+    async with started(AIOKafkaProducer(bootstrap_servers=checks.bootstrap(), **settings)) as producer:
         sent = [
             await producer.send(topic, value, key=b"k", partition=partition, timestamp_ms=1000 + number, headers=[("h", b"x")])
             for number, value in enumerate(values)
@@ -62,7 +57,7 @@ async def produce(topic, values, partition=0, **settings):
 
 async def consume(topic, count, offset=0, partition=0):
     assigned = TopicPartition(topic, partition)
-    async with started(AIOKafkaConsumer(bootstrap_servers=harness.bootstrap(), fetch_max_wait_ms=200)) as consumer:
+    async with started(AIOKafkaConsumer(bootstrap_servers=checks.bootstrap(), fetch_max_wait_ms=200)) as consumer:
         consumer.assign([assigned])
         consumer.seek(assigned, offset)
         found, deadline = [], time.monotonic() + TIMEOUT_S

@@ -6,9 +6,10 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-import harness
+import pytest
+import checks
+from checks import equal
 from client import admin, coroutine_test, new_topic, produce, started
-from harness import equal, test_that_waits
 from members import Scenarios
 
 
@@ -20,34 +21,34 @@ def scenarios():
     )
 
 
-@test_that_waits
-def members_that_join_and_leave_share_partitions_anew():
+@pytest.mark.waits
+def test_members_that_join_and_leave_share_partitions_anew():
     scenarios().partitions_are_shared_anew_when_members_join_and_leave(assignor="range")
 
 
-@test_that_waits
-def sticky_members_share_partitions_anew():
+@pytest.mark.waits
+def test_sticky_members_share_partitions_anew():
     scenarios().partitions_are_shared_anew_when_members_join_and_leave(assignor="sticky")
 
 
-@test_that_waits
-def a_killed_member_is_replaced_when_its_session_is_over():
+@pytest.mark.waits
+def test_a_killed_member_is_replaced_when_its_session_is_over():
     scenarios().a_dead_member_is_replaced()
 
 
-@test_that_waits
-def a_static_member_that_comes_back_causes_no_rebalance():
+@pytest.mark.waits
+def test_a_static_member_that_comes_back_causes_no_rebalance():
     scenarios().a_static_member_that_comes_back_causes_no_rebalance()
 
 
 def member(topic, group, **settings):
     fixed = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
-    return started(AIOKafkaConsumer(topic, bootstrap_servers=harness.bootstrap(), group_id=group, **{**fixed, **settings}))
+    return started(AIOKafkaConsumer(topic, bootstrap_servers=checks.bootstrap(), group_id=group, **{**fixed, **settings}))
 
 
 @coroutine_test
-async def commits_keep_offset_and_metadata_and_the_next_member_goes_on():
-    topic, group = await new_topic(2), harness.unique("group")
+async def test_commits_keep_offset_and_metadata_and_the_next_member_goes_on():
+    topic, group = await new_topic(2), checks.unique("group")
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     await produce(topic, [b"%d" % number for number in range(10)])
     async with member(topic, group) as reader:
@@ -61,8 +62,8 @@ async def commits_keep_offset_and_metadata_and_the_next_member_goes_on():
 
 
 @coroutine_test
-async def automatic_commits_let_the_next_member_go_on():
-    topic, group = await new_topic(), harness.unique("group")
+async def test_automatic_commits_let_the_next_member_go_on():
+    topic, group = await new_topic(), checks.unique("group")
     for first in (0, 10):
         await produce(topic, [b"%d" % number for number in range(first, first + 10)])
         async with member(topic, group, enable_auto_commit=True) as reader:
@@ -71,8 +72,8 @@ async def automatic_commits_let_the_next_member_go_on():
 
 
 @coroutine_test
-async def the_admin_client_describes_lists_and_finds_groups():
-    topic, group = await new_topic(2), harness.unique("group")
+async def test_the_admin_client_describes_lists_and_finds_groups():
+    topic, group = await new_topic(2), checks.unique("group")
     async with admin() as client, member(topic, group, client_id="me") as reader:
         await reader.commit({TopicPartition(topic, 1): (3, "three")})
         [answer] = await client.describe_consumer_groups([group])
@@ -81,5 +82,5 @@ async def the_admin_client_describes_lists_and_finds_groups():
         equal(["me" in one for one in members], [True])
         assert (group, "consumer") in [each[:2] for each in await client.list_consumer_groups()]
         coordinator = await client.find_coordinator(group)
-        assert coordinator in range(1, harness.brokers() + 1), coordinator
+        assert coordinator in range(1, checks.brokers() + 1), coordinator
         equal(await client.list_consumer_group_offsets(group), {TopicPartition(topic, 1): OffsetAndMetadata(3, "three")})

@@ -8,13 +8,13 @@ from aiokafka.admin import NewPartitions, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError
 
-import harness
+import checks
+from checks import equal
 from client import admin, consume, coroutine_test, new_topic, produce, started
-from harness import equal
 
 
 @coroutine_test
-async def records_come_back_as_they_went():
+async def test_records_come_back_as_they_went():
     for codec in (None, "gzip"):
         topic = await new_topic()
         values = [b"value %d" % number for number in range(500)]
@@ -25,7 +25,7 @@ async def records_come_back_as_they_went():
 
 
 @coroutine_test
-async def every_acks_setting_and_an_idempotent_producer_deliver():
+async def test_every_acks_setting_and_an_idempotent_producer_deliver():
     for settings in [{"acks": 0}, {"acks": 1}, {"acks": "all"}, {"enable_idempotence": True}]:
         topic = await new_topic()
         values = [b"%d" % number for number in range(200)]
@@ -34,11 +34,11 @@ async def every_acks_setting_and_an_idempotent_producer_deliver():
 
 
 @coroutine_test
-async def offsets_are_found_by_timestamp_and_at_both_ends():
+async def test_offsets_are_found_by_timestamp_and_at_both_ends():
     topic = await new_topic()
     await produce(topic, [b"v"] * 10)
     partition = TopicPartition(topic, 0)
-    async with started(AIOKafkaConsumer(bootstrap_servers=harness.bootstrap())) as consumer:
+    async with started(AIOKafkaConsumer(bootstrap_servers=checks.bootstrap())) as consumer:
         found = (await consumer.offsets_for_times({partition: 1005}))[partition]
         equal((found.offset, found.timestamp), (5, 1005))
         equal((await consumer.offsets_for_times({partition: 1010}))[partition], None)
@@ -47,9 +47,9 @@ async def offsets_are_found_by_timestamp_and_at_both_ends():
 
 
 @coroutine_test
-async def a_waiting_consumer_gets_a_record_at_once():
+async def test_a_waiting_consumer_gets_a_record_at_once():
     topic = await new_topic()
-    async with started(AIOKafkaConsumer(bootstrap_servers=harness.bootstrap(), fetch_max_wait_ms=5000)) as consumer:
+    async with started(AIOKafkaConsumer(bootstrap_servers=checks.bootstrap(), fetch_max_wait_ms=5000)) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         waiting = asyncio.ensure_future(consumer.getone())
         await asyncio.sleep(0.5)
@@ -60,7 +60,7 @@ async def a_waiting_consumer_gets_a_record_at_once():
 
 
 @coroutine_test
-async def refusals_arrive_as_their_errors():
+async def test_refusals_arrive_as_their_errors():
     topic = await new_topic(max_message_bytes="1000")
     try:
         await produce(topic, [b"x" * 5000])
@@ -72,13 +72,13 @@ async def refusals_arrive_as_their_errors():
 async def settled(asked, expected):
     """What is answered at once; of several brokers one may hear of a change a moment after another has answered it."""
     deadline = time.monotonic() + 10
-    while (answer := await asked()) != expected and harness.brokers() > 1 and time.monotonic() < deadline:
+    while (answer := await asked()) != expected and checks.brokers() > 1 and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
     return answer
 
 
 @coroutine_test
-async def the_admin_client_creates_describes_changes_and_deletes():
+async def test_the_admin_client_creates_describes_changes_and_deletes():
     topic = await new_topic(retention_ms="5000")
     async with admin() as client:
         await client.create_partitions({topic: NewPartitions(total_count=3)})
@@ -103,4 +103,4 @@ async def the_admin_client_creates_describes_changes_and_deletes():
 
         equal(await settled(is_listed, False), False)
         cluster = await client.describe_cluster()
-        equal(sorted(broker["node_id"] for broker in cluster["brokers"]), list(range(1, harness.brokers() + 1)))
+        equal(sorted(broker["node_id"] for broker in cluster["brokers"]), list(range(1, checks.brokers() + 1)))

@@ -6,21 +6,21 @@ import time
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
 
-import harness
+import checks
+from checks import equal
 from client import coroutine_test, new_topic, produce, started
-from harness import equal
 
 
 def transactional(id=None):
-    id = id or harness.unique("transactional")
-    return started(AIOKafkaProducer(bootstrap_servers=harness.bootstrap(), transactional_id=id))
+    id = id or checks.unique("transactional")
+    return started(AIOKafkaProducer(bootstrap_servers=checks.bootstrap(), transactional_id=id))
 
 
 async def seen(topic, isolation):
     """Every value up to the end of all that is there now. A transaction is complete a moment after its end was answered: that is waited for."""
     assigned = TopicPartition(topic, 0)
-    reader = AIOKafkaConsumer(bootstrap_servers=harness.bootstrap(), isolation_level=isolation, fetch_max_wait_ms=200)
-    other = AIOKafkaConsumer(bootstrap_servers=harness.bootstrap())
+    reader = AIOKafkaConsumer(bootstrap_servers=checks.bootstrap(), isolation_level=isolation, fetch_max_wait_ms=200)
+    other = AIOKafkaConsumer(bootstrap_servers=checks.bootstrap())
     async with started(reader) as consumer, started(other) as other:
         consumer.assign([assigned])
         consumer.seek(assigned, 0)
@@ -33,7 +33,7 @@ async def seen(topic, isolation):
 
 
 @coroutine_test
-async def what_is_committed_is_seen_and_what_is_aborted_is_not():
+async def test_what_is_committed_is_seen_and_what_is_aborted_is_not():
     topic = await new_topic()
     async with transactional() as producer:
         for number, commits in enumerate((True, False, True)):
@@ -47,8 +47,8 @@ async def what_is_committed_is_seen_and_what_is_aborted_is_not():
 
 
 @coroutine_test
-async def a_second_producer_of_the_same_id_fences_the_first():
-    topic, id = await new_topic(), harness.unique("transactional")
+async def test_a_second_producer_of_the_same_id_fences_the_first():
+    topic, id = await new_topic(), checks.unique("transactional")
     async with transactional(id) as first:
         await first.begin_transaction()
         await first.send_and_wait(topic, b"of the first", partition=0)
@@ -65,11 +65,11 @@ async def a_second_producer_of_the_same_id_fences_the_first():
 
 
 @coroutine_test
-async def offsets_are_committed_with_the_records():
-    source, target, group = await new_topic(), await new_topic(), harness.unique("loop")
+async def test_offsets_are_committed_with_the_records():
+    source, target, group = await new_topic(), await new_topic(), checks.unique("loop")
     await produce(source, [b"%d" % number for number in range(30)])
     partition = TopicPartition(source, 0)
-    reader = AIOKafkaConsumer(bootstrap_servers=harness.bootstrap(), group_id=group, enable_auto_commit=False, isolation_level="read_committed")
+    reader = AIOKafkaConsumer(bootstrap_servers=checks.bootstrap(), group_id=group, enable_auto_commit=False, isolation_level="read_committed")
     async with transactional() as producer, started(reader) as consumer:
         consumer.assign([partition])
         for begin, commits in ((0, True), (10, False), (10, True), (20, True)):

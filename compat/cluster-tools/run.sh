@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
 # Kafka's tools for clusters against three brokers that are one: run.sh KIND [PART OF A TEST'S NAME]...
 set -euo pipefail
-exec python3 "$(dirname "${BASH_SOURCE[0]}")/suite.py" "$@"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+BROKER_KIND=$1 exec "$here/../pytest.sh" "$here" "${@:2}"

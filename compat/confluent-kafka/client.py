@@ -1,17 +1,13 @@
 """confluent-kafka as the tests use it: clients with settings of the tests, topics, what was produced and read."""
 
-import sys
 import time
 from functools import cache
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import harness
-from harness import equal
+import checks
+from checks import equal
 
 MIB = 1 << 20
 
@@ -19,23 +15,23 @@ MIB = 1 << 20
 @cache
 def admin(bootstrap=None):
     """Cached, because a client that is collected cancels what it was asked for."""
-    return AdminClient({"bootstrap.servers": bootstrap or harness.bootstrap()})
+    return AdminClient({"bootstrap.servers": bootstrap or checks.bootstrap()})
 
 
 def new_topic(partitions=1, bootstrap=None, **configs):
-    name = harness.unique("rdkafka")
+    name = checks.unique("rdkafka")
     create(name, partitions, bootstrap, **configs)
     return name
 
 
 def create(name, partitions=1, bootstrap=None, replication_factor=None, **configs):
     config = {key.replace("_", "."): value for key, value in configs.items()}
-    topic = NewTopic(name, partitions, replication_factor or harness.brokers(), config=config)
+    topic = NewTopic(name, partitions, replication_factor or checks.brokers(), config=config)
     admin(bootstrap).create_topics([topic])[name].result(30)
 
 
 def producer(**settings):
-    return Producer({"bootstrap.servers": harness.bootstrap(), "linger.ms": 5, **dotted(settings)})
+    return Producer({"bootstrap.servers": checks.bootstrap(), "linger.ms": 5, **dotted(settings)})
 
 
 def dotted(settings):
@@ -68,7 +64,7 @@ def produce(topic, messages, partition=0, **settings):
 
 def consumer(bootstrap=None, **settings):
     fixed = {
-        "bootstrap.servers": bootstrap or harness.bootstrap(),
+        "bootstrap.servers": bootstrap or checks.bootstrap(),
         "group.id": "assigned-only",
         "enable.auto.commit": False,
         "check.crcs": True,
@@ -84,7 +80,7 @@ def consume(topic, count, partition=0, offset=0, timeout_s=30, **settings):
     """Reads exactly `count` messages from `offset` on."""
     reader = consumer(**settings)
     reader.assign([TopicPartition(topic, partition, offset)])
-    found, deadline = [], time.monotonic() + timeout_s * harness.SLOWNESS
+    found, deadline = [], time.monotonic() + timeout_s * checks.SLOWNESS
     while len(found) < count and time.monotonic() < deadline:
         for message in reader.consume(count - len(found), timeout=0.5):
             assert not message.error(), message.error()

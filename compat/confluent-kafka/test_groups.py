@@ -4,14 +4,15 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import (
     OFFSET_INVALID, ConsumerGroupState, ConsumerGroupTopicPartitions, ConsumerGroupType, KafkaError, TopicPartition,
 )  # fmt: skip
 from confluent_kafka.admin import ConfigResource, NewPartitions
 
-import harness
+import checks
+from checks import equal
 from client import admin, consume, consumer, error_code, new_topic, produce
-from harness import equal, test, test_that_waits
 from members import Scenarios
 
 
@@ -22,38 +23,40 @@ def scenarios():
     return Scenarios(Path(__file__).parent, new_topic, send)
 
 
-@test_that_waits
-def members_that_join_and_leave_share_partitions_anew():
+@pytest.mark.short
+@pytest.mark.waits
+def test_members_that_join_and_leave_share_partitions_anew():
     scenarios().partitions_are_shared_anew_when_members_join_and_leave(assignor="range")
 
 
-@test_that_waits
-def cooperative_members_keep_what_no_one_else_gets():
+@pytest.mark.waits
+def test_cooperative_members_keep_what_no_one_else_gets():
     scenarios().cooperative_members_keep_what_no_one_else_gets()
 
 
-@test_that_waits
-def a_killed_member_is_replaced_when_its_session_is_over():
+@pytest.mark.waits
+def test_a_killed_member_is_replaced_when_its_session_is_over():
     scenarios().a_dead_member_is_replaced()
 
 
-@test_that_waits
-def members_of_the_newer_protocol_share_partitions_anew():
+@pytest.mark.short
+@pytest.mark.waits
+def test_members_of_the_newer_protocol_share_partitions_anew():
     scenarios().partitions_are_shared_anew_when_members_join_and_leave(protocol="consumer")
 
 
-@test_that_waits
-def a_killed_member_of_the_newer_protocol_is_replaced_when_its_session_is_over():
+@pytest.mark.waits
+def test_a_killed_member_of_the_newer_protocol_is_replaced_when_its_session_is_over():
     scenarios().a_dead_member_is_replaced(protocol="consumer")
 
 
-@test_that_waits
-def members_of_both_protocols_share_while_the_group_changes_its_kind():
+@pytest.mark.waits
+def test_members_of_both_protocols_share_while_the_group_changes_its_kind():
     scenarios().members_of_both_protocols_share_while_the_group_changes_its_kind()
 
 
-@test_that_waits
-def a_static_member_that_comes_back_causes_no_rebalance():
+@pytest.mark.waits
+def test_a_static_member_that_comes_back_causes_no_rebalance():
     scenarios().a_static_member_that_comes_back_causes_no_rebalance()
 
 
@@ -70,9 +73,8 @@ def member(topic, group, **settings):
     return reader
 
 
-@test
-def commits_keep_offset_and_metadata_whether_they_wait_or_not():
-    topic, group = new_topic(partitions=2), harness.unique("group")
+def test_commits_keep_offset_and_metadata_whether_they_wait_or_not():
+    topic, group = new_topic(partitions=2), checks.unique("group")
     reader = member(topic, group)
     [before] = reader.committed([TopicPartition(topic, 0)], timeout=10)
     equal((before.error, before.offset), (None, OFFSET_INVALID), "nothing is committed yet")
@@ -91,9 +93,9 @@ def commits_keep_offset_and_metadata_whether_they_wait_or_not():
     reader.close()
 
 
-@test
-def automatic_commits_let_the_next_member_go_on():
-    topic, group = new_topic(), harness.unique("group")
+@pytest.mark.short
+def test_automatic_commits_let_the_next_member_go_on():
+    topic, group = new_topic(), checks.unique("group")
     produce(topic, [{"value": b"%d" % number} for number in range(10)]).offsets()
     seen = []
     for expected in (list(range(10)), [10, 11]):
@@ -107,9 +109,8 @@ def automatic_commits_let_the_next_member_go_on():
         produce(topic, [{"value": b"10"}, {"value": b"11"}]).offsets()
 
 
-@test
-def the_commit_of_a_stale_generation_is_refused():
-    topic, group = new_topic(), harness.unique("group")
+def test_the_commit_of_a_stale_generation_is_refused():
+    topic, group = new_topic(), checks.unique("group")
     first = member(topic, group, group_instance_id="same")
     second = member(topic, group, group_instance_id="same")
     code = error_code(lambda: first.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False))
@@ -118,14 +119,13 @@ def the_commit_of_a_stale_generation_is_refused():
     first.close()
 
 
-@test
-def the_admin_client_describes_and_lists_groups():
-    topic, group = new_topic(partitions=3), harness.unique("group")
+def test_the_admin_client_describes_and_lists_groups():
+    topic, group = new_topic(partitions=3), checks.unique("group")
     reader = member(topic, group, client_id="me", group_instance_id="instance")
     [answer] = admin().describe_consumer_groups([group], include_authorized_operations=True).values()
     described = answer.result(10)
     equal((described.state, described.type, described.partition_assignor), (ConsumerGroupState.STABLE, ConsumerGroupType.CLASSIC, "range"))
-    assert described.coordinator.id in range(1, harness.brokers() + 1), described.coordinator
+    assert described.coordinator.id in range(1, checks.brokers() + 1), described.coordinator
     equal(described.is_simple_consumer_group, False)
     assert {operation.name for operation in described.authorized_operations} >= {"READ", "DELETE", "DESCRIBE"}, described.authorized_operations
     [one] = described.members
@@ -136,14 +136,13 @@ def the_admin_client_describes_and_lists_groups():
         equal(listed.errors, [])
         equal(group in [each.group_id for each in listed.valid], is_listed, f"among those in {states}")
     reader.close()
-    nobody = harness.unique("nobody")
+    nobody = checks.unique("nobody")
     [answer] = admin().describe_consumer_groups([nobody]).values()
     equal(answer.result(10).state, ConsumerGroupState.DEAD, "librdkafka asks in a version without GROUP_ID_NOT_FOUND")
 
 
-@test
-def the_admin_client_alters_lists_and_deletes_offsets_and_groups():
-    topic, group = new_topic(partitions=2), harness.unique("group")
+def test_the_admin_client_alters_lists_and_deletes_offsets_and_groups():
+    topic, group = new_topic(partitions=2), checks.unique("group")
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 3, "three"), TopicPartition(topic, 1, 4)])
     [answer] = admin().alter_consumer_group_offsets([wanted]).values()
     equal([each.error for each in answer.result(10).topic_partitions], [None, None])
@@ -163,8 +162,7 @@ def the_admin_client_alters_lists_and_deletes_offsets_and_groups():
     reader.close()
 
 
-@test
-def topics_are_widened_and_reconfigured():
+def test_topics_are_widened_and_reconfigured():
     topic = new_topic()
     admin().create_partitions([NewPartitions(topic, 3)])[topic].result(10)
     produce(topic, [{"value": b"v"}], partition=2).offsets()
@@ -173,10 +171,9 @@ def topics_are_widened_and_reconfigured():
     equal(answer.result(10)["max.message.bytes"].value, "1048588")
 
 
-@test
-def a_client_that_knows_only_old_versions_is_served():
+def test_a_client_that_knows_only_old_versions_is_served():
     """As librdkafka speaks to Kafka 0.11, when it is told not to ask for versions; older brokers used requests that Kafka 4 refuses."""
-    topic, group = new_topic(), harness.unique("group")
+    topic, group = new_topic(), checks.unique("group")
     old = {"api_version_request": False, "broker_version_fallback": "0.11.0.0"}
     equal(produce(topic, [{"value": b"old"}], **old).offsets(), [0])
     equal([message.value() for message in consume(topic, 1, **old)], [b"old"])

@@ -3,21 +3,22 @@
 import threading
 import time
 
+import pytest
 from confluent_kafka import (
     OFFSET_BEGINNING, TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, IsolationLevel, KafkaError, TopicCollection,
     TopicPartition,
 )  # fmt: skip
 from confluent_kafka.admin import OffsetSpec
 
-import harness
+import checks
+from checks import equal
 from client import MIB, Deliveries, admin, consume, consumer, create, error_code, new_topic, produce, producer
-from harness import equal, test
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-@test
-def keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec():
+@pytest.mark.short
+def test_keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec():
     for codec in CODECS:
         topic = new_topic()
         sent = [
@@ -36,16 +37,14 @@ def keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec()
             equal(message.timestamp(), (TIMESTAMP_CREATE_TIME, sent[number]["timestamp"]))
 
 
-@test
-def null_and_empty_keys_and_values_stay_apart():
+def test_null_and_empty_keys_and_values_stay_apart():
     topic = new_topic()
     pairs = [(None, b"v"), (b"k", None), (None, None), (b"", b""), (b"k", b"")]
     produce(topic, [{"key": key, "value": value} for key, value in pairs]).offsets()
     equal([(message.key(), message.value()) for message in consume(topic, len(pairs))], pairs)
 
 
-@test
-def a_log_append_time_topic_stamps_messages_itself():
+def test_a_log_append_time_topic_stamps_messages_itself():
     for codec in ("none", "lz4"):
         topic = new_topic(message_timestamp_type="LogAppendTime")
         before = int(time.time() * 1000)
@@ -57,8 +56,8 @@ def a_log_append_time_topic_stamps_messages_itself():
             assert before <= timestamp <= after, f"{before} <= {timestamp} <= {after}"
 
 
-@test
-def every_acks_setting_delivers():
+@pytest.mark.short
+def test_every_acks_setting_delivers():
     for acks in (0, 1, -1):
         topic = new_topic()
         deliveries = produce(topic, [{"value": b"%d" % number} for number in range(100)], acks=acks)
@@ -66,16 +65,15 @@ def every_acks_setting_delivers():
         equal([message.value() for message in consume(topic, 100)], [b"%d" % number for number in range(100)], f"acks={acks}")
 
 
-@test
-def an_idempotent_producer_delivers_in_order():
+@pytest.mark.short
+def test_an_idempotent_producer_delivers_in_order():
     topic = new_topic()
     sent = [{"value": b"%d" % number} for number in range(5000)]
     equal(produce(topic, sent, enable_idempotence=True, linger_ms=0).offsets(), list(range(5000)))
     equal([message.value() for message in consume(topic, 5000)], [message["value"] for message in sent])
 
 
-@test
-def a_message_of_11_mb_goes_through_when_the_topic_allows_it():
+def test_a_message_of_11_mb_goes_through_when_the_topic_allows_it():
     topic = new_topic(max_message_bytes=str(11 * MIB))
     value = bytes(range(256)) * (43 * 1024 - 4)
     for codec in ("none", "zstd"):
@@ -84,8 +82,8 @@ def a_message_of_11_mb_goes_through_when_the_topic_allows_it():
         assert message.value() == value, "the content differs"
 
 
-@test
-def an_oversize_message_is_refused_and_the_next_one_is_not():
+@pytest.mark.short
+def test_an_oversize_message_is_refused_and_the_next_one_is_not():
     topic = new_topic(max_message_bytes="2000")
     sender, deliveries = producer(linger_ms=0), Deliveries()
     for size in (100, 5000, 101):
@@ -95,23 +93,21 @@ def an_oversize_message_is_refused_and_the_next_one_is_not():
     equal([len(message.value()) for message in consume(topic, 2)], [100, 101])
 
 
-@test
-def a_message_without_a_key_is_refused_by_a_compacted_topic():
+def test_a_message_without_a_key_is_refused_by_a_compacted_topic():
     topic = new_topic(cleanup_policy="compact")
     equal([error.code() for error in produce(topic, [{"value": b"v"}]).errors], [KafkaError.INVALID_RECORD])
     equal(produce(topic, [{"key": b"k", "value": b"v"}, {"key": b"k", "value": None}]).offsets(), [0, 1])
 
 
-@test
-def a_timestamp_too_far_ahead_is_refused():
+def test_a_timestamp_too_far_ahead_is_refused():
     topic = new_topic()
     ahead = int(time.time() * 1000) + 48 * 3600 * 1000
     [error] = produce(topic, [{"value": b"v", "timestamp": ahead}]).errors
     equal(error.code(), KafkaError.INVALID_TIMESTAMP)
 
 
-@test
-def offsets_are_found_by_timestamp():
+@pytest.mark.short
+def test_offsets_are_found_by_timestamp():
     topic = new_topic()
     produce(topic, [{"value": b"v", "timestamp": 10_000 + 10 * number} for number in range(100)]).offsets()
     reader = consumer()
@@ -124,8 +120,7 @@ def offsets_are_found_by_timestamp():
     reader.close()
 
 
-@test
-def the_admin_client_lists_earliest_latest_and_max_timestamp():
+def test_the_admin_client_lists_earliest_latest_and_max_timestamp():
     topic = new_topic()
     produce(topic, [{"value": b"v", "timestamp": timestamp} for timestamp in (1000, 9000, 2000)]).offsets()
     for spec, offset in [(OffsetSpec.earliest(), 0), (OffsetSpec.latest(), 3), (OffsetSpec.max_timestamp(), 1), (OffsetSpec.for_timestamp(9001), -1)]:
@@ -134,8 +129,7 @@ def the_admin_client_lists_earliest_latest_and_max_timestamp():
         equal(answer.result(10).offset, offset)
 
 
-@test
-def many_partitions_are_read_by_one_consumer():
+def test_many_partitions_are_read_by_one_consumer():
     topic = new_topic(partitions=60)
     sender, deliveries = producer(), Deliveries()
     for number in range(60 * 20):
@@ -152,8 +146,7 @@ def many_partitions_are_read_by_one_consumer():
     equal(found, {partition: list(range(partition, 1200, 60)) for partition in range(60)})
 
 
-@test
-def a_waiting_consumer_gets_a_message_at_once():
+def test_a_waiting_consumer_gets_a_message_at_once():
     topic = new_topic()
     reader = consumer(fetch_wait_max_ms=10_000)
     reader.assign([TopicPartition(topic, 0, 0)])
@@ -172,9 +165,9 @@ def a_waiting_consumer_gets_a_message_at_once():
     reader.close()
 
 
-@test
-def topics_are_created_described_deleted_and_recreated_with_a_new_id_and_no_old_data():
-    topic = harness.unique("rdkafka-again")
+@pytest.mark.short
+def test_topics_are_created_described_deleted_and_recreated_with_a_new_id_and_no_old_data():
+    topic = checks.unique("rdkafka-again")
     ids = set()
     for generation in range(3):
         create(topic, partitions=2)
@@ -200,9 +193,8 @@ def wait_until_gone(topic):
         time.sleep(0.05)
 
 
-@test
-def bad_topics_are_refused_by_code():
-    name = harness.unique("rdkafka-bad")
+def test_bad_topics_are_refused_by_code():
+    name = checks.unique("rdkafka-bad")
     cases = [
         (lambda: create("bad name"), KafkaError.TOPIC_EXCEPTION),
         (lambda: create(name, partitions=0), KafkaError.INVALID_PARTITIONS),
@@ -214,36 +206,33 @@ def bad_topics_are_refused_by_code():
         equal(error_code(call), code)
     create(name)
     equal(error_code(lambda: create(name)), KafkaError.TOPIC_ALREADY_EXISTS)
-    nowhere = harness.unique("nowhere")
+    nowhere = checks.unique("nowhere")
     equal(error_code(lambda: admin().delete_topics([nowhere])[nowhere].result(10)), KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
-@test
-def producing_to_an_unknown_topic_creates_it_where_the_broker_allows_that():
-    topic = harness.unique("rdkafka-auto")
+def test_producing_to_an_unknown_topic_creates_it_where_the_broker_allows_that():
+    topic = checks.unique("rdkafka-auto")
     equal(produce(topic, [{"value": b"v"}]).offsets(), [0])
     equal([message.value() for message in consume(topic, 1)], [b"v"])
 
 
-@test
-def producing_to_an_unknown_topic_fails_where_client_or_broker_forbid_creation():
-    for settings in [{"allow_auto_create_topics": False}, {"bootstrap_servers": harness.strict_bootstrap()}]:
-        topic = harness.unique("rdkafka-refused")
+def test_producing_to_an_unknown_topic_fails_where_client_or_broker_forbid_creation():
+    for settings in [{"allow_auto_create_topics": False}, {"bootstrap_servers": checks.strict_bootstrap()}]:
+        topic = checks.unique("rdkafka-refused")
         [error] = produce(topic, [{"value": b"v"}], message_timeout_ms=3000, topic_metadata_propagation_max_ms=0, **settings).errors
         assert error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART), error
         bootstrap = settings.get("bootstrap_servers")
         assert topic not in admin(bootstrap).list_topics(timeout=10).topics
 
 
-@test
-def an_unknown_partition_is_refused():
+def test_an_unknown_partition_is_refused():
     topic = new_topic()
     deliveries = produce(topic, [{"value": b"v"}], partition=7, message_timeout_ms=3000)
     equal([error.code() for error in deliveries.errors], [KafkaError._UNKNOWN_PARTITION])
 
 
-@test
-def deleted_records_are_out_of_range():
+@pytest.mark.short
+def test_deleted_records_are_out_of_range():
     topic = new_topic()
     produce(topic, [{"value": b"%d" % number} for number in range(10)]).offsets()
     [answer] = admin().delete_records([TopicPartition(topic, 0, 6)]).values()
@@ -260,16 +249,14 @@ def deleted_records_are_out_of_range():
     strict_reader.close()
 
 
-@test
-def a_consumer_that_seeks_reads_again_from_there():
+def test_a_consumer_that_seeks_reads_again_from_there():
     topic = new_topic()
     produce(topic, [{"value": b"%d" % number} for number in range(1000)]).offsets()
     for offset in (0, 1, 500, 998):
         equal(consume(topic, 2, offset=offset)[0].value(), b"%d" % offset)
 
 
-@test
-def read_committed_reads_what_was_not_part_of_a_transaction():
+def test_read_committed_reads_what_was_not_part_of_a_transaction():
     topic = new_topic()
     produce(topic, [{"value": b"v"}] * 3).offsets()
     equal(len(consume(topic, 3, isolation_level="read_committed")), 3)

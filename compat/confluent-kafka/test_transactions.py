@@ -1,16 +1,17 @@
 """Transactions with librdkafka, which speaks the first version of their protocol."""
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-import harness
+import checks
+from checks import equal
 from client import admin, consume, consumer, error_code, new_topic, produce, producer
-from harness import equal, test, test_that_waits
 
 TIMEOUT_S = 20
 
 
 def transactional(id=None, **settings):
-    made = producer(transactional_id=id or harness.unique("transactional"), **settings)
+    made = producer(transactional_id=id or checks.unique("transactional"), **settings)
     made.init_transactions(TIMEOUT_S)
     return made
 
@@ -42,12 +43,12 @@ def seen_settled(topic, isolation, partition=0):
     def end(isolation):
         return consumer(isolation_level=isolation).get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)[1]
 
-    harness.eventually("no transaction is open", lambda: end("read_committed") == end("read_uncommitted"))
+    checks.eventually("no transaction is open", lambda: end("read_committed") == end("read_uncommitted"))
     return seen(topic, isolation, partition)
 
 
-@test
-def what_is_committed_is_seen_and_what_is_aborted_is_not():
+@pytest.mark.short
+def test_what_is_committed_is_seen_and_what_is_aborted_is_not():
     one, two = new_topic(partitions=2), new_topic()
     made = transactional()
     for number, commits in enumerate((True, False, True)):
@@ -60,8 +61,7 @@ def what_is_committed_is_seen_and_what_is_aborted_is_not():
         equal(seen(topic, "read_uncommitted", partition), [b"0", b"0", b"1", b"1", b"2", b"2"])
 
 
-@test
-def an_open_transaction_holds_up_readers_of_committed_records():
+def test_an_open_transaction_holds_up_readers_of_committed_records():
     topic = new_topic()
     made = transactional()
     made.begin_transaction()
@@ -73,9 +73,9 @@ def an_open_transaction_holds_up_readers_of_committed_records():
     equal([each.value() for each in consume(topic, 2, isolation_level="read_committed")], [b"open", b"plain"])
 
 
-@test
-def a_second_producer_of_the_same_id_fences_the_first():
-    topic, id = new_topic(), harness.unique("transactional")
+@pytest.mark.short
+def test_a_second_producer_of_the_same_id_fences_the_first():
+    topic, id = new_topic(), checks.unique("transactional")
     first = transactional(id)
     first.begin_transaction()
     send(first, topic, b"of the first")
@@ -93,17 +93,17 @@ def a_second_producer_of_the_same_id_fences_the_first():
     equal(seen_settled(topic, "read_committed"), [b"of the second"])
 
 
-@test
-def a_timeout_above_the_brokers_maximum_is_refused():
-    made = producer(transactional_id=harness.unique("transactional"), transaction_timeout_ms=900_001)
+def test_a_timeout_above_the_brokers_maximum_is_refused():
+    made = producer(transactional_id=checks.unique("transactional"), transaction_timeout_ms=900_001)
     equal(error_code(lambda: made.init_transactions(TIMEOUT_S)), KafkaError.INVALID_TRANSACTION_TIMEOUT)
 
 
-@test_that_waits
-def records_are_read_processed_and_written_once_through_aborts():
-    source, target, group = new_topic(), new_topic(), harness.unique("loop")
+@pytest.mark.short
+@pytest.mark.waits
+def test_records_are_read_processed_and_written_once_through_aborts():
+    source, target, group = new_topic(), new_topic(), checks.unique("loop")
     produce(source, [{"value": b"%d" % number} for number in range(500)]).offsets()
-    made = transactional(harness.unique("loop"))
+    made = transactional(checks.unique("loop"))
     reader = consumer(group_id=group, isolation_level="read_committed", auto_offset_reset="earliest")
     reader.subscribe([source])
     done = attempts = 0
@@ -129,13 +129,12 @@ def records_are_read_processed_and_written_once_through_aborts():
     reader.close()
     equal(seen_settled(target, "read_committed"), [b"%d" % number for number in range(500)])
     assert len(seen(target, "read_uncommitted")) > 500, "some were aborted"
-    [committed] = Consumer({"bootstrap.servers": harness.bootstrap(), "group.id": group}).committed([TopicPartition(source, 0)], TIMEOUT_S)
+    [committed] = Consumer({"bootstrap.servers": checks.bootstrap(), "group.id": group}).committed([TopicPartition(source, 0)], TIMEOUT_S)
     equal(committed.offset, 500)
 
 
-@test
-def offsets_that_are_pending_are_not_given_to_who_wants_stable_ones():
-    topic, group = new_topic(), harness.unique("pending")
+def test_offsets_that_are_pending_are_not_given_to_who_wants_stable_ones():
+    topic, group = new_topic(), checks.unique("pending")
     made = transactional()
     reader = consumer(group_id=group)
     reader.assign([TopicPartition(topic, 0, 0)])

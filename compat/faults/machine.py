@@ -10,8 +10,9 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from broker import HOST, Duramen, free_port
-from harness import Skipped
 
 EXIT_DISK = 74
 
@@ -88,7 +89,7 @@ def workspace():
     try:
         yield directory
     except BaseException as failure:
-        if isinstance(failure, Skipped):
+        if isinstance(failure, pytest.skip.Exception):
             shutil.rmtree(directory)
         else:
             print(f"kept: {directory}")
@@ -102,7 +103,7 @@ def small_disk(directory, megabytes):
     root = directory / "disk"
     root.mkdir()
     if not (_mount_ext4(directory / "image", root, megabytes) or _mount("-t", "tmpfs", "-o", f"size={megabytes}m", "none", root)):
-        raise Skipped("a small disk cannot be mounted here: it takes root, or user namespaces")
+        pytest.skip("a small disk cannot be mounted here: it takes root, or user namespaces")
     try:
         yield root
     finally:

@@ -3,7 +3,7 @@
 import calls
 from batch import batch
 from calls import connect
-from harness import equal, eventually, test
+from checks import equal, eventually
 from load import Load, assert_nothing_lost
 from machine import Broker, workspace
 
@@ -11,8 +11,7 @@ FILES, PARTITIONS = 256, 500
 TOPIC = "many"
 
 
-@test
-def with_few_open_files_and_many_partitions_all_can_be_written():
+def test_with_few_open_files_and_many_partitions_all_can_be_written():
     with workspace() as directory, Broker(directory / "data") as broker:
         broker.start(["prlimit", f"--nofile={FILES}:{FILES}"])
         with connect(broker.bootstrap) as connection:
@@ -32,8 +31,7 @@ def with_few_open_files_and_many_partitions_all_can_be_written():
                 equal(calls.fetched_values(connection, TOPIC, partition=partition), [b"one", b"two", b"three"])
 
 
-@test
-def with_few_open_files_small_segments_can_be_written():
+def test_with_few_open_files_small_segments_can_be_written():
     with workspace() as directory, Broker(directory / "data") as broker:
         broker.start(["prlimit", f"--nofile={FILES}:{FILES}"])
         with connect(broker.bootstrap) as connection:
@@ -48,8 +46,7 @@ def with_few_open_files_small_segments_can_be_written():
         assert_nothing_lost(broker, topic, loads, partitions=2)
 
 
-@test
-def with_few_open_files_and_many_partitions_all_can_be_read():
+def test_with_few_open_files_and_many_partitions_all_can_be_read():
     with workspace() as directory, Broker(directory / "data") as broker:
         broker.start()
         with connect(broker.bootstrap) as connection:

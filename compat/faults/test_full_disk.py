@@ -8,9 +8,9 @@ import calls
 import schema
 from batch import batch
 from calls import connect, fetch, new_topic, produce
+from checks import equal, eventually
 from confluent_kafka import Producer
 from connection import Closed, request_header
-from harness import equal, eventually, test
 from load import QUICK, Load, assert_nothing_lost
 from machine import Broker, OtherFile, failing, free_bytes, slow, small_disk, workspace
 
@@ -89,8 +89,7 @@ def assert_serves_but_refuses(broker, ballast, kept, before):
     assert_nothing_lost(broker, kept, [before])
 
 
-@test
-def a_disk_that_the_log_has_filled_refuses_appends_serves_everything_else_and_recovers():
+def test_a_disk_that_the_log_has_filled_refuses_appends_serves_everything_else_and_recovers():
     with broker_on_small_disk() as (broker, root):
         with connect(broker.bootstrap) as connection:
             kept, ballast, more = (new_topic(connection) for _ in range(3))
@@ -115,8 +114,7 @@ def a_disk_that_the_log_has_filled_refuses_appends_serves_everything_else_and_re
         assert_nothing_lost(broker, more, [patient])
 
 
-@test
-def a_start_on_a_full_disk_refuses_the_first_append_already():
+def test_a_start_on_a_full_disk_refuses_the_first_append_already():
     # Less than is always kept free, from the beginning.
     with broker_on_small_disk(200) as (broker, root):
         assert free_bytes(root) < 120 * MIB, free_bytes(root)
@@ -132,8 +130,7 @@ def a_start_on_a_full_disk_refuses_the_first_append_already():
                 assert is_refused(connection, topic), "the first append after a start was accepted on the full disk"
 
 
-@test
-def a_disk_that_somebody_else_has_filled_to_the_last_byte_is_survived_on_the_reserve():
+def test_a_disk_that_somebody_else_has_filled_to_the_last_byte_is_survived_on_the_reserve():
     with broker_on_small_disk() as (broker, root):
         with connect(broker.bootstrap) as connection:
             kept, ballast, more = (new_topic(connection) for _ in range(3))
@@ -163,8 +160,7 @@ def a_disk_that_somebody_else_has_filled_to_the_last_byte_is_survived_on_the_res
         assert_nothing_lost(broker, more, [patient])
 
 
-@test
-def a_disk_without_a_byte_left_even_of_the_reserve_loses_nothing_that_was_acknowledged():
+def test_a_disk_without_a_byte_left_even_of_the_reserve_loses_nothing_that_was_acknowledged():
     with broker_on_small_disk() as (broker, root):
         with connect(broker.bootstrap) as connection:
             topic = new_topic(connection, 2, segment_bytes=str(MIB))
@@ -197,8 +193,7 @@ def a_disk_without_a_byte_left_even_of_the_reserve_loses_nothing_that_was_acknow
         assert_nothing_lost(broker, topic, loads, partitions=2)
 
 
-@test
-def large_requests_that_are_under_way_when_the_disk_becomes_full_are_answered():
+def test_large_requests_that_are_under_way_when_the_disk_becomes_full_are_answered():
     # As much as a node takes on at once, and more than was free beside what is always kept free.
     producers, value_bytes = 24, 10_000_000
     with broker_on_small_disk(DISK_MB - 40) as (broker, root), ExitStack() as connections:
@@ -244,8 +239,7 @@ def together(connections, bodies):
     return answers
 
 
-@test
-def a_checkpoint_that_finds_the_disk_full_uses_the_reserve():
+def test_a_checkpoint_that_finds_the_disk_full_uses_the_reserve():
     topic = "rolls"
     with workspace() as directory, Broker(directory / "data") as broker:
         index = broker.data_dir / f"{topic}-0/00000000000000000000.index"
@@ -267,8 +261,7 @@ def a_checkpoint_that_finds_the_disk_full_uses_the_reserve():
         assert_nothing_lost(broker, topic, [load])
 
 
-@test
-def a_disk_that_becomes_full_is_noticed_while_producers_are_busy():
+def test_a_disk_that_becomes_full_is_noticed_while_producers_are_busy():
     with broker_on_small_disk() as (broker, root):
         with connect(broker.bootstrap) as connection:
             topic, probe = new_topic(connection), new_topic(connection)
@@ -281,8 +274,7 @@ def a_disk_that_becomes_full_is_noticed_while_producers_are_busy():
         assert_nothing_lost(broker, topic, [load])
 
 
-@test
-def the_reserve_is_made_while_producers_are_busy():
+def test_the_reserve_is_made_while_producers_are_busy():
     with workspace() as directory, Broker(directory / "data") as broker:
         broker.start()
         with connect(broker.bootstrap) as connection:
@@ -314,8 +306,7 @@ def assert_removed_files_are_closed(broker):
     equal(broker.removed_files_open(), [], "removed, and still open, so that their space is not free")
 
 
-@test
-def a_deleted_topic_that_was_read_gives_its_space_back():
+def test_a_deleted_topic_that_was_read_gives_its_space_back():
     with workspace() as directory, Broker(directory / "data") as broker:
         topic = segments_that_were_read(broker)
         with connect(broker.bootstrap) as connection:
@@ -324,8 +315,7 @@ def a_deleted_topic_that_was_read_gives_its_space_back():
         assert_removed_files_are_closed(broker)
 
 
-@test
-def deleted_records_give_their_space_back_although_nothing_more_is_appended():
+def test_deleted_records_give_their_space_back_although_nothing_more_is_appended():
     with workspace() as directory, Broker(directory / "data") as broker:
         topic = segments_that_were_read(broker)
         with connect(broker.bootstrap) as connection:

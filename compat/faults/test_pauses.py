@@ -6,15 +6,14 @@ import time
 
 from batch import batch
 from calls import connect, fetch_body, new_topic, produce
-from harness import equal, test
+from checks import equal
 from load import Load, assert_nothing_lost
 from machine import Broker, workspace
 
 PAUSE_S = 3
 
 
-@test
-def a_broker_that_stood_still_goes_on_and_nothing_is_lost():
+def test_a_broker_that_stood_still_goes_on_and_nothing_is_lost():
     with workspace() as directory, Broker(directory / "data").start() as broker:
         with connect(broker.bootstrap) as connection:
             topic = new_topic(connection, partitions=2)
@@ -34,8 +33,7 @@ def a_broker_that_stood_still_goes_on_and_nothing_is_lost():
         assert broker.is_alive() and not broker.errors(), broker.log_tail()
 
 
-@test
-def readers_that_stop_reading_hold_up_no_producer():
+def test_readers_that_stop_reading_hold_up_no_producer():
     readers, value_bytes, count = 32, 1_000_000, 20
     with workspace() as directory, Broker(directory / "data").start() as broker:
         with connect(broker.bootstrap) as connection:

@@ -2,8 +2,8 @@
 
 from batch import batch, batches
 from calls import connect, fetch, new_topic, produce
+from checks import equal, eventually
 from connection import Closed
-from harness import equal, eventually, test
 from machine import Broker, failing, traced_results, workspace
 
 KAFKA_STORAGE_ERROR = 56
@@ -28,8 +28,7 @@ def stop_with_cold_data(broker):
     return harmed, other
 
 
-@test
-def a_failed_read_is_a_storage_error_for_its_partition_and_for_nobody_else():
+def test_a_failed_read_is_a_storage_error_for_its_partition_and_for_nobody_else():
     with workspace() as directory, Broker(directory / "data") as broker:
         harmed, other = stop_with_cold_data(broker)
         segment = broker.data_dir / f"{harmed}-0/00000000000000000000.log"
@@ -50,8 +49,7 @@ def a_failed_read_is_a_storage_error_for_its_partition_and_for_nobody_else():
             equal(values_of(fetch(connection, harmed)), [*VALUES, b"more"], "without the fault")
 
 
-@test
-def a_read_that_fails_in_mid_answer_ends_its_connection_and_no_other():
+def test_a_read_that_fails_in_mid_answer_ends_its_connection_and_no_other():
     with workspace() as directory, Broker(directory / "data") as broker:
         harmed, other = stop_with_cold_data(broker)
         segment = broker.data_dir / f"{harmed}-0/00000000000000000000.log"
@@ -70,8 +68,7 @@ def a_read_that_fails_in_mid_answer_ends_its_connection_and_no_other():
         assert "Input/output error" in broker.log(), "the log does not say why the connection ended"
 
 
-@test
-def the_log_says_why_a_read_failed():
+def test_the_log_says_why_a_read_failed():
     with workspace() as directory, Broker(directory / "data") as broker:
         harmed, _ = stop_with_cold_data(broker)
         segment = f"{harmed}-0/00000000000000000000.log"

@@ -5,8 +5,8 @@ import time
 import calls
 from batch import batch
 from calls import connect, new_topic, produce
+from checks import equal
 from connection import Closed
-from harness import equal, test
 from load import Load, assert_nothing_lost, read_all
 from machine import EXIT_DISK, Broker, failing, traced_results, workspace
 
@@ -67,33 +67,28 @@ def fail_while_producing(call, path, size, when):
         return acknowledged, line
 
 
-@test
-def a_failed_sync_of_the_journal_ends_the_process_before_it_answers():
+def test_a_failed_sync_of_the_journal_ends_the_process_before_it_answers():
     acknowledged, _ = fail_while_producing("fdatasync", "journal/0000", SMALL, when=20)
     assert len(acknowledged) >= 5, acknowledged
 
 
-@test
-def a_failed_sync_of_a_large_batch_in_its_segment_ends_the_process_before_it_answers():
+def test_a_failed_sync_of_a_large_batch_in_its_segment_ends_the_process_before_it_answers():
     acknowledged, _ = fail_while_producing("fdatasync", SEGMENT, LARGE, when=2)
     assert acknowledged
 
 
-@test
-def a_failed_sync_of_the_directory_of_a_new_segment_ends_the_process_before_it_answers():
+def test_a_failed_sync_of_the_directory_of_a_new_segment_ends_the_process_before_it_answers():
     acknowledged, _ = fail_while_producing("fsync", f"{TOPIC}-0", LARGE, when=1)
     equal(acknowledged, [])
 
 
-@test
-def the_log_names_what_could_not_be_synced():
+def test_the_log_names_what_could_not_be_synced():
     for path, size, when in (("journal/0000", SMALL, 20), (SEGMENT, LARGE, 2)):
         _, line = fail_while_producing("fdatasync", path, size, when)
         assert path.split("/")[0] in line, line
 
 
-@test
-def a_failed_write_to_the_journal_ends_the_process_before_it_answers():
+def test_a_failed_write_to_the_journal_ends_the_process_before_it_answers():
     with workspace() as directory, Broker(directory / "data") as broker:
         broker.start().stop()  # the journal's files are made
         broker.start(failing("pwritev", broker.data_dir / "journal/0000", directory / "trace", when=25))
@@ -112,8 +107,7 @@ def a_failed_write_to_the_journal_ends_the_process_before_it_answers():
         equal([each.key for each in read_all(broker, topic)], [f"p:{number}" for number in range(acknowledged)])
 
 
-@test
-def a_client_that_retries_through_a_failed_sync_lands_everything_once():
+def test_a_client_that_retries_through_a_failed_sync_lands_everything_once():
     with workspace() as directory, Broker(directory / "data") as broker:
         broker.start(failing("fdatasync", broker.data_dir / "journal/0000", directory / "trace", when=400))
         with connect(broker.bootstrap) as connection:

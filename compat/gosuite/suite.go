@@ -1,5 +1,5 @@
-// Package gosuite is what the suites of the Go clients share: a runner for tests whose names are sentences, the few checks
-// that they make, and how a member of `groups/` says what it has processed.
+// Package gosuite is what the suites of the Go clients share: the few checks that tests
+// make, and how a member of `groups/` says what it has processed.
 package gosuite
 
 import (
@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -38,7 +39,7 @@ var number atomic.Int64
 
 func init() { number.Store(time.Now().UnixMicro()) }
 
-func addresses() []string { return strings.Split(os.Args[1], ",") }
+func addresses() []string { return strings.Split(os.Getenv("BOOTSTRAP"), ",") }
 
 // Bootstrap is the broker under test, as Kafka's defaults make it; where several are one cluster, the first one, by which a
 // client finds the others.
@@ -47,56 +48,25 @@ func Bootstrap() string { return addresses()[0] }
 // Brokers is how many brokers are under test.
 func Brokers() int { return len(addresses()) }
 
-type Test struct {
-	Name string
-	Run  func(ctx context.Context)
-}
-
-// Main runs the tests whose names contain one of the arguments after the bootstrap address, or all, and ends the process.
-func Main(tests []Test) {
-	wanted := os.Args[2:]
-	passed, failed := 0, 0
-	for _, test := range tests {
-		if len(wanted) > 0 && !slices.ContainsFunc(wanted, func(part string) bool { return strings.Contains(test.Name, part) }) {
-			continue
-		}
-		started := time.Now()
-		outcome := "ok  "
-		if err := run(test.Run); err != nil {
-			fmt.Println(err)
-			outcome = "FAIL"
-			failed++
-		} else {
-			passed++
-		}
-		fmt.Printf("%s %s (%.1f s)\n", outcome, test.Name, time.Since(started).Seconds())
-	}
-	fmt.Printf("%d passed, %d failed\n", passed, failed)
-	if failed > 0 || passed == 0 {
-		os.Exit(1)
-	}
-}
-
-// run turns a test's panic, or its timeout, into an error; also of a test whose client does not listen to its context.
-func run(test func(context.Context)) error {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+// Run runs a test. Its context ends with the test's time; `-timeout` ends clients that do not listen to it.
+func Run(t *testing.T, test func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		defer func() {
-			if failure := recover(); failure != nil {
-				ended <- fmt.Errorf("%v", failure)
-			}
-			close(ended)
-		}()
-		test(ctx)
+	// Checks panic, also in goroutines that are waited for.
+	defer func() {
+		if failure := recover(); failure != nil {
+			t.Fatalf("%v\n%s", failure, debug.Stack())
+		}
 	}()
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(testTimeout + time.Second):
-		return fmt.Errorf("took longer than %v", testTimeout)
+	test(ctx)
+}
+
+// Long runs a test that is not of the gate.
+func Long(t *testing.T, test func(ctx context.Context)) {
+	if testing.Short() {
+		t.Skip("not of the gate")
 	}
+	Run(t, test)
 }
 
 func Check(condition bool, format string, arguments ...any) {

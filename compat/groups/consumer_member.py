@@ -1,4 +1,4 @@
-"""A member of the consumer protocol (KIP-848), by librdkafka: consumer_member.py BOOTSTRAP TOPIC GROUP. See churn.py."""
+"""A member of the consumer protocol (KIP-848), by librdkafka: consumer_member.py BOOTSTRAP TOPIC GROUP. See test_groups.py."""
 
 import signal
 import sys

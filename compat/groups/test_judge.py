@@ -1,12 +1,8 @@
 """A sound history passes, and each harm to it is found: test_judge.py itself"""
 
 import copy
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from harness import equal, main, test
+from checks import equal
 from judge import judge
 
 SENT = {(partition, offset): f"{partition}.{offset}" for partition in (0, 1) for offset in range(3)}
@@ -20,14 +16,12 @@ def harmed(harm):
     return judge(sent, processed, committed)
 
 
-@test
-def a_sound_history_passes_with_repeats_too():
+def test_a_sound_history_passes_with_repeats_too():
     equal(judge(SENT, PROCESSED, COMMITTED), [])
     equal(judge(SENT, PROCESSED + PROCESSED[:4], COMMITTED), [])
 
 
-@test
-def every_harm_is_found():
+def test_every_harm_is_found():
     harms = {
         "never processed": lambda sent, processed, committed: processed.pop(2),
         "sent was": lambda sent, processed, committed: processed.append((0, 1, "other")),
@@ -40,6 +34,3 @@ def every_harm_is_found():
     for sentence, harm in harms.items():
         found = harmed(harm)
         assert len(found) == 1 and sentence in found[0], f"{sentence}: {found}"
-
-
-main()

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import harness
+import checks
 from broker import HOST, Duramen, free_port
 from calls import connect, new_topic
 
-eventually = partial(harness.eventually, timeout_s=15)
+eventually = partial(checks.eventually, timeout_s=15)
 
 HERE = Path(__file__).resolve().parent
 

@@ -8,8 +8,8 @@ import struct
 import schema
 from batch import batch
 from calls import connect, fetch_body, fetched_values, new_topic, produce_body
-from connection import Closed, Connection, request_header
-from harness import equal, test
+from checks import equal
+from connection import Connection, request_header
 from scene import Peer, broker, eventually, frame, good_client
 
 METADATA = request_header("Metadata", 1, 1) + schema.encode("MetadataRequest", 1, {"Topics": []})
@@ -25,8 +25,7 @@ def client_hello():
     return outgoing.read()
 
 
-@test
-def another_protocol_is_named_in_the_one_log_line_of_its_connection():
+def test_another_protocol_is_named_in_the_one_log_line_of_its_connection():
     cases = {
         b"GET / HTTP/1.1\r\nHost: broker:9092\r\n\r\n": "looks like HTTP",
         b"POST /topics HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}": "looks like HTTP",
@@ -44,8 +43,7 @@ def another_protocol_is_named_in_the_one_log_line_of_its_connection():
                 target.expect_line(peer.name, reason)
 
 
-@test
-def a_length_that_lies_closes_its_connection_with_one_line():
+def test_a_length_that_lies_closes_its_connection_with_one_line():
     with broker({"socket.request.max.bytes": "1048576"}) as target, good_client(target):
         cases = [
             (struct.pack(">i", -1), "a frame of -1 bytes is no request"),
@@ -64,8 +62,7 @@ def a_length_that_lies_closes_its_connection_with_one_line():
                 target.expect_line(peer.name, reason)
 
 
-@test
-def a_client_that_goes_in_the_middle_of_a_frame_leaves_one_line():
+def test_a_client_that_goes_in_the_middle_of_a_frame_leaves_one_line():
     with broker() as target, good_client(target):
         for size, reason in [(2, "in the middle of a frame's length"), (9, f"in the middle of a frame, 9 of {len(METADATA) + 4} bytes")]:
             with Peer(target) as peer:
@@ -80,8 +77,7 @@ def a_client_that_goes_in_the_middle_of_a_frame_leaves_one_line():
         equal(target.lines_about(peer.name) + target.lines_about(quiet.name), [], "who goes between requests leaves no line")
 
 
-@test
-def flipped_and_random_frames_harm_only_their_own_connection():
+def test_flipped_and_random_frames_harm_only_their_own_connection():
     chance = random.Random(20)
     sound = [request_header(name, version, 1) + body for name, version, body in samples()]
     with broker({"auto.create.topics.enable": "false"}) as target, good_client(target):
@@ -124,8 +120,7 @@ def flipped(chance, payload):
     return bytes(payload[: chance.randrange(8, len(payload) + 1)] if chance.random() < 0.2 else payload)
 
 
-@test
-def responses_keep_the_order_of_requests_however_they_are_mixed_and_cut():
+def test_responses_keep_the_order_of_requests_however_they_are_mixed_and_cut():
     chance = random.Random(7)
     with broker() as target, good_client(target), connect(target.bootstrap) as setup:
         topic = new_topic(setup)
@@ -152,8 +147,7 @@ def responses_keep_the_order_of_requests_however_they_are_mixed_and_cut():
         equal(len(fetched_values(setup, topic)), produced)
 
 
-@test
-def an_unknown_api_or_version_closes_its_connection_with_one_line():
+def test_an_unknown_api_or_version_closes_its_connection_with_one_line():
     with broker() as target, good_client(target):
         for key, version, reason in [(999, 0, "unknown api key 999"), (3, 99, "api 3 version 99"), (4, 0, "api 4 version 0")]:
             with Peer(target) as peer:
@@ -162,8 +156,7 @@ def an_unknown_api_or_version_closes_its_connection_with_one_line():
                 target.expect_line(peer.name, reason)
 
 
-@test
-def a_burst_of_bad_connections_makes_a_bounded_number_of_lines():
+def test_a_burst_of_bad_connections_makes_a_bounded_number_of_lines():
     burst = 300
     with broker() as target, good_client(target):
         before = target.metric("frames_malformed_total")

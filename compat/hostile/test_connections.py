@@ -5,10 +5,12 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import schema
 from calls import connect, fetch_body, new_topic
+from checks import equal
 from connection import request_header
-from harness import Skipped, equal, test
 from scene import HERE, Peer, broker, eventually, frame, good_client
 
 IDLE_MS = 1500
@@ -19,8 +21,7 @@ def fetch_frame(topic, **fields):
     return frame(request_header("Fetch", 12, 1) + schema.encode("FetchRequest", 12, fetch_body([(topic, 0, 0)], **fields)))
 
 
-@test
-def silent_and_slow_connections_are_closed_after_connections_max_idle_ms_with_a_line_each():
+def test_silent_and_slow_connections_are_closed_after_connections_max_idle_ms_with_a_line_each():
     with broker({"connections.max.idle.ms": str(IDLE_MS)}) as target, good_client(target):
         with connect(target.bootstrap) as setup:
             topic = new_topic(setup)
@@ -43,8 +44,7 @@ def silent_and_slow_connections_are_closed_after_connections_max_idle_ms_with_a_
             peer.close()
 
 
-@test
-def readers_that_never_read_are_closed_and_hold_little():
+def test_readers_that_never_read_are_closed_and_hold_little():
     count = 50
     with broker({"connections.max.idle.ms": str(IDLE_MS), "num.partitions": "1000"}) as target, good_client(target):
         with connect(target.bootstrap) as setup:
@@ -66,8 +66,7 @@ def readers_that_never_read_are_closed_and_hold_little():
         assert said and len({peer for peer, _ in said}) == len(said)
 
 
-@test
-def thousands_of_idle_connections_cost_little_and_disturb_nobody():
+def test_thousands_of_idle_connections_cost_little_and_disturb_nobody():
     count = 4000
     with broker() as target, good_client(target):
         before = target.memory_mib()
@@ -87,8 +86,7 @@ def thousands_of_idle_connections_cost_little_and_disturb_nobody():
         equal([line for line in target.lines() if "reset" not in line[1]], [])
 
 
-@test
-def connections_opened_and_closed_in_a_loop_leave_nothing_behind():
+def test_connections_opened_and_closed_in_a_loop_leave_nothing_behind():
     with broker() as target, good_client(target):
         for number in range(5000):
             with Peer(target) as peer:
@@ -104,8 +102,7 @@ def connections_opened_and_closed_in_a_loop_leave_nothing_behind():
         assert grown <= 16, f"{grown} MiB after 4,000 connections"
 
 
-@test
-def connections_above_max_connections_per_ip_are_refused_with_a_line_and_the_others_go_on():
+def test_connections_above_max_connections_per_ip_are_refused_with_a_line_and_the_others_go_on():
     settings = {"max.connections.per.ip": "1", "max.connections.per.ip.overrides": "127.0.0.1:10,10.0.0.1:1"}
     with broker(settings) as target:
         with good_client(target):
@@ -119,8 +116,7 @@ def connections_above_max_connections_per_ip_are_refused_with_a_line_and_the_oth
         eventually("their places are free", lambda: target.open_connections() == 0)
 
 
-@test
-def more_connections_in_a_second_than_max_connection_creation_rate_wait():
+def test_more_connections_in_a_second_than_max_connection_creation_rate_wait():
     with broker({"max.connection.creation.rate": "20"}) as target:
         began = time.monotonic()
         for _ in range(60):
@@ -131,12 +127,11 @@ def more_connections_in_a_second_than_max_connection_creation_rate_wait():
         assert 1.5 <= took <= 5, f"60 connections at 20 a second took {took:.1f} s"
 
 
-@test
-def peers_that_vanish_are_noticed_and_closed_with_a_line_each():
+def test_peers_that_vanish_are_noticed_and_closed_with_a_line_each():
     """In a network namespace of its own, whose only network goes down: no end, no reset, nothing comes any more."""
     for flags in (["--net"], ["--net", "--map-root-user"]):
         if subprocess.run(["unshare", *flags, "true"], capture_output=True).returncode == 0:
             done = subprocess.run(["unshare", *flags, sys.executable, str(HERE / "half_open.py")], capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
             return
-    raise Skipped("it takes root, or user namespaces")
+    pytest.skip("it takes root, or user namespaces")

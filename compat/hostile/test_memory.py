@@ -7,14 +7,12 @@ import schema
 from batch import batch
 from calls import connect, new_topic, produce_body
 from connection import request_header
-from harness import test
 from scene import MIB, Peer, broker, eventually, frame, good_client
 
 BUDGET = 64 * MIB
 
 
-@test
-def frames_that_never_become_whole_give_way_and_hold_up_no_small_request():
+def test_frames_that_never_become_whole_give_way_and_hold_up_no_small_request():
     """Eight clients with 20 MB of 90 each: together more than the broker's budget."""
     with broker({"queued.max.request.bytes": str(BUDGET)}) as target:
         before = target.memory_mib()
@@ -35,8 +33,7 @@ def frames_that_never_become_whole_give_way_and_hold_up_no_small_request():
                 sender.join()
 
 
-@test
-def many_large_produces_at_a_time_all_get_through_a_small_budget():
+def test_many_large_produces_at_a_time_all_get_through_a_small_budget():
     """Six producers with 20 requests of 900 KB on their way each, 108 MB together, through 8 MiB."""
     with broker({"queued.max.request.bytes": str(8 * MIB)}) as target, connect(target.bootstrap) as setup:
         topics = [new_topic(setup) for _ in range(6)]
@@ -64,8 +61,7 @@ def many_large_produces_at_a_time_all_get_through_a_small_budget():
         assert not failures, failures
 
 
-@test
-def one_connection_cannot_take_the_whole_budget():
+def test_one_connection_cannot_take_the_whole_budget():
     """A thousand produces of 100 KB that nobody waits for the answers of."""
     with broker({"queued.max.request.bytes": str(BUDGET)}) as target, connect(target.bootstrap) as setup:
         topic = new_topic(setup)

@@ -7,8 +7,8 @@ import attacks
 import schema
 from batch import batch
 from calls import connect, fetch_body, fetched_values, new_topic, produce, produce_body
+from checks import equal
 from connection import request_header
-from harness import equal, test
 from scene import MIB, Peer, attackers, broker, frame, good_client
 
 ELEMENTS_MAX = 1 << 18
@@ -28,8 +28,7 @@ def uvarint(value):
     return bytes([*out, value])
 
 
-@test
-def arrays_of_more_elements_than_a_request_may_have_close_the_connection_with_a_line():
+def test_arrays_of_more_elements_than_a_request_may_have_close_the_connection_with_a_line():
     with broker() as target, good_client(target):
         for topics in (ELEMENTS_MAX + 1, 10_000_000):
             with Peer(target) as peer:
@@ -38,8 +37,7 @@ def arrays_of_more_elements_than_a_request_may_have_close_the_connection_with_a_
                 target.expect_line(peer.name, f"its arrays have more than {ELEMENTS_MAX} elements")
 
 
-@test
-def requests_for_hundreds_of_thousands_of_things_are_answered_and_take_bounded_memory():
+def test_requests_for_hundreds_of_thousands_of_things_are_answered_and_take_bounded_memory():
     with broker({"auto.create.topics.enable": "false"}) as target:
         before = target.memory_mib()
         target.forget_peak()
@@ -50,8 +48,7 @@ def requests_for_hundreds_of_thousands_of_things_are_answered_and_take_bounded_m
         assert grown <= 512, f"{grown} MiB"
 
 
-@test
-def a_partition_named_hundreds_of_thousands_of_times_is_answered_at_once():
+def test_a_partition_named_hundreds_of_thousands_of_times_is_answered_at_once():
     count = 250_000
     with broker() as target, good_client(target), connect(target.bootstrap) as connection:
         topic = new_topic(connection)
@@ -69,8 +66,7 @@ def a_partition_named_hundreds_of_thousands_of_times_is_answered_at_once():
         equal(fetched_values(connection, topic), [b"last"])
 
 
-@test
-def many_tagged_fields_and_deep_claims_are_passed_over_or_refused():
+def test_many_tagged_fields_and_deep_claims_are_passed_over_or_refused():
     with broker() as target, good_client(target):
         tags = b"".join(uvarint(tag) + b"\0" for tag in range(100_000))
         with connect(target.bootstrap) as connection:
@@ -83,8 +79,7 @@ def many_tagged_fields_and_deep_claims_are_passed_over_or_refused():
             target.expect_line(peer.name, "malformed")
 
 
-@test
-def decompression_bombs_are_refused_and_take_bounded_memory():
+def test_decompression_bombs_are_refused_and_take_bounded_memory():
     with broker() as target, connect(target.bootstrap) as connection:
         topic = new_topic(connection)
         for codec, bomb in attacks.bombs(300 * MIB).items():
@@ -100,8 +95,7 @@ def decompression_bombs_are_refused_and_take_bounded_memory():
         equal(fetched_values(connection, topic), [])
 
 
-@test
-def sessions_of_a_hundred_thousand_partitions_and_very_many_sessions_are_bounded():
+def test_sessions_of_a_hundred_thousand_partitions_and_very_many_sessions_are_bounded():
     with broker() as target, connect(target.bootstrap) as connection:
         topic = new_topic(connection)
         before = target.memory_mib()

@@ -18,8 +18,13 @@ import org.apache.kafka.common.errors.GroupNotEmptyException;
 import org.apache.kafka.common.errors.InvalidRegularExpression;
 import org.apache.kafka.common.errors.UnreleasedInstanceIdException;
 import org.apache.kafka.common.errors.UnsupportedAssignorException;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** Consumer groups of the consumer protocol (KIP-848), and both ways between it and the classic one. */
+@Execution(ExecutionMode.CONCURRENT)
 public class ConsumerGroups extends Suite {
     static final String[] NEW = {"group.protocol", "consumer"};
 
@@ -41,6 +46,8 @@ public class ConsumerGroups extends Suite {
         }, group + " is " + state);
     }
 
+    @Test
+    @Tag("short")
     public void membersOfTheNewProtocolShareAnewWhenTheyJoinAndLeave() throws Exception {
         for (String assignor : List.of("uniform", "range")) {
             String topic = newTopic(6);
@@ -64,6 +71,7 @@ public class ConsumerGroups extends Suite {
         }
     }
 
+    @Test
     public void membersOfTheNewProtocolGiveUpOnlyWhatAnotherGets() throws Exception {
         String topic = newTopic(6);
         String group = unique("group");
@@ -77,6 +85,7 @@ public class ConsumerGroups extends Suite {
         second.leave();
     }
 
+    @Test
     public void aStaticMemberOfTheNewProtocolComesBackToItsShare() throws Exception {
         String topic = newTopic(4);
         String group = unique("group");
@@ -99,6 +108,7 @@ public class ConsumerGroups extends Suite {
         again.leave();
     }
 
+    @Test
     public void nothingIsLostOrRepeatedWhileMembersOfTheNewProtocolComeAndGo() throws Exception {
         int partitions = 8;
         int count = 6000;
@@ -124,6 +134,7 @@ public class ConsumerGroups extends Suite {
         equal(Groups.committed(group, topic, partitions), (long) count, "committed offsets");
     }
 
+    @Test
     public void topicsThatGrowAreReadByMembersOfTheNewProtocol() throws Exception {
         String topic = newTopic(1);
         Groups.Member only = member(topic, unique("group"));
@@ -135,6 +146,7 @@ public class ConsumerGroups extends Suite {
         only.leave();
     }
 
+    @Test
     public void aRegularExpressionIsResolvedByTheBroker() throws Exception {
         String prefix = unique("pattern");
         String group = unique("group");
@@ -157,6 +169,7 @@ public class ConsumerGroups extends Suite {
     }
 
     /** Unlike patterns that the client resolves, which leaves them out. */
+    @Test
     public void internalTopicsAreReadByAPatternToo() throws Exception {
         try (KafkaConsumer<byte[], byte[]> consumer = Groups.inGroup(unique("group"), with("auto.offset.reset", "latest"))) {
             consumer.subscribe(new SubscriptionPattern("__consumer_offset."));
@@ -167,12 +180,14 @@ public class ConsumerGroups extends Suite {
         }
     }
 
+    @Test
     public void anAssignorThatTheBrokerDoesNotHaveIsRefused() throws Exception {
         Groups.Member wrong = member(newTopic(1), unique("group"), "group.remote.assignor", "sticky");
         Throwable failure = wrong.end.get(20, TimeUnit.SECONDS);
         check(failure instanceof UnsupportedAssignorException, "it ended with " + failure);
     }
 
+    @Test
     public void groupsOfTheNewProtocolAreDescribedListedAndDeleted() throws Exception {
         String topic = newTopic(2);
         String group = unique("group");
@@ -202,6 +217,7 @@ public class ConsumerGroups extends Suite {
         }
     }
 
+    @Test
     public void aRunningGroupIsUpgradedAndDowngraded() throws Exception {
         for (String strategy : List.of(Groups.EAGER, Groups.COOPERATIVE)) {
             String topic = newTopic(6);
@@ -228,6 +244,7 @@ public class ConsumerGroups extends Suite {
         }
     }
 
+    @Test
     public void anEmptyGroupIsTakenOverByEitherProtocol() throws Exception {
         String topic = newTopic(2);
         String group = unique("group");
@@ -240,6 +257,7 @@ public class ConsumerGroups extends Suite {
         }
     }
 
+    @Test
     public void automaticCommitsOfTheNewProtocolLetTheNextMemberGoOn() throws Exception {
         String topic = newTopic(1);
         String group = unique("group");

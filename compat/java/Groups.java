@@ -10,9 +10,9 @@ import java.util.Queue;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ConcurrentSkipListSet;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
@@ -21,8 +21,8 @@ import java.util.stream.IntStream;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
 import org.apache.kafka.clients.admin.NewPartitions;
-import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.CloseOptions.GroupMembershipOperation;
+import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -35,8 +35,13 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.FencedInstanceIdException;
 import org.apache.kafka.common.errors.InconsistentGroupProtocolException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** Consumer groups of the classic protocol. */
+@Execution(ExecutionMode.CONCURRENT)
 public class Groups extends Suite {
     static final String EAGER = "org.apache.kafka.clients.consumer.RangeAssignor";
     static final String COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor";
@@ -223,6 +228,8 @@ public class Groups extends Suite {
 
     // The tests.
 
+    @Test
+    @Tag("short")
     public void partitionsAreSharedAnewWhenMembersJoinAndLeave() throws Exception {
         for (String strategy : List.of(EAGER, COOPERATIVE)) {
             String topic = newTopic(6);
@@ -247,6 +254,7 @@ public class Groups extends Suite {
         }
     }
 
+    @Test
     public void eagerMembersGiveUpAllAndCooperativeOnesOnlyWhatAnotherGets() throws Exception {
         for (String strategy : List.of(EAGER, COOPERATIVE)) {
             String topic = newTopic(6);
@@ -262,6 +270,7 @@ public class Groups extends Suite {
         }
     }
 
+    @Test
     public void aMemberThatVanishesIsReplacedWhenItsSessionIsOver() throws Exception {
         String topic = newTopic(4);
         String group = unique("group");
@@ -280,6 +289,7 @@ public class Groups extends Suite {
         first.leave();
     }
 
+    @Test
     public void aStaticMemberThatComesBackInTimeCausesNoRebalance() throws Exception {
         String topic = newTopic(4);
         String group = unique("group");
@@ -304,6 +314,7 @@ public class Groups extends Suite {
         second.leave();
     }
 
+    @Test
     public void aStaticMemberIsFencedByAnotherOfItsName() throws Exception {
         String topic = newTopic(2);
         String group = unique("group");
@@ -316,6 +327,7 @@ public class Groups extends Suite {
         usurper.leave();
     }
 
+    @Test
     public void nothingIsLostOrRepeatedWhileMembersComeAndGo() throws Exception {
         for (String strategy : List.of(EAGER, COOPERATIVE)) {
             int partitions = 8;
@@ -343,6 +355,8 @@ public class Groups extends Suite {
         }
     }
 
+    @Test
+    @Tag("short")
     public void commitsKeepOffsetMetadataAndLeaderEpoch() throws Exception {
         String topic = newTopic(2);
         String group = unique("group");
@@ -395,6 +409,7 @@ public class Groups extends Suite {
         return none;
     }
 
+    @Test
     public void aConsumerThatAssignsItselfPartitionsCommitsWithoutBeingAMember() throws Exception {
         String topic = newTopic(1);
         String group = unique("group");
@@ -413,6 +428,7 @@ public class Groups extends Suite {
         equal(describe(group).isSimpleConsumerGroup(), true, "a simple group");
     }
 
+    @Test
     public void theCommitOfAMemberThatWasTooSlowIsRefused() throws Exception {
         String topic = newTopic(2);
         String group = unique("group");
@@ -431,6 +447,7 @@ public class Groups extends Suite {
         }
     }
 
+    @Test
     public void aMemberWithoutACommonProtocolIsRefused() throws Exception {
         String topic = newTopic(2);
         String group = unique("group");
@@ -443,6 +460,7 @@ public class Groups extends Suite {
         first.leave();
     }
 
+    @Test
     public void aPatternFindsNewTopicsAndNewPartitions() throws Exception {
         String prefix = unique("pattern");
         create(prefix + "-a", 1, brokers());
@@ -458,6 +476,7 @@ public class Groups extends Suite {
     }
 
     /** The strict broker leaves `group.initial.rebalance.delay.ms` at Kafka's default of 3 seconds. */
+    @Test
     public void theFirstMembersOfAGroupWaitForEachOther() throws Exception {
         String topic = unique("java");
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", strictBootstrap))) {

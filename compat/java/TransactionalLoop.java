@@ -18,7 +18,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Reads, writes and commits by transactions until its standard input ends: TransactionalLoop BOOTSTRAP SOURCE TARGET GROUP ID.
- * What it does and prints is what transactions/suite.py says.
+ * What it does and prints is what transactions/test_transactions.py says.
  */
 public class TransactionalLoop {
     static final int AT_ONCE = 10;

@@ -16,7 +16,6 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
-import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ListOffsetsOptions;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.consumer.CommitFailedException;
@@ -33,9 +32,14 @@ import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.ProducerFencedException;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** Transactional producers, and readers of what they committed. */
-public class Transactions extends Groups {
+@Execution(ExecutionMode.CONCURRENT)
+public class Transactions extends Suite {
     static final String[] COMMITTED = {"isolation.level", "read_committed"};
 
     // What the tests are made of.
@@ -107,7 +111,7 @@ public class Transactions extends Groups {
             this.to = to;
             random = new Random(seed);
             producer = transactional(id, "linger.ms", "1");
-            consumer = inGroup(group, "isolation.level", "read_committed", "max.poll.records", "20", "partition.assignment.strategy", COOPERATIVE);
+            consumer = Groups.inGroup(group, "isolation.level", "read_committed", "max.poll.records", "20", "partition.assignment.strategy", Groups.COOPERATIVE);
             consumer.subscribe(List.of(from), this);
         }
 
@@ -158,6 +162,8 @@ public class Transactions extends Groups {
 
     // The tests.
 
+    @Test
+    @Tag("short")
     public void whatIsCommittedIsSeenAndWhatIsAbortedIsNot() throws Exception {
         for (String codec : CODECS) {
             String topic = newTopic(1);
@@ -186,6 +192,7 @@ public class Transactions extends Groups {
         }
     }
 
+    @Test
     public void aTransactionOverManyPartitionsIsSeenWholeOrNotAtAll() throws Exception {
         String one = newTopic(5);
         String two = newTopic(3);
@@ -209,7 +216,7 @@ public class Transactions extends Groups {
             consumer.assign(all);
             consumer.seekToBeginning(all);
             var ends = consumer.endOffsets(all);
-            eventually(() -> {
+            Groups.eventually(() -> {
                 consumer.poll(Duration.ofMillis(100)).forEach(record -> counts.merge(text(record.value()), 1, Integer::sum));
                 return all.stream().allMatch(partition -> consumer.position(partition) >= ends.get(partition));
             }, "all is read");
@@ -217,6 +224,7 @@ public class Transactions extends Groups {
         equal(counts, Map.of("0", 10, "2", 10, "4", 10, "6", 10, "8", 10), "records of each transaction");
     }
 
+    @Test
     public void aReaderOfCommittedRecordsWaitsForTheOldestOpenTransaction() throws Exception {
         String topic = newTopic(1);
         TopicPartition partition = new TopicPartition(topic, 0);
@@ -236,7 +244,7 @@ public class Transactions extends Groups {
             equal(seen(topic, "read_uncommitted"), List.of("open", "committed", "0"), "to who does not wait");
             open.commitTransaction();
             List<String> found = new ArrayList<>();
-            eventually(() -> {
+            Groups.eventually(() -> {
                 consumer.poll(Duration.ofMillis(100)).forEach(record -> found.add(text(record.value())));
                 return found.size() == 3;
             }, "all is read");
@@ -244,6 +252,8 @@ public class Transactions extends Groups {
         }
     }
 
+    @Test
+    @Tag("short")
     public void aSecondProducerOfTheSameIdFencesTheFirst() throws Exception {
         String topic = newTopic(1);
         String id = unique("t");
@@ -261,6 +271,7 @@ public class Transactions extends Groups {
         equal(seen(topic, "read_committed"), List.of("of the second"), "values");
     }
 
+    @Test
     public void whoComesBackAfterACrashFindsItsTransactionAborted() throws Exception {
         String topic = newTopic(1);
         String id = unique("t");
@@ -279,6 +290,7 @@ public class Transactions extends Groups {
         equal(seen(topic, "read_committed"), List.of("kept"), "values");
     }
 
+    @Test
     public void aTransactionThatTakesTooLongIsAborted() throws Exception {
         String topic = newTopic(1);
         try (var slow = transactional(unique("t"), "transaction.timeout.ms", "1000"); var admin = admin()) {
@@ -286,7 +298,7 @@ public class Transactions extends Groups {
             slow.send(message(topic, "late")).get();
             TopicPartition partition = new TopicPartition(topic, 0);
             var committed = new ListOffsetsOptions(IsolationLevel.READ_COMMITTED);
-            eventually(() -> {
+            Groups.eventually(() -> {
                 try {
                     return admin.listOffsets(Map.of(partition, OffsetSpec.latest()), committed).partitionResult(partition).get().offset() == 2;
                 } catch (Exception failure) {
@@ -308,6 +320,7 @@ public class Transactions extends Groups {
         equal(seen(topic, "read_committed"), List.of("in time"), "values");
     }
 
+    @Test
     public void aLoopProcessesEachRecordOnceThroughAbortsAndRebalances() throws Exception {
         String from = newTopic(4);
         String to = newTopic(4);
@@ -336,7 +349,7 @@ public class Transactions extends Groups {
             List<TopicPartition> partitions = IntStream.range(0, 4).mapToObj(partition -> new TopicPartition(to, partition)).toList();
             consumer.assign(partitions);
             consumer.seekToBeginning(partitions);
-            eventually(() -> {
+            Groups.eventually(() -> {
                 // One after the other joins, and the first one leaves.
                 if (loops.size() < 3 && read.size() >= loops.size() * count / 5) {
                     Loop loop = new Loop(from, to, group, group + "-" + loops.size(), loops.size());
@@ -361,7 +374,7 @@ public class Transactions extends Groups {
         }
         equal(counts, IntStream.range(0, count).boxed().collect(Collectors.toMap(number -> number, number -> 1)), "how often each came out");
         check(loops.stream().mapToInt(loop -> loop.aborted.get()).sum() > 0, "some transactions were aborted");
-        try (var consumer = inGroup(group, COMMITTED)) {
+        try (var consumer = Groups.inGroup(group, COMMITTED)) {
             var partitions = IntStream.range(0, 4).mapToObj(partition -> new TopicPartition(from, partition)).collect(Collectors.toSet());
             var ends = consumer.endOffsets(partitions);
             // What is aborted in the end is passed over by nobody's commit.
@@ -370,18 +383,19 @@ public class Transactions extends Groups {
         }
     }
 
+    @Test
     public void offsetsOfAStaleMemberAreRefusedAndTheTransactionCanBeAborted() throws Exception {
         String topic = newTopic(1);
         String group = unique("stale");
         var offsets = Map.of(new TopicPartition(topic, 0), new OffsetAndMetadata(1));
         ConsumerGroupMetadata stale;
-        try (var leaver = inGroup(group)) {
+        try (var leaver = Groups.inGroup(group)) {
             leaver.subscribe(List.of(topic));
-            eventually(() -> !leaver.poll(Duration.ofMillis(50)).isEmpty() || !leaver.assignment().isEmpty(), "it has the partition");
+            Groups.eventually(() -> !leaver.poll(Duration.ofMillis(50)).isEmpty() || !leaver.assignment().isEmpty(), "it has the partition");
             stale = leaver.groupMetadata();
         }
-        Member member = new Member(topic, group);
-        eventually(() -> !member.owned.isEmpty(), "its successor has the partition");
+        Groups.Member member = new Groups.Member(topic, group);
+        Groups.eventually(() -> !member.owned.isEmpty(), "its successor has the partition");
         try (var producer = transactional(unique("t"))) {
             producer.beginTransaction();
             producer.send(message(topic, "never seen")).get();
@@ -400,6 +414,7 @@ public class Transactions extends Groups {
         equal(seen(topic, "read_committed"), List.of("seen"), "values");
     }
 
+    @Test
     public void largeTransactionsAndManyOfThem() throws Exception {
         String topic = newTopic(1);
         int large = 50_000;

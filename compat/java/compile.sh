@@ -3,11 +3,12 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 libs=$("$here/../kafka/fetch.sh")
+junit=$("$here/fetch.sh")
 sources=("$here"/*.java "$here"/../{kafka-tools,streams,shares}/*.java)
-version=$(cat "${sources[@]}" "$here/../kafka/pom.xml" | sha256sum | cut -c1-16)
+version=$(cat "${sources[@]}" "$here/../kafka/pom.xml" "$here/pom.xml" | sha256sum | cut -c1-16)
 classes=${DURAMEN_CACHE:-$HOME/.cache/duramen}/java-$version
 if [ ! -e "$classes/.complete" ]; then
-    javac -Xlint:all,-processing,-classfile -Werror -d "$classes" -cp "$libs/*" "${sources[@]}" >&2
+    javac -Xlint:all,-processing,-classfile -Werror -d "$classes" -cp "$libs/*:$junit/*" "${sources[@]}" >&2
     touch "$classes/.complete"
 fi
 echo "$classes"

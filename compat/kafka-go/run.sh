@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # kafka-go against one broker: run.sh BOOTSTRAP [PART OF A TEST'S NAME]...
 set -euo pipefail
-binaries=$("$(dirname "${BASH_SOURCE[0]}")/build.sh")
-exec "$binaries/kafka-go" "$@"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+BOOTSTRAP=$1 exec "$here/../gosuite/run.sh" "$here" "${@:2}"

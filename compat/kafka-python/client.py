@@ -1,29 +1,25 @@
 """kafka-python as the tests use it: topics, what was produced and read."""
 
-import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
-import harness
-from harness import equal
+import checks
+from checks import equal
 
 
 def new_topic(partitions=1, name=None, **configs):
-    name = name or harness.unique("kafka-python")
-    admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap())
-    topic = NewTopic(name, partitions, harness.brokers(), topic_configs={key.replace("_", "."): value for key, value in configs.items()})
+    name = name or checks.unique("kafka-python")
+    admin = KafkaAdminClient(bootstrap_servers=checks.bootstrap())
+    topic = NewTopic(name, partitions, checks.brokers(), topic_configs={key.replace("_", "."): value for key, value in configs.items()})
     admin.create_topics([topic])
     admin.close()
     return name
 
 
 def produce(topic, values, **settings):
-    producer = KafkaProducer(bootstrap_servers=harness.bootstrap(), **settings)
+    producer = KafkaProducer(bootstrap_servers=checks.bootstrap(), **settings)
     sent = [producer.send(topic, value=value, key=b"k", partition=0, headers=[("h", b"x")], timestamp_ms=1000 + n) for n, value in enumerate(values)]
     offsets = [future.get(30).offset for future in sent]
     producer.close()
@@ -31,7 +27,7 @@ def produce(topic, values, **settings):
 
 
 def consume(topic, count, offset=0, **settings):
-    consumer = KafkaConsumer(bootstrap_servers=harness.bootstrap(), enable_auto_commit=False, fetch_max_wait_ms=200, **settings)
+    consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap(), enable_auto_commit=False, fetch_max_wait_ms=200, **settings)
     consumer.assign([TopicPartition(topic, 0)])
     consumer.seek(TopicPartition(topic, 0), offset)
     found, deadline = [], time.monotonic() + 30

@@ -3,19 +3,20 @@
 import time
 from pathlib import Path
 
+import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import MemberToRemove
 from kafka.errors import CommitFailedError, GroupSubscribedToTopicError, NoError, UnknownMemberIdError
 
-import harness
+import checks
+from checks import equal
 from client import consume, new_topic, produce
-from harness import equal, test, test_that_waits
 from members import Scenarios
 
 
 def scenarios():
     def send(topic, partition, values):
-        producer = KafkaProducer(bootstrap_servers=harness.bootstrap())
+        producer = KafkaProducer(bootstrap_servers=checks.bootstrap())
         for sent in [producer.send(topic, value=value, partition=partition) for value in values]:
             sent.get(30)
         producer.close()
@@ -40,47 +41,47 @@ def once_more_if_stuck(function):
     return run
 
 
-@test_that_waits
+@pytest.mark.waits
 @once_more_if_stuck
-def members_that_join_and_leave_share_partitions_anew():
+def test_members_that_join_and_leave_share_partitions_anew():
     scenarios().partitions_are_shared_anew_when_members_join_and_leave(assignor="range")
 
 
-@test_that_waits
+@pytest.mark.waits
 @once_more_if_stuck
-def cooperative_members_keep_what_no_one_else_gets():
+def test_cooperative_members_keep_what_no_one_else_gets():
     scenarios().cooperative_members_keep_what_no_one_else_gets()
 
 
-@test_that_waits
+@pytest.mark.waits
 @once_more_if_stuck
-def a_killed_member_is_replaced_when_its_session_is_over():
+def test_a_killed_member_is_replaced_when_its_session_is_over():
     scenarios().a_dead_member_is_replaced()
 
 
-@test_that_waits
+@pytest.mark.waits
 @once_more_if_stuck
-def a_static_member_that_comes_back_causes_no_rebalance():
+def test_a_static_member_that_comes_back_causes_no_rebalance():
     scenarios().a_static_member_that_comes_back_causes_no_rebalance()
 
 
-@test_that_waits
+@pytest.mark.waits
 @once_more_if_stuck
-def members_that_speak_the_oldest_versions_share_partitions():
+def test_members_that_speak_the_oldest_versions_share_partitions():
     """Of Kafka 0.11, whose Produce and Fetch are the oldest that Kafka 4 takes; JoinGroup and the others are as old."""
     scenarios().partitions_are_shared_anew_when_members_join_and_leave(api_version="0.11")
 
 
-@test_that_waits
+@pytest.mark.waits
 @once_more_if_stuck
-def members_that_speak_versions_between_share_partitions():
+def test_members_that_speak_versions_between_share_partitions():
     scenarios().partitions_are_shared_anew_when_members_join_and_leave(api_version="2.4")
 
 
 def member(topic, group, **settings):
     """A consumer that has its share."""
     fixed = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
-    consumer = KafkaConsumer(topic, bootstrap_servers=harness.bootstrap(), group_id=group, **{**fixed, **settings})
+    consumer = KafkaConsumer(topic, bootstrap_servers=checks.bootstrap(), group_id=group, **{**fixed, **settings})
     deadline = time.monotonic() + 20
     while not consumer.assignment():
         assert time.monotonic() < deadline, "no share within 20 s"
@@ -89,7 +90,7 @@ def member(topic, group, **settings):
 
 
 def admin():
-    return KafkaAdminClient(bootstrap_servers=harness.bootstrap())
+    return KafkaAdminClient(bootstrap_servers=checks.bootstrap())
 
 
 def refused(error, call):
@@ -100,10 +101,9 @@ def refused(error, call):
     raise AssertionError(f"{error.__name__} expected")
 
 
-@test
 @once_more_if_stuck
-def commits_keep_offset_and_metadata_whether_they_wait_or_not():
-    topic, group = new_topic(2), harness.unique("group")
+def test_commits_keep_offset_and_metadata_whether_they_wait_or_not():
+    topic, group = new_topic(2), checks.unique("group")
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     reader = member(topic, group)
     equal(reader.committed(zero), None, "nothing is committed yet")
@@ -123,10 +123,9 @@ def commits_keep_offset_and_metadata_whether_they_wait_or_not():
     reader.close()
 
 
-@test
 @once_more_if_stuck
-def the_admin_client_describes_and_lists_groups():
-    topic, group, client = new_topic(3), harness.unique("group"), admin()
+def test_the_admin_client_describes_and_lists_groups():
+    topic, group, client = new_topic(3), checks.unique("group"), admin()
     reader = member(topic, group, client_id="me", group_instance_id="instance")
     described = client.describe_groups([group])[group]
     equal((described["error"], described["group_state"], described["protocol_type"], described["protocol_data"]), (None, "Stable", "consumer", "range"))
@@ -142,10 +141,9 @@ def the_admin_client_describes_and_lists_groups():
     client.close()
 
 
-@test
 @once_more_if_stuck
-def the_admin_client_alters_lists_resets_and_deletes_offsets():
-    topic, group, client = new_topic(2), harness.unique("group"), admin()
+def test_the_admin_client_alters_lists_resets_and_deletes_offsets():
+    topic, group, client = new_topic(2), checks.unique("group"), admin()
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(topic, [b"v"] * 5)
     equal(client.alter_group_offsets(group, {zero: OffsetAndMetadata(3, "three", -1), one: OffsetAndMetadata(0, "", -1)}), {zero: NoError, one: NoError})
@@ -161,10 +159,9 @@ def the_admin_client_alters_lists_resets_and_deletes_offsets():
     client.close()
 
 
-@test
 @once_more_if_stuck
-def the_admin_client_removes_members_and_deletes_groups():
-    topic, group, client = new_topic(2), harness.unique("group"), admin()
+def test_the_admin_client_removes_members_and_deletes_groups():
+    topic, group, client = new_topic(2), checks.unique("group"), admin()
     reader = member(topic, group, group_instance_id="one")
     equal(client.delete_groups([group])[group], "NonEmptyGroupError")
     equal(list(client.remove_group_members(group, [MemberToRemove(group_instance_id="one")]).values()), [NoError])
@@ -175,9 +172,8 @@ def the_admin_client_removes_members_and_deletes_groups():
     client.close()
 
 
-@test
 @once_more_if_stuck
-def records_come_back_with_old_versions_of_the_protocol():
+def test_records_come_back_with_old_versions_of_the_protocol():
     for version in ((0, 11), (1, 0), (2, 0), (2, 4), (2, 8)):
         topic = new_topic()
         produce(topic, [b"a", b"b"], api_version=version)

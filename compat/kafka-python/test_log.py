@@ -3,13 +3,12 @@
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import InvalidTopicError, MessageSizeTooLargeError, TopicAlreadyExistsError
 
-import harness
+import checks
+from checks import equal
 from client import consume, new_topic, produce
-from harness import equal, test
 
 
-@test
-def records_come_back_as_they_went_with_the_codecs_that_need_no_extension():
+def test_records_come_back_as_they_went_with_the_codecs_that_need_no_extension():
     for codec in (None, "gzip"):
         topic = new_topic()
         values = [b"value %d" % number for number in range(500)]
@@ -19,8 +18,7 @@ def records_come_back_as_they_went_with_the_codecs_that_need_no_extension():
             equal((list(record.headers), record.timestamp), ([("h", b"x")], 1000 + number))
 
 
-@test
-def every_acks_setting_and_an_idempotent_producer_deliver():
+def test_every_acks_setting_and_an_idempotent_producer_deliver():
     for settings in [{"acks": 0}, {"acks": 1}, {"acks": "all"}, {"enable_idempotence": True}]:
         topic = new_topic()
         values = [b"%d" % number for number in range(200)]
@@ -30,12 +28,11 @@ def every_acks_setting_and_an_idempotent_producer_deliver():
         equal([record.value for record in consume(topic, 200)], values, f"{settings}")
 
 
-@test
-def offsets_are_found_by_timestamp_and_at_both_ends():
+def test_offsets_are_found_by_timestamp_and_at_both_ends():
     topic = new_topic()
     produce(topic, [b"v"] * 10)
     partition = TopicPartition(topic, 0)
-    consumer = KafkaConsumer(bootstrap_servers=harness.bootstrap())
+    consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap())
     found = consumer.offsets_for_times({partition: 1005})[partition]
     equal((found.offset, found.timestamp), (5, 1005))
     equal(consumer.offsets_for_times({partition: 1010})[partition], None)
@@ -43,8 +40,7 @@ def offsets_are_found_by_timestamp_and_at_both_ends():
     consumer.close()
 
 
-@test
-def refusals_arrive_as_their_errors():
+def test_refusals_arrive_as_their_errors():
     name = new_topic(max_message_bytes="1000")
     for error, call in [
         (TopicAlreadyExistsError, lambda: new_topic(name=name)),

@@ -4,13 +4,13 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-import harness
+import checks
+from checks import equal
 from client import consume, new_topic, produce
-from harness import equal, test
 
 
 def transactional(id=None):
-    producer = KafkaProducer(bootstrap_servers=harness.bootstrap(), transactional_id=id or harness.unique("transactional"))
+    producer = KafkaProducer(bootstrap_servers=checks.bootstrap(), transactional_id=id or checks.unique("transactional"))
     producer.init_transactions()
     return producer
 
@@ -23,11 +23,11 @@ def send(producer, topic, *values):
 
 def seen(topic, isolation):
     """Every value up to the end of all that is there now. A transaction is complete a moment after its end was answered: that is waited for."""
-    consumer = KafkaConsumer(bootstrap_servers=harness.bootstrap(), isolation_level=isolation, enable_auto_commit=False, fetch_max_wait_ms=200)
+    consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap(), isolation_level=isolation, enable_auto_commit=False, fetch_max_wait_ms=200)
     partition = TopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek(partition, 0)
-    end = KafkaConsumer(bootstrap_servers=harness.bootstrap()).end_offsets([partition])[partition]
+    end = KafkaConsumer(bootstrap_servers=checks.bootstrap()).end_offsets([partition])[partition]
     found = []
     while consumer.position(partition) < end:
         for records in consumer.poll(500).values():
@@ -36,8 +36,7 @@ def seen(topic, isolation):
     return found
 
 
-@test
-def what_is_committed_is_seen_and_what_is_aborted_is_not():
+def test_what_is_committed_is_seen_and_what_is_aborted_is_not():
     topic = new_topic()
     producer = transactional()
     for number, commits in enumerate((True, False, True)):
@@ -50,9 +49,8 @@ def what_is_committed_is_seen_and_what_is_aborted_is_not():
     equal(seen(topic, "read_uncommitted"), all_of(0, 1, 2))
 
 
-@test
-def a_second_producer_of_the_same_id_fences_the_first():
-    topic, id = new_topic(), harness.unique("transactional")
+def test_a_second_producer_of_the_same_id_fences_the_first():
+    topic, id = new_topic(), checks.unique("transactional")
     first = transactional(id)
     first.begin_transaction()
     send(first, topic, b"of the first")
@@ -71,13 +69,12 @@ def a_second_producer_of_the_same_id_fences_the_first():
     equal(seen(topic, "read_committed"), [b"of the second"])
 
 
-@test
-def offsets_are_committed_with_the_records():
-    source, target, group = new_topic(), new_topic(), harness.unique("loop")
+def test_offsets_are_committed_with_the_records():
+    source, target, group = new_topic(), new_topic(), checks.unique("loop")
     produce(source, [b"%d" % number for number in range(30)])
     partition = TopicPartition(source, 0)
     producer = transactional()
-    reader = KafkaConsumer(bootstrap_servers=harness.bootstrap(), group_id=group, enable_auto_commit=False)
+    reader = KafkaConsumer(bootstrap_servers=checks.bootstrap(), group_id=group, enable_auto_commit=False)
     reader.assign([partition])
     for begin, commits in ((0, True), (10, False), (10, True), (20, True)):
         producer.begin_transaction()
@@ -85,7 +82,7 @@ def offsets_are_committed_with_the_records():
         offsets = {partition: OffsetAndMetadata(begin + 10, "", -1)}
         producer.send_offsets_to_transaction(offsets, group)
         (producer.commit_transaction if commits else producer.abort_transaction)()
-        harness.eventually("the offset is as it should be", lambda: (reader.committed(partition) or 0) == (begin + 10 if commits else begin))
+        checks.eventually("the offset is as it should be", lambda: (reader.committed(partition) or 0) == (begin + 10 if commits else begin))
     producer.close()
     reader.close()
     equal(seen(target, "read_committed"), [b"%d" % number for number in range(30)])

@@ -1,15 +1,13 @@
 """What the tests of the tools are made of: topics, tools that must succeed or be refused, output made comparable."""
 
 import re
-import sys
 from functools import wraps
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import pytest
 
-import harness
+import checks
 import tools
-from harness import equal
+from checks import equal
 
 UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 TOPIC_ID = re.compile(r"TopicId: \S{22}\b")
@@ -17,7 +15,7 @@ PLACED = re.compile(r"Leader: (\d+)\s+Replicas: ([\d,]+)\s+Isr: ([\d,]+)")
 GENERATED_LOG_LINE = re.compile(r"^\[\d{4}-\d\d-\d\d .*\n", re.MULTILINE)
 
 # The brokers' addresses by their ids, and how each test's topics are to be replicated: see broker.REPLICATED.
-NODES = dict(enumerate(harness.bootstrap().split(","), 1))
+NODES = dict(enumerate(checks.bootstrap().split(","), 1))
 IDS = list(NODES)
 MIN_INSYNC = 1 if len(NODES) == 1 else 2
 
@@ -41,13 +39,13 @@ def start(name, *arguments):
 
 
 def to_the_broker(name, arguments):
-    address = () if name == "kafka-dump-log" else ("--bootstrap-server", harness.bootstrap())
+    address = () if name == "kafka-dump-log" else ("--bootstrap-server", checks.bootstrap())
     # Its options belong to its subcommands.
     return (*arguments, *address) if name == "kafka-cluster" else (*address, *arguments)
 
 
 def new_topic(partitions=1, **configs):
-    name = harness.unique("tools")
+    name = checks.unique("tools")
     settings = [word for key, value in configs.items() for word in ("--config", f"{key.replace('_', '.')}={value}")]
     tool("kafka-topics", "--create", "--topic", name, "--partitions", partitions, *settings)
     return name
@@ -95,9 +93,9 @@ def not_yet(what, refusal="UnsupportedVersionException"):
             try:
                 function()
             except AssertionError as failure:
-                if harness.broker_kind() == "kafka" or refusal not in str(failure):
+                if checks.broker_kind() == "kafka" or refusal not in str(failure):
                     raise
-                raise harness.Skipped(f"not yet: {what}") from None
+                pytest.skip(f"not yet: {what}")
 
         return marked
 

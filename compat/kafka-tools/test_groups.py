@@ -3,9 +3,8 @@
 import tempfile
 import time
 
-import harness
+import checks
 from console import NODES, contains, new_topic, plain, produce, same, start, tool
-from harness import test
 from test_records import segment_directory
 
 COLUMNS = "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID"
@@ -36,7 +35,7 @@ def member(topic, group):
 
 def group_that_read(topic, lines):
     """An empty group that has committed the end of the topic."""
-    group = harness.unique("tools-group")
+    group = checks.unique("tools-group")
     produce(topic, lines)
     reader = member(topic, group)
     reader.wait_for(f"{lines[-1]}\n").stop()
@@ -53,9 +52,8 @@ def wait_until_described(group, parts, *arguments):
         assert time.monotonic() < deadline, f"{parts} never came: {said}"
 
 
-@test
-def kafka_consumer_groups_describes_a_group_while_it_lives_and_afterwards():
-    topic, group = new_topic(), harness.unique("tools-group")
+def test_kafka_consumer_groups_describes_a_group_while_it_lives_and_afterwards():
+    topic, group = new_topic(), checks.unique("tools-group")
     produce(topic, ["a", "b", "c"])
     reader = member(topic, group).wait_for("c\n")
     wait_until_described(group, [f"{group} {topic} 0 3 3 0 console-"])
@@ -87,8 +85,7 @@ def kafka_consumer_groups_describes_a_group_while_it_lives_and_afterwards():
     same(describe(group, "--state"), "GROUP COORDINATOR (ID) ASSIGNMENT-STRATEGY STATE #MEMBERS\nG BROKER (ID) - Empty 0", G=group)
 
 
-@test
-def a_console_consumer_goes_on_where_its_group_has_committed():
+def test_a_console_consumer_goes_on_where_its_group_has_committed():
     topic = new_topic(partitions=2)
     group = group_that_read(topic, ["one", "two", "three"])
     produce(topic, ["four"])
@@ -96,8 +93,7 @@ def a_console_consumer_goes_on_where_its_group_has_committed():
     assert again.out == "four\n", again.out
 
 
-@test
-def offsets_are_reset_to_every_place_that_the_tool_knows():
+def test_offsets_are_reset_to_every_place_that_the_tool_knows():
     topic = new_topic()
     group = group_that_read(topic, [str(number) for number in range(10)])
     reset = ("--reset-offsets", "--group", group, "--topic", topic)
@@ -117,8 +113,7 @@ def offsets_are_reset_to_every_place_that_the_tool_knows():
         contains(plain(describe(group), G=group, T=topic), f"G T 0 {offset} 10 {10 - offset}")
 
 
-@test
-def offsets_are_exported_and_set_from_a_file():
+def test_offsets_are_exported_and_set_from_a_file():
     topic = new_topic(partitions=2)
     group = group_that_read(topic, ["a", "b", "c"])
     # Its consumer may have come to its end before it had a position in the partition without records.
@@ -134,8 +129,7 @@ def offsets_are_exported_and_set_from_a_file():
     contains(described, "G T 1 0 ")
 
 
-@test
-def offsets_and_groups_are_deleted():
+def test_offsets_and_groups_are_deleted():
     topic, other = new_topic(), new_topic()
     group = group_that_read(topic, ["a"])
     groups("--reset-offsets", "--group", group, "--topic", other, "--to-earliest", "--execute")
@@ -151,8 +145,7 @@ def deleted_offsets(partition):
     return f"Request succeeded for deleting offsets from group G.\nTOPIC PARTITION STATUS\nT {partition} Successful"
 
 
-@test
-def kafka_groups_lists_groups_of_every_kind():
+def test_kafka_groups_lists_groups_of_every_kind():
     topic = new_topic()
     group = group_that_read(topic, ["a"])
     contains(plain(tool("kafka-groups", "--list"), G=group), "G Classic consumer")
@@ -160,8 +153,7 @@ def kafka_groups_lists_groups_of_every_kind():
     assert group not in tool("kafka-groups", "--list", "--group-type", "share")
 
 
-@test
-def kafka_dump_log_decodes_the_offsets_topic():
+def test_kafka_dump_log_decodes_the_offsets_topic():
     topic = new_topic()
     group = group_that_read(topic, ["a", "b"])
     described = tool("kafka-topics", "--describe", "--topic", "__consumer_offsets")
@@ -174,8 +166,7 @@ def kafka_dump_log_decodes_the_offsets_topic():
     contains(dumped, '"protocolType":"consumer"')
 
 
-@test
-def the_console_consumer_reads_the_offsets_topic_with_kafka_s_formatters():
+def test_the_console_consumer_reads_the_offsets_topic_with_kafka_s_formatters():
     topic = new_topic()
     group = group_that_read(topic, ["a", "b"])
     partition = partition_of(group)

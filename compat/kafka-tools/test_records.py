@@ -7,25 +7,23 @@ import tempfile
 import time
 from pathlib import Path
 
-import harness
+import checks
+from checks import equal
 from console import NODES, contains, new_topic, produce, same, start, tool
-from harness import equal, test
 
 
 def consume(topic, count, *arguments):
     return tool("kafka-console-consumer", "--topic", topic, "--max-messages", count, "--timeout-ms", 20000, *arguments).splitlines()
 
 
-@test
-def the_console_producer_s_lines_come_out_of_the_console_consumer():
+def test_the_console_producer_s_lines_come_out_of_the_console_consumer():
     topic = new_topic()
     produce(topic, ["one", "two", "drei äöü"])
     equal(consume(topic, 3, "--from-beginning"), ["one", "two", "drei äöü"])
     equal(consume(topic, 2, "--partition", 0, "--offset", 1), ["two", "drei äöü"])
 
 
-@test
-def the_console_tools_carry_keys_headers_partitions_and_every_codec():
+def test_the_console_tools_carry_keys_headers_partitions_and_every_codec():
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         topic = new_topic()
         reader = ("parse.key=true", "parse.headers=true", "null.marker=NULL")
@@ -37,8 +35,7 @@ def the_console_tools_carry_keys_headers_partitions_and_every_codec():
         equal(lines, ["Partition:0\tOffset:0\ta:1,b:2\tk\tv", "Partition:0\tOffset:1\ta:1\tnull\tnull"], codec)
 
 
-@test
-def a_console_consumer_that_waits_sees_what_is_produced_meanwhile():
+def test_a_console_consumer_that_waits_sees_what_is_produced_meanwhile():
     topic = new_topic()
     waiting = start("kafka-console-consumer", "--topic", topic, "--from-beginning")
     produce(topic, ["first"])
@@ -48,8 +45,7 @@ def a_console_consumer_that_waits_sees_what_is_produced_meanwhile():
     contains(waiting.err, "Processed a total of 2 messages")
 
 
-@test
-def kafka_get_offsets_finds_both_ends_the_newest_record_and_a_time():
+def test_kafka_get_offsets_finds_both_ends_the_newest_record_and_a_time():
     topic = new_topic(partitions=2)
     produce(topic, range(10), "--reader-property", "parse.key=false")
     asked = ("--topic-partitions", f"{topic}:0,{topic}:1")
@@ -63,8 +59,7 @@ def kafka_get_offsets_finds_both_ends_the_newest_record_and_a_time():
     equal(tool("kafka-get-offsets", *asked, "--time", 4102444800000), "")
 
 
-@test
-def kafka_delete_records_moves_the_beginning():
+def test_kafka_delete_records_moves_the_beginning():
     topic = new_topic()
     produce(topic, range(10))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as wanted:
@@ -75,8 +70,7 @@ def kafka_delete_records_moves_the_beginning():
     equal(consume(topic, 6, "--from-beginning"), ["4", "5", "6", "7", "8", "9"])
 
 
-@test
-def the_verifiable_tools_agree_on_what_was_written_and_read():
+def test_the_verifiable_tools_agree_on_what_was_written_and_read():
     topic = new_topic()
     producing = start("kafka-verifiable-producer", "--topic", topic, "--max-messages", 500, "--throughput", -1)
     # Its main method ends before the answers are there: in a JVM of its own it closes its producer when that ends.
@@ -86,7 +80,7 @@ def the_verifiable_tools_agree_on_what_was_written_and_read():
         time.sleep(0.05)
         producing.look()
     equal(sorted((int(event["value"]), event["offset"]) for event in sent), [(number, number) for number in range(500)])
-    group = harness.unique("verifiable")
+    group = checks.unique("verifiable")
     consumed = start("kafka-verifiable-consumer", "--topic", topic, "--group-id", group, "--max-messages", 500, "--reset-policy", "earliest")
     read = events(consumed.wait().out)
     equal(sum(event["count"] for event in read if event["name"] == "records_consumed"), 500)
@@ -101,8 +95,7 @@ def events(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-@test
-def the_perf_tools_count_what_they_sent_and_read():
+def test_the_perf_tools_count_what_they_sent_and_read():
     topic = new_topic(partitions=3)
     size = ("--num-records", 5000, "--record-size", 200, "--throughput", -1)
     contains(tool("kafka-producer-perf-test", "--topic", topic, *size), "5000 records sent, ")
@@ -112,15 +105,13 @@ def the_perf_tools_count_what_they_sent_and_read():
     equal(int(read["data.consumed.in.nMsg"]), 5000)
 
 
-@test
-def the_latency_tool_sends_and_reads_each_record():
+def test_the_latency_tool_sends_and_reads_each_record():
     topic = new_topic()
     said = tool("kafka-e2e-latency", "--topic", topic, "--num-records", 50, "--producer-acks", "all", "--record-size", 100)
     contains(said, "Percentiles: 50th = ")
 
 
-@test
-def kafka_dump_log_reads_the_broker_s_own_segments():
+def test_kafka_dump_log_reads_the_broker_s_own_segments():
     topic = new_topic()
     produce(topic, [f"value {number}" for number in range(5)], "--compression-codec", "lz4")
     directory = segment_directory(topic)
@@ -133,8 +124,7 @@ def kafka_dump_log_reads_the_broker_s_own_segments():
     assert "invalid" not in dumped.replace("isvalid", ""), dumped
 
 
-@test
-def kafka_dump_log_finds_the_indexes_of_a_finished_segment_sound():
+def test_kafka_dump_log_finds_the_indexes_of_a_finished_segment_sound():
     topic = new_topic(segment_bytes=1 << 20)
     tool("kafka-producer-perf-test", "--topic", topic, "--num-records", 3000, "--record-size", 1000, "--throughput", -1)
     directory = segment_directory(topic)

@@ -3,9 +3,8 @@
 import re
 import time
 
-import harness
+import checks
 from console import contains, new_topic, plain, produce, same, start, tool
-from harness import test
 
 OFFSETS = "GROUP TOPIC PARTITION START-OFFSET LAG"
 
@@ -22,7 +21,7 @@ def told(*arguments):
 
 def new_group():
     """A group that begins with the first record."""
-    group = harness.unique("tools-share")
+    group = checks.unique("tools-share")
     tool("kafka-configs", "--alter", "--entity-type", "groups", "--entity-name", group, "--add-config", "share.auto.offset.reset=earliest")
     return group
 
@@ -51,8 +50,7 @@ def group_that_read(topic, lines):
     return group
 
 
-@test
-def kafka_share_groups_describes_a_group_while_it_lives_and_afterwards():
+def test_kafka_share_groups_describes_a_group_while_it_lives_and_afterwards():
     topic, group = new_topic(), new_group()
     produce(topic, ["a", "b", "c"])
     reader = member(topic, group).wait_for("c\n")
@@ -70,8 +68,7 @@ def kafka_share_groups_describes_a_group_while_it_lives_and_afterwards():
     contains(told("--describe", "--group", group, "--members"), f"Share group '{group}' has no active members.")
 
 
-@test
-def where_a_share_group_starts_is_reset_and_deleted():
+def test_where_a_share_group_starts_is_reset_and_deleted():
     topic = new_topic()
     group = group_that_read(topic, [str(number) for number in range(10)])
     reset = ("--reset-offsets", "--group", group, "--topic", topic)

@@ -1,8 +1,8 @@
 """kafka-topics, kafka-configs."""
 
-import harness
+import checks
+from checks import equal
 from console import IDS, MIN_INSYNC, NODES, contains, new_topic, plain, refused, same, tool
-from harness import equal, test
 
 
 def describe(topic):
@@ -10,9 +10,8 @@ def describe(topic):
     return tool("kafka-topics", "--describe", "--topic", topic).replace("min.insync.replicas=1,", "")
 
 
-@test
-def kafka_topics_creates_describes_widens_and_deletes():
-    topic = harness.unique("tools-topics")
+def test_kafka_topics_creates_describes_widens_and_deletes():
+    topic = checks.unique("tools-topics")
     said = tool("kafka-topics", "--create", "--topic", topic, "--partitions", 2, "--config", "retention.ms=3600000")
     same(said, "Created topic T.", T=topic)
     # What the brokers' configuration files set is shown, too.
@@ -29,13 +28,12 @@ def kafka_topics_creates_describes_widens_and_deletes():
     assert topic in tool("kafka-topics", "--list").splitlines()
     tool("kafka-topics", "--delete", "--topic", topic)
     if len(NODES) > 1:
-        harness.eventually("all have heard of it", lambda: topic not in tool("kafka-topics", "--list").splitlines())
+        checks.eventually("all have heard of it", lambda: topic not in tool("kafka-topics", "--list").splitlines())
     assert topic not in tool("kafka-topics", "--list").splitlines()
     contains(refused("kafka-topics", "--describe", "--topic", topic), f"Topic '{topic}' does not exist as expected")
 
 
-@test
-def kafka_topics_says_why_a_topic_is_refused():
+def test_kafka_topics_says_why_a_topic_is_refused():
     topic = new_topic()
     contains(refused("kafka-topics", "--create", "--topic", topic), f"opic '{topic}' already exists")
     equal(tool("kafka-topics", "--create", "--if-not-exists", "--topic", topic), "")
@@ -45,9 +43,8 @@ def kafka_topics_says_why_a_topic_is_refused():
     contains(refused("kafka-topics", "--delete", "--topic", f"{topic}-2"), "does not exist as expected")
 
 
-@test
-def kafka_topics_lists_what_is_wrong_with_partitions():
-    healthy, least = new_topic(), harness.unique("tools-least")
+def test_kafka_topics_lists_what_is_wrong_with_partitions():
+    healthy, least = new_topic(), checks.unique("tools-least")
     tool("kafka-topics", "--create", "--topic", least, "--replication-factor", MIN_INSYNC)
     # Of all topics on one broker; on three other suites leave some that have fewer replicas than they must.
     which = () if len(NODES) == 1 else ("--topic", f"{healthy}|{least}")
@@ -58,16 +55,14 @@ def kafka_topics_lists_what_is_wrong_with_partitions():
         assert (healthy in found) == (bool(found) and len(NODES) == 1), f"{flag}: {found}"
 
 
-@test
-def kafka_topics_shows_which_topics_have_settings_of_their_own():
+def test_kafka_topics_shows_which_topics_have_settings_of_their_own():
     bare, other = new_topic(), new_topic(max_message_bytes=2000)
     overridden = tool("kafka-topics", "--describe", "--topics-with-overrides")
     # On Kafka every topic has one, min.insync.replicas: see describe. On three brokers, too, since their files set it.
-    equal((bare in overridden, other in overridden), (harness.broker_kind() == "kafka" or len(NODES) > 1, True))
+    equal((bare in overridden, other in overridden), (checks.broker_kind() == "kafka" or len(NODES) > 1, True))
 
 
-@test
-def kafka_configs_adds_shows_and_deletes_the_settings_of_a_topic():
+def test_kafka_configs_adds_shows_and_deletes_the_settings_of_a_topic():
     topic = new_topic(segment_bytes=2000000)
     entity = ("--entity-type", "topics", "--entity-name", topic)
     said = tool("kafka-configs", "--alter", *entity, "--add-config", "max.message.bytes=2000,cleanup.policy=[compact,delete]")
@@ -96,8 +91,7 @@ def in_order(described):
     return "\n".join([first, *sorted(settings)])
 
 
-@test
-def kafka_configs_says_why_a_setting_is_refused():
+def test_kafka_configs_says_why_a_setting_is_refused():
     topic = new_topic()
     entity = ("--entity-type", "topics", "--entity-name", topic)
     contains(refused("kafka-configs", "--alter", *entity, "--add-config", "no.such.thing=1"), "InvalidConfigurationException")
@@ -106,8 +100,7 @@ def kafka_configs_says_why_a_setting_is_refused():
     contains(tool("kafka-configs", "--describe", *nowhere), f"The topic '{topic}-2' doesn't exist")
 
 
-@test
-def kafka_configs_shows_the_settings_of_the_broker():
+def test_kafka_configs_shows_the_settings_of_the_broker():
     for node in IDS:
         described = tool("kafka-configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", node)
         contains(described, f"All configs for broker {node} are:")
@@ -115,8 +108,7 @@ def kafka_configs_shows_the_settings_of_the_broker():
             contains(described, f"  {setting} sensitive=false")
 
 
-@test
-def kafka_configs_changes_a_setting_of_the_broker_while_it_runs():
+def test_kafka_configs_changes_a_setting_of_the_broker_while_it_runs():
     entity = ("--entity-type", "brokers", "--entity-default")
     tool("kafka-configs", "--alter", *entity, "--add-config", "log.retention.ms=86400000")
     try:

@@ -1,15 +1,11 @@
 """kafka-transactions, and the other tools where they have to do with transactions."""
 
 import re
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "wire"))
 
 import calls
-import harness
+import checks
+from checks import equal
 from console import NODES, contains, new_topic, plain, produce, refused, same, tool
-from harness import equal, test
 from test_groups import partition_of
 from test_records import segment_directory
 from transactional import Transactional, settle, until_settled
@@ -20,7 +16,7 @@ PRODUCERS = "ProducerId ProducerEpoch LatestCoordinatorEpoch LastSequence LastTi
 
 def open_transaction(topic):
     """By hand-made frames, so that nobody ends it."""
-    id = harness.unique("open")
+    id = checks.unique("open")
     coordinator = coordinator_of(id)
     producer = Transactional(RightNode(calls.connect(NODES[coordinator]), connect_to_leader(topic)), 1, id=id).init()
     producer.coordinator = coordinator
@@ -50,7 +46,7 @@ def connect_to_leader(topic):
     with calls.connect() as connection:
         calls.wait_for_leaders(connection, topic, 1)
     leader = calls.connect_to_leader(topic)
-    harness.eventually("the leader serves it", lambda: calls.list_offset(leader, topic, calls.LATEST)["ErrorCode"] == 0)
+    checks.eventually("the leader serves it", lambda: calls.list_offset(leader, topic, calls.LATEST)["ErrorCode"] == 0)
     return leader
 
 
@@ -58,8 +54,7 @@ def transactions(*arguments):
     return tool("kafka-transactions", *arguments)
 
 
-@test
-def kafka_transactions_lists_them_by_age_and_pattern():
+def test_kafka_transactions_lists_them_by_age_and_pattern():
     producer = open_transaction(new_topic())
     row = f"ID {producer.coordinator} {producer.producer_id} Ongoing"
     same(transactions("list", "--transactional-id-pattern", producer.id), f"{LISTED}\n{row}", ID=producer.id)
@@ -69,8 +64,7 @@ def kafka_transactions_lists_them_by_age_and_pattern():
     producer.abort()
 
 
-@test
-def kafka_transactions_describes_one_by_its_id():
+def test_kafka_transactions_describes_one_by_its_id():
     topic = new_topic()
     producer = open_transaction(topic)
     header = "CoordinatorId TransactionalId ProducerId ProducerEpoch TransactionState TransactionTimeoutMs CurrentTransactionStartTimeMs"
@@ -86,8 +80,7 @@ def kafka_transactions_describes_one_by_its_id():
     contains(refused("kafka-transactions", "describe", "--transactional-id", "nobody"), "failed because the ID could not be found")
 
 
-@test
-def kafka_transactions_describes_the_producers_of_a_partition():
+def test_kafka_transactions_describes_the_producers_of_a_partition():
     topic = new_topic()
     producer = open_transaction(topic)
     asked = ("describe-producers", "--topic", topic, "--partition", 0)
@@ -99,8 +92,7 @@ def kafka_transactions_describes_the_producers_of_a_partition():
     assert int(row[2]) >= 0, "the epoch of the coordinator that wrote the marker"
 
 
-@test
-def kafka_transactions_aborts_in_a_partition_what_it_is_told_to():
+def test_kafka_transactions_aborts_in_a_partition_what_it_is_told_to():
     """What is open and known to its coordinator does not hang; none can be made to hang where each batch is verified."""
     topic = new_topic()
     producer = open_transaction(topic)
@@ -113,13 +105,12 @@ def kafka_transactions_aborts_in_a_partition_what_it_is_told_to():
     producer.abort()
 
 
-@test
-def kafka_transactions_ends_one_by_force():
+def test_kafka_transactions_ends_one_by_force():
     topic = new_topic()
     producer = open_transaction(topic)
     produce(topic, ["after"])
     transactions("forceTerminateTransaction", "--transactionalId", producer.id)
-    harness.eventually("it is over", lambda: consumed(topic) == ["after"])
+    checks.eventually("it is over", lambda: consumed(topic) == ["after"])
     assert producer.end(True)["ErrorCode"] in (47, 90)
 
 
@@ -128,8 +119,7 @@ def consumed(topic):
     return tool("kafka-console-consumer", *asked).splitlines()
 
 
-@test
-def the_console_consumer_reads_what_is_committed_or_all():
+def test_the_console_consumer_reads_what_is_committed_or_all():
     topic = new_topic()
     producer = open_transaction(topic)
     producer.abort()
@@ -139,18 +129,16 @@ def the_console_consumer_reads_what_is_committed_or_all():
     equal(tool("kafka-console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 2, "--timeout-ms", 20000).splitlines(), ["open", "kept"])
 
 
-@test
-def the_perf_tools_send_and_read_by_transactions():
+def test_the_perf_tools_send_and_read_by_transactions():
     topic = new_topic()
     size = ("--num-records", 5000, "--record-size", 200, "--throughput", -1)
-    said = tool("kafka-producer-perf-test", "--topic", topic, *size, "--transactional-id", harness.unique("perf"), "--transaction-duration-ms", 50)
+    said = tool("kafka-producer-perf-test", "--topic", topic, *size, "--transactional-id", checks.unique("perf"), "--transaction-duration-ms", 50)
     contains(said, "5000 records sent, ")
     header, figures = tool("kafka-consumer-perf-test", "--topic", topic, "--num-records", 5000, "--timeout", 20000).splitlines()[-2:]
     equal(int(dict(zip(header.split(", "), figures.split(", "), strict=True))["data.consumed.in.nMsg"]), 5000)
 
 
-@test
-def the_topic_of_transactions_is_kafkas_and_its_formatter_reads_it():
+def test_the_topic_of_transactions_is_kafkas_and_its_formatter_reads_it():
     producer = open_transaction(new_topic())
     producer.commit()
     settle(producer)

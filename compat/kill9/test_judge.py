@@ -1,11 +1,6 @@
 """The judge must be able to find what it is there to find: each test harms a sound history in one way."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from harness import equal, main, test
+from checks import equal
 from judge import Ack, Found, judge
 
 
@@ -30,20 +25,17 @@ def renumbered(records):
     return [record._replace(offset=offset) for offset, record in enumerate(records)]
 
 
-@test
-def a_sound_history_has_nothing_wrong():
+def test_a_sound_history_has_nothing_wrong():
     acks, found = history()
     equal(verdict(acks, found, shown=found[:4]), [])
 
 
-@test
-def an_acknowledged_message_at_the_end_that_is_gone_is_found():
+def test_an_acknowledged_message_at_the_end_that_is_gone_is_found():
     acks, found = history()
     assert verdict(acks, found[:-1])
 
 
-@test
-def every_message_dropped_from_the_middle_is_found_with_and_without_a_hole():
+def test_every_message_dropped_from_the_middle_is_found_with_and_without_a_hole():
     acks, found = history()
     for index in range(len(found) - 1):
         left = found[:index] + found[index + 1 :]
@@ -51,15 +43,13 @@ def every_message_dropped_from_the_middle_is_found_with_and_without_a_hole():
         assert verdict(acks, renumbered(left)), f"closed up at {index}"
 
 
-@test
-def a_message_of_an_idempotent_producer_that_is_there_twice_is_found():
+def test_a_message_of_an_idempotent_producer_that_is_there_twice_is_found():
     acks, found = history()
     for index in (0, 2, 7):
         assert verdict(acks, found + [found[index]._replace(offset=len(found))]), f"repeat of {found[index].key}"
 
 
-@test
-def two_messages_that_changed_places_are_found():
+def test_two_messages_that_changed_places_are_found():
     acks, found = history()
     for index in range(len(found) - 1):
         swapped = found[:]
@@ -67,32 +57,25 @@ def two_messages_that_changed_places_are_found():
         assert verdict(acks, renumbered(swapped)), f"swap at {index}"
 
 
-@test
-def a_message_that_was_sent_but_skipped_is_found_even_if_nobody_was_told():
+def test_a_message_that_was_sent_but_skipped_is_found_even_if_nobody_was_told():
     acks, found = history()
     del acks["once"][1:]
     assert verdict(acks, renumbered([record for record in found if record.key != "once:1"]))
 
 
-@test
-def a_changed_content_is_found():
+def test_a_changed_content_is_found():
     acks, found = history()
     found[2] = found[2]._replace(digest="another")
     assert verdict(acks, found)
 
 
-@test
-def an_acknowledgement_with_another_offset_is_found():
+def test_an_acknowledgement_with_another_offset_is_found():
     acks, found = history()
     acks["once"][1] = acks["once"][1]._replace(offset=1)
     assert verdict(acks, found)
 
 
-@test
-def a_message_that_was_shown_and_then_replaced_is_found():
+def test_a_message_that_was_shown_and_then_replaced_is_found():
     acks, found = history()
     assert verdict(acks, found, shown=[Found(0, 4, "once:9", "digest of once:9")])
     assert verdict(acks, found, shown=[Found(0, 99, "once:9", "digest of once:9")])
-
-
-main()

@@ -2,4 +2,5 @@
 # Clients between the oldest and the newest against one broker: run.sh BOOTSTRAP [PART OF A CLIENT'S NAME]...
 # OLD_CLIENTS=all for every version that is installed.
 set -euo pipefail
-exec python3 "$(dirname "${BASH_SOURCE[0]}")/suite.py" "$@"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+BOOTSTRAP=$1 WORKERS=3 exec "$here/../pytest.sh" "$here" "${@:2}"

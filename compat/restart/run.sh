@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
 # What must survive a kill and a stop: run.sh KIND
 set -euo pipefail
-exec "${DURAMEN_CACHE:-$HOME/.cache/duramen}/venv/bin/python" "$(dirname "${BASH_SOURCE[0]}")/suite.py" "$@"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+BROKER_KIND=$1 exec "$here/../pytest.sh" "$here" "${@:2}"

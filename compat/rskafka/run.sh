@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
 # rskafka against one broker: run.sh BOOTSTRAP [PART OF A TEST'S NAME]...
 set -euo pipefail
-binaries=$("$(dirname "${BASH_SOURCE[0]}")/../rust-clients/build.sh")
-exec "$binaries/rskafka-suite" "$@"
+BOOTSTRAP=$1 exec "$(dirname "${BASH_SOURCE[0]}")/../rust-clients/run.sh" rskafka-suite "${@:2}"

@@ -16,7 +16,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
  * Consumes as a member of a share group until its standard input ends: ShareLoop BOOTSTRAP TOPIC GROUP NAME.
- * What it does and prints is what suite.py says.
+ * What it does and prints is what test_shares.py says.
  */
 public class ShareLoop {
     static final int AT_ONCE = 20;

@@ -4,7 +4,6 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -13,12 +12,8 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.Predicate;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.apache.kafka.clients.admin.Admin;
@@ -47,36 +42,18 @@ import org.apache.kafka.common.errors.SerializationException;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.Deserializer;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /**
- * Share groups (KIP-932) of the Java client against one broker: Sharing BOOTSTRAP [PART OF A NAME]...
- * Every public method without arguments is a test. All of them run at once, since they mostly wait.
+ * Share groups (KIP-932) of the Java client against one broker. All tests run at once, since they mostly wait.
  */
+@Execution(ExecutionMode.CONCURRENT)
 public class Sharing extends Suite {
     static final Duration SOON = Duration.ofMillis(200);
     static final int PATIENCE_S = 40;
-
-    public static void main(String[] args) throws Exception {
-        bootstrap = args[0];
-        List<String> parts = List.of(args).subList(1, args.length);
-        Predicate<Test> wanted = test -> parts.isEmpty() || parts.stream().anyMatch(test.name()::contains);
-        ExecutorService runner = Executors.newCachedThreadPool(task -> {
-            Thread thread = new Thread(task);
-            thread.setDaemon(true);
-            return thread;
-        });
-        Map<Test, Future<Integer>> running = new LinkedHashMap<>();
-        for (Test test : tests(Sharing.class).filter(wanted).toList()) {
-            running.put(test, runner.submit(() -> run(test, runner)));
-        }
-        int[] counts = new int[3];
-        for (Future<Integer> each : running.values()) {
-            counts[each.get()]++;
-        }
-        String skipped = counts[SKIPPED] > 0 ? ", " + counts[SKIPPED] + " skipped" : "";
-        System.out.printf("%d passed, %d failed%s%n", counts[PASSED], counts[FAILED], skipped);
-        System.exit(counts[FAILED] == 0 && counts[PASSED] > 0 ? 0 : 1);
-    }
 
     // What the tests are made of.
 
@@ -200,6 +177,7 @@ public class Sharing extends Suite {
 
     // What becomes of records.
 
+    @Test
     public void recordsOfAllCodecsComeAsTheyWereSent() throws Exception {
         String topic = newTopic(1);
         Map<String, String> sent = new TreeMap<>();
@@ -229,6 +207,7 @@ public class Sharing extends Suite {
         equal(seen, sent, "records");
     }
 
+    @Test
     public void whatAPollReturnedIsAcceptedByTheNextOne() throws Exception {
         String topic = newTopic(1);
         String group = newGroup();
@@ -248,6 +227,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void recordsAreAcceptedReleasedAndRejected() throws Exception {
         String topic = newTopic(1);
         String group = newGroup();
@@ -265,6 +245,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void aRecordThatCannotBeReadIsRejectedByItsPlace() throws Exception {
         String topic = newTopic(1);
         write(topic, "a", "unreadable", "c");
@@ -294,6 +275,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void decisionsWithoutWaitingAreToldOf() throws Exception {
         String topic = newTopic(1);
         write(topic, "a", "b");
@@ -312,6 +294,7 @@ public class Sharing extends Suite {
         equal(told, Map.of(0L, "null", 1L, "null"), "what was told");
     }
 
+    @Test
     public void aRenewedRecordStaysWithItsConsumer() throws Exception {
         String topic = newTopic(1);
         String group = newGroup("share.record.lock.duration.ms", "4000");
@@ -330,6 +313,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void aGroupMayForbidToRenew() throws Exception {
         String topic = newTopic(1);
         String group = newGroup("share.renew.acknowledge.enable", "false");
@@ -340,6 +324,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void aRecordThatIsHeldForTooLongGoesToAnother() throws Exception {
         String topic = newTopic(1);
         String group = newGroup("share.record.lock.duration.ms", "1000");
@@ -354,6 +339,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void whatAConsumerHoldsThatClosesComesAtOnce() throws Exception {
         String topic = newTopic(1);
         String group = newGroup("share.record.lock.duration.ms", "60000");
@@ -368,6 +354,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void aRecordIsGivenOutSoOftenAndThenNoMore() throws Exception {
         String topic = newTopic(1);
         String group = newGroup("share.delivery.count.limit", "3");
@@ -386,6 +373,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void noMoreThanSoManyRecordsAreOut() throws Exception {
         String topic = newTopic(1);
         String group = newGroup("share.partition.max.record.locks", "100");
@@ -406,6 +394,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void aPollMayBeBoundByRecords() throws Exception {
         String topic = newTopic(1);
         writeBatch(topic, 0, 10);
@@ -418,6 +407,7 @@ public class Sharing extends Suite {
 
     // Several consumers, topics and groups.
 
+    @Test
     public void consumersOfOneGroupShareOnePartition() throws Exception {
         String topic = newTopic(1);
         String group = newGroup();
@@ -451,6 +441,7 @@ public class Sharing extends Suite {
         check(working.get() >= 2, working.get() + " consumer had any");
     }
 
+    @Test
     public void aGroupReadsSeveralTopicsAndPartitionsAndWhatIsAdded() throws Exception {
         String[] topics = {newTopic(2), newTopic(1), unique("later")};
         String group = newGroup();
@@ -497,6 +488,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void aShareGroupAndAConsumerGroupReadTheSameTopic() throws Exception {
         String topic = newTopic(1);
         write(topic, "a", "b", "c");
@@ -516,6 +508,7 @@ public class Sharing extends Suite {
 
     // Where a group begins.
 
+    @Test
     public void aGroupBeginsWhereItIsToldTo() throws Exception {
         String topic = newTopic(1);
         long now = System.currentTimeMillis();
@@ -544,6 +537,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void recordsThatAreDeletedDoNotCome() throws Exception {
         String topic = newTopic(1);
         String group = newGroup();
@@ -566,6 +560,7 @@ public class Sharing extends Suite {
         }
     }
 
+    @Test
     public void aGroupMayWaitForTheEndOfTransactions() throws Exception {
         String topic = newTopic(1);
         String committed = newGroup("share.isolation.level", "read_committed");
@@ -597,6 +592,7 @@ public class Sharing extends Suite {
 
     // What administrators see.
 
+    @Test
     public void aGroupIsListedDescribedAndDeleted() throws Exception {
         String topic = newTopic(2);
         String group = newGroup();
@@ -637,9 +633,10 @@ public class Sharing extends Suite {
 
     // What only Duramen has.
 
-    public Object recordsOfOneKeyGoOneAfterTheOther() throws Exception {
+    @Test
+    public void recordsOfOneKeyGoOneAfterTheOther() throws Exception {
         if (isKafka) {
-            return "Kafka does not keep the order of keys";
+            Assumptions.abort("Kafka does not keep the order of keys");
         }
         String topic = newTopic(1);
         String group = newGroup("share.record.order", "key");
@@ -693,12 +690,12 @@ public class Sharing extends Suite {
         }
         equal(wrong, List.of(), "what was wrong");
         accepted.forEach((key, values) -> equal(values, numbers(0, count), "values of " + key));
-        return null;
     }
 
-    public Object whatIsGivenUpIsADeadLetterAndComesAgain() throws Exception {
+    @Test
+    public void whatIsGivenUpIsADeadLetterAndComesAgain() throws Exception {
         if (isKafka) {
-            return "Kafka 4.3 has no dead letters";
+            Assumptions.abort("Kafka 4.3 has no dead letters");
         }
         String topic = newTopic(1);
         String dead = newTopic(1, "errors.deadletterqueue.group.enable", "true");
@@ -737,6 +734,5 @@ public class Sharing extends Suite {
             Files.delete(said);
             equal(new TreeSet<>(counted(sharer.accept(2))), Set.of("bad 1", "unlucky 1"), "what came again");
         }
-        return null;
     }
 }

@@ -1,5 +1,5 @@
 """Consumes as a member of a share group until its standard input ends: confluent_share.py BOOTSTRAP TOPIC GROUP NAME. What it
-does and prints is what suite.py says."""
+does and prints is what test_shares.py says."""
 
 import random
 import sys

@@ -1,11 +1,6 @@
 """The judge finds each fault of a history that was sound before."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from harness import equal, main, test
+from checks import equal
 from judge import judge
 
 WRITTEN = [(0, offset) for offset in range(6)]
@@ -15,19 +10,14 @@ TOLD += [("accepted", (0, offset)) for offset in range(3)] + [("unknown", (0, 3)
 LEFT = [(0, 4), (0, 5)]
 
 
-@test
-def a_sound_history_is_sound():
+def test_a_sound_history_is_sound():
     equal(judge(WRITTEN, TOLD, LEFT), [])
 
 
-@test
-def each_fault_is_found():
+def test_each_fault_is_found():
     equal(judge(WRITTEN, [*TOLD, ("accepted", (0, 1))], LEFT), ["(0, 1) was accepted 2 times"])
     equal(judge(WRITTEN, TOLD, [*LEFT, (0, 2)]), ["(0, 2) was accepted, and came again"])
     equal(judge(WRITTEN, TOLD, [(0, 5)]), ["(0, 4) was lost"])
     equal(judge([*WRITTEN, (1, 0)], TOLD, LEFT), ["(1, 0) was lost"])
     equal(judge(WRITTEN, [*TOLD, ("delivered", (0, 9))], LEFT), ["(0, 9) was never written"])
     equal(judge([*WRITTEN, (0, 6)], [*TOLD, ("accepted", (0, 6))], LEFT), ["(0, 6) was decided on, and nobody got it"])
-
-
-main()

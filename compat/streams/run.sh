@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
 # Kafka Streams with exactly-once semantics against one broker: run.sh BOOTSTRAP [PART OF A TEST'S NAME]...
 set -euo pipefail
-exec "${DURAMEN_CACHE:-$HOME/.cache/duramen}/venv/bin/python" "$(dirname "${BASH_SOURCE[0]}")/suite.py" "$@"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+BOOTSTRAP=$1 exec "$here/../pytest.sh" "$here" "${@:2}"

@@ -7,15 +7,16 @@ import time
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
 import calls
+import checks
+import pytest
 import schema
 from audit import LAYOUTS, Audit, cells
 from batch import batch
 from broker import free_port
+from checks import equal
 from connection import Connection, request_header
-from harness import equal, main, test
 from toy_server import HABITS, PRODUCE_VERSION, answer
 from trace import events, strace, wait_for_end
 
@@ -43,7 +44,7 @@ def violations_of(habit):
 
 
 def connect_when_ready(port):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * checks.SLOWNESS
     while True:
         try:
             return Connection(f"127.0.0.1:{port}")
@@ -52,25 +53,17 @@ def connect_when_ready(port):
             time.sleep(0.05)
 
 
-def define(habit):
-    def check():
-        wrong = violations_of(habit)
-        if habit.startswith("honest"):
-            equal(wrong, [])
-        else:
-            assert wrong, "the audit found nothing"
-            print(f"     {len(wrong)} found, such as: {wrong[0]}")
-
-    check.__name__ = f"a_server_that_{'is_' if habit.startswith('honest') else ''}{habit.replace(' ', '_')}"
-    test(check)
+@pytest.mark.parametrize("habit", HABITS)
+def test_the_audit_judges_a_server_by_its_habit(habit):
+    wrong = violations_of(habit)
+    if habit.startswith("honest"):
+        equal(wrong, [])
+    else:
+        assert wrong, "the audit found nothing"
+        print(f"     {len(wrong)} found, such as: {wrong[0]}")
 
 
-for each in HABITS:
-    define(each)
-
-
-@test
-def a_sync_that_began_before_the_write_ended_covers_nothing():
+def test_a_sync_that_began_before_the_write_ended_covers_nothing():
     trace = Trace()
     trace.request(1)
     trace.line(2, f"fdatasync({trace.journal} <unfinished ...>")
@@ -80,8 +73,7 @@ def a_sync_that_began_before_the_write_ended_covers_nothing():
     assert trace.violations()
 
 
-@test
-def a_sync_that_ended_after_the_answer_began_covers_nothing():
+def test_a_sync_that_ended_after_the_answer_began_covers_nothing():
     trace = Trace()
     trace.request(1)
     trace.line(1, f"pwrite64({trace.journal}, {hexed(trace.records)}, {len(trace.records)}, 0) = {len(trace.records)}")
@@ -91,8 +83,7 @@ def a_sync_that_ended_after_the_answer_began_covers_nothing():
     assert trace.violations()
 
 
-@test
-def a_sync_that_failed_covers_nothing():
+def test_a_sync_that_failed_covers_nothing():
     trace = Trace()
     trace.request(1)
     trace.line(1, f"pwrite64({trace.journal}, {hexed(trace.records)}, {len(trace.records)}, 0) = {len(trace.records)}")
@@ -101,8 +92,7 @@ def a_sync_that_failed_covers_nothing():
     assert trace.violations()
 
 
-@test
-def a_sync_between_write_and_answer_covers():
+def test_a_sync_between_write_and_answer_covers():
     trace = Trace()
     trace.request(1)
     trace.line(1, f"pwrite64({trace.journal}, {hexed(trace.records)}, {len(trace.records)}, 0) = {len(trace.records)}")
@@ -112,8 +102,7 @@ def a_sync_between_write_and_answer_covers():
     equal(trace.violations(), [])
 
 
-@test
-def bulk_data_in_a_segment_needs_a_journal_record_too():
+def test_bulk_data_in_a_segment_needs_a_journal_record_too():
     for with_journal in (False, True):
         trace = Trace()
         trace.request(1)
@@ -126,8 +115,7 @@ def bulk_data_in_a_segment_needs_a_journal_record_too():
         equal(bool(trace.violations()), not with_journal)
 
 
-@test
-def a_step_of_a_transaction_must_be_written_after_it_was_asked_for():
+def test_a_step_of_a_transaction_must_be_written_after_it_was_asked_for():
     record = b"state of some-transaction"
     for written in ("before", "between", "between, not synced", "after"):
         trace = EndOfTransaction()
@@ -187,6 +175,3 @@ class EndOfTransaction(Trace):
 
 def hexed(data):
     return '"' + "".join(f"\\x{byte:02x}" for byte in data) + '"'
-
-
-main()

@@ -1,6 +1,6 @@
 """Reads, writes and commits by transactions until its standard input ends: confluent_loop.py BOOTSTRAP SOURCE TARGET GROUP ID
 
-What it does and prints is what suite.py says.
+What it does and prints is what test_transactions.py says.
 """
 
 import os

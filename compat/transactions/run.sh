@@ -3,5 +3,4 @@
 # that it can find fault.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-python3 "$here/test_judge.py" itself
-exec "${DURAMEN_CACHE:-$HOME/.cache/duramen}/venv/bin/python" "$here/suite.py" "$@"
+BROKER_KIND=$1 exec "$here/../pytest.sh" "$here" "${@:2}"

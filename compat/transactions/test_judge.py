@@ -1,11 +1,6 @@
 """The judge must be able to find what it is there to find: each test harms a sound history in one way."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from harness import equal, main, test
+from checks import equal
 from judge import judge
 
 ATTEMPTS = ["1.0", "1.0", "1.2", "1.2", "2.0", "2.0"]
@@ -18,13 +13,11 @@ def history():
     return {"told": told, "found": [list(values), list(values)], "shown": [values[:3], values[:1]], "offset": 6}
 
 
-@test
-def a_sound_history_has_nothing_wrong():
+def test_a_sound_history_has_nothing_wrong():
     equal(judge(**history()), [])
 
 
-@test
-def a_record_that_is_lost_doubled_or_swapped_is_found():
+def test_a_record_that_is_lost_doubled_or_swapped_is_found():
     for partition in range(2):
         for at in range(len(ATTEMPTS)):
             for harm in ("lost", "doubled", "swapped"):
@@ -41,8 +34,7 @@ def a_record_that_is_lost_doubled_or_swapped_is_found():
                 assert judge(**harmed), f"{harm} at {at} of {partition}"
 
 
-@test
-def a_whole_attempt_that_is_lost_or_torn_is_found():
+def test_a_whole_attempt_that_is_lost_or_torn_is_found():
     for begin in (0, 2, 4):
         for partitions in ((0,), (1,), (0, 1)):
             harmed = history()
@@ -51,8 +43,7 @@ def a_whole_attempt_that_is_lost_or_torn_is_found():
             assert judge(**harmed), f"{begin} of {partitions}"
 
 
-@test
-def a_last_attempt_that_is_there_without_its_offset_or_only_its_offset_is_found():
+def test_a_last_attempt_that_is_there_without_its_offset_or_only_its_offset_is_found():
     for offset in (4, 5, 8):
         assert judge(**{**history(), "offset": offset})
     harmed = history()
@@ -62,16 +53,14 @@ def a_last_attempt_that_is_there_without_its_offset_or_only_its_offset_is_found(
     equal(judge(**{**harmed, "offset": 8}), [], "it may have been committed, if all of it was")
 
 
-@test
-def an_aborted_attempt_that_takes_the_place_of_the_right_one_is_found():
+def test_an_aborted_attempt_that_takes_the_place_of_the_right_one_is_found():
     harmed = history()
     for values in harmed["found"]:
         values[2:4] = ["2 1.1", "3 1.1"]
     assert judge(**harmed)
 
 
-@test
-def what_was_shown_and_is_not_there_is_found():
+def test_what_was_shown_and_is_not_there_is_found():
     harmed = history()
     harmed["shown"][0][2] = "2 1.1"
     assert judge(**harmed)
@@ -80,11 +69,7 @@ def what_was_shown_and_is_not_there_is_found():
     assert judge(**harmed)
 
 
-@test
-def a_commit_that_went_back_is_found():
+def test_a_commit_that_went_back_is_found():
     harmed = history()
     harmed["told"].append(("committed", "2.0", 9))
     assert judge(**harmed)
-
-
-main()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import harness
+import checks
 from batch import batches
 from connection import Connection
 
@@ -25,7 +25,7 @@ _names = itertools.count()
 
 def connect(bootstrap=None):
     """To a broker; where several are one cluster, to the first of them."""
-    return Connection(bootstrap or harness.bootstrap().split(",")[0])
+    return Connection(bootstrap or checks.bootstrap().split(",")[0])
 
 
 def connect_to_leader(topic, partition=0):
@@ -38,8 +38,8 @@ def connect_to_leader(topic, partition=0):
 
 def new_topic(connection, partitions=1, **configs):
     """Creates a topic, waits until the broker serves it, and returns its name."""
-    name = harness.unique(f"wire-{next(_names)}")
-    equal = harness.equal
+    name = checks.unique(f"wire-{next(_names)}")
+    equal = checks.equal
     equal(create_topic(connection, name, partitions, configs, ReplicationFactor=-1)["ErrorCode"], 0, f"creating {name}")
     wait_for_leaders(connection, name, partitions)
     return name
@@ -48,7 +48,7 @@ def new_topic(connection, partitions=1, **configs):
 def new_topic_for_groups(connection, partitions=1):
     """As above; and who coordinates groups knows it, too. In Kafka nothing tells when that has heard of it, which is a little later."""
     name = new_topic(connection, partitions)
-    time.sleep(0.3 if harness.broker_kind() == "kafka" else 0)
+    time.sleep(0.3 if checks.broker_kind() == "kafka" else 0)
     return name
 
 
@@ -137,7 +137,7 @@ def fetch(connection, topic, offset=0, partition=0, version=None, **fields):
 
 def fetched_values(connection, topic, offset=0, partition=0):
     answer = fetch(connection, topic, offset, partition)
-    harness.equal(answer["ErrorCode"], 0, "fetching")
+    checks.equal(answer["ErrorCode"], 0, "fetching")
     return [value for batch in batches(answer["Records"]) for value in batch.values()]
 
 
@@ -166,7 +166,7 @@ def init_producer_id(connection, version=5, **fields):
 
 def new_producer_id(connection):
     answer = init_producer_id(connection)
-    harness.equal(answer["ErrorCode"], 0, "InitProducerId")
+    checks.equal(answer["ErrorCode"], 0, "InitProducerId")
     return answer["ProducerId"], answer["ProducerEpoch"]
 
 

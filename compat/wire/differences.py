@@ -4,7 +4,7 @@ A test writes `check(answer, "name")` at such a place; everything else is assert
 asserted exactly, so that a new Kafka version that changes its mind shows.
 """
 
-import harness
+import checks
 
 CORRUPT, INVALID_RECORD = 2, 87
 UNKNOWN_MEMBER_ID, INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED = 25, 48, 51, 90
@@ -245,5 +245,5 @@ DIFFERENCES = {
 
 def check(answer, name, what=""):
     kafka, duramen, _reason = DIFFERENCES[name]
-    allowed = kafka if harness.broker_kind() == "kafka" else duramen
+    allowed = kafka if checks.broker_kind() == "kafka" else duramen
     assert answer in allowed, f"{what or name}: expected one of {sorted(allowed)}, got {answer!r}"

@@ -2,4 +2,5 @@
 # The wire suite against one broker: run.sh BOOTSTRAP [PART OF A TEST'S NAME]...
 # STRICT_BOOTSTRAP is the second broker (see ../README.md), BROKER_KIND says whose answers are expected.
 set -euo pipefail
-exec python3 "$(dirname "${BASH_SOURCE[0]}")/suite.py" "$@"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+BOOTSTRAP=$1 exec "$here/../pytest.sh" "$here" "${@:2}"

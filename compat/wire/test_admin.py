@@ -2,12 +2,12 @@
 
 import time
 
-import harness
+import checks
 import schema
 from batch import batch
 from calls import connect, describe_topic, fetched_values, new_topic, produce, wait_for_leaders
+from checks import equal
 from differences import check
-from harness import equal, test
 
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, INVALID_REQUEST = 3, 17, 42
 MESSAGE_TOO_LARGE, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG = 10, 37, 39, 40
@@ -20,7 +20,7 @@ NOT_ASKED = -(2**31)
 def expect_reason(answer):
     """Kafka leaves the words out where they would only repeat the code."""
     told, refused = bool(answer["ErrorMessage"]), answer["ErrorCode"] != 0
-    assert told == refused or (refused and harness.broker_kind() == "kafka"), f"a reason beside the code: {answer}"
+    assert told == refused or (refused and checks.broker_kind() == "kafka"), f"a reason beside the code: {answer}"
 
 
 # DescribeTopicPartitions.
@@ -38,8 +38,7 @@ def listed(topics):
     return [(topic["Name"], [partition["PartitionIndex"] for partition in topic["Partitions"]]) for topic in topics]
 
 
-@test
-def topics_are_described_page_by_page_in_the_order_of_their_names():
+def test_topics_are_described_page_by_page_in_the_order_of_their_names():
     with connect() as connection:
         a, b, c = sorted(new_topic(connection, partitions=2) for _ in range(3))
         names = [c, a, b, a]
@@ -66,8 +65,7 @@ def topics_are_described_page_by_page_in_the_order_of_their_names():
             equal((ours["EligibleLeaderReplicas"], ours["LastKnownElr"]), ([], []))
 
 
-@test
-def all_topics_are_described_if_none_is_named():
+def test_all_topics_are_described_if_none_is_named():
     with connect() as connection:
         wanted = {new_topic(connection), new_topic(connection, partitions=3)}
         found, cursor = [], None
@@ -81,22 +79,20 @@ def all_topics_are_described_if_none_is_named():
         equal(found, sorted(found))
 
 
-@test
-def missing_topics_take_no_room_on_a_page():
+def test_missing_topics_take_no_room_on_a_page():
     with connect() as connection:
         topic = new_topic(connection)
-        missing = harness.unique("a-missing")
+        missing = checks.unique("a-missing")
         topics, cursor = describe_page(connection, [topic, missing, "a b"], 1)
         equal([(t["Name"], t["ErrorCode"]) for t in topics], [("a b", INVALID_TOPIC), (missing, UNKNOWN_TOPIC_OR_PARTITION), (topic, 0)])
         equal([(t["TopicId"], t["TopicAuthorizedOperations"]) for t in topics[:2]], [(NO_ID, TOPIC_OPERATIONS)] * 2)
         equal(cursor, None)
-        later = harness.unique("z-missing")
+        later = checks.unique("z-missing")
         topics, cursor = describe_page(connection, [topic, later], 1)
         equal((listed(topics), cursor), ([(topic, [0])], (later, 0)))
 
 
-@test
-def a_cursor_names_one_of_the_topics_and_a_partition():
+def test_a_cursor_names_one_of_the_topics_and_a_partition():
     with connect() as connection:
         topic = new_topic(connection)
         for names, cursor in [([topic], ("zzz", 0)), ([topic], (topic, -1)), ([], (topic, -1))]:
@@ -121,8 +117,7 @@ def grow(connection, topics, version=3, **fields):
     return {result["Name"]: result["ErrorCode"] for result in results}
 
 
-@test
-def every_version_of_create_partitions_grows_a_topic():
+def test_every_version_of_create_partitions_grows_a_topic():
     with connect() as connection:
         topic = new_topic(connection)
         equal(produce(connection, topic, batch([b"v"]))["ErrorCode"], 0)
@@ -133,10 +128,9 @@ def every_version_of_create_partitions_grows_a_topic():
         equal(fetched_values(connection, topic), [b"v"])
 
 
-@test
-def create_partitions_refuses_what_is_no_growth():
+def test_create_partitions_refuses_what_is_no_growth():
     with connect() as connection:
-        topic, other, missing = new_topic(connection, partitions=3), new_topic(connection), harness.unique("missing")
+        topic, other, missing = new_topic(connection, partitions=3), new_topic(connection), checks.unique("missing")
         for count in (3, 2, 0, -1):
             equal(grow(connection, [(topic, count)]), {topic: INVALID_PARTITIONS}, f"{count} partitions of 3")
         asked = [(other, 9), (missing, 2), (topic, 4), (other, 9)]
@@ -195,12 +189,11 @@ def wait_for_answer(connection, topic, expected):
     """Kafka's logs learn of a setting a moment after it is described."""
     deadline = time.monotonic() + 10
     while (error := produce(connection, topic, batch([b"x" * 4000]))["ErrorCode"]) != expected:
-        assert harness.broker_kind() == "kafka" and time.monotonic() < deadline, f"expected {expected}, got {error}"
+        assert checks.broker_kind() == "kafka" and time.monotonic() < deadline, f"expected {expected}, got {error}"
         time.sleep(0.02)
 
 
-@test
-def every_version_alters_settings_and_they_hold():
+def test_every_version_alters_settings_and_they_hold():
     with connect() as connection:
         topic = new_topic(connection, retention_ms="5000", segment_ms="7000")
         for version in schema.valid_versions("IncrementalAlterConfigs"):
@@ -215,8 +208,7 @@ def every_version_alters_settings_and_they_hold():
         wait_for_answer(connection, topic, 0)
 
 
-@test
-def lists_of_a_setting_get_and_lose_words():
+def test_lists_of_a_setting_get_and_lose_words():
     with connect() as connection:
         topic = new_topic(connection)
         for operation, words, left in [
@@ -230,10 +222,9 @@ def lists_of_a_setting_get_and_lose_words():
         equal(alter(connection, topic, [("retention.ms", SUBTRACT, "9")]), INVALID_CONFIG)
 
 
-@test
-def a_bad_setting_is_refused_with_the_reason_and_alters_nothing():
+def test_a_bad_setting_is_refused_with_the_reason_and_alters_nothing():
     with connect() as connection:
-        topic, missing = new_topic(connection, retention_ms="5000"), harness.unique("missing")
+        topic, missing = new_topic(connection, retention_ms="5000"), checks.unique("missing")
         good = ("segment.ms", SET, "7000")
         for change, error in [
             (("retention.ms", SET, "soon"), INVALID_CONFIG),
@@ -265,8 +256,7 @@ def a_bad_setting_is_refused_with_the_reason_and_alters_nothing():
         equal(own_settings(connection, topic), {"retention.ms": "5000"})
 
 
-@test
-def a_topic_that_is_named_twice_is_altered_by_neither():
+def test_a_topic_that_is_named_twice_is_altered_by_neither():
     with connect() as connection:
         topic, other = new_topic(connection), new_topic(connection)
         config = {"Name": "retention.ms", "ConfigOperation": SET, "Value": "1"}

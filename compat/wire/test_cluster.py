@@ -1,11 +1,11 @@
 """What administrators ask of the cluster: directories, producers, elections, moves, the quorum, features, access."""
 
-import harness
+import checks
 import schema
 from batch import batch
 from calls import connect, describe_topic, new_producer_id, new_topic, produce
+from checks import equal
 from differences import check
-from harness import equal, test
 
 UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, INVALID_TOPIC, INVALID_REQUEST = 3, 7, 17, 42
 INVALID_REPLICA_ASSIGNMENT, SECURITY_DISABLED, LOG_DIR_NOT_FOUND = 39, 54, 57
@@ -37,10 +37,9 @@ def sizes(result):
     return found
 
 
-@test
-def directories_are_described_with_the_bytes_of_each_partition():
+def test_directories_are_described_with_the_bytes_of_each_partition():
     with connect() as connection:
-        topic, missing = new_topic(connection, partitions=2), harness.unique("missing")
+        topic, missing = new_topic(connection, partitions=2), checks.unique("missing")
         records = [batch([b"x" * 1000]), batch([b"y" * 500])]
         for data in records:
             equal(produce(connection, topic, data)["ErrorCode"], 0)
@@ -57,10 +56,9 @@ def directories_are_described_with_the_bytes_of_each_partition():
             assert expected.items() <= everything.items(), everything
 
 
-@test
-def replicas_stay_in_the_only_directory():
+def test_replicas_stay_in_the_only_directory():
     with connect() as connection:
-        topic, missing = new_topic(connection), harness.unique("missing")
+        topic, missing = new_topic(connection), checks.unique("missing")
         here = log_dir(connection, [])["LogDir"]
         for version in schema.valid_versions("AlterReplicaLogDirs"):
             for path, name, partition, error in [
@@ -81,10 +79,9 @@ def replicas_stay_in_the_only_directory():
 # DescribeProducers.
 
 
-@test
-def active_producers_are_described():
+def test_active_producers_are_described():
     with connect() as connection:
-        topic, missing = new_topic(connection, partitions=2), harness.unique("missing")
+        topic, missing = new_topic(connection, partitions=2), checks.unique("missing")
         producer, epoch = new_producer_id(connection)
         at = 1_700_000_000_000
         for sequence, count in [(0, 2), (2, 3)]:
@@ -127,10 +124,9 @@ def elect(connection, topics, version=2, kind=0, timeout_ms=5000):
     return answer.get("ErrorCode", 0), sorted(told)
 
 
-@test
-def partitions_of_one_broker_need_no_election():
+def test_partitions_of_one_broker_need_no_election():
     with connect() as connection:
-        topic, missing = new_topic(connection, partitions=2), harness.unique("missing")
+        topic, missing = new_topic(connection, partitions=2), checks.unique("missing")
         for version in schema.valid_versions("ElectLeaders"):
             equal(elect(connection, [(topic, [0])], version), (0, [(topic, 0, ELECTION_NOT_NEEDED)]), f"v{version}")
         asked = [(topic, [0, 1, 9]), (missing, [0]), ("a b", [0])]
@@ -157,10 +153,9 @@ def move(connection, moves, version=1, timeout_ms=5000, **fields):
     return answer["ErrorCode"], [p["ErrorCode"] for topic in answer["Responses"] for p in topic["Partitions"]]
 
 
-@test
-def partitions_of_one_broker_are_moved_nowhere():
+def test_partitions_of_one_broker_are_moved_nowhere():
     with connect() as connection:
-        topic, missing = new_topic(connection), harness.unique("missing")
+        topic, missing = new_topic(connection), checks.unique("missing")
         own = broker_of(connection, topic)
         for brokers, error in [
             ([own], 0),
@@ -193,8 +188,7 @@ def quorum(connection, asked, version=2):
     return connection.call("DescribeQuorum", version, {"Topics": topics})
 
 
-@test
-def the_metadata_log_is_described_and_no_other():
+def test_the_metadata_log_is_described_and_no_other():
     with connect() as connection:
         topic = new_topic(connection)
         own = broker_of(connection, topic)
@@ -230,10 +224,9 @@ def the_metadata_log_is_described_and_no_other():
 # UpdateFeatures and UnregisterBroker.
 
 
-@test
-def unknown_features_are_not_updated():
+def test_unknown_features_are_not_updated():
     with connect() as connection:
-        name = harness.unique("no.such.feature")
+        name = checks.unique("no.such.feature")
         for version in schema.valid_versions("UpdateFeatures"):
             for level, kind in [(1, 1), (0, 1), (0, 2), (0, 3), (-1, 1)]:
                 how = {"UpgradeType": kind} if version >= 1 else {"AllowDowngrade": kind > 1}
@@ -245,8 +238,7 @@ def unknown_features_are_not_updated():
             equal((answer["ErrorCode"], answer["ErrorMessage"], answer.get("Results", [])), (0, None, []))
 
 
-@test
-def a_feature_that_is_at_its_level_stays_there():
+def test_a_feature_that_is_at_its_level_stays_there():
     with connect() as connection:
         for version in schema.valid_versions("UpdateFeatures"):
             for name, level in (("group.version", 1), ("share.version", 1), ("transaction.version", 2)):
@@ -256,8 +248,7 @@ def a_feature_that_is_at_its_level_stays_there():
                 assert not any(codes), f"v{version} {name}: {answer}"
 
 
-@test
-def an_unknown_broker_is_not_unregistered():
+def test_an_unknown_broker_is_not_unregistered():
     with connect() as connection:
         for broker in (77, -1):
             answer = connection.call("UnregisterBroker", 0, {"BrokerId": broker})
@@ -268,8 +259,7 @@ def an_unknown_broker_is_not_unregistered():
 # Credentials, access control, tokens.
 
 
-@test
-def nobody_has_credentials():
+def test_nobody_has_credentials():
     with connect() as connection:
 
         def told(*users):
@@ -284,8 +274,7 @@ def nobody_has_credentials():
         equal(told("a", "b", "a"), [("a", DUPLICATE_RESOURCE), ("b", RESOURCE_NOT_FOUND)])
 
 
-@test
-def there_is_no_access_control():
+def test_there_is_no_access_control():
     entry = {"ResourceType": 2, "ResourceName": "x", "Principal": "User:a", "Host": "*", "Operation": 3, "PermissionType": 3}
     any_entry = {"ResourceTypeFilter": 1, "Operation": 1, "PermissionType": 1}
     any_entry |= {"ResourceNameFilter": None, "PrincipalFilter": None, "HostFilter": None}
@@ -303,8 +292,7 @@ def there_is_no_access_control():
         equal(connection.call("DeleteAcls", 3, {"Filters": []})["FilterResults"], [])
 
 
-@test
-def no_tokens_without_authentication():
+def test_no_tokens_without_authentication():
     with connect() as connection:
         for version in schema.valid_versions("CreateDelegationToken"):
             answer = connection.call("CreateDelegationToken", version, {"MaxLifetimeMs": 1000})

@@ -6,12 +6,12 @@ import zlib
 
 from batch import CODECS, batch, record, varint
 from calls import connect, fetch, new_topic, produce
+from checks import equal
 from differences import check
 from frames import (
     LZ4_BLOCK_CHECKSUM, LZ4_CONTENT_CHECKSUM, LZ4_CONTENT_SIZE, LZ4_INDEPENDENT, STORED, framed_snappy, gzip, gzip_header_checksum, lz4, lz4_block,
     lz4_checksum, snappy, zstd, zstd_block, zstd_run, zstd_skippable, zstd_window,
 )  # fmt: skip
-from harness import equal, test
 
 ONE = record(b"v")
 A, B = record(b"a"), record(b"b", offset_delta=1)
@@ -59,8 +59,7 @@ def ask(codec, cases):
 NOT_VALID, READ_BY_SOME = "records that do not decompress", "compressed records that only some clients read"
 
 
-@test
-def gzip_that_java_clients_read_is_taken():
+def test_gzip_that_java_clients_read_is_taken():
     take(
         "gzip",
         ("two members", gzip(A) + gzip(B), 2),
@@ -75,8 +74,7 @@ def gzip_that_java_clients_read_is_taken():
     )
 
 
-@test
-def gzip_that_java_clients_do_not_read_is_refused():
+def test_gzip_that_java_clients_do_not_read_is_refused():
     refuse(
         "gzip",
         NOT_VALID,
@@ -92,8 +90,7 @@ def gzip_that_java_clients_do_not_read_is_refused():
     )
 
 
-@test
-def gzip_that_only_some_clients_read():
+def test_gzip_that_only_some_clients_read():
     refuse(
         "gzip",
         READ_BY_SOME,
@@ -105,8 +102,7 @@ def gzip_that_only_some_clients_read():
     )
 
 
-@test
-def snappy_that_java_clients_read_is_taken():
+def test_snappy_that_java_clients_read_is_taken():
     two_frames = framed_snappy(snappy(A)) + framed_snappy(snappy(B))
     take(
         "snappy",
@@ -119,8 +115,7 @@ def snappy_that_java_clients_read_is_taken():
     )
 
 
-@test
-def snappy_that_java_clients_do_not_read_is_refused():
+def test_snappy_that_java_clients_do_not_read_is_refused():
     framed = framed_snappy(snappy(ONE))
     refuse(
         "snappy",
@@ -137,13 +132,11 @@ def snappy_that_java_clients_do_not_read_is_refused():
     )
 
 
-@test
-def snappy_that_only_some_clients_read():
+def test_snappy_that_only_some_clients_read():
     refuse("snappy", READ_BY_SOME, ("less than a length behind", framed_snappy(snappy(ONE)) + b"abc"))
 
 
-@test
-def lz4_that_java_clients_read_is_taken():
+def test_lz4_that_java_clients_read_is_taken():
     size = struct.pack("<I", len(ONE) + 1)
     take(
         "lz4",
@@ -159,8 +152,7 @@ def lz4_that_java_clients_read_is_taken():
     )
 
 
-@test
-def lz4_that_java_clients_do_not_read_is_refused():
+def test_lz4_that_java_clients_do_not_read_is_refused():
     content_checksum = LZ4_INDEPENDENT | LZ4_CONTENT_CHECKSUM
     refuse(
         "lz4",
@@ -184,8 +176,7 @@ def lz4_that_java_clients_do_not_read_is_refused():
     )
 
 
-@test
-def lz4_that_only_some_clients_read():
+def test_lz4_that_only_some_clients_read():
     content_size = LZ4_INDEPENDENT | LZ4_CONTENT_SIZE
     refuse(
         "lz4",
@@ -200,8 +191,7 @@ def lz4_that_only_some_clients_read():
     )
 
 
-@test
-def zstd_that_java_clients_read_is_taken():
+def test_zstd_that_java_clients_read_is_taken():
     take(
         "zstd",
         ("two frames", zstd(A) + zstd(B), 2),
@@ -218,8 +208,7 @@ def zstd_that_java_clients_read_is_taken():
     )
 
 
-@test
-def zstd_that_java_clients_do_not_read_is_refused():
+def test_zstd_that_java_clients_do_not_read_is_refused():
     refuse(
         "zstd",
         NOT_VALID,
@@ -242,8 +231,7 @@ def zstd_that_java_clients_do_not_read_is_refused():
     )
 
 
-@test
-def zstd_that_only_some_clients_read():
+def test_zstd_that_only_some_clients_read():
     refuse(
         "zstd",
         READ_BY_SOME,

@@ -7,9 +7,9 @@ import time
 import schema
 from batch import batch
 from calls import connect, fetch_body, fetched_values, new_topic, produce, produce_body
+from checks import equal
 from connection import Closed, parse_response, request_header
 from differences import check
-from harness import equal, test
 
 # The APIs of a log; groups, transactions and the rest of admin are advertised when they are there.
 LOG_APIS = [
@@ -22,8 +22,7 @@ def assert_serves(connection, version=12):
     assert connection.call("Metadata", version)["Brokers"], "a connection that should live does not answer"
 
 
-@test
-def an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35_and_the_list():
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35_and_the_list():
     with connect() as connection:
         for version in (5, 99, 32767):
             no_tagged_fields = b"\0"
@@ -36,8 +35,7 @@ def an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35_an
         assert_serves(connection)
 
 
-@test
-def every_version_of_a_log_api_that_kafka_accepts_is_advertised():
+def test_every_version_of_a_log_api_that_kafka_accepts_is_advertised():
     with connect() as connection:
         answer = connection.call("ApiVersions", 4, {"ClientSoftwareName": "wire", "ClientSoftwareVersion": "1"})
     advertised = {api["ApiKey"]: (api["MinVersion"], api["MaxVersion"]) for api in answer["ApiKeys"]}
@@ -47,8 +45,7 @@ def every_version_of_a_log_api_that_kafka_accepts_is_advertised():
         equal(advertised.get(schema.layout(api + "Request")["apiKey"]), (low, versions[-1]), api)
 
 
-@test
-def api_versions_lists_the_same_apis_in_every_version_sorted_by_key():
+def test_api_versions_lists_the_same_apis_in_every_version_sorted_by_key():
     with connect() as connection:
         body = {"ClientSoftwareName": "wire", "ClientSoftwareVersion": "1"}
         answers = [connection.call("ApiVersions", version, body if version >= 3 else {}) for version in range(5)]
@@ -59,8 +56,7 @@ def api_versions_lists_the_same_apis_in_every_version_sorted_by_key():
     equal(keys, sorted(keys))
 
 
-@test
-def every_field_of_api_versions_is_kafkas():
+def test_every_field_of_api_versions_is_kafkas():
     kafkas = {key: (name, schema.valid_versions(name)) for key, name in schema.requests().items()}
     with connect() as connection:
         for version in schema.valid_versions("ApiVersions"):
@@ -91,8 +87,7 @@ def features(rows, level):
     return tuple(sorted((row["Name"], row["Min" + level], row["Max" + level]) for row in rows))
 
 
-@test
-def the_second_version_of_transactions_is_offered_with_all_that_it_needs():
+def test_the_second_version_of_transactions_is_offered_with_all_that_it_needs():
     """From transaction.version 2 on a client adds partitions to its transaction by producing to them: all of it has to be there."""
     with connect() as connection:
         answer = connection.call("ApiVersions", 4, {"ClientSoftwareName": "wire", "ClientSoftwareVersion": "1"})
@@ -103,16 +98,14 @@ def the_second_version_of_transactions_is_offered_with_all_that_it_needs():
     equal((level, missing), (2, []), "transaction.version, and what it lacks")
 
 
-@test
-def a_client_software_name_with_a_space_is_an_invalid_request():
+def test_a_client_software_name_with_a_space_is_an_invalid_request():
     with connect() as connection:
         answer = connection.call("ApiVersions", 3, {"ClientSoftwareName": "not valid", "ClientSoftwareVersion": "1"})
         equal(answer["ErrorCode"], 42)
         assert_serves(connection)
 
 
-@test
-def produce_below_version_3_is_advertised_and_closes_the_connection_when_used():
+def test_produce_below_version_3_is_advertised_and_closes_the_connection_when_used():
     with connect() as connection:
         topic = new_topic(connection)
         for version in range(3):
@@ -122,8 +115,7 @@ def produce_below_version_3_is_advertised_and_closes_the_connection_when_used():
         equal(fetched_values(connection, topic), [])
 
 
-@test
-def an_unknown_api_or_version_closes_its_connection_and_no_other():
+def test_an_unknown_api_or_version_closes_its_connection_and_no_other():
     with connect() as bystander:
         for key, version in [(999, 0), (-1, 0), (3, 14), (3, -1), (1, 3), (19, 1), (4, 0)]:
             with connect() as connection:
@@ -132,8 +124,7 @@ def an_unknown_api_or_version_closes_its_connection_and_no_other():
         assert_serves(bystander)
 
 
-@test
-def a_request_that_cannot_be_parsed_closes_its_connection_and_no_other():
+def test_a_request_that_cannot_be_parsed_closes_its_connection_and_no_other():
     header = request_header("Metadata", 1, 1)
     produce_header = request_header("Produce", 9, 1)
     fetch_header = request_header("Fetch", 12, 1)
@@ -157,8 +148,7 @@ def a_request_that_cannot_be_parsed_closes_its_connection_and_no_other():
         assert_serves(bystander)
 
 
-@test
-def bytes_after_the_end_of_a_request_are_ignored():
+def test_bytes_after_the_end_of_a_request_are_ignored():
     with connect() as connection:
         body = schema.encode("MetadataRequest", 1, {"Topics": []})
         connection.send_frame(request_header("Metadata", 1, 5) + body + b"left over")
@@ -167,8 +157,7 @@ def bytes_after_the_end_of_a_request_are_ignored():
         assert parse_response("Metadata", 1, payload)["Brokers"]
 
 
-@test
-def a_frame_length_that_is_negative_or_above_the_limit_closes_the_connection():
+def test_a_frame_length_that_is_negative_or_above_the_limit_closes_the_connection():
     with connect() as bystander:
         for length in (-1, -(2**31), 104_857_601, 2**31 - 1):
             with connect() as connection:
@@ -177,8 +166,7 @@ def a_frame_length_that_is_negative_or_above_the_limit_closes_the_connection():
         assert_serves(bystander)
 
 
-@test
-def a_client_that_leaves_in_the_middle_of_a_frame_disturbs_nobody():
+def test_a_client_that_leaves_in_the_middle_of_a_frame_disturbs_nobody():
     with connect() as bystander:
         for sent in (b"\0", b"\0\0\0", struct.pack(">i", 5000) + b"half"):
             with connect() as connection:
@@ -186,8 +174,7 @@ def a_client_that_leaves_in_the_middle_of_a_frame_disturbs_nobody():
         assert_serves(bystander)
 
 
-@test
-def a_request_that_arrives_byte_by_byte_is_answered():
+def test_a_request_that_arrives_byte_by_byte_is_answered():
     with connect() as connection:
         payload = request_header("Metadata", 1, 3) + schema.encode("MetadataRequest", 1, {"Topics": []})
         for byte in struct.pack(">i", len(payload)) + payload:
@@ -196,8 +183,7 @@ def a_request_that_arrives_byte_by_byte_is_answered():
         equal(connection.receive_frame()[0], 3)
 
 
-@test
-def requests_that_arrive_in_two_pieces_are_all_answered():
+def test_requests_that_arrive_in_two_pieces_are_all_answered():
     """A broker that forgets, between two reads, that more has come waits for ever; only many tries show it."""
     pause = random.Random()
     with connect() as connection:
@@ -215,8 +201,7 @@ def requests_that_arrive_in_two_pieces_are_all_answered():
                 raise AssertionError(f"request {number} was never answered") from None
 
 
-@test
-def a_null_or_empty_client_id_is_served():
+def test_a_null_or_empty_client_id_is_served():
     with connect() as connection:
         for client_id in (None, ""):
             for version in (1, 9):
@@ -225,8 +210,7 @@ def a_null_or_empty_client_id_is_served():
                 equal(connection.receive_frame()[0], 4)
 
 
-@test
-def responses_keep_the_order_of_their_requests():
+def test_responses_keep_the_order_of_their_requests():
     with connect() as connection:
         topic = new_topic(connection)
         slow = connection.send("Fetch", 12, fetch_body([(topic, 0, 0)], max_wait_ms=700))
@@ -239,8 +223,7 @@ def responses_keep_the_order_of_their_requests():
             connection.receive("Metadata", 12, correlation_id)
 
 
-@test
-def a_hundred_pipelined_produce_requests_land_in_order():
+def test_a_hundred_pipelined_produce_requests_land_in_order():
     with connect() as connection:
         topic = new_topic(connection)
         values = [b"%d" % number for number in range(100)]
@@ -251,8 +234,7 @@ def a_hundred_pipelined_produce_requests_land_in_order():
         equal(fetched_values(connection, topic), values)
 
 
-@test
-def acks_0_has_no_response():
+def test_acks_0_has_no_response():
     with connect() as connection:
         topic = new_topic(connection)
         connection.send("Produce", 12, produce_body(topic, batch([b"quiet"]), acks=0))
@@ -264,8 +246,7 @@ def acks_0_has_no_response():
         equal(fetched_values(connection, topic), [b"quiet"])
 
 
-@test
-def an_error_under_acks_0_closes_the_connection():
+def test_an_error_under_acks_0_closes_the_connection():
     with connect() as bystander:
         topic = new_topic(bystander)
         with connect() as connection:
@@ -274,8 +255,7 @@ def an_error_under_acks_0_closes_the_connection():
         assert_serves(bystander)
 
 
-@test
-def acks_other_than_0_1_and_all_are_refused_with_error_21():
+def test_acks_other_than_0_1_and_all_are_refused_with_error_21():
     with connect() as connection:
         topic = new_topic(connection)
         for acks in (2, -2, 32767):
@@ -283,8 +263,7 @@ def acks_other_than_0_1_and_all_are_refused_with_error_21():
         equal(fetched_values(connection, topic), [])
 
 
-@test
-def a_connection_closes_only_after_the_requests_before_the_bad_one_were_answered():
+def test_a_connection_closes_only_after_the_requests_before_the_bad_one_were_answered():
     with connect() as connection:
         topic = new_topic(connection)
         first = connection.send("Produce", 12, produce_body(topic, batch([b"kept"])))

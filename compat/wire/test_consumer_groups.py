@@ -4,10 +4,9 @@ import struct
 import time
 import uuid
 
-import harness
 from calls import configure_group, new_topic_for_groups, topic_id
+from checks import equal
 from differences import check
-from harness import equal, test
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
 
 INVALID_CONFIG, INVALID_REQUEST, UNSUPPORTED_VERSION, INCONSISTENT_GROUP_PROTOCOL = 40, 42, 35, 23
@@ -45,8 +44,7 @@ def member_id():
     return str(uuid.uuid4())
 
 
-@test
-def a_partition_is_given_only_after_it_was_given_up():
+def test_a_partition_is_given_only_after_it_was_given_up():
     connection, group = coordinator()
     topic = new_topic_for_groups(connection, 4)
     first, second = member_id(), member_id()
@@ -85,8 +83,7 @@ def until(ask, is_so):
     raise AssertionError(f"never so: {answer}")
 
 
-@test
-def what_is_wrong_with_a_request_is_said():
+def test_what_is_wrong_with_a_request_is_said():
     connection, group = coordinator()
     ask = lambda **fields: join(connection, **{"group": group, "member": member_id(), "topics": ["t"], **fields})
     is_refused(ask(member=""), INVALID_REQUEST, "MemberId can't be empty.")
@@ -104,8 +101,7 @@ def what_is_wrong_with_a_request_is_said():
     equal(ask(topics=None, SubscribedTopicRegex="[")["ErrorCode"], INVALID_REGULAR_EXPRESSION)
 
 
-@test
-def times_of_members_are_their_groups_own():
+def test_times_of_members_are_their_groups_own():
     connection, group = coordinator()
     topic, member = new_topic_for_groups(connection), member_id()
     own = {"consumer_heartbeat_interval_ms": "3000", "consumer_session_timeout_ms": "50000", "consumer_assignment_interval_ms": "0"}
@@ -125,8 +121,7 @@ def times_of_members_are_their_groups_own():
         epoch = answer["MemberEpoch"]
 
 
-@test
-def who_is_no_member_or_in_another_epoch_is_told():
+def test_who_is_no_member_or_in_another_epoch_is_told():
     connection, group = coordinator()
     topic, member = new_topic_for_groups(connection), member_id()
     is_refused(heartbeat(connection, group, member, 1), GROUP_ID_NOT_FOUND, f"Consumer group {group} not found.")
@@ -143,8 +138,7 @@ def who_is_no_member_or_in_another_epoch_is_told():
     equal((left["ErrorCode"], left["MemberId"], left["MemberEpoch"], left["HeartbeatIntervalMs"]), (0, member, -1, 0))
 
 
-@test
-def version_0_gives_members_their_ids():
+def test_version_0_gives_members_their_ids():
     connection, group = coordinator()
     topic = new_topic_for_groups(connection)
     joined = join(connection, group, "", [topic], version=0)
@@ -152,8 +146,7 @@ def version_0_gives_members_their_ids():
     equal(heartbeat(connection, group, joined["MemberId"], joined["MemberEpoch"], version=0)["ErrorCode"], 0)
 
 
-@test
-def a_static_name_belongs_to_one_member_until_that_lets_go():
+def test_a_static_name_belongs_to_one_member_until_that_lets_go():
     connection, group = coordinator()
     topic, one, other = new_topic_for_groups(connection), member_id(), member_id()
     epoch = join(connection, group, one, [topic], InstanceId="name")["MemberEpoch"]
@@ -175,8 +168,7 @@ def commit(connection, group, member, epoch, topic, partition, version=9):
     return connection.call("OffsetCommit", version, body)["Topics"][0]["Partitions"][0]["ErrorCode"]
 
 
-@test
-def offsets_are_committed_and_fetched_by_members_in_their_epochs():
+def test_offsets_are_committed_and_fetched_by_members_in_their_epochs():
     connection, group = coordinator()
     topic, member = new_topic_for_groups(connection, 2), member_id()
     epoch = join(connection, group, member, [topic])["MemberEpoch"]
@@ -194,8 +186,7 @@ def offsets_are_committed_and_fetched_by_members_in_their_epochs():
     equal(fetch("nobody", epoch), UNKNOWN_MEMBER_ID)
 
 
-@test
-def groups_of_either_protocol_are_described_by_their_own_request():
+def test_groups_of_either_protocol_are_described_by_their_own_request():
     connection, group = coordinator()
     topic, member = new_topic_for_groups(connection), member_id()
     gets = join(connection, group, member, [topic])
@@ -239,8 +230,7 @@ def join_classic(connection, group, member, topic, owned):
     return until_ready(lambda: connection.call("JoinGroup", 9, body))
 
 
-@test
-def a_classic_member_that_was_out_lets_go_before_it_joins_again():
+def test_a_classic_member_that_was_out_lets_go_before_it_joins_again():
     connection, group = coordinator()
     topic = new_topic_for_groups(connection, 2)
     equal(share(join(connection, group, member_id(), [topic])), [0, 1], "all of them")
@@ -250,8 +240,7 @@ def a_classic_member_that_was_out_lets_go_before_it_joins_again():
     equal(join_classic(connection, group, asked["MemberId"], topic, [])["ErrorCode"], 0)
 
 
-@test
-def a_regular_expression_that_quotes_is_understood():
+def test_a_regular_expression_that_quotes_is_understood():
     connection, group = coordinator()
     topic = new_topic_for_groups(connection)
     joined = join(connection, group, member_id(), None, SubscribedTopicRegex=rf"\Q{topic}\E|none")

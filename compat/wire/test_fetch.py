@@ -3,15 +3,15 @@
 import threading
 import time
 
-import harness
+import checks
 import schema
 from batch import batch, batches
 from calls import (
     EARLIEST, FETCH_BY_NAME, LATEST, MAX_TIMESTAMP, connect, create_topic, delete_records, describe_topic, fetch, fetch_body, list_offset, new_topic,
     produce, topic_id, wait_for_leaders,
 )  # fmt: skip
+from checks import equal
 from differences import check
-from harness import equal, test
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID = 1, 3, 100
 FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH = 70, 71
@@ -24,8 +24,7 @@ def fill(connection, topic, count, partition=0, size=1):
         equal(produce(connection, topic, batch([b"%0*d" % (size, number)]), partition)["ErrorCode"], 0)
 
 
-@test
-def every_version_of_fetch_returns_the_same_records():
+def test_every_version_of_fetch_returns_the_same_records():
     with connect() as connection:
         topic = new_topic(connection)
         by_id = topic_id(connection, topic)
@@ -40,8 +39,7 @@ def every_version_of_fetch_returns_the_same_records():
                 equal(answer["PreferredReadReplica"], -1)
 
 
-@test
-def the_aborted_list_is_null_when_uncommitted_is_read_and_empty_when_committed_is():
+def test_the_aborted_list_is_null_when_uncommitted_is_read_and_empty_when_committed_is():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 1)
@@ -50,8 +48,7 @@ def the_aborted_list_is_null_when_uncommitted_is_read_and_empty_when_committed_i
         equal((committed["AbortedTransactions"], len(batches(committed["Records"]))), ([], 1))
 
 
-@test
-def the_first_batch_comes_whole_even_above_every_maximum():
+def test_the_first_batch_comes_whole_even_above_every_maximum():
     with connect() as connection:
         topic = new_topic(connection)
         sent = batch([b"x" * 5000])
@@ -62,8 +59,7 @@ def the_first_batch_comes_whole_even_above_every_maximum():
             equal([(b.base_offset, len(b.bytes)) for b in batches(answer["Records"])], [(0, len(sent))], f"{limits}")
 
 
-@test
-def a_fetch_may_not_return_more_than_its_maximum_after_the_first_batch():
+def test_a_fetch_may_not_return_more_than_its_maximum_after_the_first_batch():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 10, size=1000)
@@ -74,8 +70,7 @@ def a_fetch_may_not_return_more_than_its_maximum_after_the_first_batch():
             assert len(records) <= 3 * one + 10
 
 
-@test
-def the_maximum_of_a_response_leaves_later_partitions_empty_not_wrong():
+def test_the_maximum_of_a_response_leaves_later_partitions_empty_not_wrong():
     with connect() as connection:
         topic = new_topic(connection, partitions=3)
         for partition in range(3):
@@ -86,8 +81,7 @@ def the_maximum_of_a_response_leaves_later_partitions_empty_not_wrong():
         equal(got, [(2, 0, 1), (0, 0, 0), (1, 0, 0)], "in the order of the request, data for the first")
 
 
-@test
-def a_partition_that_is_named_twice_is_answered_once_by_the_last_word():
+def test_a_partition_that_is_named_twice_is_answered_once_by_the_last_word():
     with connect() as connection:
         topic, other = (new_topic(connection) for _ in range(2))
         fill(connection, topic, 3)
@@ -99,8 +93,7 @@ def a_partition_that_is_named_twice_is_answered_once_by_the_last_word():
             equal(told, [(topic, 0, [2]), (other, 0, [0])], f"epoch {epoch}")
 
 
-@test
-def an_offset_inside_a_batch_returns_that_batch_whole():
+def test_an_offset_inside_a_batch_returns_that_batch_whole():
     with connect() as connection:
         topic = new_topic(connection)
         produce(connection, topic, batch([b"a", b"b", b"c"]))
@@ -109,8 +102,7 @@ def an_offset_inside_a_batch_returns_that_batch_whole():
             equal([b.base_offset for b in batches(fetch(connection, topic, offset)["Records"])], base_offsets, f"offset {offset}")
 
 
-@test
-def an_offset_at_the_end_is_empty_and_above_the_end_out_of_range():
+def test_an_offset_at_the_end_is_empty_and_above_the_end_out_of_range():
     with connect() as connection:
         topic = new_topic(connection)
         equal((fetch(connection, topic, 0)["ErrorCode"], fetch(connection, topic, 0)["Records"]), (0, b""), "an empty log")
@@ -123,8 +115,7 @@ def an_offset_at_the_end_is_empty_and_above_the_end_out_of_range():
             equal((above["HighWatermark"], above["LastStableOffset"], above["LogStartOffset"]), (-1, -1, -1))
 
 
-@test
-def below_the_log_start_is_out_of_range():
+def test_below_the_log_start_is_out_of_range():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 5)
@@ -134,12 +125,11 @@ def below_the_log_start_is_out_of_range():
         equal((answer["ErrorCode"], answer["LogStartOffset"], answer["HighWatermark"]), (0, 3, 5))
 
 
-@test
-def unknown_topics_partitions_and_ids_are_said_by_code():
+def test_unknown_topics_partitions_and_ids_are_said_by_code():
     with connect() as connection:
         topic = new_topic(connection)
         by_id = topic_id(connection, topic)
-        equal(fetch(connection, harness.unique("nowhere"))["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
+        equal(fetch(connection, checks.unique("nowhere"))["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
         for partition in (1, -1, 2**31 - 1):
             equal(fetch(connection, topic, partition=partition)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
             equal(fetch(connection, by_id, partition=partition)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
@@ -148,8 +138,7 @@ def unknown_topics_partitions_and_ids_are_said_by_code():
             equal((answer["ErrorCode"], answer["HighWatermark"]), (UNKNOWN_TOPIC_ID, -1), f"v{version}")
 
 
-@test
-def a_wrong_leader_epoch_is_fenced_or_unknown():
+def test_a_wrong_leader_epoch_is_fenced_or_unknown():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 1)
@@ -163,8 +152,7 @@ def a_wrong_leader_epoch_is_fenced_or_unknown():
 # Waiting.
 
 
-@test
-def an_empty_fetch_waits_its_time_and_no_longer():
+def test_an_empty_fetch_waits_its_time_and_no_longer():
     with connect() as connection:
         topic = new_topic(connection)
         for wait_ms in (0, 300, 1000):
@@ -174,8 +162,7 @@ def an_empty_fetch_waits_its_time_and_no_longer():
             assert wait_ms - 5 <= took_ms <= wait_ms + 400, f"asked to wait {wait_ms} ms, took {took_ms:.0f} ms"
 
 
-@test
-def a_parked_fetch_wakes_promptly_on_produce():
+def test_a_parked_fetch_wakes_promptly_on_produce():
     with connect() as connection, connect() as writer:
         topic = new_topic(connection)
         for round_number in range(5):
@@ -192,8 +179,7 @@ def a_parked_fetch_wakes_promptly_on_produce():
             assert answered - acknowledged < 0.25, f"woke {answered - acknowledged:.2f} s after the acknowledgement"
 
 
-@test
-def a_parked_fetch_of_many_partitions_wakes_for_the_one_that_got_data():
+def test_a_parked_fetch_of_many_partitions_wakes_for_the_one_that_got_data():
     with connect() as connection, connect() as writer:
         topic = new_topic(connection, partitions=50)
         sent = connection.send("Fetch", FETCH_BY_NAME, fetch_body([(topic, p, 0) for p in range(50)], max_wait_ms=15_000))
@@ -206,8 +192,7 @@ def a_parked_fetch_of_many_partitions_wakes_for_the_one_that_got_data():
         equal(len(answer["Responses"][0]["Partitions"]), 50, "outside a session every partition is answered")
 
 
-@test
-def min_bytes_holds_a_fetch_until_there_are_enough():
+def test_min_bytes_holds_a_fetch_until_there_are_enough():
     with connect() as connection, connect() as writer:
         topic = new_topic(connection)
         one = len(batch([b"x" * 1000]))
@@ -219,8 +204,7 @@ def min_bytes_holds_a_fetch_until_there_are_enough():
         equal(len(batches(answer["Records"])), 3)
 
 
-@test
-def min_bytes_above_max_bytes_are_not_waited_for():
+def test_min_bytes_above_max_bytes_are_not_waited_for():
     with connect() as connection:
         topic = new_topic(connection)
         equal(produce(connection, topic, batch([b"x" * 100]))["ErrorCode"], 0)
@@ -230,8 +214,7 @@ def min_bytes_above_max_bytes_are_not_waited_for():
         assert time.monotonic() - began < 5, "it waited"
 
 
-@test
-def min_bytes_not_reached_returns_what_is_there_at_the_timeout():
+def test_min_bytes_not_reached_returns_what_is_there_at_the_timeout():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 1)
@@ -240,8 +223,7 @@ def min_bytes_not_reached_returns_what_is_there_at_the_timeout():
         assert 0.39 < time.monotonic() - started < 1
 
 
-@test
-def an_unknown_partition_is_answered_beside_the_ones_that_wait():
+def test_an_unknown_partition_is_answered_beside_the_ones_that_wait():
     """Kafka lets the fetch wait its time for the partitions that exist; to answer at once is as good."""
     with connect() as connection:
         topic = new_topic(connection)
@@ -252,8 +234,7 @@ def an_unknown_partition_is_answered_beside_the_ones_that_wait():
         equal(got, {0: 0, 7: UNKNOWN_TOPIC_OR_PARTITION})
 
 
-@test
-def deleting_a_topic_answers_a_fetch_that_waits_for_it():
+def test_deleting_a_topic_answers_a_fetch_that_waits_for_it():
     with connect() as connection, connect() as admin:
         topic = new_topic(connection)
         sent = connection.send("Fetch", FETCH_BY_NAME, fetch_body([(topic, 0, 0)], max_wait_ms=15_000))
@@ -296,8 +277,7 @@ class Session:
         }
 
 
-@test
-def a_session_answers_every_partition_first_and_then_only_those_that_changed():
+def test_a_session_answers_every_partition_first_and_then_only_those_that_changed():
     with connect() as connection:
         topic = new_topic(connection, partitions=3)
         fill(connection, topic, 1, partition=1)
@@ -310,8 +290,7 @@ def a_session_answers_every_partition_first_and_then_only_those_that_changed():
         equal(session.fetch(), {2: (0, [0])}, "only what has data")
 
 
-@test
-def a_session_wakes_for_data_and_keeps_its_offsets():
+def test_a_session_wakes_for_data_and_keeps_its_offsets():
     with connect() as connection, connect() as writer:
         topic = new_topic(connection, partitions=20)
         session = Session(connection, [(topic, p, 0) for p in range(20)])
@@ -326,8 +305,7 @@ def a_session_wakes_for_data_and_keeps_its_offsets():
             equal(session.fetch([(topic, partition, 1)]), {})
 
 
-@test
-def forgotten_partitions_leave_the_session_and_new_ones_join_it():
+def test_forgotten_partitions_leave_the_session_and_new_ones_join_it():
     with connect() as connection:
         topic = new_topic(connection, partitions=3)
         for partition in range(3):
@@ -338,8 +316,7 @@ def forgotten_partitions_leave_the_session_and_new_ones_join_it():
         equal(session.fetch([(topic, 1, 1), (topic, 2, 1)]), {})
 
 
-@test
-def a_session_reports_a_moved_log_start_and_high_watermark():
+def test_a_session_reports_a_moved_log_start_and_high_watermark():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 4)
@@ -350,8 +327,7 @@ def a_session_reports_a_moved_log_start_and_high_watermark():
         equal(session.fetch(), {})
 
 
-@test
-def an_error_in_a_session_is_repeated_until_it_is_gone():
+def test_an_error_in_a_session_is_repeated_until_it_is_gone():
     with connect() as connection:
         topic = new_topic(connection)
         session = Session(connection, [(topic, 0, 0), (topic, 9, 0)])
@@ -360,8 +336,7 @@ def an_error_in_a_session_is_repeated_until_it_is_gone():
         equal(session.fetch([(topic, 0, 5)]), {0: (OFFSET_OUT_OF_RANGE, []), 9: (UNKNOWN_TOPIC_OR_PARTITION, [])})
 
 
-@test
-def sessions_work_with_topic_ids():
+def test_sessions_work_with_topic_ids():
     with connect() as connection:
         topic = new_topic(connection, partitions=2)
         by_id = topic_id(connection, topic)
@@ -372,8 +347,7 @@ def sessions_work_with_topic_ids():
         equal(session.fetch(forgotten=[{"TopicId": by_id, "Partitions": [1]}]), {})
 
 
-@test
-def an_unknown_session_or_a_wrong_epoch_is_said_by_code():
+def test_an_unknown_session_or_a_wrong_epoch_is_said_by_code():
     with connect() as connection:
         topic = new_topic(connection)
 
@@ -393,16 +367,14 @@ def an_unknown_session_or_a_wrong_epoch_is_said_by_code():
         equal(error_of(session.id, session.epoch), FETCH_SESSION_ID_NOT_FOUND, "closed")
 
 
-@test
-def epoch_minus_1_without_a_session_makes_none():
+def test_epoch_minus_1_without_a_session_makes_none():
     with connect() as connection:
         topic = new_topic(connection)
         answer = connection.call("Fetch", FETCH_BY_NAME, fetch_body([(topic, 0, 0)], SessionId=0, SessionEpoch=-1))
         equal((answer["ErrorCode"], answer["SessionId"]), (0, 0))
 
 
-@test
-def a_recreated_topic_never_shows_old_data_to_a_session_with_the_old_id():
+def test_a_recreated_topic_never_shows_old_data_to_a_session_with_the_old_id():
     with connect() as connection:
         topic = new_topic(connection)
         old_id = topic_id(connection, topic)
@@ -431,8 +403,7 @@ def recreate(connection, topic):
 # Offsets.
 
 
-@test
-def every_version_of_list_offsets_knows_the_beginning_and_the_end():
+def test_every_version_of_list_offsets_knows_the_beginning_and_the_end():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 5)
@@ -444,8 +415,7 @@ def every_version_of_list_offsets_knows_the_beginning_and_the_end():
             equal((latest["ErrorCode"], latest["Offset"], latest["Timestamp"]), (0, 5, -1), f"v{version}")
 
 
-@test
-def a_timestamp_finds_the_first_record_at_or_after_it_inside_batches_too():
+def test_a_timestamp_finds_the_first_record_at_or_after_it_inside_batches_too():
     with connect() as connection:
         topic = new_topic(connection)
         produce(connection, topic, batch([b"a", b"b", b"c"], timestamps=[1000, 2000, 3000]))
@@ -456,8 +426,7 @@ def a_timestamp_finds_the_first_record_at_or_after_it_inside_batches_too():
             equal((answer["ErrorCode"], answer["Offset"], answer["Timestamp"]), (0, offset, timestamp), f"timestamp {asked}")
 
 
-@test
-def a_timestamp_after_all_records_finds_minus_1():
+def test_a_timestamp_after_all_records_finds_minus_1():
     with connect() as connection:
         topic = new_topic(connection)
         for prepare in (lambda: None, lambda: produce(connection, topic, batch([b"a"], timestamp=1000))):
@@ -466,8 +435,7 @@ def a_timestamp_after_all_records_finds_minus_1():
             equal((answer["ErrorCode"], answer["Offset"], answer["Timestamp"], answer["LeaderEpoch"]), (0, -1, -1, -1))
 
 
-@test
-def a_timestamp_before_the_log_start_finds_the_log_start():
+def test_a_timestamp_before_the_log_start_finds_the_log_start():
     with connect() as connection:
         topic = new_topic(connection)
         produce(connection, topic, batch([b"a", b"b", b"c", b"d"], timestamps=[1000, 2000, 3000, 4000]))
@@ -476,8 +444,7 @@ def a_timestamp_before_the_log_start_finds_the_log_start():
         equal((answer["ErrorCode"], answer["Offset"], answer["Timestamp"]), (0, 2, 3000))
 
 
-@test
-def minus_3_finds_the_record_with_the_largest_timestamp():
+def test_minus_3_finds_the_record_with_the_largest_timestamp():
     with connect() as connection:
         topic = new_topic(connection)
         answer = list_offset(connection, topic, MAX_TIMESTAMP)
@@ -489,8 +456,7 @@ def minus_3_finds_the_record_with_the_largest_timestamp():
         equal((answer["ErrorCode"], answer["Offset"], answer["Timestamp"]), (0, 1, 9000), "the first of the largest")
 
 
-@test
-def the_other_special_timestamps_are_known_from_their_version_on():
+def test_the_other_special_timestamps_are_known_from_their_version_on():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 3)
@@ -503,11 +469,10 @@ def the_other_special_timestamps_are_known_from_their_version_on():
             equal((too_early["ErrorCode"], too_early["Offset"]), (35, -1), f"{timestamp} in v{version}")
 
 
-@test
-def offsets_of_many_topics_and_partitions_are_listed_at_once():
+def test_offsets_of_many_topics_and_partitions_are_listed_at_once():
     with connect() as connection:
         topics = [new_topic(connection, partitions=3) for _ in range(3)]
-        missing, at = harness.unique("missing"), 1_700_000_000_000
+        missing, at = checks.unique("missing"), 1_700_000_000_000
         for topic in topics:
             for partition in (0, 1):
                 for n in range(2):
@@ -542,13 +507,12 @@ def offsets_of_many_topics_and_partitions_are_listed_at_once():
         equal(twice, {(topics[0], 0): (42, -1, -1), (topics[0], 1): (0, 4, -1)})
 
 
-@test
-def list_offsets_says_unknown_partitions_and_leader_epochs_by_code():
+def test_list_offsets_says_unknown_partitions_and_leader_epochs_by_code():
     with connect() as connection:
         topic = new_topic(connection)
         epoch = describe_topic(connection, topic)["Partitions"][0]["LeaderEpoch"]
         equal(list_offset(connection, topic, LATEST, partition=4)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
-        equal(list_offset(connection, harness.unique("nowhere"), LATEST)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
+        equal(list_offset(connection, checks.unique("nowhere"), LATEST)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
         equal(list_offset(connection, topic, LATEST, CurrentLeaderEpoch=epoch + 1)["ErrorCode"], UNKNOWN_LEADER_EPOCH)
         equal(list_offset(connection, topic, LATEST, CurrentLeaderEpoch=epoch)["LeaderEpoch"], epoch)
 
@@ -560,8 +524,7 @@ def end_of_epoch(connection, topic, epoch, partition=0, version=4, current=-1):
     return answer["ErrorCode"], answer["LeaderEpoch"], answer["EndOffset"]
 
 
-@test
-def every_version_of_offset_for_leader_epoch_gives_the_end_of_the_current_epoch():
+def test_every_version_of_offset_for_leader_epoch_gives_the_end_of_the_current_epoch():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 3)
@@ -570,8 +533,7 @@ def every_version_of_offset_for_leader_epoch_gives_the_end_of_the_current_epoch(
             equal(end_of_epoch(connection, topic, epoch, version=version), (0, epoch, 3), f"v{version}")
 
 
-@test
-def an_epoch_of_the_future_has_no_end_and_wrong_current_epochs_are_said_by_code():
+def test_an_epoch_of_the_future_has_no_end_and_wrong_current_epochs_are_said_by_code():
     with connect() as connection:
         topic = new_topic(connection)
         fill(connection, topic, 3)

@@ -2,9 +2,11 @@
 
 import time
 
-import harness
+import pytest
+
+import checks
 from calls import connect, new_topic
-from harness import Skipped, equal, test
+from checks import equal
 
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 22, 25, 27
@@ -21,8 +23,8 @@ def coordinator(bootstrap=None):
     connection = connect(bootstrap)
     offered = {api["ApiKey"] for api in connection.call("ApiVersions", 0)["ApiKeys"]}
     if 11 not in offered:
-        raise Skipped("consumer groups are not served")
-    group = harness.unique("group")
+        pytest.skip("consumer groups are not served")
+    group = checks.unique("group")
     until_ready(lambda: connection.call("FindCoordinator", 6, {"KeyType": 0, "CoordinatorKeys": [group]})["Coordinators"][0])
     return connection, group
 
@@ -91,8 +93,7 @@ def committed(connection, groups, topic, version=9):
     return found
 
 
-@test
-def a_new_member_is_told_its_id_and_joins_again_with_it_from_version_4_on():
+def test_a_new_member_is_told_its_id_and_joins_again_with_it_from_version_4_on():
     for version in range(10):
         connection, group = coordinator()
         with connection:
@@ -104,8 +105,7 @@ def a_new_member_is_told_its_id_and_joins_again_with_it_from_version_4_on():
             equal((answer["ErrorCode"], answer["GenerationId"], answer["Leader"]), (0, 1, answer["MemberId"]), f"v{version}")
 
 
-@test
-def a_static_member_joins_at_once_and_its_successor_fences_it():
+def test_a_static_member_joins_at_once_and_its_successor_fences_it():
     connection, group = coordinator()
     with connection:
         first = join(connection, group, instance="one")
@@ -118,8 +118,7 @@ def a_static_member_joins_at_once_and_its_successor_fences_it():
         equal(heartbeat(connection, group, second["MemberId"], 1, "one"), 0)
 
 
-@test
-def a_commit_of_a_stale_generation_or_of_a_stranger_is_refused():
+def test_a_commit_of_a_stale_generation_or_of_a_stranger_is_refused():
     connection, group = coordinator()
     with connection:
         topic = new_topic(connection)
@@ -135,8 +134,7 @@ def a_commit_of_a_stale_generation_or_of_a_stranger_is_refused():
         equal(committed(connection, [group], topic), {group: (0, 5, "")})
 
 
-@test
-def a_member_that_others_wait_for_learns_it_by_its_heartbeat():
+def test_a_member_that_others_wait_for_learns_it_by_its_heartbeat():
     connection, group = coordinator()
     with connection, connect() as other:
         member = new_member(connection, group)
@@ -153,8 +151,7 @@ def a_member_that_others_wait_for_learns_it_by_its_heartbeat():
         equal(len(again["Members"]) + len(joined["Members"]), 2, "the leader alone is told of both")
 
 
-@test
-def offsets_of_many_groups_are_fetched_by_one_request_and_none_is_minus_1_without_an_error():
+def test_offsets_of_many_groups_are_fetched_by_one_request_and_none_is_minus_1_without_an_error():
     connection, group = coordinator()
     with connection:
         topic = new_topic(connection)
@@ -169,8 +166,7 @@ def offsets_of_many_groups_are_fetched_by_one_request_and_none_is_minus_1_withou
                 equal(committed(connection, [each], topic, version), {each: expected[each]}, f"v{version}")
 
 
-@test
-def every_version_of_offset_commit_commits():
+def test_every_version_of_offset_commit_commits():
     connection, group = coordinator()
     with connection:
         topic = new_topic(connection)
@@ -190,8 +186,7 @@ def delete_group(connection, group):
     return connection.call("DeleteGroups", 2, {"GroupsNames": [group]})["Results"][0]["ErrorCode"]
 
 
-@test
-def a_group_that_is_not_there_is_told_so_by_every_call():
+def test_a_group_that_is_not_there_is_told_so_by_every_call():
     connection, group = coordinator()
     with connection:
         topic = new_topic(connection)
@@ -208,8 +203,7 @@ def a_group_that_is_not_there_is_told_so_by_every_call():
         equal(delete_offset(connection, "", topic), INVALID_GROUP_ID)
 
 
-@test
-def offsets_can_be_deleted_where_no_member_is_subscribed_and_groups_where_nobody_is():
+def test_offsets_can_be_deleted_where_no_member_is_subscribed_and_groups_where_nobody_is():
     connection, group = coordinator()
     with connection:
         topic, other = new_topic(connection), new_topic(connection)
@@ -232,8 +226,7 @@ def offsets_can_be_deleted_where_no_member_is_subscribed_and_groups_where_nobody
         equal(delete_group(connection, group), GROUP_ID_NOT_FOUND)
 
 
-@test
-def the_length_of_metadata_is_counted_in_utf_16():
+def test_the_length_of_metadata_is_counted_in_utf_16():
     connection, group = coordinator()
     with connection:
         topic = new_topic(connection)

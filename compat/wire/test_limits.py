@@ -2,12 +2,14 @@
 
 import threading
 
-import harness
+import pytest
+
+import checks
 import test_consumer_groups as consumers
 import test_groups as classic
 import test_shares as shares
 from calls import connect, new_topic_for_groups
-from harness import equal, test, test_that_waits
+from checks import equal
 
 GROUP_MAX_SIZE_REACHED, SHARE_SESSION_LIMIT_REACHED = 81, 133
 REBALANCE_IN_PROGRESS = classic.REBALANCE_IN_PROGRESS
@@ -15,25 +17,25 @@ REBALANCE_IN_PROGRESS = classic.REBALANCE_IN_PROGRESS
 
 def strict():
     """A connection to the strict broker, and a group that nobody has used."""
-    return classic.coordinator(harness.strict_bootstrap())
+    return classic.coordinator(checks.strict_bootstrap())
 
 
-@test_that_waits
-def a_classic_group_has_no_more_members_than_it_may():
+@pytest.mark.waits
+def test_a_classic_group_has_no_more_members_than_it_may():
     connection, group = strict()
     # It waits for three seconds for others, and has a generation with this one.
     first = classic.new_member(connection, group)
-    other = connect(harness.strict_bootstrap())
+    other = connect(checks.strict_bootstrap())
     second = {}
     promised = classic.join(other, group)["MemberId"]
     waits = threading.Thread(target=lambda: second.update(classic.join(other, group, promised)))
     waits.start()
     is_told = lambda: classic.heartbeat(connection, group, first["MemberId"], first["GenerationId"]) == REBALANCE_IN_PROGRESS  # noqa: E731
-    harness.eventually("the first member is told to join again", is_told)
+    checks.eventually("the first member is told to join again", is_told)
     again = classic.join(connection, group, first["MemberId"])
     waits.join()
     equal([(it["ErrorCode"], it["GenerationId"]) for it in (again, second)], [(0, 2), (0, 2)])
-    stranger = connect(harness.strict_bootstrap())
+    stranger = connect(checks.strict_bootstrap())
     for version in (3, 4, 9):
         refused = classic.join(stranger, group, version=version)
         told = {field: refused[field] for field in ("ErrorCode", "GenerationId", "Leader", "MemberId", "Members")}
@@ -45,8 +47,7 @@ def a_classic_group_has_no_more_members_than_it_may():
     equal(classic.join(stranger, group)["ErrorCode"], classic.MEMBER_ID_REQUIRED, "there is room")
 
 
-@test
-def a_group_of_the_consumer_protocol_has_no_more_members_than_it_may():
+def test_a_group_of_the_consumer_protocol_has_no_more_members_than_it_may():
     connection, group = strict()
     topic = new_topic_for_groups(connection, 2)
     members = [consumers.member_id() for _ in range(3)]
@@ -61,8 +62,7 @@ def a_group_of_the_consumer_protocol_has_no_more_members_than_it_may():
     equal(consumers.join(connection, group, members[2], [topic])["ErrorCode"], 0, "there is room")
 
 
-@test
-def a_share_group_has_no_more_members_than_it_may():
+def test_a_share_group_has_no_more_members_than_it_may():
     connection, group = strict()
     topic = new_topic_for_groups(connection)
     members = [shares.member_id() for _ in range(3)]
@@ -76,14 +76,13 @@ def a_share_group_has_no_more_members_than_it_may():
     equal(shares.join(connection, group, members[2], [topic])["ErrorCode"], 0, "there is room")
 
 
-@test
-def a_broker_has_no_more_share_sessions_than_it_may():
+def test_a_broker_has_no_more_share_sessions_than_it_may():
     connection, group = strict()
     topic = shares.topic_id(connection, new_topic_for_groups(connection))
     first, second, third = (shares.member_id() for _ in range(3))
     quick = {"MaxWaitMs": 0}
     begin = lambda connection, group, member: shares.fetch(connection, group, member, 0, topic, **quick)  # noqa: E731
-    there = connect(harness.strict_bootstrap())
+    there = connect(checks.strict_bootstrap())
     equal(begin(connection, group, first)["ErrorCode"], 0)
     equal(begin(there, group + "-other", second)["ErrorCode"], 0, "they count whatever their group is")
     refused = begin(connection, group, third)
@@ -95,4 +94,4 @@ def a_broker_has_no_more_share_sessions_than_it_may():
     equal(begin(connection, group, first)["ErrorCode"], SHARE_SESSION_LIMIT_REACHED)
     # So is there when a connection is gone.
     there.close()
-    harness.eventually("there is room", lambda: begin(connection, group, first)["ErrorCode"] == 0)
+    checks.eventually("there is room", lambda: begin(connection, group, first)["ErrorCode"] == 0)

@@ -4,16 +4,16 @@ import gzip
 import struct
 import time
 
-import harness
+import checks
 import schema
 from batch import CODECS, CONTROL, HEADER, LOG_APPEND_TIME, TRANSACTIONAL, batch, batches, record, seal
 from calls import (
     PRODUCE_BY_NAME, connect, create_topic, describe_topic, fetch, fetched_values, init_producer_id, list_offset, new_producer_id, new_topic,
     produce, produce_body, topic_id, wait_for_leaders,
 )  # fmt: skip
+from checks import equal
 from connection import Closed
 from differences import check
-from harness import equal, test
 
 CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP = 2, 3, 10, 32
 OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_RECORD = 45, 47, 53, 87
@@ -27,8 +27,7 @@ def assert_refused(connection, topic, records, error, what="", **fields):
     equal(fetch(connection, topic)["HighWatermark"], 0, f"{what}: the log's end")
 
 
-@test
-def every_version_of_produce_appends_and_says_where():
+def test_every_version_of_produce_appends_and_says_where():
     with connect() as connection:
         topic = new_topic(connection)
         by_id = topic_id(connection, topic)
@@ -41,8 +40,7 @@ def every_version_of_produce_appends_and_says_where():
         equal(fetched_values(connection, topic), [b"%d" % version for version in schema.valid_versions("Produce")])
 
 
-@test
-def the_broker_sets_base_offset_and_leader_epoch_and_leaves_every_other_byte():
+def test_the_broker_sets_base_offset_and_leader_epoch_and_leaves_every_other_byte():
     with connect() as connection:
         topic = new_topic(connection)
         sent = batch([b"a", b"b"], keys=[b"k", None], leader_epoch=7)
@@ -54,16 +52,14 @@ def the_broker_sets_base_offset_and_leader_epoch_and_leaves_every_other_byte():
             equal(got.bytes[16:], sent[16:], "from the magic byte on")
 
 
-@test
-def a_base_offset_other_than_0_is_an_invalid_record():
+def test_a_base_offset_other_than_0_is_an_invalid_record():
     with connect() as connection:
         topic = new_topic(connection)
         for base_offset in (1, 12345, -1):
             assert_refused(connection, topic, batch([b"v"], base_offset=base_offset), INVALID_RECORD, f"{base_offset}")
 
 
-@test
-def a_flipped_bit_anywhere_under_the_crc_is_corrupt():
+def test_a_flipped_bit_anywhere_under_the_crc_is_corrupt():
     with connect() as connection:
         topic = new_topic(connection)
         good = batch([b"value"])
@@ -73,8 +69,7 @@ def a_flipped_bit_anywhere_under_the_crc_is_corrupt():
             assert_refused(connection, topic, bytes(bad), CORRUPT_MESSAGE, f"byte {position}")
 
 
-@test
-def a_wrong_batch_length_is_refused():
+def test_a_wrong_batch_length_is_refused():
     with connect() as connection:
         topic = new_topic(connection)
         good = batch([b"value"])
@@ -84,8 +79,7 @@ def a_wrong_batch_length_is_refused():
         equal(fetch(connection, topic)["HighWatermark"], 0)
 
 
-@test
-def a_batch_that_is_cut_short_is_refused():
+def test_a_batch_that_is_cut_short_is_refused():
     with connect() as connection:
         topic = new_topic(connection)
         good = batch([b"value"])
@@ -94,8 +88,7 @@ def a_batch_that_is_cut_short_is_refused():
         equal(fetch(connection, topic)["HighWatermark"], 0)
 
 
-@test
-def bytes_after_the_batch_are_never_kept():
+def test_bytes_after_the_batch_are_never_kept():
     with connect() as connection:
         topic = new_topic(connection)
         good = batch([b"value"])
@@ -104,15 +97,13 @@ def bytes_after_the_batch_are_never_kept():
         check(produce(connection, topic, good + bytes(20))["ErrorCode"], "zeroes after the batch")
 
 
-@test
-def two_batches_for_one_partition_in_one_request_are_an_invalid_record():
+def test_two_batches_for_one_partition_in_one_request_are_an_invalid_record():
     with connect() as connection:
         topic = new_topic(connection)
         assert_refused(connection, topic, batch([b"1"]) + batch([b"2"]), INVALID_RECORD)
 
 
-@test
-def no_records_at_all_are_an_invalid_record():
+def test_no_records_at_all_are_an_invalid_record():
     with connect() as connection:
         topic = new_topic(connection)
         assert_refused(connection, topic, b"", INVALID_RECORD, "empty")
@@ -121,10 +112,9 @@ def no_records_at_all_are_an_invalid_record():
             assert_refused(connection, topic, nothing, INVALID_RECORD, f"a batch of none, last offset delta {last_offset_delta}")
 
 
-@test
-def null_records_are_answered_or_close_the_connection():
+def test_null_records_are_answered_or_close_the_connection():
     """Kafka 4.3 fails while it logs this request: it neither answers nor closes, so nothing is asked of it here."""
-    if harness.broker_kind() == "kafka":
+    if checks.broker_kind() == "kafka":
         return
     with connect() as connection, connect() as bystander:
         topic = new_topic(connection)
@@ -134,8 +124,7 @@ def null_records_are_answered_or_close_the_connection():
             equal(fetch(bystander, topic)["HighWatermark"], 0)
 
 
-@test
-def magic_bytes_other_than_2_are_refused():
+def test_magic_bytes_other_than_2_are_refused():
     with connect() as connection:
         topic = new_topic(connection)
         for magic in (0, 1, 3, 127, -1):
@@ -143,8 +132,7 @@ def magic_bytes_other_than_2_are_refused():
             assert_refused(connection, topic, batch([b"v"], magic=magic), error, f"magic {magic}")
 
 
-@test
-def a_record_count_that_lies_is_an_invalid_record():
+def test_a_record_count_that_lies_is_an_invalid_record():
     with connect() as connection:
         topic = new_topic(connection)
         for count, last_offset_delta in [(1, 1), (3, 1), (1, 0), (3, 2), (0, -1), (-1, 1), (2**31 - 1, 2**31 - 2)]:
@@ -152,8 +140,7 @@ def a_record_count_that_lies_is_an_invalid_record():
             assert_refused(connection, topic, bad, INVALID_RECORD, f"count {count}, last offset delta {last_offset_delta}")
 
 
-@test
-def record_offsets_that_are_not_dense():
+def test_record_offsets_that_are_not_dense():
     with connect() as connection:
         topic = new_topic(connection)
         for deltas in [(0, 2), (0, 0), (1, 0)]:
@@ -164,8 +151,7 @@ def record_offsets_that_are_not_dense():
             check(packed["ErrorCode"], "offsets not dense, compressed", f"{deltas}")
 
 
-@test
-def a_record_count_that_lies_under_compression_is_an_invalid_record():
+def test_a_record_count_that_lies_under_compression_is_an_invalid_record():
     with connect() as connection:
         topic = new_topic(connection)
         payload = gzip.compress(record(b"a") + record(b"b", offset_delta=1))
@@ -174,8 +160,7 @@ def a_record_count_that_lies_under_compression_is_an_invalid_record():
             assert_refused(connection, topic, bad, INVALID_RECORD, f"{count} instead of 2")
 
 
-@test
-def records_that_do_not_parse_are_refused():
+def test_records_that_do_not_parse_are_refused():
     with connect() as connection:
         topic = new_topic(connection)
         payloads = {
@@ -188,8 +173,7 @@ def records_that_do_not_parse_are_refused():
             assert_refused(connection, topic, batch([b"v"], payload=payload), INVALID_RECORD, what)
 
 
-@test
-def compressed_records_that_do_not_decompress_are_refused():
+def test_compressed_records_that_do_not_decompress_are_refused():
     with connect() as connection:
         topic = new_topic(connection)
         for codec in ("gzip", "snappy", "lz4", "zstd"):
@@ -199,8 +183,7 @@ def compressed_records_that_do_not_decompress_are_refused():
         equal(fetch(connection, topic)["HighWatermark"], 0)
 
 
-@test
-def a_codec_that_does_not_exist_is_refused():
+def test_a_codec_that_does_not_exist_is_refused():
     with connect() as connection:
         topic = new_topic(connection)
         for codec in (5, 6, 7):
@@ -208,8 +191,7 @@ def a_codec_that_does_not_exist_is_refused():
             check(answer["ErrorCode"], "unknown codec", f"{codec}")
 
 
-@test
-def a_good_gzip_batch_is_kept_as_it_came():
+def test_a_good_gzip_batch_is_kept_as_it_came():
     with connect() as connection:
         topic = new_topic(connection)
         sent = batch([b"v"], attributes=CODECS["gzip"], payload=gzip.compress(record(b"v"), mtime=0))
@@ -217,8 +199,7 @@ def a_good_gzip_batch_is_kept_as_it_came():
         equal(batches(fetch(connection, topic)["Records"])[0].bytes[16:], sent[16:])
 
 
-@test
-def a_snappy_batch_is_kept_as_it_came_raw_or_framed():
+def test_a_snappy_batch_is_kept_as_it_came_raw_or_framed():
     plain = record(b"v")
     raw = bytes([len(plain), len(plain) - 1 << 2]) + plain
     framed = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(raw)) + raw
@@ -230,23 +211,20 @@ def a_snappy_batch_is_kept_as_it_came_raw_or_framed():
             equal(batches(fetch(connection, topic)["Records"])[0].bytes[16:], sent[16:])
 
 
-@test
-def zstd_below_produce_version_7_is_an_unsupported_compression_type():
+def test_zstd_below_produce_version_7_is_an_unsupported_compression_type():
     with connect() as connection:
         topic = new_topic(connection)
         for version in (3, 6):
             assert_refused(connection, topic, batch([b"v"], attributes=CODECS["zstd"]), 76, version=version)
 
 
-@test
-def control_batches_from_a_client_are_an_invalid_record():
+def test_control_batches_from_a_client_are_an_invalid_record():
     with connect() as connection:
         topic = new_topic(connection)
         assert_refused(connection, topic, batch([b"v"], attributes=CONTROL), INVALID_RECORD)
 
 
-@test
-def a_transactional_batch_without_a_transactional_id_is_refused():
+def test_a_transactional_batch_without_a_transactional_id_is_refused():
     with connect() as connection:
         topic = new_topic(connection)
         producer_id, epoch = new_producer_id(connection)
@@ -256,8 +234,7 @@ def a_transactional_batch_without_a_transactional_id_is_refused():
         equal(fetch(connection, topic)["HighWatermark"], 0)
 
 
-@test
-def a_batch_above_max_message_bytes_is_too_large():
+def test_a_batch_above_max_message_bytes_is_too_large():
     with connect() as connection:
         topic = new_topic(connection, max_message_bytes="1000")
         overhead = len(batch([b"x" * 900])) - 900
@@ -265,8 +242,7 @@ def a_batch_above_max_message_bytes_is_too_large():
         equal(produce(connection, topic, batch([b"x" * (1000 - overhead)]))["ErrorCode"], 0)
 
 
-@test
-def the_default_limit_of_a_batch_is_1048588_bytes():
+def test_the_default_limit_of_a_batch_is_1048588_bytes():
     with connect() as connection:
         topic = new_topic(connection)
         overhead = len(batch([b"x" * 1_000_000])) - 1_000_000
@@ -274,8 +250,7 @@ def the_default_limit_of_a_batch_is_1048588_bytes():
         equal(produce(connection, topic, batch([b"x" * (1_048_588 - overhead)]))["ErrorCode"], 0)
 
 
-@test
-def a_record_without_a_key_in_a_compacted_topic_is_an_invalid_record_and_named():
+def test_a_record_without_a_key_in_a_compacted_topic_is_an_invalid_record_and_named():
     with connect() as connection:
         topic = new_topic(connection, cleanup_policy="compact")
         mixed = batch([b"a", b"b", b"c"], keys=[b"k", None, None])
@@ -286,8 +261,7 @@ def a_record_without_a_key_in_a_compacted_topic_is_an_invalid_record_and_named()
         equal(produce(connection, topic, batch([b"a"], keys=[b""]))["ErrorCode"], 0, "an empty key is a key")
 
 
-@test
-def a_timestamp_more_than_an_hour_ahead_is_invalid():
+def test_a_timestamp_more_than_an_hour_ahead_is_invalid():
     with connect() as connection:
         topic = new_topic(connection)
         now = int(time.time() * 1000)
@@ -298,24 +272,21 @@ def a_timestamp_more_than_an_hour_ahead_is_invalid():
         equal(produce(connection, topic, batch([b"v"], timestamp=now + 1800 * 1000))["ErrorCode"], 0)
 
 
-@test
-def old_and_absent_timestamps_are_taken():
+def test_old_and_absent_timestamps_are_taken():
     with connect() as connection:
         topic = new_topic(connection)
         for timestamp in (0, 1, -1):
             equal(produce(connection, topic, batch([b"v"], timestamp=timestamp))["ErrorCode"], 0, f"timestamp {timestamp}")
 
 
-@test
-def message_timestamp_before_max_ms_refuses_old_records():
+def test_message_timestamp_before_max_ms_refuses_old_records():
     with connect() as connection:
         topic = new_topic(connection, message_timestamp_before_max_ms=str(DAY_MS))
         old = int(time.time() * 1000) - 2 * DAY_MS
         assert_refused(connection, topic, batch([b"v"], timestamp=old), INVALID_TIMESTAMP)
 
 
-@test
-def log_append_time_sets_bit_3_and_the_max_timestamp_and_a_right_crc():
+def test_log_append_time_sets_bit_3_and_the_max_timestamp_and_a_right_crc():
     with connect() as connection:
         topic = new_topic(connection, message_timestamp_type="LogAppendTime")
         before = int(time.time() * 1000)
@@ -332,8 +303,7 @@ def log_append_time_sets_bit_3_and_the_max_timestamp_and_a_right_crc():
         equal(got.bytes[HEADER.size :], sent[HEADER.size :], "the records stay as they came")
 
 
-@test
-def a_max_timestamp_that_lies_is_put_right():
+def test_a_max_timestamp_that_lies_is_put_right():
     with connect() as connection:
         topic = new_topic(connection)
         for lie in (9999, -1):
@@ -345,8 +315,7 @@ def a_max_timestamp_that_lies_is_put_right():
             assert got.crc_is_right()
 
 
-@test
-def a_log_append_time_bit_from_a_client_is_not_kept_on_a_create_time_topic():
+def test_a_log_append_time_bit_from_a_client_is_not_kept_on_a_create_time_topic():
     with connect() as connection:
         topic = new_topic(connection)
         check(produce(connection, topic, batch([b"v"], attributes=LOG_APPEND_TIME))["ErrorCode"], "log append time bit of a client")
@@ -355,21 +324,19 @@ def a_log_append_time_bit_from_a_client_is_not_kept_on_a_create_time_topic():
             assert got.crc_is_right()
 
 
-@test
-def unknown_topics_partitions_and_ids_are_said_by_code():
+def test_unknown_topics_partitions_and_ids_are_said_by_code():
     with connect() as connection:
         topic = new_topic(connection)
         for partition in (1, -1, 2**31 - 1):
             equal(produce(connection, topic, batch([b"v"]), partition)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION, f"{partition}")
-        equal(produce(connection, harness.unique("nowhere"), batch([b"v"]))["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
+        equal(produce(connection, checks.unique("nowhere"), batch([b"v"]))["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
         unknown_id = "12345678-1234-1234-1234-123456789abc"
         equal(produce(connection, unknown_id, batch([b"v"]))["ErrorCode"], 100)
         equal(produce(connection, schema.NO_UUID, batch([b"v"]))["ErrorCode"], 100)
         equal(produce(connection, topic_id(connection, topic), batch([b"v"]), partition=1)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
 
 
-@test
-def one_bad_partition_does_not_hold_up_the_good_ones():
+def test_one_bad_partition_does_not_hold_up_the_good_ones():
     with connect() as connection:
         topic = new_topic(connection, partitions=2)
         body = produce_body(topic, batch([b"good"]))
@@ -384,8 +351,7 @@ def one_bad_partition_does_not_hold_up_the_good_ones():
 # Idempotent producers.
 
 
-@test
-def every_version_of_init_producer_id_gives_a_new_id_with_epoch_0():
+def test_every_version_of_init_producer_id_gives_a_new_id_with_epoch_0():
     with connect() as connection:
         seen = set()
         for version in schema.valid_versions("InitProducerId"):
@@ -395,8 +361,7 @@ def every_version_of_init_producer_id_gives_a_new_id_with_epoch_0():
         equal(len(seen), len(schema.valid_versions("InitProducerId")))
 
 
-@test
-def init_producer_id_with_an_old_id_and_no_transactional_id_gives_a_new_id():
+def test_init_producer_id_with_an_old_id_and_no_transactional_id_gives_a_new_id():
     with connect() as connection:
         producer_id, epoch = new_producer_id(connection)
         answer = init_producer_id(connection, 4, ProducerId=producer_id, ProducerEpoch=epoch)
@@ -419,8 +384,7 @@ class Producer:
         return answer["ErrorCode"], answer["BaseOffset"]
 
 
-@test
-def a_repeated_batch_lands_once_and_is_answered_with_the_first_offset():
+def test_a_repeated_batch_lands_once_and_is_answered_with_the_first_offset():
     with connect() as connection:
         topic = new_topic(connection)
         producer = Producer(connection, topic)
@@ -433,8 +397,7 @@ def a_repeated_batch_lands_once_and_is_answered_with_the_first_offset():
         equal(fetched_values(connection, topic), [b"a", b"b", b"c"])
 
 
-@test
-def each_of_the_last_five_batches_is_recognised_and_older_ones_are_refused():
+def test_each_of_the_last_five_batches_is_recognised_and_older_ones_are_refused():
     with connect() as connection:
         topic = new_topic(connection)
         producer = Producer(connection, topic)
@@ -448,8 +411,7 @@ def each_of_the_last_five_batches_is_recognised_and_older_ones_are_refused():
         equal(fetched_values(connection, topic), values)
 
 
-@test
-def a_gap_in_the_sequence_is_out_of_order():
+def test_a_gap_in_the_sequence_is_out_of_order():
     with connect() as connection:
         topic = new_topic(connection)
         producer = Producer(connection, topic)
@@ -460,8 +422,7 @@ def a_gap_in_the_sequence_is_out_of_order():
         equal(fetched_values(connection, topic), [b"a", b"b"])
 
 
-@test
-def a_repeat_with_another_number_of_records_is_no_repeat():
+def test_a_repeat_with_another_number_of_records_is_no_repeat():
     with connect() as connection:
         topic = new_topic(connection)
         producer = Producer(connection, topic)
@@ -471,8 +432,7 @@ def a_repeat_with_another_number_of_records_is_no_repeat():
         equal(fetched_values(connection, topic), [b"a", b"b", b"c"])
 
 
-@test
-def sequences_wrap_at_2_to_the_31():
+def test_sequences_wrap_at_2_to_the_31():
     """Duramen may want a new producer to begin at 0; its own tests reach the wrap with a shrunk limit."""
     with connect() as connection:
         topic = new_topic(connection)
@@ -487,15 +447,13 @@ def sequences_wrap_at_2_to_the_31():
             equal(fetched_values(connection, topic), [b"a", b"b", b"c", b"d", b"e"])
 
 
-@test
-def a_producer_that_the_partition_does_not_know_and_that_does_not_begin_at_0():
+def test_a_producer_that_the_partition_does_not_know_and_that_does_not_begin_at_0():
     with connect() as connection:
         topic = new_topic(connection)
         check(Producer(connection, topic).send([b"a"], 5)[0], "unknown producer with a sequence above 0")
 
 
-@test
-def a_producer_goes_on_with_its_sequence_in_a_topic_that_was_made_again():
+def test_a_producer_goes_on_with_its_sequence_in_a_topic_that_was_made_again():
     with connect() as connection:
         topic = new_topic(connection)
         producer = Producer(connection, topic)
@@ -513,8 +471,7 @@ def a_producer_goes_on_with_its_sequence_in_a_topic_that_was_made_again():
         equal(fetched_values(connection, topic), [b"c", b"d"])
 
 
-@test
-def an_older_epoch_is_fenced():
+def test_an_older_epoch_is_fenced():
     with connect() as connection:
         topic = new_topic(connection)
         producer = Producer(connection, topic)
@@ -524,8 +481,7 @@ def an_older_epoch_is_fenced():
         equal(fetched_values(connection, topic), [b"a"])
 
 
-@test
-def a_new_epoch_begins_at_sequence_0():
+def test_a_new_epoch_begins_at_sequence_0():
     with connect() as connection:
         topic = new_topic(connection)
         producer = Producer(connection, topic)
@@ -535,8 +491,7 @@ def a_new_epoch_begins_at_sequence_0():
         equal(producer.send([b"x"], 1, epoch=0), (INVALID_PRODUCER_EPOCH, -1))
 
 
-@test
-def sequences_are_counted_by_partition():
+def test_sequences_are_counted_by_partition():
     with connect() as connection:
         topic = new_topic(connection, partitions=2)
         producer_id, epoch = new_producer_id(connection)
@@ -546,8 +501,7 @@ def sequences_are_counted_by_partition():
             equal((answer["ErrorCode"], answer["BaseOffset"]), (0, 0), f"partition {partition}")
 
 
-@test
-def a_producer_id_without_a_sequence_is_an_invalid_record():
+def test_a_producer_id_without_a_sequence_is_an_invalid_record():
     with connect() as connection:
         topic = new_topic(connection)
         producer_id, epoch = new_producer_id(connection)
@@ -556,8 +510,7 @@ def a_producer_id_without_a_sequence_is_an_invalid_record():
         assert_refused(connection, topic, batch([b"v"], producer_id=producer_id, epoch=epoch, sequence=-2), INVALID_RECORD)
 
 
-@test
-def pipelined_idempotent_batches_are_all_taken_in_order():
+def test_pipelined_idempotent_batches_are_all_taken_in_order():
     with connect() as connection:
         topic = new_topic(connection)
         producer_id, epoch = new_producer_id(connection)
@@ -572,8 +525,7 @@ def pipelined_idempotent_batches_are_all_taken_in_order():
         equal(fetched_values(connection, topic), values)
 
 
-@test
-def a_repeat_that_overtakes_its_first_answer_lands_once():
+def test_a_repeat_that_overtakes_its_first_answer_lands_once():
     with connect() as connection, connect() as impatient:
         topic = new_topic(connection)
         producer_id, epoch = new_producer_id(connection)

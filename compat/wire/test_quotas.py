@@ -3,13 +3,13 @@
 import itertools
 import time
 
-import harness
+import checks
 import schema
 from batch import batch, batches
 from calls import FETCH_BY_NAME, PRODUCE_BY_NAME, connect, fetch_body, fetched_values, new_topic, produce_body
+from checks import equal
 from connection import parse_response, request_header
 from differences import check
-from harness import equal, test
 
 INVALID_REQUEST, UNSUPPORTED_VERSION = 42, 35
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
@@ -19,7 +19,7 @@ _numbers = itertools.count()
 
 def new_client():
     """A client id that has no quota."""
-    return harness.unique(f"client-{next(_numbers)}")
+    return checks.unique(f"client-{next(_numbers)}")
 
 
 def alter(connection, entity, version=1, validate_only=False, **quotas):
@@ -62,8 +62,7 @@ def call_as(connection, client, api, version, body):
     return parse_response(api, version, payload)
 
 
-@test
-def quotas_are_set_described_and_taken_back_in_every_version():
+def test_quotas_are_set_described_and_taken_back_in_every_version():
     with connect() as connection:
         for version in (0, 1):
             client = new_client()
@@ -77,8 +76,7 @@ def quotas_are_set_described_and_taken_back_in_every_version():
             wait_for(connection, client, {})
 
 
-@test
-def a_filter_finds_names_defaults_and_combinations():
+def test_a_filter_finds_names_defaults_and_combinations():
     with connect() as connection:
         user, client = new_client(), new_client()
         entities = [{"user": user}, {"user": user, "client-id": client}, {"user": user, "client-id": None}]
@@ -110,8 +108,7 @@ def a_filter_finds_names_defaults_and_combinations():
             equal(alter(connection, entity, producer_byte_rate=None), 0)
 
 
-@test
-def what_is_no_quota_is_refused_and_a_validation_sets_nothing():
+def test_what_is_no_quota_is_refused_and_a_validation_sets_nothing():
     with connect() as connection:
         client = new_client()
         for entity, quotas in [
@@ -131,8 +128,7 @@ def what_is_no_quota_is_refused_and_a_validation_sets_nothing():
         equal(describe(connection, ("client-id", EXACT, client)), (0, {}))
 
 
-@test
-def a_producer_above_its_quota_is_answered_at_once_and_not_listened_to_for_a_while():
+def test_a_producer_above_its_quota_is_answered_at_once_and_not_listened_to_for_a_while():
     with connect() as setup, connect() as connection:
         topic, client = new_topic(setup), new_client()
         equal(alter(setup, {"client-id": client}, producer_byte_rate=10_000.0), 0)
@@ -157,8 +153,7 @@ def a_producer_above_its_quota_is_answered_at_once_and_not_listened_to_for_a_whi
         equal(alter(setup, {"client-id": client}, producer_byte_rate=None), 0)
 
 
-@test
-def a_producer_that_wants_no_answers_is_not_listened_to_either():
+def test_a_producer_that_wants_no_answers_is_not_listened_to_either():
     with connect() as setup, connect() as connection:
         topic, client = new_topic(setup), new_client()
         equal(alter(setup, {"client-id": client}, producer_byte_rate=10_000.0), 0)
@@ -166,7 +161,7 @@ def a_producer_that_wants_no_answers_is_not_listened_to_either():
         body = produce_body(topic, batch([bytes(120_000)]), acks=0)
         header = request_header("Produce", PRODUCE_BY_NAME, next(connection.correlation_ids), client)
         connection.send_frame(header + schema.encode("ProduceRequest", PRODUCE_BY_NAME, body))
-        harness.eventually("the record is there", lambda: len(fetched_values(setup, topic)) == 1)
+        checks.eventually("the record is there", lambda: len(fetched_values(setup, topic)) == 1)
         # 20 KB too much, two seconds' worth.
         began = time.monotonic()
         call_as(connection, client, "Metadata", 12, {"Topics": []})
@@ -175,8 +170,7 @@ def a_producer_that_wants_no_answers_is_not_listened_to_either():
         equal(alter(setup, {"client-id": client}, producer_byte_rate=None), 0)
 
 
-@test
-def a_quota_of_a_user_s_client_comes_before_that_of_the_client():
+def test_a_quota_of_a_user_s_client_comes_before_that_of_the_client():
     with connect() as connection:
         topic, client = new_topic(connection), new_client()
         both = {"user": "ANONYMOUS", "client-id": client}
@@ -184,7 +178,7 @@ def a_quota_of_a_user_s_client_comes_before_that_of_the_client():
         equal(alter(connection, both, producer_byte_rate=1000.0), 0)
         wait_for(connection, client, {"producer_byte_rate": 1e9})
         wanted = [("user", EXACT, "ANONYMOUS"), ("client-id", EXACT, client)]
-        harness.eventually("the quota holds", lambda: describe(connection, *wanted)[1])
+        checks.eventually("the quota holds", lambda: describe(connection, *wanted)[1])
         time.sleep(0.1)
         with connect() as other:
             body = produce_body(topic, batch([bytes(11_000)]))
@@ -194,8 +188,7 @@ def a_quota_of_a_user_s_client_comes_before_that_of_the_client():
             equal(alter(connection, entity, producer_byte_rate=None), 0)
 
 
-@test
-def a_consumer_above_its_quota_is_told_to_rest_and_gets_its_records_later():
+def test_a_consumer_above_its_quota_is_told_to_rest_and_gets_its_records_later():
     with connect() as setup, connect() as connection:
         topic, client = new_topic(setup), new_client()
         for _ in range(3):
@@ -214,15 +207,14 @@ def a_consumer_above_its_quota_is_told_to_rest_and_gets_its_records_later():
         third = ask(1)
         # Kafka may give nothing once more, for what it counted before.
         deadline = time.monotonic() + 10
-        while harness.broker_kind() == "kafka" and not (third["Responses"] and third["Responses"][0]["Partitions"][0]["Records"]):
+        while checks.broker_kind() == "kafka" and not (third["Responses"] and third["Responses"][0]["Partitions"][0]["Records"]):
             assert time.monotonic() < deadline, "the records never come"
             time.sleep(0.1)
             third = ask(1)
         equal((third["ThrottleTimeMs"], len(batches(third["Responses"][0]["Partitions"][0]["Records"]))), (0, 1))
 
 
-@test
-def a_client_whose_requests_take_too_much_time_is_told_to_rest_for_a_second_at_most():
+def test_a_client_whose_requests_take_too_much_time_is_told_to_rest_for_a_second_at_most():
     with connect() as setup, connect() as connection:
         client = new_client()
         equal(alter(setup, {"client-id": client}, request_percentage=0.01), 0)

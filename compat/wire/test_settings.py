@@ -2,12 +2,12 @@
 
 import time
 
-import harness
+import checks
 import schema
 from batch import batch
 from calls import connect, new_topic, produce
+from checks import equal
 from differences import check
-from harness import equal, test
 
 MESSAGE_TOO_LARGE, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST, UNKNOWN_TOPIC = 10, 17, 40, 42, 3
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -97,8 +97,7 @@ def own_id(connection):
     return str(connection.call("DescribeCluster", 2, {"EndpointType": 1})["ControllerId"])
 
 
-@test
-def every_setting_of_a_topic_is_described_field_by_field():
+def test_every_setting_of_a_topic_is_described_field_by_field():
     with connect() as connection:
         found = rows(connection, TOPIC, new_topic(connection), documentation=True)
         names = [name for name, *_ in TOPIC_SETTINGS]
@@ -120,8 +119,7 @@ def every_setting_of_a_topic_is_described_field_by_field():
                     equal(behind, [(synonym, DEFAULT)] if synonym else [], name)
 
 
-@test
-def every_setting_of_a_broker_is_described_field_by_field():
+def test_every_setting_of_a_broker_is_described_field_by_field():
     with connect() as connection:
         found = rows(connection, BROKER, own_id(connection), documentation=True)
         for name, kind, default, is_live in BROKER_SETTINGS:
@@ -145,8 +143,7 @@ def every_setting_of_a_broker_is_described_field_by_field():
         equal(found["node.id"]["Value"], own_id(connection))
 
 
-@test
-def every_version_describes_what_is_asked_for():
+def test_every_version_describes_what_is_asked_for():
     with connect() as connection:
         topic = new_topic(connection, retention_ms="5000")
         for version in schema.valid_versions("DescribeConfigs"):
@@ -160,14 +157,13 @@ def every_version_describes_what_is_asked_for():
         equal(list(rows(connection, TOPIC, topic, "no.such")), [])
 
 
-@test
-def other_resources_are_described_or_refused():
+def test_other_resources_are_described_or_refused():
     with connect() as connection:
         own = own_id(connection)
         for kind, name, error in [
             (TOPIC, "", INVALID_TOPIC),
             (TOPIC, "a b", INVALID_TOPIC),
-            (TOPIC, harness.unique("missing"), UNKNOWN_TOPIC),
+            (TOPIC, checks.unique("missing"), UNKNOWN_TOPIC),
             (BROKER, "77", INVALID_REQUEST),
             (BROKER, "x", INVALID_REQUEST),
             (BROKER_LOGGER, "", INVALID_REQUEST),
@@ -186,8 +182,7 @@ def other_resources_are_described_or_refused():
         assert rows(connection, GROUP, "some")["share.auto.offset.reset"]["Value"] == "latest"
 
 
-@test
-def resources_are_listed_by_type():
+def test_resources_are_listed_by_type():
     with connect() as connection:
         topic, own = new_topic(connection), own_id(connection)
 
@@ -201,7 +196,7 @@ def resources_are_listed_by_type():
         equal({kind for kind, _ in listed(TOPIC)[1]}, {TOPIC})
         equal(listed(CLIENT_METRICS), (0, set()))
         # Groups are listed that have settings. Other tests may have given some to theirs.
-        group = harness.unique("group")
+        group = checks.unique("group")
         before = listed(GROUP)
         equal((before[0], {kind for kind, _ in before[1]} - {GROUP}, (GROUP, group) in before[1]), (0, set(), False))
         equal(alter(connection, GROUP, group, ("share.auto.offset.reset", SET, "earliest")), 0)
@@ -240,8 +235,7 @@ def wait_for(found, expected):
         time.sleep(0.02)
 
 
-@test
-def settings_of_a_running_broker_reach_the_topics_that_do_not_override_them():
+def test_settings_of_a_running_broker_reach_the_topics_that_do_not_override_them():
     with connect() as connection:
         own, topic = own_id(connection), new_topic(connection)
         other = new_topic(connection, max_message_bytes="1000000")
@@ -275,8 +269,7 @@ def settings_of_a_running_broker_reach_the_topics_that_do_not_override_them():
         wait_for(answer(topic), 0)
 
 
-@test
-def what_a_broker_does_not_change_while_it_runs_is_refused():
+def test_what_a_broker_does_not_change_while_it_runs_is_refused():
     with connect() as connection:
         own = own_id(connection)
         for name in (own, ""):

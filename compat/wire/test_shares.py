@@ -7,8 +7,8 @@ import uuid
 import schema
 from batch import batch
 from calls import configure_group, connect, new_topic_for_groups, produce, topic_id
+from checks import equal
 from differences import check
-from harness import equal, test
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
 
 INVALID_GROUP_ID, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST = 24, 3, 42
@@ -92,8 +92,7 @@ def is_refused(answer, code, message):
     equal((answer["ErrorCode"], answer["ErrorMessage"]), (code, message))
 
 
-@test
-def what_is_wrong_with_a_heartbeat_of_a_share_group_is_said():
+def test_what_is_wrong_with_a_heartbeat_of_a_share_group_is_said():
     connection, group = coordinator()
     topic, member = new_topic_for_groups(connection), member_id()
     wrong = {
@@ -117,8 +116,7 @@ def what_is_wrong_with_a_heartbeat_of_a_share_group_is_said():
     is_refused(heartbeat(connection, group, member, epoch), UNKNOWN_MEMBER_ID, f"Member {member} is not a member of group {group}.")
 
 
-@test
-def times_of_members_are_their_groups_own():
+def test_times_of_members_are_their_groups_own():
     connection, group = coordinator()
     topic, member = new_topic_for_groups(connection), member_id()
     equal(configure_group(connection, group, share_heartbeat_interval_ms="3000")["ErrorCode"], 0)
@@ -134,8 +132,7 @@ def times_of_members_are_their_groups_own():
         epoch, interval = answer["MemberEpoch"], answer["HeartbeatIntervalMs"]
 
 
-@test
-def a_share_group_is_described_and_is_of_no_other_kind():
+def test_a_share_group_is_described_and_is_of_no_other_kind():
     connection, group, member, epoch, topic, id = shared(2)
     asked = {"GroupIds": [group, "nobody"], "IncludeAuthorizedOperations": False}
     answers = {each["GroupId"]: each for each in connection.call("ShareGroupDescribe", 1, asked)["Groups"]}
@@ -159,8 +156,7 @@ def a_share_group_is_described_and_is_of_no_other_kind():
     is_refused(join(connection, group, member, [topic]), GROUP_ID_NOT_FOUND, f"Group {group} is not a share group.")
 
 
-@test
-def share_sessions_count_their_requests():
+def test_share_sessions_count_their_requests():
     connection, group, member, _, _, topic = shared()
     other = member_id()
     equal(fetch(connection, group, other, 5, topic)["ErrorCode"], SHARE_SESSION_NOT_FOUND)
@@ -178,8 +174,7 @@ def share_sessions_count_their_requests():
     equal(fetch(connection, group, member, 1, topic)["ErrorCode"], SHARE_SESSION_NOT_FOUND)
 
 
-@test
-def whoever_fetches_for_a_group_says_which_and_who_it_is():
+def test_whoever_fetches_for_a_group_says_which_and_who_it_is():
     connection, group, member, _, _, topic = shared()
     for who in (None, "", "x" * 37):
         equal(fetch(connection, group, who, 0, topic)["ErrorCode"], INVALID_REQUEST, repr(who))
@@ -192,8 +187,7 @@ def whoever_fetches_for_a_group_says_which_and_who_it_is():
     equal(only(fetch(connection, group, member, 0, topic, partition=7))["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
 
 
-@test
-def records_are_acquired_decided_on_and_sent_whole():
+def test_records_are_acquired_decided_on_and_sent_whole():
     for version in schema.valid_versions("ShareFetch"):
         connection, group, member, _, name, topic = shared()
         equal(produce(connection, name, batch([b"a", b"b", b"c"]))["ErrorCode"], 0)
@@ -211,8 +205,7 @@ def records_are_acquired_decided_on_and_sent_whole():
         equal(got, [(1, 2)], "what was released")
 
 
-@test
-def decisions_on_what_is_not_held_are_refused():
+def test_decisions_on_what_is_not_held_are_refused():
     connection, group, member, _, name, topic = shared()
     equal(produce(connection, name, batch([b"a", b"b", b"c", b"d"]))["ErrorCode"], 0)
     got, epoch = some(connection, group, member, 0, topic)
@@ -251,8 +244,7 @@ def decisions_on_what_is_not_held_are_refused():
     equal(only(acknowledge(connection, group, member, epoch + 1, missing, [(0, 0, [ACCEPT])]))["ErrorCode"], UNKNOWN_TOPIC_ID)
 
 
-@test
-def whoever_renews_locks_fetches_nothing():
+def test_whoever_renews_locks_fetches_nothing():
     connection, group, member, _, name, topic = shared()
     equal(produce(connection, name, batch([b"a"]))["ErrorCode"], 0)
     got, epoch = some(connection, group, member, 0, topic)
@@ -266,8 +258,7 @@ def whoever_renews_locks_fetches_nothing():
     equal((only(told)["ErrorCode"], told["AcquisitionLockTimeoutMs"]), (0, 30_000))
 
 
-@test
-def what_a_connection_held_that_is_gone_is_there_for_others():
+def test_what_a_connection_held_that_is_gone_is_there_for_others():
     connection, group, member, _, name, topic = shared()
     equal(produce(connection, name, batch([b"a"]))["ErrorCode"], 0)
     there, other = connect(), member_id()
@@ -301,8 +292,7 @@ def forgotten(connection, group, topics):
     return until_ready(lambda: connection.call("DeleteShareGroupOffsets", 0, {"GroupId": group, "Topics": wanted}))
 
 
-@test
-def where_a_share_group_starts_is_seen_set_and_forgotten():
+def test_where_a_share_group_starts_is_seen_set_and_forgotten():
     connection, group, member, epoch, topic, id = shared(2)
     produce(connection, topic, batch([b"a", b"b", b"c"]))
     is_refused(altered(connection, group, [(topic, 0, 1)]), NONEMPTY_GROUP, "The group is not empty.")
@@ -329,8 +319,7 @@ def where_a_share_group_starts_is_seen_set_and_forgotten():
     equal(described(connection, group, None), {})
 
 
-@test
-def a_share_group_begins_where_it_was_told_to_before_anybody_was_in_it():
+def test_a_share_group_begins_where_it_was_told_to_before_anybody_was_in_it():
     connection, group = coordinator()
     topic, member = new_topic_for_groups(connection), member_id()
     produce(connection, topic, batch([b"a", b"b", b"c"]))

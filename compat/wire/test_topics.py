@@ -2,15 +2,15 @@
 
 import time
 
-import harness
+import checks
 import schema
 from batch import batch
 from calls import (
     EARLIEST, LATEST, connect, create_topic, delete_records, describe_topic, fetched_values, list_offset, new_topic, produce, topic_id,
     wait_for_leaders,
 )  # fmt: skip
+from checks import equal
 from differences import check
-from harness import equal, test
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, INVALID_TOPIC = 1, 3, 5, 17
 TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG = 36, 37, 38, 39, 40
@@ -23,11 +23,10 @@ BROKER, STATIC, DEFAULT = 4, 4, 5
 
 
 def strict():
-    return connect(harness.strict_bootstrap())
+    return connect(checks.strict_bootstrap())
 
 
-@test
-def every_version_of_metadata_describes_a_topic():
+def test_every_version_of_metadata_describes_a_topic():
     with connect() as connection:
         topic = new_topic(connection, partitions=3)
         by_id = topic_id(connection, topic)
@@ -50,7 +49,7 @@ def every_version_of_metadata_describes_a_topic():
                 assert answer["ClusterId"], "a cluster id"
             if version >= 10:
                 equal(described["TopicId"], by_id)
-            equal([(b["Host"], b["Port"]) for b in answer["Brokers"]], [address(harness.bootstrap())], "the advertised listener")
+            equal([(b["Host"], b["Port"]) for b in answer["Brokers"]], [address(checks.bootstrap())], "the advertised listener")
 
 
 def address(bootstrap):
@@ -58,8 +57,7 @@ def address(bootstrap):
     return host, int(port)
 
 
-@test
-def metadata_lists_all_topics_for_null_and_none_for_empty_and_all_for_empty_in_version_0():
+def test_metadata_lists_all_topics_for_null_and_none_for_empty_and_all_for_empty_in_version_0():
     with connect() as connection:
         topics = {new_topic(connection), new_topic(connection)}
         for version, asked in [(0, []), (1, None), (12, None), (13, None)]:
@@ -69,8 +67,7 @@ def metadata_lists_all_topics_for_null_and_none_for_empty_and_all_for_empty_in_v
             equal(connection.call("Metadata", version, {"Topics": []})["Topics"], [], f"v{version}")
 
 
-@test
-def metadata_finds_topics_by_id():
+def test_metadata_finds_topics_by_id():
     with connect() as connection:
         topic = new_topic(connection)
         by_id = topic_id(connection, topic)
@@ -81,8 +78,7 @@ def metadata_finds_topics_by_id():
             equal((unknown["ErrorCode"], unknown["Name"], unknown["TopicId"]), (UNKNOWN_TOPIC_ID, None, NOWHERE))
 
 
-@test
-def metadata_of_a_bad_name_is_an_invalid_topic():
+def test_metadata_of_a_bad_name_is_an_invalid_topic():
     with connect() as connection:
         for name in BAD_NAMES:
             for creation in (False, True):
@@ -90,8 +86,7 @@ def metadata_of_a_bad_name_is_an_invalid_topic():
                 equal(described["ErrorCode"], INVALID_TOPIC, f"{name[:9]!r}")
 
 
-@test
-def authorized_operations_are_left_out_unless_asked_for():
+def test_authorized_operations_are_left_out_unless_asked_for():
     with connect() as connection:
         topic = new_topic(connection)
         [left_out] = connection.call("Metadata", 12, {"Topics": [{"Name": topic}]})["Topics"]
@@ -100,20 +95,18 @@ def authorized_operations_are_left_out_unless_asked_for():
         assert asked["TopicAuthorizedOperations"] not in (NOT_ASKED, 0), asked
 
 
-@test
-def every_version_of_describe_cluster_names_the_broker():
+def test_every_version_of_describe_cluster_names_the_broker():
     with connect() as connection:
         cluster_id = connection.call("Metadata", 12)["ClusterId"]
         for version in schema.valid_versions("DescribeCluster"):
             answer = connection.call("DescribeCluster", version)
             equal((answer["ErrorCode"], answer["ClusterId"]), (0, cluster_id), f"v{version}")
-            equal([(b["Host"], b["Port"]) for b in answer["Brokers"]], [address(harness.bootstrap())])
+            equal([(b["Host"], b["Port"]) for b in answer["Brokers"]], [address(checks.bootstrap())])
             equal(answer["ControllerId"], answer["Brokers"][0]["BrokerId"])
             equal(answer["ClusterAuthorizedOperations"], NOT_ASKED)
 
 
-@test
-def describe_cluster_of_the_controllers_is_refused_by_a_broker():
+def test_describe_cluster_of_the_controllers_is_refused_by_a_broker():
     with connect() as connection:
         for endpoint_type, error in [(2, 114), (9, 115)]:
             answer = connection.call("DescribeCluster", 1, {"EndpointType": endpoint_type})
@@ -123,29 +116,26 @@ def describe_cluster_of_the_controllers_is_refused_by_a_broker():
 # Auto-creation: only when the request and the broker both allow it.
 
 
-@test
-def metadata_creates_a_topic_when_request_and_broker_allow_it():
+def test_metadata_creates_a_topic_when_request_and_broker_allow_it():
     with connect() as connection:
-        name = harness.unique("auto")
+        name = checks.unique("auto")
         [first] = connection.call("Metadata", 12, {"Topics": [{"Name": name}], "AllowAutoTopicCreation": True})["Topics"]
         assert first["ErrorCode"] in (0, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE), first
         wait_for_leaders(connection, name, partitions=1)
         equal(produce(connection, name, batch([b"v"]))["BaseOffset"], 0)
 
 
-@test
-def old_metadata_versions_without_the_flag_create_topics():
+def test_old_metadata_versions_without_the_flag_create_topics():
     with connect() as connection:
         for version in (0, 1, 3):
-            name = harness.unique("auto-old")
+            name = checks.unique("auto-old")
             connection.call("Metadata", version, {"Topics": [{"Name": name}]})
             wait_for_leaders(connection, name, partitions=1)
 
 
-@test
-def metadata_creates_nothing_when_the_request_does_not_allow_it():
+def test_metadata_creates_nothing_when_the_request_does_not_allow_it():
     with connect() as connection:
-        name = harness.unique("auto-refused")
+        name = checks.unique("auto-refused")
         for version in (4, 12, 13):
             body = {"Topics": [{"Name": name}], "AllowAutoTopicCreation": False}
             for _ in range(2):
@@ -154,10 +144,9 @@ def metadata_creates_nothing_when_the_request_does_not_allow_it():
         assert name not in {t["Name"] for t in connection.call("Metadata", 12, {"Topics": None})["Topics"]}
 
 
-@test
-def metadata_creates_nothing_when_the_broker_does_not_allow_it():
+def test_metadata_creates_nothing_when_the_broker_does_not_allow_it():
     with strict() as connection:
-        name = harness.unique("auto-refused")
+        name = checks.unique("auto-refused")
         for version in (0, 4, 12):
             asked = {"Topics": [{"Name": name}]}
             equal(connection.call("Metadata", version, asked)["Topics"][0]["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION, f"v{version}")
@@ -165,10 +154,9 @@ def metadata_creates_nothing_when_the_broker_does_not_allow_it():
         equal(describe_topic(connection, name)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
 
 
-@test
-def produce_and_fetch_never_create_a_topic():
+def test_produce_and_fetch_never_create_a_topic():
     with connect() as connection:
-        name = harness.unique("not-by-produce")
+        name = checks.unique("not-by-produce")
         equal(produce(connection, name, batch([b"v"]))["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
         time.sleep(0.2)
         equal(describe_topic(connection, name)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
@@ -184,8 +172,7 @@ def describe_broker(connection, version, **fields):
     return answer["Configs"]
 
 
-@test
-def every_version_of_describe_configs_says_what_the_broker_is_set_to():
+def test_every_version_of_describe_configs_says_what_the_broker_is_set_to():
     with connect() as connection:
         for version in schema.valid_versions("DescribeConfigs"):
             rows = describe_broker(connection, version)
@@ -194,7 +181,7 @@ def every_version_of_describe_configs_says_what_the_broker_is_set_to():
             for name, value, source in [
                 ("node.id", "1", STATIC),
                 ("broker.id", "1", STATIC),
-                ("advertised.listeners", f"PLAINTEXT://{harness.bootstrap()}", STATIC),
+                ("advertised.listeners", f"PLAINTEXT://{checks.bootstrap()}", STATIC),
                 ("connections.max.idle.ms", "600000", DEFAULT),
                 ("socket.request.max.bytes", "104857600", DEFAULT),
                 ("socket.send.buffer.bytes", "102400", DEFAULT),
@@ -212,11 +199,10 @@ def every_version_of_describe_configs_says_what_the_broker_is_set_to():
 # CreateTopics and DeleteTopics.
 
 
-@test
-def every_version_of_create_topics_and_delete_topics_works():
+def test_every_version_of_create_topics_and_delete_topics_works():
     with connect() as connection:
         for create_version in schema.valid_versions("CreateTopics"):
-            name = harness.unique(f"created-{create_version}")
+            name = checks.unique(f"created-{create_version}")
             answer = create_topic(connection, name, partitions=2, version=create_version)
             equal((answer["ErrorCode"], answer["Name"]), (0, name), f"create v{create_version}")
             if create_version >= 5:
@@ -241,11 +227,10 @@ def wait_until_gone(connection, name):
         time.sleep(0.02)
 
 
-@test
-def create_topics_says_what_is_wrong_by_code_and_in_words():
+def test_create_topics_says_what_is_wrong_by_code_and_in_words():
     with connect() as connection:
         existing = new_topic(connection)
-        fresh = harness.unique("refused")
+        fresh = checks.unique("refused")
         cases = [
             ("a name that exists", existing, {}, TOPIC_ALREADY_EXISTS),
             *[(f"the name {name[:9]!r}", name, {}, INVALID_TOPIC) for name in BAD_NAMES],
@@ -272,11 +257,10 @@ def create_topics_says_what_is_wrong_by_code_and_in_words():
         equal(describe_topic(connection, fresh)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
 
 
-@test
-def a_codec_of_the_topic_is_kept_or_refused_and_never_ignored():
+def test_a_codec_of_the_topic_is_kept_or_refused_and_never_ignored():
     with connect() as connection:
-        equal(create_topic(connection, harness.unique("as-they-come"), configs={"compression.type": "producer"})["ErrorCode"], 0)
-        answer = create_topic(connection, harness.unique("zstd"), configs={"compression.type": "zstd"})
+        equal(create_topic(connection, checks.unique("as-they-come"), configs={"compression.type": "producer"})["ErrorCode"], 0)
+        answer = create_topic(connection, checks.unique("zstd"), configs={"compression.type": "zstd"})
         check(answer["ErrorCode"], "topic with a codec of its own")
 
 
@@ -292,53 +276,48 @@ def assignment(replicas):
     }
 
 
-@test
-def a_topic_may_be_created_by_assignment_or_with_the_defaults():
+def test_a_topic_may_be_created_by_assignment_or_with_the_defaults():
     with connect() as connection:
-        name = harness.unique("assigned")
+        name = checks.unique("assigned")
         equal(create_topic(connection, name, **assignment({0: [node_id(connection)], 1: [node_id(connection)]}))["ErrorCode"], 0)
         wait_for_leaders(connection, name, 2)
-        name = harness.unique("defaults")
+        name = checks.unique("defaults")
         answer = create_topic(connection, name, NumPartitions=-1, ReplicationFactor=-1)
         equal((answer["ErrorCode"], answer["NumPartitions"], answer["ReplicationFactor"]), (0, 1, 1))
 
 
-@test
-def names_that_differ_only_in_dots_and_underscores_collide():
+def test_names_that_differ_only_in_dots_and_underscores_collide():
     with connect() as connection:
-        name = harness.unique("a.b").replace("-", "_")
+        name = checks.unique("a.b").replace("-", "_")
         equal(create_topic(connection, name)["ErrorCode"], 0)
         equal(create_topic(connection, name.replace(".", "_"))["ErrorCode"], INVALID_TOPIC)
 
 
-@test
-def a_creation_that_is_only_validated_creates_nothing():
+def test_a_creation_that_is_only_validated_creates_nothing():
     with connect() as connection:
-        name = harness.unique("validated")
+        name = checks.unique("validated")
         body = {"Topics": [{"Name": name, "NumPartitions": 1, "ReplicationFactor": 1}], "timeoutMs": 5000, "validateOnly": True}
         [answer] = connection.call("CreateTopics", 7, body)["Topics"]
         equal((answer["ErrorCode"], answer["NumPartitions"]), (0, 1))
         equal(describe_topic(connection, name)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
 
 
-@test
-def the_same_name_twice_in_one_creation_is_an_invalid_request():
+def test_the_same_name_twice_in_one_creation_is_an_invalid_request():
     with connect() as connection:
-        name, other = harness.unique("twice"), harness.unique("once")
+        name, other = checks.unique("twice"), checks.unique("once")
         topics = [{"Name": n, "NumPartitions": 1, "ReplicationFactor": 1} for n in (name, other, name)]
         answers = connection.call("CreateTopics", 7, {"Topics": topics, "timeoutMs": 5000})["Topics"]
         equal({a["Name"]: a["ErrorCode"] for a in answers}, {name: INVALID_REQUEST, other: 0})
 
 
-@test
-def deletion_says_what_is_unknown():
+def test_deletion_says_what_is_unknown():
     with connect() as connection:
 
         def error_of(**topic):
             [answer] = connection.call("DeleteTopics", 6, {"Topics": [topic], "TimeoutMs": 5000})["Responses"]
             return answer["ErrorCode"]
 
-        equal(error_of(Name=harness.unique("nowhere")), UNKNOWN_TOPIC_OR_PARTITION)
+        equal(error_of(Name=checks.unique("nowhere")), UNKNOWN_TOPIC_OR_PARTITION)
         equal(error_of(Name=None, TopicId=NOWHERE), UNKNOWN_TOPIC_ID)
         equal(error_of(Name=None), INVALID_REQUEST, "neither name nor id")
         topic = new_topic(connection)
@@ -348,8 +327,7 @@ def deletion_says_what_is_unknown():
         wait_until_gone(connection, topic)
 
 
-@test
-def a_deleted_topic_is_gone_everywhere_and_its_successor_is_another():
+def test_a_deleted_topic_is_gone_everywhere_and_its_successor_is_another():
     with connect() as connection:
         topic = new_topic(connection)
         seen_ids = {topic_id(connection, topic)}
@@ -372,8 +350,7 @@ def a_deleted_topic_is_gone_everywhere_and_its_successor_is_another():
 # DeleteRecords.
 
 
-@test
-def every_version_of_delete_records_moves_the_beginning():
+def test_every_version_of_delete_records_moves_the_beginning():
     with connect() as connection:
         topic = new_topic(connection)
         for number in range(10):
@@ -385,8 +362,7 @@ def every_version_of_delete_records_moves_the_beginning():
         equal(fetched_values(connection, topic, 6), [b"6", b"7", b"8", b"9"])
 
 
-@test
-def delete_records_inside_a_batch_hides_its_first_records_only():
+def test_delete_records_inside_a_batch_hides_its_first_records_only():
     with connect() as connection:
         topic = new_topic(connection)
         produce(connection, topic, batch([b"a", b"b", b"c", b"d"]))
@@ -395,8 +371,7 @@ def delete_records_inside_a_batch_hides_its_first_records_only():
         equal(list_offset(connection, topic, EARLIEST)["Offset"], 2)
 
 
-@test
-def delete_records_of_everything_and_of_what_is_not_there():
+def test_delete_records_of_everything_and_of_what_is_not_there():
     with connect() as connection:
         topic = new_topic(connection)
         equal(delete_records(connection, topic, -1)["LowWatermark"], 0, "an empty log")
@@ -413,16 +388,14 @@ def delete_records_of_everything_and_of_what_is_not_there():
         equal(produce(connection, topic, batch([b"next"]))["BaseOffset"], 4)
 
 
-@test
-def delete_records_of_an_unknown_partition_is_said_by_code():
+def test_delete_records_of_an_unknown_partition_is_said_by_code():
     with connect() as connection:
         topic = new_topic(connection)
         equal(delete_records(connection, topic, 0, partition=3)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
-        equal(delete_records(connection, harness.unique("nowhere"), 0)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
+        equal(delete_records(connection, checks.unique("nowhere"), 0)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
 
 
-@test
-def delete_records_of_a_compacted_topic_is_refused():
+def test_delete_records_of_a_compacted_topic_is_refused():
     with connect() as connection:
         topic = new_topic(connection, cleanup_policy="compact")
         equal(delete_records(connection, topic, 0)["ErrorCode"], 44)
@@ -433,8 +406,7 @@ def delete_records_of_a_compacted_topic_is_refused():
 # Settings.
 
 
-@test
-def a_larger_message_max_bytes_of_the_broker_holds_for_its_topics():
+def test_a_larger_message_max_bytes_of_the_broker_holds_for_its_topics():
     with strict() as connection:
         topic = new_topic(connection)
         equal(produce(connection, topic, batch([b"x" * 2_000_000]))["ErrorCode"], 0)

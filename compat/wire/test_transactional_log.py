@@ -7,7 +7,7 @@ import time
 import schema
 from batch import CONTROL, HEADER, TRANSACTIONAL, batches
 from calls import EARLIEST, LATEST, MAX_TIMESTAMP, connect, delete_records, fetch, new_producer_id, new_topic, produce, topic_id
-from harness import equal, eventually, test
+from checks import equal, eventually
 from transactional import Transactional, served, settle
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED = 1, 3, 47, 52
@@ -64,8 +64,7 @@ def marker(batch):
     return kind, coordinator_epoch
 
 
-@test
-def a_marker_is_a_control_batch_of_one_record():
+def test_a_marker_is_a_control_batch_of_one_record():
     with served() as connection:
         for version in (1, 2):
             topic = new_topic(connection)
@@ -89,8 +88,7 @@ def a_marker_is_a_control_batch_of_one_record():
                 assert end.crc_is_right() and end.magic == 2
 
 
-@test
-def the_marker_of_who_was_fenced_has_the_next_epoch():
+def test_the_marker_of_who_was_fenced_has_the_next_epoch():
     with served() as connection:
         for version in (1, 2):
             topic = new_topic(connection)
@@ -101,8 +99,7 @@ def the_marker_of_who_was_fenced_has_the_next_epoch():
             equal((marker(end)[0], end.epoch), (ABORT, first.epoch + 1), f"protocol {version}")
 
 
-@test
-def a_transaction_over_several_partitions_has_a_marker_in_each():
+def test_a_transaction_over_several_partitions_has_a_marker_in_each():
     with served() as connection:
         for version in (1, 2):
             one, two = new_topic(connection, partitions=3), new_topic(connection)
@@ -117,8 +114,7 @@ def a_transaction_over_several_partitions_has_a_marker_in_each():
             equal(fetch(connection, one, 0, 1)["HighWatermark"], 0, "none where nothing was written")
 
 
-@test
-def the_last_stable_offset_is_the_first_one_of_the_oldest_open_transaction():
+def test_the_last_stable_offset_is_the_first_one_of_the_oldest_open_transaction():
     with served() as connection:
         topic = new_topic(connection)
         first, second = new_transactional(connection), new_transactional(connection)
@@ -147,8 +143,7 @@ def the_last_stable_offset_is_the_first_one_of_the_oldest_open_transaction():
         equal(visible(connection, topic), [b"1", b"3"])
 
 
-@test
-def every_version_of_fetch_names_the_aborted_transactions():
+def test_every_version_of_fetch_names_the_aborted_transactions():
     with served() as connection:
         topic = new_topic(connection)
         producer = new_transactional(connection)
@@ -169,8 +164,7 @@ def every_version_of_fetch_names_the_aborted_transactions():
         equal(visible(connection, topic), [b"kept", b"kept"])
 
 
-@test
-def what_is_aborted_is_known_wherever_a_fetch_begins_and_however_little_it_takes():
+def test_what_is_aborted_is_known_wherever_a_fetch_begins_and_however_little_it_takes():
     with served() as connection:
         topic = new_topic(connection)
         producers = [new_transactional(connection) for _ in range(3)]
@@ -202,8 +196,7 @@ def what_is_aborted_is_known_wherever_a_fetch_begins_and_however_little_it_takes
         equal(sorted(one_by_one), sorted(kept))
 
 
-@test
-def offsets_of_committed_records_are_listed_up_to_the_last_stable_one():
+def test_offsets_of_committed_records_are_listed_up_to_the_last_stable_one():
     with served() as connection:
         topic = new_topic(connection)
         done, open = new_transactional(connection), new_transactional(connection)
@@ -232,8 +225,7 @@ def offsets_of_committed_records_are_listed_up_to_the_last_stable_one():
         open.abort()
 
 
-@test
-def a_waiting_reader_of_committed_records_wakes_at_the_end_of_the_transaction():
+def test_a_waiting_reader_of_committed_records_wakes_at_the_end_of_the_transaction():
     with served() as connection, connect() as reader:
         for version in (1, 2):
             topic = new_topic(connection)
@@ -258,8 +250,7 @@ def a_waiting_reader_of_committed_records_wakes_at_the_end_of_the_transaction():
             assert waited["seconds"] < 5, f"it woke after {waited['seconds']:.1f} s"
 
 
-@test
-def a_beginning_may_be_moved_past_aborted_transactions():
+def test_a_beginning_may_be_moved_past_aborted_transactions():
     with served() as connection:
         topic = new_topic(connection)
         producer = new_transactional(connection)
@@ -275,8 +266,7 @@ def a_beginning_may_be_moved_past_aborted_transactions():
         equal(visible(connection, topic, 3), [b"kept"])
 
 
-@test
-def producers_are_described_with_their_open_transactions():
+def test_producers_are_described_with_their_open_transactions():
     with served() as connection:
         topic = new_topic(connection)
         id, epoch = new_producer_id(connection)
@@ -320,8 +310,7 @@ def write_marker(connection, topic, producer_id, epoch, commit=False, coordinato
     return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
 
 
-@test
-def a_marker_of_an_older_epoch_or_an_older_coordinator_is_refused():
+def test_a_marker_of_an_older_epoch_or_an_older_coordinator_is_refused():
     with served() as connection:
         for version, transaction_version in ((1, 0), (2, 0), (2, 1), (2, 2)):
             what = f"v{version} of protocol {transaction_version}"
@@ -343,8 +332,7 @@ def a_marker_of_an_older_epoch_or_an_older_coordinator_is_refused():
             producer.abort()
 
 
-@test
-def a_transaction_that_hangs_can_be_aborted_by_its_marker():
+def test_a_transaction_that_hangs_can_be_aborted_by_its_marker():
     """What `kafka-transactions abort` sends when a partition has an open transaction that no coordinator knows of."""
     with served() as connection:
         topic = new_topic(connection)

@@ -1,8 +1,8 @@
 """Committed offsets that move with a transaction: until it ends they are pending, and then they are there or never were."""
 
-import harness
+import checks
 from calls import new_topic
-from harness import equal, eventually, test
+from checks import equal, eventually
 from test_groups import commit, coordinator, delete_group, new_member
 from test_transactional_log import visible, write
 from transactional import Transactional, describe, served, settle, until_settled
@@ -40,8 +40,7 @@ def is_stable(connection, group, topic, expected):
     eventually(f"{expected} is committed", lambda: offset(connection, group, topic) == (0, expected))
 
 
-@test
-def offsets_are_pending_until_their_transaction_ends():
+def test_offsets_are_pending_until_their_transaction_ends():
     for version in (1, 2):
         connection, topic, group = scene()
         with connection:
@@ -63,8 +62,7 @@ def offsets_are_pending_until_their_transaction_ends():
             equal(settle(producer), "CompleteAbort")
 
 
-@test
-def every_version_of_txn_offset_commit_commits():
+def test_every_version_of_txn_offset_commit_commits():
     connection, topic, group = scene()
     with connection:
         for version in range(6):
@@ -75,8 +73,7 @@ def every_version_of_txn_offset_commit_commits():
             is_stable(connection, group, topic, 100 + version)
 
 
-@test
-def a_group_that_was_not_added_is_added_by_the_broker_or_refused():
+def test_a_group_that_was_not_added_is_added_by_the_broker_or_refused():
     connection, topic, group = scene()
     with connection:
         for version, code in ((0, 48), (1, 48), (2, 48), (3, 48), (4, TRANSACTION_ABORTABLE)):
@@ -94,7 +91,7 @@ def a_group_that_was_not_added_is_added_by_the_broker_or_refused():
             ({"ProducerEpoch": 1}, INVALID_PRODUCER_EPOCH),
             ({"ProducerEpoch": -1}, INVALID_PRODUCER_EPOCH),
             ({"ProducerId": producer.producer_id + 1}, INVALID_PRODUCER_ID_MAPPING),
-            ({"TransactionalId": harness.unique("unknown")}, INVALID_PRODUCER_ID_MAPPING),
+            ({"TransactionalId": checks.unique("unknown")}, INVALID_PRODUCER_ID_MAPPING),
             ({"TransactionalId": ""}, INVALID_REQUEST),
         ):
             equal(producer.commit_offset(group, topic, 9, **who), code, f"{who}")
@@ -104,8 +101,7 @@ def a_group_that_was_not_added_is_added_by_the_broker_or_refused():
         is_stable(connection, group, topic, 9)
 
 
-@test
-def in_an_open_transaction_a_producers_epoch_is_still_looked_at():
+def test_in_an_open_transaction_a_producers_epoch_is_still_looked_at():
     for version in (1, 2):
         connection, topic, group = scene(partitions=2)
         with connection:
@@ -128,8 +124,7 @@ def in_an_open_transaction_a_producers_epoch_is_still_looked_at():
             is_stable(connection, group, topic, 11)
 
 
-@test
-def a_group_with_members_takes_offsets_of_its_members_and_of_who_names_none():
+def test_a_group_with_members_takes_offsets_of_its_members_and_of_who_names_none():
     connection, topic, group = scene()
     with connection:
         joined = new_member(connection, group)
@@ -147,8 +142,7 @@ def a_group_with_members_takes_offsets_of_its_members_and_of_who_names_none():
             is_stable(connection, group, topic, 6)
 
 
-@test
-def a_plain_commit_during_a_transaction_is_taken_and_the_last_one_written_holds():
+def test_a_plain_commit_during_a_transaction_is_taken_and_the_last_one_written_holds():
     connection, topic, group = scene()
     with connection:
         producer = Transactional(connection).init()
@@ -165,8 +159,7 @@ def a_plain_commit_during_a_transaction_is_taken_and_the_last_one_written_holds(
         equal(offset(connection, group, topic), (0, 5), "it was written after the transaction's")
 
 
-@test
-def of_two_transactions_for_one_group_the_last_one_written_holds():
+def test_of_two_transactions_for_one_group_the_last_one_written_holds():
     connection, topic, group = scene()
     with connection:
         first, second = Transactional(connection).init(), Transactional(connection).init()
@@ -181,8 +174,7 @@ def of_two_transactions_for_one_group_the_last_one_written_holds():
         equal(offset(connection, group, topic), (0, 20))
 
 
-@test
-def all_offsets_of_a_group_name_those_that_are_pending():
+def test_all_offsets_of_a_group_name_those_that_are_pending():
     connection, topic, group = scene(partitions=2)
     with connection:
         equal(commit(connection, group, topic, 3), 0)
@@ -195,8 +187,7 @@ def all_offsets_of_a_group_name_those_that_are_pending():
         producer.commit()
 
 
-@test
-def a_deleted_groups_pending_offsets_are_gone():
+def test_a_deleted_groups_pending_offsets_are_gone():
     connection, topic, group = scene()
     with connection:
         producer = Transactional(connection).init()
@@ -207,8 +198,7 @@ def a_deleted_groups_pending_offsets_are_gone():
         equal(offset(connection, group, topic), (0, NOTHING))
 
 
-@test
-def a_fenced_producers_offsets_are_not_committed():
+def test_a_fenced_producers_offsets_are_not_committed():
     for version in (1, 2):
         connection, topic, group = scene()
         with connection:
@@ -222,8 +212,7 @@ def a_fenced_producers_offsets_are_not_committed():
             is_stable(connection, group, topic, 12)
 
 
-@test
-def records_and_offsets_of_one_transaction_move_together():
+def test_records_and_offsets_of_one_transaction_move_together():
     for version in (1, 2):
         connection, topic, group = scene(partitions=2)
         with connection:

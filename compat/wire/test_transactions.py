@@ -2,10 +2,11 @@
 
 import time
 
-import harness
+import pytest
+import checks
 from calls import new_topic, produce_body, topic_id
+from checks import equal, eventually
 from differences import check
-from harness import equal, eventually, test, test_that_waits
 from transactional import (
     CONCURRENT_TRANSACTIONS, END_TXN_1, END_TXN_2, PRODUCE_1, Transactional, describe, served, settle, until_settled,
 )  # fmt: skip
@@ -26,8 +27,7 @@ def fenced_by(version):
 # The coordinator, and who it knows.
 
 
-@test
-def every_version_of_find_coordinator_finds_that_of_a_transactional_id():
+def test_every_version_of_find_coordinator_finds_that_of_a_transactional_id():
     with served() as connection:
         for version in range(1, 7):
             if version < 4:
@@ -35,11 +35,10 @@ def every_version_of_find_coordinator_finds_that_of_a_transactional_id():
             else:
                 found = connection.call("FindCoordinator", version, {"KeyType": 1, "CoordinatorKeys": ["one", ""]})["Coordinators"]
             for each in found:
-                equal((each["ErrorCode"], f"{each['Host']}:{each['Port']}"), (0, harness.bootstrap()), f"v{version}")
+                equal((each["ErrorCode"], f"{each['Host']}:{each['Port']}"), (0, checks.bootstrap()), f"v{version}")
 
 
-@test
-def every_version_of_init_producer_id_begins_at_epoch_0_and_counts_up():
+def test_every_version_of_init_producer_id_begins_at_epoch_0_and_counts_up():
     with served() as connection:
         for version in range(6):
             producer = Transactional(connection)
@@ -49,8 +48,7 @@ def every_version_of_init_producer_id_begins_at_epoch_0_and_counts_up():
             equal(len({a["ProducerId"] for a in answers}), 1, f"v{version}")
 
 
-@test
-def a_transactions_timeout_is_above_0_and_not_above_the_brokers_maximum():
+def test_a_transactions_timeout_is_above_0_and_not_above_the_brokers_maximum():
     with served() as connection:
         for timeout_ms, code in ((0, 50), (-1, 50), (1, 0), (900_000, 0), (900_001, 50), (2**31 - 1, 50)):
             answer = until_settled(lambda: Transactional(connection, timeout_ms=timeout_ms).init_once())
@@ -58,8 +56,7 @@ def a_transactions_timeout_is_above_0_and_not_above_the_brokers_maximum():
             equal(answer["ProducerId"] >= 0, code == 0)
 
 
-@test
-def an_empty_transactional_id_and_half_an_identity_are_invalid():
+def test_an_empty_transactional_id_and_half_an_identity_are_invalid():
     with served() as connection:
         producer = Transactional(connection)
         for id, epoch in ((5, -1), (-1, 5)):
@@ -68,8 +65,7 @@ def an_empty_transactional_id_and_half_an_identity_are_invalid():
         equal(producer.init_once()["ErrorCode"], INVALID_REQUEST)
 
 
-@test
-def a_producer_that_names_its_epoch_gets_the_next_one_and_a_repeat_gets_the_same():
+def test_a_producer_that_names_its_epoch_gets_the_next_one_and_a_repeat_gets_the_same():
     with served() as connection:
         producer = Transactional(connection).init()
         for version in (3, 4, 5):
@@ -87,16 +83,14 @@ def a_producer_that_names_its_epoch_gets_the_next_one_and_a_repeat_gets_the_same
         equal(describe(producer)["ProducerEpoch"], epoch, "nothing has changed")
 
 
-@test
-def a_transactional_id_that_nobody_knows_may_come_with_an_old_identity():
+def test_a_transactional_id_that_nobody_knows_may_come_with_an_old_identity():
     with served() as connection:
         answer = until_settled(lambda: Transactional(connection).init_once(ProducerId=10**9, ProducerEpoch=5))
         equal((answer["ErrorCode"], answer["ProducerEpoch"]), (0, 0))
         assert answer["ProducerId"] != 10**9
 
 
-@test
-def a_second_producer_of_the_same_id_ends_the_transaction_of_the_first_and_fences_it():
+def test_a_second_producer_of_the_same_id_ends_the_transaction_of_the_first_and_fences_it():
     for version in BOTH:
         with served() as connection:
             topic = new_topic(connection)
@@ -125,8 +119,7 @@ def a_second_producer_of_the_same_id_ends_the_transaction_of_the_first_and_fence
             second.commit()
 
 
-@test
-def a_producer_that_begins_anew_by_its_own_epoch_ends_its_open_transaction():
+def test_a_producer_that_begins_anew_by_its_own_epoch_ends_its_open_transaction():
     for version in BOTH:
         with served() as connection:
             topic = new_topic(connection)
@@ -142,8 +135,7 @@ def a_producer_that_begins_anew_by_its_own_epoch_ends_its_open_transaction():
 # Protocol 1: the producer adds what it writes to.
 
 
-@test
-def every_version_of_add_partitions_adds_and_may_be_repeated():
+def test_every_version_of_add_partitions_adds_and_may_be_repeated():
     with served() as connection:
         topic = new_topic(connection, partitions=3)
         producer = Transactional(connection, 1).init()
@@ -157,8 +149,7 @@ def every_version_of_add_partitions_adds_and_may_be_repeated():
         assert abs(described["TransactionStartTimeMs"] - time.time() * 1000) < 60_000
 
 
-@test
-def partitions_are_added_all_or_none():
+def test_partitions_are_added_all_or_none():
     with served() as connection:
         topic = new_topic(connection)
         producer = Transactional(connection, 1).init()
@@ -171,15 +162,14 @@ def partitions_are_added_all_or_none():
         equal(describe(producer)["TransactionState"], "Empty")
 
 
-@test
-def who_is_not_the_producer_adds_and_ends_nothing():
+def test_who_is_not_the_producer_adds_and_ends_nothing():
     with served() as connection:
         topic = new_topic(connection)
         producer = Transactional(connection, 1).init()
         producer.send(topic, [b"open"])
         strangers = [
             ({"ProducerId": producer.producer_id + 1}, INVALID_PRODUCER_ID_MAPPING),
-            ({"TransactionalId": harness.unique("unknown")}, INVALID_PRODUCER_ID_MAPPING),
+            ({"TransactionalId": checks.unique("unknown")}, INVALID_PRODUCER_ID_MAPPING),
             ({"TransactionalId": ""}, INVALID_REQUEST),
         ]
         for version in range(6):
@@ -194,8 +184,7 @@ def who_is_not_the_producer_adds_and_ends_nothing():
         producer.commit()
 
 
-@test
-def what_was_not_added_is_not_written():
+def test_what_was_not_added_is_not_written():
     with served() as connection:
         topic = new_topic(connection, partitions=2)
         for version in range(3, 12):
@@ -215,8 +204,7 @@ def what_was_not_added_is_not_written():
             producer.abort()
 
 
-@test
-def a_batch_of_another_epoch_or_producer_is_not_written():
+def test_a_batch_of_another_epoch_or_producer_is_not_written():
     for version, begin in ((PRODUCE_1, 1), (12, 2)):
         with served() as connection:
             topic = new_topic(connection, partitions=2)
@@ -233,8 +221,7 @@ def a_batch_of_another_epoch_or_producer_is_not_written():
             producer.commit()
 
 
-@test
-def a_batch_that_is_not_transactional_has_no_place_in_a_transaction():
+def test_a_batch_that_is_not_transactional_has_no_place_in_a_transaction():
     for version, begin in ((PRODUCE_1, 1), (12, 2)):
         with served() as connection:
             topic = new_topic(connection, partitions=2)
@@ -247,8 +234,7 @@ def a_batch_that_is_not_transactional_has_no_place_in_a_transaction():
             producer.commit()
 
 
-@test
-def sequences_count_inside_a_transaction_and_on_in_the_next_one():
+def test_sequences_count_inside_a_transaction_and_on_in_the_next_one():
     with served() as connection:
         topic = new_topic(connection)
         producer = Transactional(connection, 1).init()
@@ -262,8 +248,7 @@ def sequences_count_inside_a_transaction_and_on_in_the_next_one():
         producer.abort()
 
 
-@test
-def an_end_may_be_repeated_but_not_changed():
+def test_an_end_may_be_repeated_but_not_changed():
     for version in range(5):
         with served() as connection:
             topic = new_topic(connection)
@@ -280,8 +265,7 @@ def an_end_may_be_repeated_but_not_changed():
             equal((described["ProducerEpoch"], described["Topics"]), (0, []))
 
 
-@test
-def a_transaction_that_wrote_nothing_ends_like_another():
+def test_a_transaction_that_wrote_nothing_ends_like_another():
     with served() as connection:
         topic = new_topic(connection, partitions=2)
         for commit in (True, False):
@@ -294,8 +278,7 @@ def a_transaction_that_wrote_nothing_ends_like_another():
 # Protocol 2: the broker adds what is written to, and each end begins a new epoch.
 
 
-@test
-def a_first_batch_begins_the_transaction_and_adds_its_partition():
+def test_a_first_batch_begins_the_transaction_and_adds_its_partition():
     with served() as connection:
         topic = new_topic(connection, partitions=2)
         by_id = topic_id(connection, topic)
@@ -309,22 +292,20 @@ def a_first_batch_begins_the_transaction_and_adds_its_partition():
         producer.commit()
 
 
-@test
-def a_batch_for_nowhere_begins_nothing():
+def test_a_batch_for_nowhere_begins_nothing():
     with served() as connection:
         topic = new_topic(connection)
         producer = Transactional(connection).init()
         for name, partition in (("nowhere", 0), (topic, 7)):
             equal(producer.produce(name, [b"x"], partition)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
-        stranger = harness.unique("unknown")
+        stranger = checks.unique("unknown")
         equal(producer.produce(topic, [b"x"], transactional_id=stranger)["ErrorCode"], INVALID_PRODUCER_ID_MAPPING)
         equal(producer.produce(topic, [b"x"], transactional_id="")["ErrorCode"], INVALID_REQUEST)
         equal(producer.produce(topic, [b"x"], version=PRODUCE_1)["ErrorCode"], TRANSACTION_ABORTABLE, "an older request adds nothing")
         equal(describe(producer)["TransactionState"], "Empty")
 
 
-@test
-def the_end_gives_the_next_epoch_and_its_repeat_the_same():
+def test_the_end_gives_the_next_epoch_and_its_repeat_the_same():
     with served() as connection:
         topic = new_topic(connection)
         producer = Transactional(connection).init()
@@ -351,8 +332,7 @@ def the_end_gives_the_next_epoch_and_its_repeat_the_same():
             producer.commit()
 
 
-@test
-def nothing_can_be_committed_but_it_can_be_aborted_for_a_new_epoch():
+def test_nothing_can_be_committed_but_it_can_be_aborted_for_a_new_epoch():
     with served() as connection:
         topic = new_topic(connection)
         producer = Transactional(connection).init()
@@ -377,8 +357,7 @@ def nothing_can_be_committed_but_it_can_be_aborted_for_a_new_epoch():
         equal((ended["ErrorCode"], ended["ProducerEpoch"]), (0, producer.epoch + 1))
 
 
-@test
-def a_transaction_begun_by_the_broker_may_be_ended_by_an_older_request():
+def test_a_transaction_begun_by_the_broker_may_be_ended_by_an_older_request():
     with served() as connection:
         topic = new_topic(connection)
         producer = Transactional(connection).init()
@@ -389,8 +368,7 @@ def a_transaction_begun_by_the_broker_may_be_ended_by_an_older_request():
             equal(describe(producer)["ProducerEpoch"], 0, "no new epoch, and the sequences count on")
 
 
-@test
-def a_refused_batch_leaves_the_transaction_open():
+def test_a_refused_batch_leaves_the_transaction_open():
     with served() as connection:
         topic = new_topic(connection, partitions=2)
         producer = Transactional(connection).init()
@@ -413,8 +391,7 @@ def add_by_broker(connection, producer, topics, version=5, verify_only=False, **
     return {(t["Name"], p["PartitionIndex"]): p["PartitionErrorCode"] for t in transaction["TopicResults"] for p in t["ResultsByPartition"]}
 
 
-@test
-def a_broker_may_ask_whether_a_partition_is_in_a_transaction():
+def test_a_broker_may_ask_whether_a_partition_is_in_a_transaction():
     with served() as connection:
         topic = new_topic(connection, partitions=2)
         producer = Transactional(connection, 1).init()
@@ -427,7 +404,7 @@ def a_broker_may_ask_whether_a_partition_is_in_a_transaction():
                     ({"ProducerEpoch": producer.epoch + 1}, PRODUCER_FENCED),
                     ({"ProducerEpoch": producer.epoch - 1}, PRODUCER_FENCED),
                     ({"ProducerId": producer.producer_id + 1}, INVALID_PRODUCER_ID_MAPPING),
-                    ({"TransactionalId": harness.unique("unknown")}, INVALID_PRODUCER_ID_MAPPING),
+                    ({"TransactionalId": checks.unique("unknown")}, INVALID_PRODUCER_ID_MAPPING),
                     ({"TransactionalId": ""}, INVALID_REQUEST),
                 ):
                     got = add_by_broker(connection, producer, {topic: [0]}, version, verify_only, **who)
@@ -451,11 +428,10 @@ def listed(connection, ours, version=2, **filters):
     return sorted(states[each.id] for each in ours if each.id in states), answer["UnknownStateFilters"]
 
 
-@test
-def transactions_are_listed_by_state_producer_age_and_pattern():
+def test_transactions_are_listed_by_state_producer_age_and_pattern():
     with served() as connection:
         topic = new_topic(connection)
-        name = harness.unique("listed")
+        name = checks.unique("listed")
         ongoing, done, empty = ours = [Transactional(connection, id=f"{name}-{number}").init() for number in range(3)]
         ongoing.send(topic, [b"x"])
         done.send(topic, [b"x"])
@@ -484,11 +460,10 @@ def transactions_are_listed_by_state_producer_age_and_pattern():
         ongoing.abort()
 
 
-@test
-def what_is_described_and_what_is_not_there():
+def test_what_is_described_and_what_is_not_there():
     with served() as connection:
         producer = Transactional(connection, timeout_ms=12_345).init()
-        unknown = harness.unique("unknown")
+        unknown = checks.unique("unknown")
         answers = connection.call("DescribeTransactions", 0, {"TransactionalIds": [unknown, producer.id, ""]})["TransactionStates"]
         got = {a["TransactionalId"]: (a["ErrorCode"], a["TransactionState"], a["TransactionTimeoutMs"], a["Topics"]) for a in answers}
         expected = {unknown: (TRANSACTIONAL_ID_NOT_FOUND, "", 0, []), producer.id: (0, "Empty", 12_345, []), "": (INVALID_REQUEST, "", 0, [])}
@@ -496,8 +471,8 @@ def what_is_described_and_what_is_not_there():
         equal(describe(producer)["TransactionStartTimeMs"], -1)
 
 
-@test_that_waits
-def a_transaction_that_takes_too_long_is_aborted():
+@pytest.mark.waits
+def test_a_transaction_that_takes_too_long_is_aborted():
     """Kafka looks every ten seconds."""
     with served() as connection:
         topic = new_topic(connection)

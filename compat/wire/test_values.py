@@ -1,10 +1,10 @@
 """Which values settings take: a table of them by CreateTopics and IncrementalAlterConfigs, which validate only."""
 
-import harness
+import checks
 from calls import connect, delete_records, new_topic, produce
 from batch import batch
+from checks import equal
 from differences import check
-from harness import equal, test
 from test_settings import BROKER, GROUP, OF_TOPIC, SET, APPEND, SUBTRACT, TOPIC, alter, layers, own_id, rows, wait_for
 
 INVALID_CONFIG, INVALID_REQUEST = 40, 42
@@ -133,7 +133,7 @@ LIVE_IN_KAFKA = [
 
 def try_create(connection, **configs):
     entries = [{"Name": name.replace("_", "."), "Value": value} for name, value in configs.items()]
-    topic = {"Name": harness.unique("values"), "NumPartitions": 1, "ReplicationFactor": 1, "Configs": entries}
+    topic = {"Name": checks.unique("values"), "NumPartitions": 1, "ReplicationFactor": 1, "Configs": entries}
     return connection.call("CreateTopics", 7, {"Topics": [topic], "timeoutMs": 10_000, "validateOnly": True})["Topics"][0]["ErrorCode"]
 
 
@@ -152,8 +152,7 @@ def compare(table, refusal, code):
     equal(wrong, [])
 
 
-@test
-def settings_of_topics_take_the_values_that_kafka_takes():
+def test_settings_of_topics_take_the_values_that_kafka_takes():
     with connect() as connection:
         topic = new_topic(connection)
         compare(TOPICS, INVALID_CONFIG, lambda name, value: try_create(connection, **{name: value}))
@@ -168,8 +167,7 @@ def settings_of_topics_take_the_values_that_kafka_takes():
             check(try_create(connection, **{"segment.bytes": value}), "segments below a megabyte", value)
 
 
-@test
-def settings_of_nodes_take_the_values_that_kafka_takes():
+def test_settings_of_nodes_take_the_values_that_kafka_takes():
     with connect() as connection:
         own = own_id(connection)
         for resource in (own, ""):
@@ -179,14 +177,12 @@ def settings_of_nodes_take_the_values_that_kafka_takes():
         check(try_alter(connection, BROKER, own, ("compression.type", SET, "uncompressed")), "node with a codec of its own")
 
 
-@test
-def settings_of_groups_take_the_values_that_kafka_takes():
+def test_settings_of_groups_take_the_values_that_kafka_takes():
     with connect() as connection:
         compare(GROUPS, INVALID_CONFIG, lambda name, value: try_alter(connection, GROUP, "some", (name, SET, value)))
 
 
-@test
-def the_same_settings_of_a_node_are_live():
+def test_the_same_settings_of_a_node_are_live():
     with connect() as connection:
         own = own_id(connection)
         values = {"max.connections.per.ip.overrides": "10.0.0.1:5"}
@@ -210,8 +206,7 @@ offsets.topic.segment.bytes producer.id.expiration.check.interval.ms queued.max.
 socket.send.buffer.bytes transaction.max.timeout.ms transaction.state.log.num.partitions transactional.id.expiration.ms""".split()
 
 
-@test
-def the_shortest_compaction_lag_is_no_longer_than_the_longest():
+def test_the_shortest_compaction_lag_is_no_longer_than_the_longest():
     with connect() as connection:
         own, least, most = own_id(connection), "min.compaction.lag.ms", "max.compaction.lag.ms"
         equal(try_create(connection, **{least: "5", most: "5"}), 0)
@@ -225,8 +220,7 @@ def the_shortest_compaction_lag_is_no_longer_than_the_longest():
             equal(try_alter(connection, BROKER, name, *of_node), 0, "a node's are not compared with each other")
 
 
-@test
-def lists_are_added_to_and_taken_from_as_in_kafka():
+def test_lists_are_added_to_and_taken_from_as_in_kafka():
     with connect() as connection:
         topic = new_topic(connection)
         for name, operation, value, expected in [
@@ -243,8 +237,7 @@ def lists_are_added_to_and_taken_from_as_in_kafka():
             equal((name, operation, value, try_alter(connection, TOPIC, topic, (name, operation, value))), (name, operation, value, expected))
 
 
-@test
-def values_are_shown_as_their_type_has_them():
+def test_values_are_shown_as_their_type_has_them():
     with connect() as connection:
         topic = new_topic(connection, preallocate=" FALSE ", retention_ms="+7000")
         shown = rows(connection, TOPIC, topic, "preallocate", "retention.ms")
@@ -267,8 +260,7 @@ def values_are_shown_as_their_type_has_them():
             wait_for(lambda: layers(rows(connection, TOPIC, topic, name)[name])[0], (name, expected, OF_TOPIC))
 
 
-@test
-def records_of_a_topic_without_a_cleanup_policy_are_deleted_by_request():
+def test_records_of_a_topic_without_a_cleanup_policy_are_deleted_by_request():
     with connect() as connection:
         topic = new_topic(connection, cleanup_policy="")
         equal(produce(connection, topic, batch([b"x"] * 3))["ErrorCode"], 0)

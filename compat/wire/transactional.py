@@ -2,10 +2,10 @@
 
 import time
 
-import harness
+import checks
 from batch import TRANSACTIONAL, batch
 from calls import connect, produce_body
-from harness import equal, eventually
+from checks import equal, eventually
 
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 CONCURRENT_TRANSACTIONS = 51
@@ -27,7 +27,7 @@ class Transactional:
 
     def __init__(self, connection, version=2, id=None, timeout_ms=60_000):
         self.connection, self.version = connection, version
-        self.id = id or harness.unique("transactional")
+        self.id = id or checks.unique("transactional")
         self.timeout_ms = timeout_ms
         self.producer_id, self.epoch = -1, -1
         self.sequences = {}

@@ -1,5 +1,5 @@
 // Reads, writes and commits by transactions until its standard input ends: loop BOOTSTRAP SOURCE TARGET GROUP ID. What it
-// does and prints is what transactions/suite.py says. As a member of its group, and a static one, so that it comes back at once.
+// does and prints is what transactions/test_transactions.py says. As a member of its group, and a static one, so that it comes back at once.
 package main
 
 import (

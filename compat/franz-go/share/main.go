@@ -1,5 +1,5 @@
 // Consumes as a member of a share group until its standard input ends: share BOOTSTRAP TOPIC GROUP NAME. What it does and
-// prints is what shares/suite.py says.
+// prints is what shares/test_shares.py says.
 package main
 
 import (

@@ -42,7 +42,6 @@ public final class OldClients {
             FAILED.incrementAndGet();
             System.out.println("FAIL no end within " + LIMIT_S + " s");
         }
-        System.out.println(PASSED + " passed, " + FAILED + " failed");
         // Threads of clients that did not end would keep the process.
         System.exit(FAILED.get() > 0 || PASSED.get() == 0 ? 1 : 0);
     }

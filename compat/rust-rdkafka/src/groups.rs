@@ -18,18 +18,6 @@ use suite::{unique, until};
 
 use crate::{PATIENCE, admin, config, must_produce, new_topic, numbered, refused};
 
-pub fn tests() -> Vec<suite::Test> {
-    suite::tests![
-        members_share_partitions_as_they_join_and_leave_with_every_assignor,
-        a_cooperative_rebalance_takes_away_only_what_moves,
-        committed_offsets_are_found_by_the_next_member,
-        a_static_member_comes_back_without_a_rebalance,
-        a_static_member_is_fenced_by_its_successor,
-        groups_are_listed_and_deleted,
-        members_that_do_not_fit_a_group_are_refused,
-    ]
-}
-
 /// What a member has, what was ever taken from it, what it has read.
 #[derive(Default)]
 struct Seen {
@@ -150,6 +138,7 @@ fn spread(topic: &str, count: usize) {
     );
 }
 
+#[test]
 fn members_share_partitions_as_they_join_and_leave_with_every_assignor() {
     for assignor in ["range", "roundrobin", "cooperative-sticky"] {
         let (topic, group) = (new_topic(4, &[]), unique("rdkafka-group"));
@@ -170,6 +159,7 @@ fn members_share_partitions_as_they_join_and_leave_with_every_assignor() {
     }
 }
 
+#[test]
 fn a_cooperative_rebalance_takes_away_only_what_moves() {
     let (topic, group) = (new_topic(4, &[]), unique("rdkafka-group"));
     let settings = [("partition.assignment.strategy", "cooperative-sticky")];
@@ -193,6 +183,7 @@ fn committed(group: &str, topic: &str) -> Vec<Offset> {
     found.elements().iter().map(|one| one.offset()).collect()
 }
 
+#[test]
 fn committed_offsets_are_found_by_the_next_member() {
     let (topic, group) = (new_topic(4, &[]), unique("rdkafka-group"));
     assert_eq!(committed(&group, &topic), [Offset::Invalid; 4]);
@@ -219,6 +210,7 @@ fn committed_offsets_are_found_by_the_next_member() {
     );
 }
 
+#[test]
 fn a_static_member_comes_back_without_a_rebalance() {
     let (topic, group) = (new_topic(4, &[]), unique("rdkafka-group"));
     let mut stays = join(&group, &topic, &[("group.instance.id", "one")]);
@@ -237,6 +229,7 @@ fn a_static_member_comes_back_without_a_rebalance() {
     back.leave();
 }
 
+#[test]
 fn a_static_member_is_fenced_by_its_successor() {
     let (topic, group) = (new_topic(4, &[]), unique("rdkafka-group"));
     let older = join(&group, &topic, &[("group.instance.id", "one")]);
@@ -251,6 +244,7 @@ fn a_static_member_is_fenced_by_its_successor() {
     );
 }
 
+#[test]
 fn groups_are_listed_and_deleted() {
     let (topic, group) = (new_topic(4, &[]), unique("rdkafka-group"));
     let mut member = join(&group, &topic, &[("client.id", "the-client")]);
@@ -281,6 +275,7 @@ fn groups_are_listed_and_deleted() {
     assert!(!all.groups().iter().any(|one| one.name() == group));
 }
 
+#[test]
 fn members_that_do_not_fit_a_group_are_refused() {
     let (topic, group) = (new_topic(4, &[]), unique("rdkafka-group"));
     let mut member = join(&group, &topic, &[("partition.assignment.strategy", "range")]);

@@ -9,14 +9,6 @@ use suite::{unique, until};
 
 use crate::{PATIENCE, assigned, config, consume, must_produce, new_topic, numbered, refused};
 
-pub fn tests() -> Vec<suite::Test> {
-    suite::tests![
-        what_is_committed_is_seen_and_what_is_aborted_is_not,
-        a_second_producer_of_the_same_id_fences_the_first,
-        offsets_are_committed_with_the_records,
-    ]
-}
-
 fn transactional(id: &str) -> BaseProducer {
     let settings = [("transactional.id", id), ("linger.ms", "1")];
     let producer: BaseProducer = config(&settings).create().expect("a producer");
@@ -60,6 +52,7 @@ fn seen(topic: &str, isolation: &str) -> Vec<String> {
     }
 }
 
+#[test]
 fn what_is_committed_is_seen_and_what_is_aborted_is_not() {
     let topic = new_topic(1, &[]);
     let producer = transactional(&unique("transactional"));
@@ -74,6 +67,7 @@ fn what_is_committed_is_seen_and_what_is_aborted_is_not() {
     assert_eq!(seen(&topic, "read_uncommitted"), ["0.0", "0.1", "1.0", "1.1", "2.0", "2.1"]);
 }
 
+#[test]
 fn a_second_producer_of_the_same_id_fences_the_first() {
     let (topic, id) = (new_topic(1, &[]), unique("transactional"));
     let first = transactional(&id);
@@ -87,6 +81,7 @@ fn a_second_producer_of_the_same_id_fences_the_first() {
     assert_eq!(seen(&topic, "read_committed"), ["of the second"]);
 }
 
+#[test]
 fn offsets_are_committed_with_the_records() {
     let (from, to, group) = (new_topic(1, &[]), new_topic(1, &[]), unique("loop"));
     must_produce(&numbered(&from, 30), &[]);
