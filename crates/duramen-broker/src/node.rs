@@ -23,6 +23,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::{Done, Op, ReplicaId, Shortage};
 
+use crate::access::Access;
 use crate::api::add_partitions_to_txn::Place;
 use crate::api::share_offsets::Describing;
 use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
@@ -128,7 +129,11 @@ pub(crate) enum Parked {
     /// For its markers to be committed.
     Markers { response: WriteTxnMarkersResponse, outstanding: usize },
     /// For the coordinators of its groups.
-    OffsetFetch { groups: Vec<OffsetFetchResponseGroup>, outstanding: usize, version: i16 },
+    OffsetFetch {
+        groups: Vec<OffsetFetchResponseGroup>,
+        outstanding: usize,
+        context: RequestContext,
+    },
     /// For the coordinators of its groups.
     DeleteGroups { response: DeleteGroupsResponse, outstanding: usize },
     /// For records of share partitions, or for decisions on them to be durable.
@@ -162,6 +167,7 @@ enum Timer {
 #[derive(Debug)]
 pub struct Node {
     pub(crate) options: NodeOptions,
+    pub(crate) access: Access,
     pub(crate) controller: Controller,
     pub(crate) partitions: BTreeMap<ReplicaId, Partition>,
     pub(crate) sessions: FetchSessions,

@@ -7,7 +7,8 @@ use duramen_protocol::messages::elect_leaders::{
 };
 use duramen_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse};
 
-use super::{Operation, Resource, authorize, deadline_us};
+use super::deadline_us;
+use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::controller::image::Topic;
 use crate::event::RequestKey;
@@ -44,7 +45,7 @@ fn judge_some(
 ) -> (ElectLeadersResponse, Vec<ElectionWanted>) {
     let mut response = ElectLeadersResponse::default();
     let mut wanted = Vec::new();
-    let obstacle = obstacle(context, request);
+    let obstacle = obstacle(node, context, request);
     if let Some(error) = obstacle.as_ref().filter(|_| !topics.is_empty()) {
         response.error_code = error.code.code();
     }
@@ -77,7 +78,7 @@ fn judge_all(
 ) -> (ElectLeadersResponse, Vec<ElectionWanted>) {
     let mut response = ElectLeadersResponse::default();
     let mut wanted = Vec::new();
-    if let Some(error) = obstacle(context, request) {
+    if let Some(error) = obstacle(node, context, request) {
         response.error_code = error.code.code();
         return (response, wanted);
     }
@@ -143,8 +144,8 @@ pub(crate) fn settle(response: &mut ElectLeadersResponse, wanted: &ElectionWante
 }
 
 /// Returns the error that forbids the whole request, if there is one.
-fn obstacle(context: &RequestContext, request: &ElectLeadersRequest) -> Option<Error> {
-    if !authorize(&context.principal, Operation::Alter, Resource::Cluster) {
+fn obstacle(node: &Node, context: &RequestContext, request: &ElectLeadersRequest) -> Option<Error> {
+    if !node.access.may(context, Operation::Alter, Resource::Cluster) {
         let text = "not allowed to alter the cluster";
         return Some(Error::new(ErrorCode::ClusterAuthorizationFailed, text));
     }

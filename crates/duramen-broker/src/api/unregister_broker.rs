@@ -6,7 +6,8 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
 use super::settings::TIMEOUT_MS;
-use super::{Operation, Resource, authorize, deadline_us, why_undecided};
+use super::{deadline_us, why_undecided};
+use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, RetireDirectory};
 use crate::event::RequestKey;
@@ -19,7 +20,7 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &UnregisterBrokerRequest,
 ) {
-    let is_allowed = authorize(&context.principal, Operation::Alter, Resource::Cluster);
+    let is_allowed = node.access.may(context, Operation::Alter, Resource::Cluster);
     let decided = if is_allowed {
         decide(node, request.broker_id)
     } else {
