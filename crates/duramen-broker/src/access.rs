@@ -5,7 +5,8 @@
 //! Interface:  [`Access::may`], [`Access::may_on_any`], [`Access::operations`].
 //! Invariants: each served API has a row in [`QUESTIONS`]; a handler asks only questions of its API's rows.
 //! Never:      look-ups; the answer to a client that may not.
-//! Tests:      `node/tests/access.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-broker --test access` writes the page.
+//! Tests:      `node/tests/access.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-broker --test access` writes the
+//!             document.
 //! Start at:   [`Access::may`], then `access/questions.rs`.
 
 use std::sync::Arc;
@@ -55,25 +56,25 @@ impl RequestContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Operation {
-    /// Read records, or take part in a group.
+    /// Reading of records; a member's part in a group.
     Read = 3,
-    /// Write records, or use a transactional id.
+    /// Writing of records; use of a transactional id.
     Write = 4,
-    /// Create a topic.
+    /// Creation of a topic.
     Create = 5,
-    /// Delete a topic, its records, or a group.
+    /// Deletion of a topic, of its records, or of a group.
     Delete = 6,
-    /// Change a topic or the cluster.
+    /// Change of a topic or of the cluster.
     Alter = 7,
-    /// See that the resource exists, and its state.
+    /// Sight of the resource: its existence and its state.
     Describe = 8,
-    /// Act as a node of the cluster.
+    /// Acts of a node of the cluster.
     ClusterAction = 9,
-    /// See settings.
+    /// Sight of settings.
     DescribeConfigs = 10,
-    /// Change settings.
+    /// Change of settings.
     AlterConfigs = 11,
-    /// Write with a producer id, outside of transactions.
+    /// Writing with a producer id, outside of transactions.
     IdempotentWrite = 12,
 }
 

@@ -306,10 +306,10 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
             alter_replica_log_dirs::answer(node, context, &request).into()
         }
         Request::ApiVersions(request) => api_versions::answer(&request, context.version).into(),
-        Request::CreateAcls(request) => acls::create(node, context, &request).into(),
+        Request::CreateAcls(request) => acls::create(&node.access, context, &request).into(),
         Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
-        Request::DeleteAcls(request) => acls::delete(node, context, &request).into(),
-        Request::DescribeAcls(_) => acls::describe(node, context).into(),
+        Request::DeleteAcls(request) => acls::delete(&node.access, context, &request).into(),
+        Request::DescribeAcls(_) => acls::describe(&node.access, context).into(),
         Request::DescribeClientQuotas(request) => {
             describe_client_quotas::answer(node, context, &request).into()
         }

@@ -8,13 +8,15 @@ use duramen_protocol::messages::{
     DescribeAclsResponse,
 };
 
-use crate::access::{Operation, Resource};
-use crate::node::Node;
-use crate::session::RequestContext;
+use crate::access::{Access, Operation, RequestContext, Resource};
 
 /// Returns the reason to refuse a request about rules: its client may not ask, or there are no rules.
-fn refusal(node: &Node, context: &RequestContext, operation: Operation) -> (i16, Option<String>) {
-    let (code, text) = if node.access.may(context, operation, Resource::Cluster) {
+fn refusal(
+    access: &Access,
+    context: &RequestContext,
+    operation: Operation,
+) -> (i16, Option<String>) {
+    let (code, text) = if access.may(context, operation, Resource::Cluster) {
         (ErrorCode::SecurityDisabled, "there is no access control")
     } else {
         (ErrorCode::ClusterAuthorizationFailed, "not allowed to see or alter the rules")
@@ -22,28 +24,28 @@ fn refusal(node: &Node, context: &RequestContext, operation: Operation) -> (i16,
     (code.code(), Some(text.to_owned()))
 }
 
-pub(crate) fn describe(node: &Node, context: &RequestContext) -> DescribeAclsResponse {
-    let (error_code, error_message) = refusal(node, context, Operation::Describe);
+pub(crate) fn describe(access: &Access, context: &RequestContext) -> DescribeAclsResponse {
+    let (error_code, error_message) = refusal(access, context, Operation::Describe);
     DescribeAclsResponse { error_code, error_message, ..DescribeAclsResponse::default() }
 }
 
 pub(crate) fn create(
-    node: &Node,
+    access: &Access,
     context: &RequestContext,
     request: &CreateAclsRequest,
 ) -> CreateAclsResponse {
-    let (error_code, error_message) = refusal(node, context, Operation::Alter);
+    let (error_code, error_message) = refusal(access, context, Operation::Alter);
     let refused = AclCreationResult { error_code, error_message };
     let results = vec![refused; request.creations.len()];
     CreateAclsResponse { results, ..CreateAclsResponse::default() }
 }
 
 pub(crate) fn delete(
-    node: &Node,
+    access: &Access,
     context: &RequestContext,
     request: &DeleteAclsRequest,
 ) -> DeleteAclsResponse {
-    let (error_code, error_message) = refusal(node, context, Operation::Alter);
+    let (error_code, error_message) = refusal(access, context, Operation::Alter);
     let refused =
         DeleteAclsFilterResult { error_code, error_message, ..DeleteAclsFilterResult::default() };
     let filter_results = vec![refused; request.filters.len()];

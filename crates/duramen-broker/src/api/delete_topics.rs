@@ -66,7 +66,7 @@ fn delete(
     state: &DeleteTopicState,
     result: &mut DeletableTopicResult,
 ) -> Result<MetadataRecord, ErrorCode> {
-    // Whoever may not see a topic does not learn whether there is one.
+    // A client that may not see a topic does not learn whether there is one.
     if let Some(name) = &state.name
         && !rights(node, context, name).may_see
     {

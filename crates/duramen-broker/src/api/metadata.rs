@@ -216,8 +216,8 @@ fn can_replicate(node: &Node) -> bool {
     wanted.is_ok_and(|wanted| wanted <= node.controller.image.brokers.len())
 }
 
-/// Describes a topic by its id. Ids are no secrets, as in Kafka: the answer to a client that may not see the topic tells
-/// that the id exists, without the name.
+/// Describes a topic by its id. Ids are no secrets, as in Kafka: a client that may not see the topic learns that the id
+/// exists, and not the name.
 fn by_id(node: &Node, context: &RequestContext, id: Uuid, include: bool) -> MetadataResponseTopic {
     let code = match node.controller.image.topic(id) {
         Some(topic) if may_see(node, context, &topic.name) => {
