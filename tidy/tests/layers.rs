@@ -40,7 +40,7 @@ const RULES: [Rule; 5] = [
     },
     Rule {
         package: "duramen_broker",
-        rooms: "limits prng configs live session peer event group internal_topics shares partition \
+        rooms: "limits prng configs live access session peer event group internal_topics shares partition \
                 fetch_sessions quotas controller survivor describe groups transactions node api \
                 turn read_plan lib",
         upward: &[

@@ -1,17 +1,21 @@
 //! # Room card: api
 //!
 //! Purpose:    Kafka's requests, one file each: the only place where Kafka's versions matter.
-//! Owns:       dispatch, authorisation, the answers to requests that waited.
-//! Interface:  [`dispatch`], [`authorize`], [`waiting::resume`], [`waiting::on_timeout`].
-//! Invariants: authorisation comes before any lookup; every served API of the table has an arm.
-//! Never:      state of its own; storage.
-//! Tests:      `node/tests`; the compatibility suites.
+//! Owns:       dispatch, the answers to requests that waited, the answers to clients that may not.
+//! Interface:  [`dispatch`], [`waiting::resume`], [`waiting::on_timeout`].
+//! Invariants: a handler asks [`Access::may`] before any look-up that could tell a stranger something; every served API
+//!             of the table has an arm.
+//! Never:      state of its own; storage; who may do what.
+//! Tests:      `node/tests`, `node/tests/access.rs` for refusals; the compatibility suites.
 //! Start at:   [`dispatch`].
+//!
+//! [`Access::may`]: crate::access::Access::may
 
 use std::collections::BTreeSet;
 
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use crate::access::{Operation, Resource};
 use crate::controller::records::MetadataRecord;
 use crate::event::{Action, RequestKey};
 use crate::node::{Node, Parked};
@@ -77,43 +81,6 @@ pub(crate) mod update_features;
 pub(crate) mod waiting;
 pub(crate) mod write_txn_markers;
 
-/// Operation that a principal asks to perform on a resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Read,
-    Write,
-    Create,
-    Delete,
-    Alter,
-    AlterConfigs,
-    Describe,
-    DescribeConfigs,
-    IdempotentWrite,
-    ClusterAction,
-}
-
-/// Resource of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resource<'a> {
-    Cluster,
-    Topic(&'a str),
-    Group(&'a str),
-    TransactionalId(&'a str),
-}
-
-/// Tells whether the principal may perform the operation. Every principal may perform every operation until access
-/// control is built. Every handler asks before it looks anything up.
-pub(crate) fn authorize(_principal: &str, _operation: Operation, _resource: Resource<'_>) -> bool {
-    true
-}
-
-/// Kafka's bit sets of operations, which a client may ask for: all that exist on a cluster.
-pub(crate) const CLUSTER_OPERATIONS: i32 =
-    1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
-/// All operations that exist on a topic.
-pub(crate) const TOPIC_OPERATIONS: i32 =
-    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
-
 /// Returns the names that occur more than once.
 fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let (mut once, mut twice) = (BTreeSet::new(), BTreeSet::new());
@@ -123,16 +90,14 @@ fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     twice
 }
 
-/// All operations that exist on a group.
-pub(crate) const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
-
 /// Tells whether a request about one group may go to its coordinator.
 fn admit_to_group(
+    node: &Node,
     context: &RequestContext,
     operation: Operation,
     group: &str,
 ) -> Result<(), ErrorCode> {
-    if !authorize(&context.principal, operation, Resource::Group(group)) {
+    if !node.access.may(context, operation, Resource::Group(group)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }
     if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
@@ -161,7 +126,7 @@ pub(crate) fn dispatch(
             find_coordinator::handle(node, key, context, request);
         }
         Request::Metadata(request) => metadata::handle(node, key, context, request),
-        Request::Fetch(request) => fetch::handle(node, key, &context, &request),
+        Request::Fetch(request) => fetch::handle(node, key, context, &request),
         Request::DescribeLogDirs(request) => {
             describe_log_dirs::handle(node, key, &context, &request);
         }
@@ -335,14 +300,16 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
             alter_replica_log_dirs::answer(node, context, &request).into()
         }
         Request::ApiVersions(request) => api_versions::answer(&request, context.version).into(),
-        Request::CreateAcls(request) => acls::create(&request).into(),
+        Request::CreateAcls(request) => acls::create(&node.access, context, &request).into(),
         Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
-        Request::DeleteAcls(request) => acls::delete(&request).into(),
-        Request::DescribeAcls(_) => acls::describe().into(),
+        Request::DeleteAcls(request) => acls::delete(&node.access, context, &request).into(),
+        Request::DescribeAcls(_) => acls::describe(&node.access, context).into(),
         Request::DescribeClientQuotas(request) => {
             describe_client_quotas::answer(node, context, &request).into()
         }
-        Request::DescribeCluster(request) => describe_cluster::answer(node, &request).into(),
+        Request::DescribeCluster(request) => {
+            describe_cluster::answer(node, context, &request).into()
+        }
         Request::DescribeConfigs(request) => {
             describe_configs::answer(node, context, request).into()
         }
@@ -361,7 +328,7 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
             describe_transactions::list(node, context, &request).into()
         }
         Request::DescribeUserScramCredentials(request) => {
-            describe_user_scram_credentials::answer(context, &request).into()
+            describe_user_scram_credentials::answer(node, context, &request).into()
         }
         Request::ExpireDelegationToken(_) => delegation_tokens::expire().into(),
         Request::ListConfigResources(request) => {
@@ -374,7 +341,7 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
             offset_for_leader_epoch::answer(node, context, request).into()
         }
         Request::RenewDelegationToken(_) => delegation_tokens::renew().into(),
-        Request::UpdateFeatures(request) => update_features::answer(context, &request).into(),
+        Request::UpdateFeatures(request) => update_features::answer(node, context, &request).into(),
         _ => return None,
     })
 }

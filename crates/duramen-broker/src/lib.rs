@@ -2,14 +2,16 @@
 //!
 //! Purpose:    the node: Kafka's requests, replicated logs, the cluster's metadata, as one value.
 //! Owns:       everything that a client may observe.
-//! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection; [`read_plan`] for reads
-//!             off the node's thread; [`configs`] for settings; [`describe`] for people; [`groups`] for consumer
-//!             groups; [`survivor`] for a directory whose cluster is lost.
+//! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection; [`access`] for the table
+//!             of who is asked what; [`read_plan`] for reads off the node's thread; [`configs`] for settings;
+//!             [`describe`] for people; [`groups`] for consumer groups; [`survivor`] for a directory whose cluster
+//!             is lost.
 //! Invariants: acknowledged is durable; shown is durable; the same events make the same actions.
 //! Never:      async, sockets, files, locks, hash maps, clocks, chance that is not seeded, threads.
 //! Tests:      `node/tests`, and each room's own; `duramen-sim` runs all of it.
 //! Start at:   `turn.rs`, then `api/produce.rs` and `partition.rs`.
 
+pub mod access;
 mod api;
 pub mod configs;
 mod controller;

@@ -17,6 +17,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{Done, Op, ReplicaId, Shortage};
 
+use crate::access::Access;
 use crate::controller::Controller;
 use crate::controller::image::Topic;
 use crate::controller::records::PlacedReplica;
@@ -107,6 +108,7 @@ pub(crate) enum Timer {
 #[derive(Debug)]
 pub struct Node {
     pub(crate) options: NodeOptions,
+    pub(crate) access: Access,
     pub(crate) controller: Controller,
     pub(crate) partitions: BTreeMap<ReplicaId, Partition>,
     pub(crate) sessions: FetchSessions,

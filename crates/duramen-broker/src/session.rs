@@ -23,29 +23,13 @@ use duramen_protocol::{
     decode_request_counted, encode_response,
 };
 
+pub use crate::access::RequestContext;
 use crate::api::api_versions;
 use crate::event::ConnectionId;
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
     DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
 };
-
-/// Principal, client, listener and version of a request.
-#[derive(Clone, Debug)]
-pub struct RequestContext {
-    /// Principal of the client; `User:ANONYMOUS` until there is authentication.
-    pub principal: Arc<str>,
-    /// The client's name for itself.
-    pub client_id: Option<String>,
-    /// The listener's name.
-    pub listener: Arc<str>,
-    /// Where the client is, as Kafka prints it: `/127.0.0.1`.
-    pub client_host: Arc<str>,
-    /// The version of the request.
-    pub version: i16,
-    /// Time spent on decoding and checking the request, in microseconds; 0 if it was not measured.
-    pub spent_us: u64,
-}
 
 /// A request as the node wants it.
 #[derive(Debug)]
@@ -54,6 +38,16 @@ pub enum Prepared {
     Produce(PreparedProduce),
     /// Any other.
     Request(Request),
+}
+
+impl Prepared {
+    /// Returns the API of the request.
+    pub(crate) fn api_key(&self) -> ApiKey {
+        match self {
+            Self::Produce(_) => ApiKey::Produce,
+            Self::Request(request) => request.api_key(),
+        }
+    }
 }
 
 /// A Produce whose batches are checked.
@@ -288,6 +282,7 @@ impl Session {
 
     fn ask(&self, sequence: u64, header: RequestHeader, request: Prepared) -> SessionStep {
         let context = RequestContext {
+            api: request.api_key(),
             principal: Arc::clone(&self.principal),
             client_id: header.client_id,
             listener: Arc::clone(&self.listener),

@@ -8,27 +8,46 @@ use duramen_protocol::messages::{
     DescribeAclsResponse,
 };
 
-const CODE: ErrorCode = ErrorCode::SecurityDisabled;
-const TEXT: &str = "there is no access control";
+use crate::access::{Access, Operation, RequestContext, Resource};
 
-pub(crate) fn describe() -> DescribeAclsResponse {
-    let (error_code, error_message) = (CODE.code(), Some(TEXT.to_owned()));
+/// Returns the reason to refuse a request about rules: its client may not ask, or there are no rules.
+fn refusal(
+    access: &Access,
+    context: &RequestContext,
+    operation: Operation,
+) -> (i16, Option<String>) {
+    let (code, text) = if access.may(context, operation, Resource::Cluster) {
+        (ErrorCode::SecurityDisabled, "there is no access control")
+    } else {
+        (ErrorCode::ClusterAuthorizationFailed, "not allowed to see or alter the rules")
+    };
+    (code.code(), Some(text.to_owned()))
+}
+
+pub(crate) fn describe(access: &Access, context: &RequestContext) -> DescribeAclsResponse {
+    let (error_code, error_message) = refusal(access, context, Operation::Describe);
     DescribeAclsResponse { error_code, error_message, ..DescribeAclsResponse::default() }
 }
 
-pub(crate) fn create(request: &CreateAclsRequest) -> CreateAclsResponse {
-    let refused =
-        AclCreationResult { error_code: CODE.code(), error_message: Some(TEXT.to_owned()) };
+pub(crate) fn create(
+    access: &Access,
+    context: &RequestContext,
+    request: &CreateAclsRequest,
+) -> CreateAclsResponse {
+    let (error_code, error_message) = refusal(access, context, Operation::Alter);
+    let refused = AclCreationResult { error_code, error_message };
     let results = vec![refused; request.creations.len()];
     CreateAclsResponse { results, ..CreateAclsResponse::default() }
 }
 
-pub(crate) fn delete(request: &DeleteAclsRequest) -> DeleteAclsResponse {
-    let refused = DeleteAclsFilterResult {
-        error_code: CODE.code(),
-        error_message: Some(TEXT.to_owned()),
-        ..DeleteAclsFilterResult::default()
-    };
+pub(crate) fn delete(
+    access: &Access,
+    context: &RequestContext,
+    request: &DeleteAclsRequest,
+) -> DeleteAclsResponse {
+    let (error_code, error_message) = refusal(access, context, Operation::Alter);
+    let refused =
+        DeleteAclsFilterResult { error_code, error_message, ..DeleteAclsFilterResult::default() };
     let filter_results = vec![refused; request.filters.len()];
     DeleteAclsResponse { filter_results, ..DeleteAclsResponse::default() }
 }

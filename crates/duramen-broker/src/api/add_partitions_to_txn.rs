@@ -13,7 +13,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::{ErrorCode, Response};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::internal_topics::{self, GROUPS, is_internal};
 use crate::node::{Node, Parked, Place};
@@ -47,35 +47,21 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: AddPartitionsToTxnRequest,
 ) {
-    let part = |id, producer_id, epoch, verify_only, topics| Part {
-        id,
-        addition: Addition {
-            producer_id,
-            epoch,
-            partitions: Partitions::new(),
-            verify_only,
-            version: 1,
-        },
-        topics,
-    };
-    let parts: Vec<Part> = if context.version >= FIRST_BATCHED {
-        let all = request.transactions.into_iter().map(|it| {
-            part(it.transactional_id, it.producer_id, it.producer_epoch, it.verify_only, it.topics)
-        });
-        all.collect()
-    } else {
-        vec![part(
-            request.v3_and_below_transactional_id,
-            request.v3_and_below_producer_id,
-            request.v3_and_below_producer_epoch,
-            false,
-            request.v3_and_below_topics,
-        )]
-    };
+    if context.version >= FIRST_BATCHED
+        && !node.access.may(context, Operation::ClusterAction, Resource::Cluster)
+    {
+        let error_code = ErrorCode::ClusterAuthorizationFailed.code();
+        return node.reply(key, AddPartitionsToTxnResponse { error_code, ..Default::default() });
+    }
+    let parts = parts_of(context, request);
     let mut results = Vec::with_capacity(parts.len());
     let mut asked = Vec::new();
     for (at, Part { id, mut addition, topics }) in parts.into_iter().enumerate() {
-        let admitted = admit(node, context, &id);
+        let admitted = if context.version >= FIRST_BATCHED {
+            admit_node(node, &id)
+        } else {
+            admit(node, context, &id)
+        };
         let codes = judge(node, context, &topics);
         let is_whole = codes.values().all(|code| code.is_none());
         let told = |code: ErrorCode| match admitted {
@@ -110,6 +96,35 @@ pub(crate) fn handle(
         AddPartitionsToTxnResponse { results_by_topic_v3_and_below, ..Default::default() }
     };
     ask(node, key, context.version, response.into(), asked);
+}
+
+/// Returns the transactions of the request.
+fn parts_of(context: &RequestContext, request: AddPartitionsToTxnRequest) -> Vec<Part> {
+    let part = |id, producer_id, epoch, verify_only, topics| Part {
+        id,
+        addition: Addition {
+            producer_id,
+            epoch,
+            partitions: Partitions::new(),
+            verify_only,
+            version: 1,
+        },
+        topics,
+    };
+    if context.version >= FIRST_BATCHED {
+        let all = request.transactions.into_iter().map(|it| {
+            part(it.transactional_id, it.producer_id, it.producer_epoch, it.verify_only, it.topics)
+        });
+        all.collect()
+    } else {
+        vec![part(
+            request.v3_and_below_transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            false,
+            request.v3_and_below_topics,
+        )]
+    }
 }
 
 /// Asks the coordinators here about all parts, and answers when they have.
@@ -178,10 +193,15 @@ pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
     }
-    if !authorize(&context.principal, Operation::Write, Resource::TransactionalId(id)) {
+    if !node.access.may(context, Operation::Write, Resource::TransactionalId(id)) {
         return Err(ErrorCode::TransactionalIdAuthorizationFailed);
     }
     node.coordinates(id)
+}
+
+/// Tells whether this node coordinates the transactional id that another node asks about.
+fn admit_node(node: &Node, id: &str) -> Result<(), ErrorCode> {
+    if id.is_empty() { Err(ErrorCode::InvalidRequest) } else { node.coordinates(id) }
 }
 
 type Codes<'a> = BTreeMap<(&'a str, i32), ErrorCode>;
@@ -195,7 +215,8 @@ fn judge<'a>(
     let mut codes = Codes::new();
     for topic in topics {
         let name = topic.name.as_str();
-        let may = authorize(&context.principal, Operation::Write, Resource::Topic(name));
+        let may = context.version >= FIRST_BATCHED
+            || node.access.may(context, Operation::Write, Resource::Topic(name));
         let known = node.controller.image.topic_named(name);
         for &partition in &topic.partitions {
             let is_there = known.is_some_and(|it| {
@@ -245,7 +266,7 @@ pub(crate) fn handle_offsets(
     let id = request.transactional_id.clone();
     let admitted = admit(node, &context, &id).and_then(|()| {
         let group = request.group_id.as_str();
-        let may = authorize(&context.principal, Operation::Read, Resource::Group(group));
+        let may = node.access.may(&context, Operation::Read, Resource::Group(group));
         if may { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
     });
     if let Err(code) = admitted {

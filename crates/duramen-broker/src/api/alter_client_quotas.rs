@@ -6,7 +6,8 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, EntryResult, OpData};
 use duramen_protocol::messages::{AlterClientQuotasRequest, AlterClientQuotasResponse};
 
-use super::{Operation, Resource, answer_after_commit, authorize, why_undecided};
+use super::{answer_after_commit, why_undecided};
+use crate::access::{Operation, Resource};
 use crate::controller::DECISION_MS;
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, QuotaEntity, SetClientQuota};
@@ -25,7 +26,7 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &AlterClientQuotasRequest,
 ) {
-    let is_allowed = authorize(&context.principal, Operation::AlterConfigs, Resource::Cluster);
+    let is_allowed = node.access.may(context, Operation::AlterConfigs, Resource::Cluster);
     let mut seen = BTreeSet::new();
     let mut response = AlterClientQuotasResponse::default();
     let mut records = Vec::new();

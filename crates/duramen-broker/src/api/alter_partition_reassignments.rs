@@ -10,7 +10,8 @@ use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
 
-use super::{Operation, Resource, answer_after_commit, authorize, why_undecided};
+use super::{answer_after_commit, why_undecided};
+use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
@@ -27,7 +28,7 @@ pub(crate) fn handle(
         allow_replication_factor_change: request.allow_replication_factor_change,
         ..AlterPartitionReassignmentsResponse::default()
     };
-    let obstacle = if !authorize(&context.principal, Operation::Alter, Resource::Cluster) {
+    let obstacle = if !node.access.may(context, Operation::Alter, Resource::Cluster) {
         let text = "not allowed to alter the cluster";
         Some(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
     } else if request.timeout_ms <= 0 {

@@ -8,7 +8,7 @@ use duramen_protocol::messages::alter_replica_log_dirs::{
 };
 use duramen_protocol::messages::{AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -17,7 +17,7 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &AlterReplicaLogDirsRequest,
 ) -> AlterReplicaLogDirsResponse {
-    let is_allowed = authorize(&context.principal, Operation::Alter, Resource::Cluster);
+    let is_allowed = node.access.may(context, Operation::Alter, Resource::Cluster);
     let mut topics: BTreeMap<&str, Vec<AlterReplicaLogDirPartitionResult>> = BTreeMap::new();
     for dir in &request.dirs {
         for topic in &dir.topics {

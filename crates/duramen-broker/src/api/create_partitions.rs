@@ -8,7 +8,8 @@ use duramen_protocol::messages::create_partitions::{
 };
 use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
 
-use super::{Operation, Resource, answer_after_commit, authorize, repeated, why_undecided};
+use super::{answer_after_commit, repeated, why_undecided};
+use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
@@ -59,7 +60,7 @@ fn add(
     topic: &CreatePartitionsTopic,
     decided: usize,
 ) -> Result<Vec<MetadataRecord>, Error> {
-    if !authorize(&context.principal, Operation::Alter, Resource::Topic(&topic.name)) {
+    if !node.access.may(context, Operation::Alter, Resource::Topic(&topic.name)) {
         let text = "not allowed to change the topic";
         return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
     }

@@ -7,7 +7,8 @@ use duramen_protocol::messages::create_topics::{
 use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, answer_after_commit, authorize, repeated, why_undecided};
+use super::{answer_after_commit, repeated, why_undecided};
+use crate::access::{Operation, Resource};
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};
 use crate::event::RequestKey;
@@ -28,16 +29,18 @@ pub(crate) fn handle(
     let alone = request.topics.iter().filter(|topic| !is_repeated(topic));
     let partitions: i64 = alone.map(|topic| partitions_of(node, topic)).sum();
     for topic in &request.topics {
-        let created = if partitions > CREATE_PARTITIONS_MAX && !is_repeated(topic) {
+        let obstacle = if is_repeated(topic) {
+            Some((ErrorCode::InvalidRequest, "the topic is named twice in the request".to_owned()))
+        } else if partitions > CREATE_PARTITIONS_MAX {
             let text = format!("a request makes at most {CREATE_PARTITIONS_MAX} partitions");
-            Err(Error::new(ErrorCode::PolicyViolation, text))
+            Some((ErrorCode::PolicyViolation, text))
         } else {
-            create(node, context, topic, is_repeated(topic))
+            None
         };
-        let result = match created {
+        let result = match create(node, context, topic, obstacle) {
             Err(error) => refused(topic, error),
             Ok(creation) => {
-                let result = made(node, topic, &creation, request.validate_only);
+                let result = made(node, context, topic, &creation, request.validate_only);
                 if !request.validate_only {
                     records.extend(creation.records);
                 }
@@ -62,20 +65,22 @@ fn create(
     node: &mut Node,
     context: &RequestContext,
     topic: &CreatableTopic,
-    is_repeated: bool,
+    obstacle: Option<(ErrorCode, String)>,
 ) -> Result<Creation, Error> {
-    let (principal, name) = (&context.principal, topic.name.as_str());
-    if !authorize(principal, Operation::Create, Resource::Cluster)
-        && !authorize(principal, Operation::Create, Resource::Topic(name))
-    {
+    if !may_create(node, context, &topic.name) {
         let text = "not allowed to create the topic";
         return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
     }
-    if is_repeated {
-        let text = "the topic is named twice in the request";
-        return Err(Error::new(ErrorCode::InvalidRequest, text));
+    if let Some((code, text)) = obstacle {
+        return Err(Error::new(code, text));
     }
     node.controller.create_topic(topic, &node.options.settings)
+}
+
+/// Tells whether the client may create a topic of this name.
+pub(super) fn may_create(node: &Node, context: &RequestContext, name: &str) -> bool {
+    node.access.may(context, Operation::Create, Resource::Cluster)
+        || node.access.may(context, Operation::Create, Resource::Topic(name))
 }
 
 fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
@@ -97,10 +102,21 @@ pub(crate) fn undecided(request: &CreateTopicsRequest, code: ErrorCode) -> Creat
 
 fn made(
     node: &Node,
+    context: &RequestContext,
     topic: &CreatableTopic,
     creation: &Creation,
     validate_only: bool,
 ) -> CreatableTopicResult {
+    let result = CreatableTopicResult {
+        name: topic.name.clone(),
+        topic_id: if validate_only { Uuid::ZERO } else { creation.topic_id },
+        configs: Some(Vec::new()),
+        ..CreatableTopicResult::default()
+    };
+    if !node.access.may(context, Operation::DescribeConfigs, Resource::Topic(&topic.name)) {
+        let topic_config_error_code = ErrorCode::TopicAuthorizationFailed.code();
+        return CreatableTopicResult { topic_config_error_code, ..result };
+    }
     let settings = &node.options.settings;
     let config = |row: &crate::configs::ConfigKey| {
         let (value, source) = effective(row.name, &creation.configs, settings)?;
@@ -112,12 +128,10 @@ fn made(
         })
     };
     CreatableTopicResult {
-        name: topic.name.clone(),
-        topic_id: if validate_only { Uuid::ZERO } else { creation.topic_id },
         num_partitions: creation.partitions,
         replication_factor: creation.replication_factor,
         configs: Some(TOPIC_CONFIGS.iter().filter_map(config).collect()),
-        ..CreatableTopicResult::default()
+        ..result
     }
 }
 

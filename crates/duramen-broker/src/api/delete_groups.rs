@@ -6,7 +6,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::delete_groups::DeletableGroupResult;
 use duramen_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -30,7 +30,7 @@ pub(crate) fn handle(
     let outstanding = groups.len() + 1;
     node.park(key, Parked::DeleteGroups { response, outstanding }, u64::MAX);
     for (part, group) in groups.iter().enumerate() {
-        let may = authorize(&context.principal, Operation::Delete, Resource::Group(group));
+        let may = node.access.may(context, Operation::Delete, Resource::Group(group));
         let asked = if may {
             node.coordinate_part(group, |it, _| it.delete_group(key, part, group))
         } else {

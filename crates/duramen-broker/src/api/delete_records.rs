@@ -8,7 +8,7 @@ use duramen_protocol::messages::delete_records::{
 };
 use duramen_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
@@ -75,7 +75,7 @@ fn trim(
     offset: i64,
     slot: Slot,
 ) -> Result<Option<i64>, ErrorCode> {
-    if !authorize(&context.principal, Operation::Delete, Resource::Topic(name)) {
+    if !node.access.may(context, Operation::Delete, Resource::Topic(name)) {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
     let topic = node.controller.image.topic_named(name);

@@ -7,7 +7,8 @@ use duramen_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopi
 use duramen_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, answer_after_commit, authorize};
+use super::answer_after_commit;
+use crate::access::{Operation, Resource};
 use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
 use crate::node::Node;
@@ -65,8 +66,9 @@ fn delete(
     state: &DeleteTopicState,
     result: &mut DeletableTopicResult,
 ) -> Result<MetadataRecord, ErrorCode> {
+    // A client that may not see a topic does not learn whether there is one.
     if let Some(name) = &state.name
-        && !authorize(&context.principal, Operation::Delete, Resource::Topic(name))
+        && !rights(node, context, name).may_see
     {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
@@ -77,7 +79,9 @@ fn delete(
         _ => return Err(ErrorCode::InvalidRequest),
     };
     let topic = topic.ok_or(missing)?;
-    if !authorize(&context.principal, Operation::Delete, Resource::Topic(&topic.name)) {
+    let rights = rights(node, context, &topic.name);
+    if !rights.may_delete {
+        result.name = rights.may_see.then(|| topic.name.clone());
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
     if !node.options.settings.delete_topic_enable {
@@ -86,6 +90,23 @@ fn delete(
     result.name = Some(topic.name.clone());
     result.topic_id = topic.id;
     node.controller.delete_topic(topic.id).ok_or(missing)
+}
+
+/// Rights of a client on a topic.
+struct Rights {
+    may_see: bool,
+    may_delete: bool,
+}
+
+fn rights(node: &Node, context: &RequestContext, name: &str) -> Rights {
+    let may = |operation, resource| node.access.may(context, operation, resource);
+    if may(Operation::Delete, Resource::Cluster) {
+        return Rights { may_see: true, may_delete: true };
+    }
+    Rights {
+        may_see: may(Operation::Describe, Resource::Topic(name)),
+        may_delete: may(Operation::Delete, Resource::Topic(name)),
+    }
 }
 
 pub(crate) fn fail(response: &mut DeleteTopicsResponse, code: ErrorCode) {

@@ -8,7 +8,7 @@ use duramen_protocol::messages::describe_client_quotas::{
 };
 use duramen_protocol::messages::{DescribeClientQuotasRequest, DescribeClientQuotasResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::node::Node;
 use crate::quotas::{Entity, EntityType, QuotaKey};
@@ -35,7 +35,7 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &DescribeClientQuotasRequest,
 ) -> DescribeClientQuotasResponse {
-    let found = if authorize(&context.principal, Operation::DescribeConfigs, Resource::Cluster) {
+    let found = if node.access.may(context, Operation::DescribeConfigs, Resource::Cluster) {
         find(node, request)
     } else {
         let text = "not allowed to see the quotas";

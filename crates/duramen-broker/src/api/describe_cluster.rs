@@ -9,12 +9,16 @@ use duramen_protocol::messages::describe_cluster::DescribeClusterBroker;
 use duramen_protocol::messages::{DescribeClusterRequest, DescribeClusterResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::CLUSTER_OPERATIONS;
 use crate::node::Node;
+use crate::session::RequestContext;
 
 const BROKERS: i8 = 1;
 
-pub(crate) fn answer(node: &Node, request: &DescribeClusterRequest) -> DescribeClusterResponse {
+pub(crate) fn answer(
+    node: &Node,
+    context: &RequestContext,
+    request: &DescribeClusterRequest,
+) -> DescribeClusterResponse {
     let cluster_id = Uuid(node.options.facts.cluster_id).to_string();
     if request.endpoint_type != BROKERS {
         let (code, text) = match request.endpoint_type {
@@ -47,7 +51,11 @@ pub(crate) fn answer(node: &Node, request: &DescribeClusterRequest) -> DescribeC
         cluster_id,
         controller_id: node.metadata_leader().unwrap_or(-1),
         brokers: brokers.collect(),
-        cluster_authorized_operations: if is_asked { CLUSTER_OPERATIONS } else { i32::MIN },
+        cluster_authorized_operations: if is_asked {
+            node.access.cluster_operations(context)
+        } else {
+            i32::MIN
+        },
         ..DescribeClusterResponse::default()
     }
 }

@@ -10,7 +10,7 @@ use duramen_protocol::messages::describe_configs::{
 use duramen_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 
 use super::settings::broker_named;
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
     BROKER_CONFIGS, BrokerSettings, ConfigKey, GROUP_CONFIGS, Kind, Settings, Source,
@@ -78,7 +78,7 @@ fn describe(
         GROUP => Resource::Group(name),
         _ => Resource::Cluster,
     };
-    if !authorize(&context.principal, Operation::DescribeConfigs, asked) {
+    if !node.access.may(context, Operation::DescribeConfigs, asked) {
         let code = match kind {
             GROUP => ErrorCode::GroupAuthorizationFailed,
             TOPIC => ErrorCode::TopicAuthorizationFailed,

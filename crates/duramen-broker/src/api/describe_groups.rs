@@ -4,7 +4,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_groups::DescribedGroup;
 use duramen_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse};
 
-use super::{GROUP_OPERATIONS, Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -20,7 +20,8 @@ pub(crate) fn answer(
             ..DescribedGroup::default()
         });
         if request.include_authorized_operations && described.error_code == 0 {
-            described.authorized_operations = GROUP_OPERATIONS;
+            described.authorized_operations =
+                node.access.operations(context, Resource::Group(group));
         }
         described
     };
@@ -33,7 +34,7 @@ fn describe(
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
-    if !authorize(&context.principal, Operation::Describe, Resource::Group(group)) {
+    if !node.access.may(context, Operation::Describe, Resource::Group(group)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }
     Ok(node.coordinator(group)?.describe(context.version, group))

@@ -8,7 +8,7 @@ use duramen_protocol::messages::describe_log_dirs::{
 };
 use duramen_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
 use crate::event::{Reply, RequestKey};
 use crate::node::Node;
@@ -20,7 +20,7 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &DescribeLogDirsRequest,
 ) {
-    if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
+    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
         let error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return node.reply(key, DescribeLogDirsResponse { error_code, ..Default::default() });
     }

@@ -8,7 +8,7 @@ use duramen_protocol::messages::describe_producers::{
 };
 use duramen_protocol::messages::{DescribeProducersRequest, DescribeProducersResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::partition::producers::ActiveProducer;
@@ -50,7 +50,7 @@ fn active(
     name: &str,
     index: i32,
 ) -> Result<Vec<ProducerState>, Error> {
-    if !authorize(&context.principal, Operation::Read, Resource::Topic(name)) {
+    if !node.access.may(context, Operation::Read, Resource::Topic(name)) {
         let text = "not allowed to read the topic";
         return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
     }

@@ -9,7 +9,8 @@ use duramen_protocol::messages::describe_quorum::{
 use duramen_protocol::messages::{DescribeQuorumRequest, DescribeQuorumResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, authorize, why_undecided};
+use super::why_undecided;
+use crate::access::{Operation, Resource};
 use crate::controller::{METADATA_GROUP, METADATA_TOPIC};
 use crate::limits::TICK_US;
 use crate::node::Node;
@@ -25,7 +26,7 @@ pub(crate) fn answer(
 ) -> DescribeQuorumResponse {
     let mut response =
         DescribeQuorumResponse { error_message: Some(String::new()), ..Default::default() };
-    if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
+    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }

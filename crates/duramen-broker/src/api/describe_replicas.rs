@@ -11,7 +11,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::ReplicaId;
 use duramen_storage::op::{Compacted, Shortage};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::controller::{Error, METADATA_GROUP};
 use crate::event::{ReplicaPart, ReplicasPlan, Reply, RequestKey};
 use crate::limits::DIGEST_BYTES_MAX;
@@ -25,7 +25,7 @@ pub(crate) fn handle(
     request: &DescribeReplicasRequest,
 ) {
     let mut response = DescribeReplicasResponse::default();
-    if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
+    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return node.reply(key, response);
     }

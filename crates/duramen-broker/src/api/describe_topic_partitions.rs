@@ -10,7 +10,7 @@ use duramen_protocol::messages::describe_topic_partitions::{
 use duramen_protocol::messages::{DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse};
 
 use super::metadata::partition_of;
-use super::{Operation, Resource, TOPIC_OPERATIONS, authorize};
+use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::internal_topics::is_internal;
@@ -30,7 +30,7 @@ pub(crate) fn answer(
     }
     let is_ahead = |name: &str| cursor.is_none_or(|cursor| name >= cursor.topic_name.as_str());
     let is_allowed =
-        |name: &str| authorize(&context.principal, Operation::Describe, Resource::Topic(name));
+        |name: &str| node.access.may(context, Operation::Describe, Resource::Topic(name));
     let image = &node.controller.image;
     let mut page = Page::new(request);
     if named.is_empty() {
@@ -39,7 +39,7 @@ pub(crate) fn answer(
                 break;
             }
             if is_ahead(&topic.name) && is_allowed(&topic.name) {
-                page.push(node, topic, cursor);
+                page.push(node, context, topic, cursor);
             }
         }
     }
@@ -49,8 +49,8 @@ pub(crate) fn answer(
             refused.push(without_partitions(name, ErrorCode::TopicAuthorizationFailed));
         } else if !page.is_over() {
             match image.topic_named(name) {
-                Some(topic) => page.push(node, topic, cursor),
-                None => page.push_missing(name),
+                Some(topic) => page.push(node, context, topic, cursor),
+                None => page.push_missing(node, context, name),
             }
         }
     }
@@ -113,7 +113,13 @@ impl Page {
         self.response.next_cursor = Some(cursor);
     }
 
-    fn push(&mut self, node: &Node, topic: &Topic, cursor: Option<&RequestCursor>) {
+    fn push(
+        &mut self,
+        node: &Node,
+        context: &RequestContext,
+        topic: &Topic,
+        cursor: Option<&RequestCursor>,
+    ) {
         if self.room == 0 {
             return self.end_before(&topic.name, 0);
         }
@@ -146,14 +152,16 @@ impl Page {
             topic_id: topic.id,
             is_internal: is_internal(&topic.name),
             partitions,
-            topic_authorized_operations: TOPIC_OPERATIONS,
+            topic_authorized_operations: node
+                .access
+                .operations(context, Resource::Topic(&topic.name)),
         });
         if next < topic.partitions.len() {
             self.end_before(&topic.name, next);
         }
     }
 
-    fn push_missing(&mut self, name: &str) {
+    fn push_missing(&mut self, node: &Node, context: &RequestContext, name: &str) {
         if self.room == 0 {
             return self.end_before(name, 0);
         }
@@ -162,7 +170,7 @@ impl Page {
             None => ErrorCode::UnknownTopicOrPartition,
         };
         let mut topic = without_partitions(name, code);
-        topic.topic_authorized_operations = TOPIC_OPERATIONS;
+        topic.topic_authorized_operations = node.access.operations(context, Resource::Topic(name));
         self.response.topics.push(topic);
     }
 }

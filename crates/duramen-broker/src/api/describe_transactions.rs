@@ -8,7 +8,7 @@ use duramen_protocol::messages::{
 };
 use regex::Regex;
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;
 use crate::transactions::records::Transaction;
@@ -25,8 +25,8 @@ const STATES: [&str; 8] = [
     "PrepareEpochFence",
 ];
 
-fn may_describe(context: &RequestContext, id: &str) -> bool {
-    authorize(&context.principal, Operation::Describe, Resource::TransactionalId(id))
+fn may_describe(node: &Node, context: &RequestContext, id: &str) -> bool {
+    node.access.may(context, Operation::Describe, Resource::TransactionalId(id))
 }
 
 pub(crate) fn answer(
@@ -37,14 +37,16 @@ pub(crate) fn answer(
     let one = |id: &String| {
         let found = match () {
             () if id.is_empty() => Err(ErrorCode::InvalidRequest),
-            () if !may_describe(context, id) => Err(ErrorCode::TransactionalIdAuthorizationFailed),
+            () if !may_describe(node, context, id) => {
+                Err(ErrorCode::TransactionalIdAuthorizationFailed)
+            }
             () => node.transaction_coordinator(id),
         };
         match found {
             Ok(coordinator) => {
                 let mut told = coordinator.describe(id);
                 let may = |topic: &str| {
-                    authorize(&context.principal, Operation::Describe, Resource::Topic(topic))
+                    node.access.may(context, Operation::Describe, Resource::Topic(topic))
                 };
                 told.topics.retain(|it| may(&it.topic));
                 told
@@ -78,7 +80,7 @@ pub(crate) fn list(
     let is_wanted = |id: &str, it: &Transaction| {
         let lasts_ms = node.now.wall_ms.saturating_sub(it.started_ms);
         let ids = &request.producer_id_filters;
-        may_describe(context, id)
+        may_describe(node, context, id)
             && (request.state_filters.is_empty()
                 || known.iter().any(|name| name == it.status.name()))
             && (ids.is_empty() || ids.contains(&it.producer_id))

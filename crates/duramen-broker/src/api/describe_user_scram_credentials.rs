@@ -8,10 +8,13 @@ use duramen_protocol::messages::{
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
 };
 
-use super::{Operation, Resource, authorize, repeated};
+use super::repeated;
+use crate::access::{Operation, Resource};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn answer(
+    node: &Node,
     context: &RequestContext,
     request: &DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse {
@@ -19,7 +22,7 @@ pub(crate) fn answer(
         error_message: Some(String::new()),
         ..DescribeUserScramCredentialsResponse::default()
     };
-    if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
+    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }

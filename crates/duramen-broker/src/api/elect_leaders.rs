@@ -7,7 +7,7 @@ use duramen_protocol::messages::elect_leaders::{
 };
 use duramen_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::controller::image::Topic;
 use crate::event::RequestKey;
@@ -46,7 +46,7 @@ fn judge_some(
 ) -> (ElectLeadersResponse, Vec<ElectionWanted>) {
     let mut response = ElectLeadersResponse::default();
     let mut wanted = Vec::new();
-    let obstacle = obstacle(context, request);
+    let obstacle = obstacle(node, context, request);
     if let Some(error) = obstacle.as_ref().filter(|_| !topics.is_empty()) {
         response.error_code = error.code.code();
     }
@@ -79,7 +79,7 @@ fn judge_all(
 ) -> (ElectLeadersResponse, Vec<ElectionWanted>) {
     let mut response = ElectLeadersResponse::default();
     let mut wanted = Vec::new();
-    if let Some(error) = obstacle(context, request) {
+    if let Some(error) = obstacle(node, context, request) {
         response.error_code = error.code.code();
         return (response, wanted);
     }
@@ -153,8 +153,8 @@ pub(crate) fn on_elected(node: &mut Node, key: RequestKey, outcomes: &[(Election
 }
 
 /// Returns the error that forbids the whole request, if there is one.
-fn obstacle(context: &RequestContext, request: &ElectLeadersRequest) -> Option<Error> {
-    if !authorize(&context.principal, Operation::Alter, Resource::Cluster) {
+fn obstacle(node: &Node, context: &RequestContext, request: &ElectLeadersRequest) -> Option<Error> {
+    if !node.access.may(context, Operation::Alter, Resource::Cluster) {
         let text = "not allowed to alter the cluster";
         return Some(Error::new(ErrorCode::ClusterAuthorizationFailed, text));
     }

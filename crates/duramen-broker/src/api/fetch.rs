@@ -8,7 +8,8 @@ use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_storage::op::ReplicaId;
 
-use super::{Operation, Resource, authorize, leaders};
+use super::leaders;
+use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
 use crate::event::{FetchPart, FetchPlan, Reply, RequestKey};
 use crate::fetch_sessions::{Asked, Target, Wanted};
@@ -58,7 +59,7 @@ impl Found {
 pub(crate) fn handle(
     node: &mut Node,
     key: RequestKey,
-    context: &RequestContext,
+    context: RequestContext,
     request: &FetchRequest,
 ) {
     let begun = node.sessions.begin(request, context.version, node.now.mono_us);
@@ -75,13 +76,13 @@ pub(crate) fn handle(
         }
     };
     let mut bytes_max = request.max_bytes.min(node.options.settings.fetch_max_bytes).max(0);
-    let quota = node.quota(QuotaKey::ConsumerByteRate, context);
+    let quota = node.quota(QuotaKey::ConsumerByteRate, &context);
     if let Some(quota) = &quota {
         bytes_max = bytes_max.min(quota.window_max());
     }
     let fetch = Fetch {
-        principal: context.principal.clone(),
-        version: context.version,
+        is_of_replica: request.replica_id >= 0 || request.replica_state.replica_id >= 0,
+        context,
         session_id: begun.session_id,
         is_incremental: begun.is_incremental,
         targets: begun.targets,
@@ -179,7 +180,7 @@ impl Fetch {
                 available: 0,
                 first: 0,
             };
-            let readable = topic.and_then(|topic| match self.version {
+            let readable = topic.and_then(|topic| match self.context.version {
                 FIRST_FROM_ANY_REPLICA.. => node.readable(topic, target.partition),
                 _ => node.serving(topic, target.partition),
             });
@@ -228,9 +229,14 @@ impl Fetch {
     }
 
     fn topic<'a>(&self, node: &'a Node, target: &Target) -> Result<&'a Topic, ErrorCode> {
-        let may_read =
-            |name: &str| authorize(&self.principal, Operation::Read, Resource::Topic(name));
-        if self.version >= FIRST_BY_ID {
+        let (access, context) = (&node.access, &self.context);
+        if self.is_of_replica && !access.may(context, Operation::ClusterAction, Resource::Cluster) {
+            return Err(DENIED);
+        }
+        let may_read = |name: &str| {
+            self.is_of_replica || access.may(context, Operation::Read, Resource::Topic(name))
+        };
+        if self.context.version >= FIRST_BY_ID {
             let topic = node.controller.image.topic(target.id).ok_or(ErrorCode::UnknownTopicId)?;
             return if may_read(&topic.name) { Ok(topic) } else { Err(DENIED) };
         }
@@ -387,7 +393,7 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
     if last_served.is_some() {
         node.sessions.rotate(session_id, last_served);
     }
-    leaders::tell_consumer(node, &mut response, fetch.version);
+    leaders::tell_consumer(node, &mut response, fetch.context.version);
     if parts.is_empty() {
         return node.reply(key, response);
     }

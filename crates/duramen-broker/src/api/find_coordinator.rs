@@ -5,7 +5,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::find_coordinator::Coordinator;
 use duramen_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
 use crate::node::{Node, Parked};
@@ -29,8 +29,10 @@ pub(crate) fn handle(
     context: RequestContext,
     request: FindCoordinatorRequest,
 ) {
+    // The node itself makes the topic: most clients may not create topics, and none could use a group without it.
     let missing = topic_of(&context, &request).filter(|topic| {
-        authorize(&context.principal, Operation::Create, Resource::Topic(topic))
+        let mut keys = keys_of(&context, &request).iter();
+        keys.any(|key| may_find(node, &context, request.key_type, key))
             && node.controller.image.topic_named(topic).is_none()
     });
     let leads = node.metadata_leader() == Some(node.options.facts.broker_id);
@@ -45,6 +47,15 @@ pub(crate) fn handle(
     } else {
         let response = answer(node, &context, &request);
         node.reply(key, response);
+    }
+}
+
+/// Returns the keys that the request asks about.
+fn keys_of<'a>(context: &RequestContext, request: &'a FindCoordinatorRequest) -> &'a [String] {
+    if context.version >= FIRST_BATCHED {
+        &request.coordinator_keys
+    } else {
+        std::slice::from_ref(&request.key)
     }
 }
 
@@ -84,35 +95,37 @@ pub(crate) fn answer(
     }
 }
 
+/// Tells whether the client may learn the coordinator of a key.
+fn may_find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> bool {
+    let may = |operation, resource| node.access.may(context, operation, resource);
+    match key_type {
+        GROUP => may(Operation::Describe, Resource::Group(key)),
+        TRANSACTION => may(Operation::Describe, Resource::TransactionalId(key)),
+        SHARE if context.version >= FIRST_OF_SHARES => {
+            may(Operation::ClusterAction, Resource::Cluster)
+        }
+        _ => true,
+    }
+}
+
 fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coordinator {
     let key = key.to_owned();
     let found = match key_type {
-        GROUP if !authorize(&context.principal, Operation::Describe, Resource::Group(&key)) => {
-            Err(ErrorCode::GroupAuthorizationFailed)
-        }
-        TRANSACTION
-            if !authorize(
-                &context.principal,
-                Operation::Describe,
-                Resource::TransactionalId(&key),
-            ) =>
-        {
-            Err(ErrorCode::TransactionalIdAuthorizationFailed)
-        }
+        _ if !may_find(node, context, key_type, &key) => Err(match key_type {
+            GROUP => ErrorCode::GroupAuthorizationFailed,
+            TRANSACTION => ErrorCode::TransactionalIdAuthorizationFailed,
+            _ => ErrorCode::ClusterAuthorizationFailed,
+        }),
         GROUP => node.coordinator_of(GROUPS, &key).ok_or(ErrorCode::CoordinatorNotAvailable),
         TRANSACTION => {
             node.coordinator_of(TRANSACTIONS, &key).ok_or(ErrorCode::CoordinatorNotAvailable)
         }
         SHARE if context.version >= FIRST_OF_SHARES => {
-            if authorize(&context.principal, Operation::ClusterAction, Resource::Cluster) {
-                let known = ShareKey::named(&key).ok_or(ErrorCode::InvalidRequest);
-                known.and_then(|it| {
-                    let found = node.coordinator_of(SHARES, &it.to_string());
-                    found.ok_or(ErrorCode::CoordinatorNotAvailable)
-                })
-            } else {
-                Err(ErrorCode::ClusterAuthorizationFailed)
-            }
+            let known = ShareKey::named(&key).ok_or(ErrorCode::InvalidRequest);
+            known.and_then(|it| {
+                let found = node.coordinator_of(SHARES, &it.to_string());
+                found.ok_or(ErrorCode::CoordinatorNotAvailable)
+            })
         }
         _ => Err(ErrorCode::InvalidRequest),
     };

@@ -3,7 +3,8 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{HeartbeatRequest, HeartbeatResponse};
 
-use super::{Operation, admit_to_group};
+use super::admit_to_group;
+use crate::access::Operation;
 use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -15,7 +16,7 @@ pub(crate) fn handle(
     request: &HeartbeatRequest,
 ) {
     let group = request.group_id.as_str();
-    let asked = admit_to_group(context, Operation::Read, group).and_then(|()| {
+    let asked = admit_to_group(node, context, Operation::Read, group).and_then(|()| {
         let now = node.now;
         node.coordinate(key, context.version, group, |it, _| {
             it.heartbeat(key, request, now);

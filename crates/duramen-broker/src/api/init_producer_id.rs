@@ -5,7 +5,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
 use super::add_partitions_to_txn::admit;
-use super::{Operation, Resource, authorize};
+use crate::access::{Kind, Operation, Resource};
 use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -33,7 +33,9 @@ pub(crate) fn handle(
     if let Some(id) = &request.transactional_id {
         return of_transactions(node, key, context, id, request);
     }
-    if !authorize(&context.principal, Operation::IdempotentWrite, Resource::Cluster) {
+    if !node.access.may(context, Operation::IdempotentWrite, Resource::Cluster)
+        && !node.access.may_on_any(context, Operation::Write, Kind::Topic)
+    {
         return node.reply(key, refused(ErrorCode::ClusterAuthorizationFailed));
     }
     match node.next_producer_id() {

@@ -3,7 +3,8 @@
 use duramen_protocol::Response;
 use duramen_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 
-use super::{Operation, admit_to_group};
+use super::admit_to_group;
+use crate::access::Operation;
 use crate::event::RequestKey;
 use crate::groups::Caller;
 use crate::node::{Node, Parked};
@@ -22,11 +23,12 @@ pub(crate) fn handle(
     let fresh = node.fresh_id();
     let caller = Caller {
         key,
+        context: context.clone(),
         client_id: context.client_id.clone().unwrap_or_default(),
         client_host: context.client_host.to_string(),
         fresh,
     };
-    let asked = admit_to_group(context, Operation::Read, group).and_then(|()| {
+    let asked = admit_to_group(node, context, Operation::Read, group).and_then(|()| {
         let now = node.now;
         node.coordinate(key, context.version, group, |it, sight| {
             it.join_group(sight.rules, context.version, caller, request, now);

@@ -2,7 +2,8 @@
 
 use duramen_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse};
 
-use super::{Operation, admit_to_group};
+use super::admit_to_group;
+use crate::access::Operation;
 use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -14,7 +15,7 @@ pub(crate) fn handle(
     request: &LeaveGroupRequest,
 ) {
     let group = request.group_id.as_str();
-    let asked = admit_to_group(context, Operation::Read, group).and_then(|()| {
+    let asked = admit_to_group(node, context, Operation::Read, group).and_then(|()| {
         let now = node.now;
         node.coordinate(key, context.version, group, |it, _| {
             it.leave_group(key, context.version, request, now);

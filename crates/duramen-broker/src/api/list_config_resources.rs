@@ -4,7 +4,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::list_config_resources::ConfigResource;
 use duramen_protocol::messages::{ListConfigResourcesRequest, ListConfigResourcesResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -21,7 +21,7 @@ pub(crate) fn answer(
         error_code: code.code(),
         ..ListConfigResourcesResponse::default()
     };
-    if !authorize(&context.principal, Operation::DescribeConfigs, Resource::Cluster) {
+    if !node.access.may(context, Operation::DescribeConfigs, Resource::Cluster) {
         return refused(ErrorCode::ClusterAuthorizationFailed);
     }
     let mut kinds = [TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP].to_vec();

@@ -2,7 +2,7 @@
 
 use duramen_protocol::messages::{ListGroupsRequest, ListGroupsResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -16,10 +16,10 @@ pub(crate) fn answer(
         Ok(groups) => response.groups = groups,
         Err(code) => response.error_code = code.code(),
     }
-    let principal = &context.principal;
-    if !authorize(principal, Operation::Describe, Resource::Cluster) {
+    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
         response.groups.retain(|group| {
-            authorize(principal, Operation::Describe, Resource::Group(&group.group_id))
+            let group = Resource::Group(&group.group_id);
+            node.access.may(context, Operation::Describe, group)
         });
     }
     response

@@ -8,7 +8,8 @@ use duramen_protocol::messages::list_offsets::{
 };
 use duramen_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 
-use super::{Operation, Resource, authorize, repeated};
+use super::repeated;
+use crate::access::{Operation, Resource};
 use crate::event::{Reply, RequestKey, TimePart, TimePlan};
 use crate::node::Node;
 use crate::partition::Partition;
@@ -113,7 +114,7 @@ fn one<'a>(
     asked: &ListOffsetsPartition,
     is_read_committed: bool,
 ) -> Result<(&'a Partition, Answer), ErrorCode> {
-    if !authorize(&context.principal, Operation::Describe, Resource::Topic(name)) {
+    if !node.access.may(context, Operation::Describe, Resource::Topic(name)) {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
     if context.version < first_version(asked.timestamp) {

@@ -8,7 +8,7 @@ use duramen_protocol::messages::{
     ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
 };
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -19,7 +19,7 @@ pub(crate) fn answer(
     request: &ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse {
     let mut response = ListPartitionReassignmentsResponse::default();
-    if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
+    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }

@@ -9,7 +9,8 @@ use duramen_protocol::messages::metadata::{
 use duramen_protocol::messages::{MetadataRequest, MetadataResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{CLUSTER_OPERATIONS, Operation, Resource, TOPIC_OPERATIONS, authorize};
+use super::create_topics::may_create;
+use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::controller::records::PlacedReplica;
@@ -62,9 +63,7 @@ fn create_missing(
     let mut partitions = 0;
     let names = request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref());
     for name in names.filter(|name| !name.is_empty()) {
-        if node.controller.image.topic_named(name).is_some()
-            || !authorize(&context.principal, Operation::Create, Resource::Topic(name))
-        {
+        if node.controller.image.topic_named(name).is_some() || !may_see_made(node, context, name) {
             continue;
         }
         if let Some(index) = node.controller.creating(name) {
@@ -96,10 +95,19 @@ fn want_missing(node: &mut Node, context: &RequestContext, request: &MetadataReq
     let names = request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref());
     for name in names.filter(|name| name_problem(name).is_none()).take(WANTED_MAX) {
         let is_missing = node.controller.image.topic_named(name).is_none();
-        if is_missing && authorize(&context.principal, Operation::Create, Resource::Topic(name)) {
+        if is_missing && may_see_made(node, context, name) {
             node.want_topic(name);
         }
     }
+}
+
+/// Tells whether a client may see a topic and create it.
+fn may_see_made(node: &Node, context: &RequestContext, name: &str) -> bool {
+    may_see(node, context, name) && may_create(node, context, name)
+}
+
+fn may_see(node: &Node, context: &RequestContext, name: &str) -> bool {
+    node.access.may(context, Operation::Describe, Resource::Topic(name))
 }
 
 /// Builds the answer from the present state.
@@ -122,7 +130,10 @@ pub(crate) fn answer(
     // In version 0 an empty list means all topics; later, null does and an empty one is none.
     let asked = request.topics.as_ref().filter(|it| context.version > 0 || !it.is_empty());
     let topics = match asked {
-        None => image.topics_by_name().map(|topic| describe(node, topic, include)).collect(),
+        None => {
+            let seen = image.topics_by_name().filter(|it| may_see(node, context, &it.name));
+            seen.map(|topic| describe(node, context, topic, include)).collect()
+        }
         Some(asked) => {
             let mut topics = Vec::with_capacity(asked.len());
             let mut told = BTreeSet::new();
@@ -141,7 +152,7 @@ pub(crate) fn answer(
                     Some(name) if topic.topic_id.is_zero() => {
                         by_name(node, context, name, request, include)
                     }
-                    _ => by_id(node, topic.topic_id, include),
+                    _ => by_id(node, context, topic.topic_id, include),
                 };
                 topics.push(found);
             }
@@ -154,7 +165,11 @@ pub(crate) fn answer(
         cluster_id: Some(Uuid(node.options.facts.cluster_id).to_string()),
         controller_id: node.metadata_leader().unwrap_or(-1),
         topics,
-        cluster_authorized_operations: if is_asked { CLUSTER_OPERATIONS } else { i32::MIN },
+        cluster_authorized_operations: if is_asked {
+            node.access.cluster_operations(context)
+        } else {
+            i32::MIN
+        },
         ..MetadataResponse::default()
     }
 }
@@ -171,21 +186,24 @@ fn by_name(
         name: Some(name.to_owned()),
         ..MetadataResponseTopic::default()
     };
-    if !authorize(&context.principal, Operation::Describe, Resource::Topic(name)) {
+    if !may_see(node, context, name) {
         return refuse(ErrorCode::TopicAuthorizationFailed);
     }
     if let Some(topic) = node.controller.image.topic_named(name) {
-        return describe(node, topic, include);
+        return describe(node, context, topic, include);
     }
-    let may_create =
+    let is_wanted =
         request.allow_auto_topic_creation && node.options.settings.auto_create_topics_enable;
-    if name_problem(name).is_some() {
+    if is_wanted && !may_create(node, context, name) {
+        let refused = refuse(ErrorCode::TopicAuthorizationFailed);
+        MetadataResponseTopic { is_internal: is_internal(name), ..refused }
+    } else if name_problem(name).is_some() {
         refuse(ErrorCode::InvalidTopicException)
-    } else if may_create && node.controller.creating(name).is_some() {
+    } else if is_wanted && node.controller.creating(name).is_some() {
         refuse(ErrorCode::LeaderNotAvailable)
-    } else if may_create && node.controller.image.confusable(name).is_some() {
+    } else if is_wanted && node.controller.image.confusable(name).is_some() {
         refuse(ErrorCode::InvalidTopicException)
-    } else if may_create && !can_replicate(node) {
+    } else if is_wanted && !can_replicate(node) {
         refuse(ErrorCode::InvalidReplicationFactor)
     } else {
         refuse(ErrorCode::UnknownTopicOrPartition)
@@ -197,19 +215,30 @@ fn can_replicate(node: &Node) -> bool {
     wanted.is_ok_and(|wanted| wanted <= node.controller.image.brokers.len())
 }
 
-fn by_id(node: &Node, id: Uuid, include: bool) -> MetadataResponseTopic {
-    match node.controller.image.topic(id) {
-        Some(topic) => describe(node, topic, include),
-        None => MetadataResponseTopic {
-            error_code: ErrorCode::UnknownTopicId.code(),
-            name: None,
-            topic_id: id,
-            ..MetadataResponseTopic::default()
-        },
+/// Describes a topic by its id. Ids are no secrets, as in Kafka: a client that may not see the topic learns that the id
+/// exists, and not the name.
+fn by_id(node: &Node, context: &RequestContext, id: Uuid, include: bool) -> MetadataResponseTopic {
+    let code = match node.controller.image.topic(id) {
+        Some(topic) if may_see(node, context, &topic.name) => {
+            return describe(node, context, topic, include);
+        }
+        Some(_) => ErrorCode::TopicAuthorizationFailed,
+        None => ErrorCode::UnknownTopicId,
+    };
+    MetadataResponseTopic {
+        error_code: code.code(),
+        name: None,
+        topic_id: id,
+        ..MetadataResponseTopic::default()
     }
 }
 
-fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic {
+fn describe(
+    node: &Node,
+    context: &RequestContext,
+    topic: &Topic,
+    include: bool,
+) -> MetadataResponseTopic {
     let partitions = (0..).zip(&topic.partitions);
     let partitions = partitions.map(|(index, replicas)| partition_of(node, topic, index, replicas));
     MetadataResponseTopic {
@@ -218,7 +247,11 @@ fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic 
         topic_id: topic.id,
         is_internal: is_internal(&topic.name),
         partitions: partitions.collect(),
-        topic_authorized_operations: if include { TOPIC_OPERATIONS } else { i32::MIN },
+        topic_authorized_operations: if include {
+            node.access.operations(context, Resource::Topic(&topic.name))
+        } else {
+            i32::MIN
+        },
     }
 }
 

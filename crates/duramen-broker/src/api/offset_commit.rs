@@ -7,7 +7,7 @@ use duramen_protocol::messages::offset_commit::{
 };
 use duramen_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Access, Operation, Resource};
 use crate::controller::image::Image;
 use crate::event::RequestKey;
 use crate::node::Node;
@@ -22,6 +22,11 @@ pub(crate) fn handle(
     context: &RequestContext,
     mut request: OffsetCommitRequest,
 ) {
+    let group = request.group_id.clone();
+    if !node.access.may(context, Operation::Read, Resource::Group(&group)) {
+        let refused = refused(&request, ErrorCode::GroupAuthorizationFailed);
+        return node.reply(key, refused);
+    }
     let by_id = context.version >= FIRST_BY_ID;
     for topic in &mut request.topics {
         let image = &node.controller.image;
@@ -31,15 +36,10 @@ pub(crate) fn handle(
             topic.topic_id = image.topic_named(&topic.name).map(|it| it.id).unwrap_or_default();
         }
     }
-    let group = request.group_id.clone();
-    if !authorize(&context.principal, Operation::Read, Resource::Group(&group)) {
-        let refused = refused(&request, ErrorCode::GroupAuthorizationFailed);
-        return node.reply(key, refused);
-    }
     // Kafka's answer begins with the partitions that it refuses.
-    let image = &node.controller.image;
+    let (access, image) = (&node.access, &node.controller.image);
     let is_good = |topic: &OffsetCommitRequestTopic, partition| {
-        problem(image, &context.principal, by_id, topic, partition).is_none()
+        problem(access, image, context, topic, partition).is_none()
     };
     for topic in &mut request.topics {
         let mut partitions = std::mem::take(&mut topic.partitions);
@@ -53,8 +53,7 @@ pub(crate) fn handle(
     let now = node.now;
     let asked = node.coordinate(key, context.version, &group, |it, sight| {
         let refuse = |topic: &OffsetCommitRequestTopic, partition| {
-            let principal = &context.principal;
-            problem(sight.image, principal, by_id, topic, partition)
+            problem(sight.topics.access, sight.image, context, topic, partition)
         };
         let request = request.take().expect("it is asked once");
         it.offset_commit(sight.rules, key, context.version, request, refuse, now);
@@ -66,20 +65,21 @@ pub(crate) fn handle(
 
 /// Returns the error that forbids a commit for a partition, if there is one.
 fn problem(
+    access: &Access,
     image: &Image,
-    principal: &str,
-    by_id: bool,
+    context: &RequestContext,
     topic: &OffsetCommitRequestTopic,
     partition: i32,
 ) -> Option<ErrorCode> {
-    let Some(known) = image.topic(topic.topic_id) else {
-        let unknown = ErrorCode::UnknownTopicOrPartition;
-        return Some(if by_id { ErrorCode::UnknownTopicId } else { unknown });
-    };
-    if !authorize(principal, Operation::Read, Resource::Topic(&known.name)) {
+    let known = image.topic(topic.topic_id);
+    if context.version >= FIRST_BY_ID && known.is_none() {
+        return Some(ErrorCode::UnknownTopicId);
+    }
+    if !access.may(context, Operation::Read, Resource::Topic(&topic.name)) {
         return Some(ErrorCode::TopicAuthorizationFailed);
     }
-    let is_there = usize::try_from(partition).is_ok_and(|it| it < known.partitions.len());
+    let count = known.map_or(0, |known| known.partitions.len());
+    let is_there = usize::try_from(partition).is_ok_and(|it| it < count);
     (!is_there).then_some(ErrorCode::UnknownTopicOrPartition)
 }
 

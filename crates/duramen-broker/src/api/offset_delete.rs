@@ -3,7 +3,8 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
 
-use super::{Operation, Resource, admit_to_group, authorize};
+use super::admit_to_group;
+use crate::access::{Access, Operation, Resource};
 use crate::controller::image::Image;
 use crate::event::RequestKey;
 use crate::node::Node;
@@ -16,33 +17,43 @@ pub(crate) fn handle(
     mut request: OffsetDeleteRequest,
 ) {
     let group = request.group_id.clone();
+    if let Err(code) = admit_to_group(node, context, Operation::Delete, &group) {
+        return node.reply(key, refused(code));
+    }
     // Kafka's answer begins with the partitions that it refuses.
-    let image = &node.controller.image;
+    let (access, image) = (&node.access, &node.controller.image);
     let is_good =
-        |topic: &str, partition| problem(image, &context.principal, topic, partition).is_none();
+        |topic: &str, partition| problem(access, image, context, topic, partition).is_none();
     for topic in &mut request.topics {
         topic.partitions.sort_by_key(|it| is_good(&topic.name, it.partition_index));
     }
     request.topics.sort_by_key(|topic| {
         topic.partitions.first().is_some_and(|it| is_good(&topic.name, it.partition_index))
     });
-    let asked = admit_to_group(context, Operation::Delete, &group).and_then(|()| {
-        node.coordinate(key, context.version, &group, |it, sight| {
-            let refuse =
-                |topic: &str, partition| problem(sight.image, &context.principal, topic, partition);
-            it.offset_delete(key, request, refuse);
-        })
+    let asked = node.coordinate(key, context.version, &group, |it, sight| {
+        let access = sight.topics.access;
+        let refuse =
+            |topic: &str, partition| problem(access, sight.image, context, topic, partition);
+        it.offset_delete(key, request, refuse);
     });
     if let Err(code) = asked {
-        let error_code = code.code();
-        let refused = OffsetDeleteResponse { error_code, ..OffsetDeleteResponse::default() };
-        node.reply(key, refused);
+        node.reply(key, refused(code));
     }
 }
 
+fn refused(code: ErrorCode) -> OffsetDeleteResponse {
+    OffsetDeleteResponse { error_code: code.code(), ..OffsetDeleteResponse::default() }
+}
+
 /// Returns the error that forbids the deletion of a partition's offset, if there is one.
-fn problem(image: &Image, principal: &str, topic: &str, partition: i32) -> Option<ErrorCode> {
-    if !authorize(principal, Operation::Read, Resource::Topic(topic)) {
+fn problem(
+    access: &Access,
+    image: &Image,
+    context: &RequestContext,
+    topic: &str,
+    partition: i32,
+) -> Option<ErrorCode> {
+    if !access.may(context, Operation::Read, Resource::Topic(topic)) {
         return Some(ErrorCode::TopicAuthorizationFailed);
     }
     let count = image.topic_named(topic).map_or(0, |topic| topic.partitions.len());

@@ -8,7 +8,7 @@ use duramen_protocol::messages::offset_fetch::{
 };
 use duramen_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::groups::coordinator::Coordinator;
 use crate::node::{Node, Parked};
@@ -37,10 +37,11 @@ pub(crate) fn handle(
     let groups = asked.iter().map(named).collect();
     // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = asked.len() + 1;
-    node.park(key, Parked::OffsetFetch { groups, outstanding, version }, u64::MAX);
+    let parked = Parked::OffsetFetch { groups, outstanding, context: context.clone() };
+    node.park(key, parked, u64::MAX);
     for (part, mut group) in asked.into_iter().enumerate() {
         let id = group.group_id.clone();
-        let fetched = if authorize(&context.principal, Operation::Describe, Resource::Group(&id)) {
+        let fetched = if node.access.may(context, Operation::Describe, Resource::Group(&id)) {
             refuse_topics(node, key, context, part, &mut group);
             let spare = (version < FIRST_WITH_GROUP_ERROR).then(|| group.clone());
             let fetch = node.coordinate_part(&id, |it, _| {
@@ -53,7 +54,7 @@ pub(crate) fn handle(
         if let Err((code, group)) = fetched {
             let named = || OffsetFetchRequestGroup { group_id: id, ..Default::default() };
             let refused = Coordinator::not_fetched(&group.unwrap_or_else(named), code);
-            on_fetched(node, key, part, refused);
+            record(node, key, part, refused);
         }
     }
     finish(node, key);
@@ -94,8 +95,7 @@ fn refuse_topics(
         }
         let code = if by_id && known.is_none() {
             ErrorCode::UnknownTopicId
-        } else if !authorize(&context.principal, Operation::Describe, Resource::Topic(&topic.name))
-        {
+        } else if !node.access.may(context, Operation::Describe, Resource::Topic(&topic.name)) {
             ErrorCode::TopicAuthorizationFailed
         } else {
             kept.push(topic);
@@ -124,24 +124,35 @@ fn refused_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetc
     }
 }
 
-/// Records the answer for one of the groups.
+/// Takes the coordinator's answer for one of the groups. The client has not named the topics if it asks for all.
 pub(crate) fn on_fetched(
     node: &mut Node,
     key: RequestKey,
     part: usize,
     mut fetched: OffsetFetchResponseGroup,
 ) {
+    let Some(Parked::OffsetFetch { context, .. }) = node.parked_mut(key) else { return };
+    let context = context.clone();
+    fetched.topics.retain(|topic| {
+        node.access.may(&context, Operation::Describe, Resource::Topic(&topic.name))
+    });
+    record(node, key, part, fetched);
+}
+
+/// Records the answer for one of the groups.
+fn record(node: &mut Node, key: RequestKey, part: usize, mut fetched: OffsetFetchResponseGroup) {
     let image = &node.controller.image;
     for topic in fetched.topics.iter_mut().filter(|topic| topic.topic_id.is_zero()) {
         let known = image.topic_named(&topic.name);
         topic.topic_id = known.map(|topic| topic.id).unwrap_or_default();
     }
-    let Some(Parked::OffsetFetch { groups, version, .. }) = node.parked_mut(key) else { return };
-    if *version >= FIRST_BY_ID {
+    let Some(Parked::OffsetFetch { groups, context, .. }) = node.parked_mut(key) else { return };
+    let version = context.version;
+    if version >= FIRST_BY_ID {
         // A topic that is gone has no id to be named by.
         fetched.topics.retain(|topic| !topic.topic_id.is_zero());
     }
-    if *version < FIRST_WITH_GROUP_ERROR {
+    if version < FIRST_WITH_GROUP_ERROR {
         // An older version has no field for an error of the group, so each partition carries it.
         fetched.error_code = 0;
     }
@@ -158,9 +169,9 @@ fn finish(node: &mut Node, key: RequestKey) {
     let Some(Parked::OffsetFetch { outstanding, .. }) = node.parked_mut(key) else { return };
     *outstanding -= 1;
     if *outstanding == 0
-        && let Some(Parked::OffsetFetch { groups, version, .. }) = node.unpark(key)
+        && let Some(Parked::OffsetFetch { groups, context, .. }) = node.unpark(key)
     {
-        node.reply(key, response(groups, version));
+        node.reply(key, response(groups, context.version));
     }
 }
 

@@ -6,7 +6,7 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
 };
 use duramen_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -16,10 +16,18 @@ pub(crate) fn answer(
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let mut response = OffsetForLeaderEpochResponse::default();
+    let may_all = node.access.may(context, Operation::ClusterAction, Resource::Cluster);
     for topic in request.topics {
+        let name = topic.topic.as_str();
+        let may = may_all || node.access.may(context, Operation::Describe, Resource::Topic(name));
         let one = |asked: &OffsetForLeaderPartition| {
             let partition = asked.partition;
-            match end_of(node, context, &topic.topic, asked) {
+            let found = if may {
+                end_of(node, name, asked)
+            } else {
+                Err(ErrorCode::TopicAuthorizationFailed)
+            };
+            match found {
                 Ok((leader_epoch, end_offset)) => {
                     EpochEndOffset { error_code: 0, partition, leader_epoch, end_offset }
                 }
@@ -38,13 +46,9 @@ pub(crate) fn answer(
 
 fn end_of(
     node: &Node,
-    context: &RequestContext,
     name: &str,
     asked: &OffsetForLeaderPartition,
 ) -> Result<(i32, i64), ErrorCode> {
-    if !authorize(&context.principal, Operation::Describe, Resource::Topic(name)) {
-        return Err(ErrorCode::TopicAuthorizationFailed);
-    }
     let topic = node.controller.image.topic_named(name);
     let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let partition = node.serving(topic, asked.partition)?;

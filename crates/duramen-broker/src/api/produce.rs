@@ -9,7 +9,8 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::{Operation, Resource, authorize, leaders};
+use super::leaders;
+use crate::access::{Operation, Resource};
 use crate::event::{Action, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
@@ -101,11 +102,10 @@ pub(crate) fn append(
         _ => Err(ErrorCode::InvalidRequiredAcks),
     };
     let id = request.transactional_id.as_deref();
-    let may_transact = id.is_some_and(|id| {
-        authorize(&context.principal, Operation::Write, Resource::TransactionalId(id))
-    });
+    let may_transact =
+        |id| node.access.may(context, Operation::Write, Resource::TransactionalId(id));
     let acks = match acks {
-        Ok(_) if request.is_transactional && !may_transact => {
+        Ok(_) if request.is_transactional && !id.is_some_and(may_transact) => {
             Err(ErrorCode::TransactionalIdAuthorizationFailed)
         }
         acks => acks,
@@ -181,11 +181,10 @@ fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
 fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Result<Uuid, ErrorCode> {
     if context.version >= 13 {
         let topic = node.controller.image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
-        let is_allowed =
-            authorize(&context.principal, Operation::Write, Resource::Topic(&topic.name));
+        let is_allowed = node.access.may(context, Operation::Write, Resource::Topic(&topic.name));
         return if is_allowed { Ok(id) } else { Err(ErrorCode::TopicAuthorizationFailed) };
     }
-    if !authorize(&context.principal, Operation::Write, Resource::Topic(name)) {
+    if !node.access.may(context, Operation::Write, Resource::Topic(name)) {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
     let topic = node.controller.image.topic_named(name);

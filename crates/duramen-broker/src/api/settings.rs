@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use duramen_protocol::ErrorCode;
 
-use super::{Operation, Resource, authorize, repeated};
+use super::repeated;
+use crate::access::{Operation, Resource};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
     BROKER_CONFIGS, GROUP_CONFIGS, Kind, Settings, TOPIC_CONFIGS, check_dynamic, check_group,
@@ -52,7 +53,7 @@ pub(super) fn decide(
             GROUP => Resource::Group(it.name),
             _ => Resource::Cluster,
         };
-        if !authorize(&context.principal, Operation::AlterConfigs, resource) {
+        if !node.access.may(context, Operation::AlterConfigs, resource) {
             let code = match it.kind {
                 TOPIC => ErrorCode::TopicAuthorizationFailed,
                 GROUP => ErrorCode::GroupAuthorizationFailed,

@@ -21,7 +21,7 @@ pub(crate) fn handle(
 ) {
     let (group, member) = (request.group_id.as_deref(), request.member_id.as_deref());
     let epoch = request.share_session_epoch;
-    let begun = share_fetch::admit(context, group, member).and_then(|member| {
+    let begun = share_fetch::admit(node, context, group, member).and_then(|member| {
         let counted = node.shares.sessions.acknowledge(&member, epoch);
         counted.map_err(|code| (code, "the share session is not as it was said"))?;
         Ok(member)
@@ -48,7 +48,7 @@ pub(crate) fn handle(
             said.entry((topic.topic_id, partition.partition_index)).or_default().extend(all);
         }
     }
-    let mut waiting = ShareRequest::new(member.clone(), context.principal.clone(), None);
+    let mut waiting = ShareRequest::new(member.clone(), context.clone(), None);
     waiting.is_renewing = request.is_renew_ack;
     for (target, said) in said {
         node.acknowledge_share(key, &mut waiting, target, &said);

@@ -9,7 +9,8 @@ use duramen_protocol::messages::share_fetch::{
 };
 use duramen_protocol::messages::{ShareFetchRequest, ShareFetchResponse};
 
-use super::{Operation, Resource, authorize, leaders};
+use super::leaders;
+use crate::access::{Operation, Resource};
 use crate::event::{Reply, RequestKey, SharePart, SharePlan};
 use crate::node::{Node, Parked, ShareRequest, Told, Wanted};
 use crate::quotas::QuotaKey;
@@ -25,12 +26,13 @@ type Refusal = (ErrorCode, &'static str);
 
 /// Tells whether a consumer may ask for anything of a group at all.
 pub(super) fn admit(
+    node: &Node,
     context: &RequestContext,
     group: Option<&str>,
     member: Option<&str>,
 ) -> Result<Member, Refusal> {
     let group = group.ok_or((ErrorCode::InvalidRequest, "a group id is missing"))?;
-    if !authorize(&context.principal, Operation::Read, Resource::Group(group)) {
+    if !node.access.may(context, Operation::Read, Resource::Group(group)) {
         return Err((ErrorCode::GroupAuthorizationFailed, "not allowed to read of the group"));
     }
     let is_good = |it: &&str| !it.is_empty() && it.chars().count() <= MEMBER_ID_MAX;
@@ -61,7 +63,7 @@ fn begin(
     context: &RequestContext,
     request: &ShareFetchRequest,
 ) -> Result<(), Refusal> {
-    let member = admit(context, request.group_id.as_deref(), request.member_id.as_deref())?;
+    let member = admit(node, context, request.group_id.as_deref(), request.member_id.as_deref())?;
     let epoch = request.share_session_epoch;
     let is_idle = request.max_bytes == 0
         && request.min_bytes == 0
@@ -104,7 +106,7 @@ fn begin(
         bytes_min: u64::from(request.min_bytes.max(0).unsigned_abs()).min(bytes),
         is_full: epoch == FIRST_EPOCH,
     };
-    let mut waiting = ShareRequest::new(member.clone(), context.principal.clone(), Some(wanted));
+    let mut waiting = ShareRequest::new(member.clone(), context.clone(), Some(wanted));
     (waiting.is_renewing, waiting.quota) = (request.is_renew_ack, quota);
     for (target, said) in said {
         node.acknowledge_share(key, &mut waiting, target, &said);

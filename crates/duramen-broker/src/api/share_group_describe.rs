@@ -1,10 +1,12 @@
 //! `ShareGroupDescribe`: states and members of share groups.
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::share_group_describe::DescribedGroup;
 use duramen_protocol::messages::{ShareGroupDescribeRequest, ShareGroupDescribeResponse};
 
-use super::{GROUP_OPERATIONS, Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -21,7 +23,8 @@ pub(crate) fn answer(
             ..DescribedGroup::default()
         });
         if request.include_authorized_operations && described.error_code == 0 {
-            described.authorized_operations = GROUP_OPERATIONS;
+            described.authorized_operations =
+                node.access.operations(context, Resource::Group(group));
         }
         described
     };
@@ -34,12 +37,28 @@ fn describe(
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
-    if !authorize(&context.principal, Operation::Describe, Resource::Group(group)) {
+    if !node.access.may(context, Operation::Describe, Resource::Group(group)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }
     if group.is_empty() {
         return Err(ErrorCode::InvalidGroupId);
     }
     let (coordinator, sight) = node.coordinator_and_sight(group)?;
-    Ok(coordinator.describe_shares(sight.rules, sight.topics, group, node.now))
+    let described = coordinator.describe_shares(sight.rules, sight.topics, group, node.now);
+    let may_see = |name: &str| node.access.may(context, Operation::Describe, Resource::Topic(name));
+    if topics_of(&described).all(may_see) {
+        return Ok(described);
+    }
+    Ok(DescribedGroup {
+        group_id: group.to_owned(),
+        error_code: ErrorCode::TopicAuthorizationFailed.code(),
+        error_message: Some("not allowed to see all topics of the group".to_owned()),
+        ..DescribedGroup::default()
+    })
+}
+
+/// Returns the topics of all assignments, each once.
+fn topics_of(group: &DescribedGroup) -> impl Iterator<Item = &str> {
+    let topics = group.members.iter().flat_map(|it| &it.assignment.topic_partitions);
+    topics.map(|it| it.topic_name.as_str()).collect::<BTreeSet<&str>>().into_iter()
 }

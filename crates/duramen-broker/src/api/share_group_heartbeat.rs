@@ -3,7 +3,7 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::groups::Caller;
 use crate::node::Node;
@@ -18,11 +18,12 @@ pub(crate) fn handle(
     let (group, version) = (request.group_id.clone(), context.version);
     let caller = Caller {
         key,
+        context: context.clone(),
         client_id: context.client_id.clone().unwrap_or_default(),
         client_host: context.client_host.to_string(),
         fresh: node.fresh_id(),
     };
-    let asked = admit(context, &request).and_then(|()| {
+    let asked = admit(node, context, &request).and_then(|()| {
         let now = node.now;
         node.coordinate(key, version, &group, |it, sight| {
             it.share_group_heartbeat(sight.rules, sight.topics, caller, request, now);
@@ -36,13 +37,17 @@ pub(crate) fn handle(
 }
 
 /// Tells whether the client may ask about this group, and may see the topics that it names.
-fn admit(context: &RequestContext, request: &ShareGroupHeartbeatRequest) -> Result<(), ErrorCode> {
-    let principal = &context.principal;
-    if !authorize(principal, Operation::Read, Resource::Group(&request.group_id)) {
+fn admit(
+    node: &Node,
+    context: &RequestContext,
+    request: &ShareGroupHeartbeatRequest,
+) -> Result<(), ErrorCode> {
+    let access = &node.access;
+    if !access.may(context, Operation::Read, Resource::Group(&request.group_id)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }
     let mut names = request.subscribed_topic_names.iter().flatten();
-    if names.all(|name| authorize(principal, Operation::Describe, Resource::Topic(name))) {
+    if names.all(|name| access.may(context, Operation::Describe, Resource::Topic(name))) {
         Ok(())
     } else {
         Err(ErrorCode::TopicAuthorizationFailed)

@@ -20,7 +20,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::groups::Refusal;
 use crate::groups::coordinator::{Wish, refused_wish};
@@ -86,9 +86,8 @@ fn describe_group(
         group_id,
         ..DescribeShareGroupOffsetsResponseGroup::default()
     };
-    let may_see =
-        |name: &str| authorize(&context.principal, Operation::Describe, Resource::Topic(name));
-    if !authorize(&context.principal, Operation::Describe, Resource::Group(&request.group_id)) {
+    let may_see = |name: &str| node.access.may(context, Operation::Describe, Resource::Topic(name));
+    if !node.access.may(context, Operation::Describe, Resource::Group(&request.group_id)) {
         described.error_code = ErrorCode::GroupAuthorizationFailed.code();
         return described;
     }
@@ -116,9 +115,10 @@ fn describe_group(
     };
     for topic in topics {
         let mut partitions: Vec<_> = topic.partitions.iter().map(|it| unknown(*it)).collect();
-        let mut topic_id = image.topic_named(&topic.topic_name).map_or(Uuid::ZERO, |it| it.id);
-        if !may_see(&topic.topic_name) {
-            topic_id = Uuid::ZERO;
+        let mut topic_id = Uuid::ZERO;
+        if may_see(&topic.topic_name) {
+            topic_id = image.topic_named(&topic.topic_name).map_or(Uuid::ZERO, |it| it.id);
+        } else {
             for it in &mut partitions {
                 it.error_code = ErrorCode::TopicAuthorizationFailed.code();
                 it.error_message = Some(NO_TOPIC_ACCESS.to_owned());
@@ -198,14 +198,13 @@ pub(crate) fn alter(
 ) {
     let group = &request.group_id;
     let mut response = AlterShareGroupOffsetsResponse::default();
-    if !authorize(&context.principal, Operation::Read, Resource::Group(group)) {
+    if !node.access.may(context, Operation::Read, Resource::Group(group)) {
         response.error_code = ErrorCode::GroupAuthorizationFailed.code();
         return node.reply(key, response);
     }
     let (mut starts, mut names) = (BTreeMap::new(), BTreeMap::new());
     for asked in &request.topics {
-        let may =
-            authorize(&context.principal, Operation::Read, Resource::Topic(&asked.topic_name));
+        let may = node.access.may(context, Operation::Read, Resource::Topic(&asked.topic_name));
         let topic = node.controller.image.topic_named(&asked.topic_name);
         let known = topic.filter(|_| may);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
@@ -231,7 +230,7 @@ pub(crate) fn alter(
         }
         response.responses.push(AlterShareGroupOffsetsResponseTopic {
             topic_name: asked.topic_name.clone(),
-            topic_id: topic.map_or(Uuid::ZERO, |it| it.id),
+            topic_id: known.map_or(Uuid::ZERO, |it| it.id),
             partitions,
         });
     }
@@ -251,13 +250,12 @@ pub(crate) fn delete(
 ) {
     let group = &request.group_id;
     let mut response = DeleteShareGroupOffsetsResponse::default();
-    if !authorize(&context.principal, Operation::Delete, Resource::Group(group)) {
+    if !node.access.may(context, Operation::Delete, Resource::Group(group)) {
         response.error_code = ErrorCode::GroupAuthorizationFailed.code();
         return node.reply(key, response);
     }
     for asked in &request.topics {
-        let may =
-            authorize(&context.principal, Operation::Read, Resource::Topic(&asked.topic_name));
+        let may = node.access.may(context, Operation::Read, Resource::Topic(&asked.topic_name));
         let topic = node.controller.image.topic_named(&asked.topic_name);
         let problem = match topic {
             _ if !may => Some((ErrorCode::TopicAuthorizationFailed, NO_TOPIC_ACCESS)),

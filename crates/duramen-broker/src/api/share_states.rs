@@ -15,7 +15,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -163,7 +163,7 @@ fn ask(
     parts: Vec<Part>,
     mut response: Response,
 ) {
-    let may = authorize(&context.principal, Operation::ClusterAction, Resource::Cluster);
+    let may = node.access.may(context, Operation::ClusterAction, Resource::Cluster);
     if group.is_empty() || has_empty_topic(&response) {
         // As Kafka has it.
         clear(&mut response);

@@ -3,7 +3,8 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
 
-use super::{Operation, admit_to_group};
+use super::admit_to_group;
+use crate::access::Operation;
 use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -22,7 +23,7 @@ pub(crate) fn handle(
     let asked = if is_silent && context.version >= FIRST_WITH_PROTOCOL {
         Err(ErrorCode::InconsistentGroupProtocol)
     } else {
-        admit_to_group(context, Operation::Read, group).and_then(|()| {
+        admit_to_group(node, context, Operation::Read, group).and_then(|()| {
             let now = node.now;
             node.coordinate(key, context.version, group, |it, _| {
                 it.sync_group(key, request, now);

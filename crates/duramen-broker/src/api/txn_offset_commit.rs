@@ -8,7 +8,8 @@ use duramen_protocol::messages::txn_offset_commit::{
 use duramen_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, admit_to_group, authorize};
+use super::admit_to_group;
+use crate::access::{Access, Operation, Resource};
 use crate::controller::image::Image;
 use crate::event::RequestKey;
 use crate::internal_topics::GROUPS;
@@ -25,10 +26,9 @@ pub(crate) fn handle(
     request: TxnOffsetCommitRequest,
 ) {
     let id = request.transactional_id.as_str();
-    let may_transact =
-        authorize(&context.principal, Operation::Write, Resource::TransactionalId(id));
+    let may_transact = node.access.may(context, Operation::Write, Resource::TransactionalId(id));
     let admitted = if may_transact {
-        admit_to_group(context, Operation::Read, &request.group_id)
+        admit_to_group(node, context, Operation::Read, &request.group_id)
     } else {
         Err(ErrorCode::TransactionalIdAuthorizationFailed)
     };
@@ -37,15 +37,14 @@ pub(crate) fn handle(
         Ok(found) => found,
         Err(code) => return node.reply(key, refused(&request, code)),
     };
-    let image = &node.controller.image;
+    let (access, image) = (&node.access, &node.controller.image);
     let topics = request.topics.iter();
     let mut all = topics.flat_map(|it| it.partitions.iter().map(|at| (&it.name, at)));
-    let is_any = all
-        .any(|(topic, at)| problem(image, &context.principal, topic, at.partition_index).is_ok());
+    let is_any =
+        all.any(|(topic, at)| problem(access, image, context, topic, at.partition_index).is_ok());
     if !is_any {
         // Nothing would be committed, so the transaction need not know.
-        let principal = &context.principal;
-        let answer = answer(&request, |topic, it| problem(image, principal, topic, it).err());
+        let answer = answer(&request, |topic, it| problem(access, image, context, topic, it).err());
         return node.reply(key, answer);
     }
     match node.check_transactor(replica, request.producer_id, request.producer_epoch) {
@@ -89,8 +88,9 @@ fn commit(
     let mut request = Some(request);
     let now = node.now;
     let asked = node.coordinate(key, context.version, &group, |it, sight| {
+        let access = sight.topics.access;
         let judge =
-            |topic: &str, partition| problem(sight.image, &context.principal, topic, partition);
+            |topic: &str, partition| problem(access, sight.image, context, topic, partition);
         let request = request.take().expect("it is asked once");
         it.txn_offset_commit(sight.rules, key, request, judge, now);
     });
@@ -100,8 +100,14 @@ fn commit(
 }
 
 /// Returns the topic's id, or the error that forbids a commit for a partition.
-fn problem(image: &Image, principal: &str, topic: &str, partition: i32) -> Result<Uuid, ErrorCode> {
-    if !authorize(principal, Operation::Read, Resource::Topic(topic)) {
+fn problem(
+    access: &Access,
+    image: &Image,
+    context: &RequestContext,
+    topic: &str,
+    partition: i32,
+) -> Result<Uuid, ErrorCode> {
+    if !access.may(context, Operation::Read, Resource::Topic(topic)) {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
     let known = image.topic_named(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;

@@ -5,7 +5,8 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
-use super::{Operation, Resource, authorize, why_undecided};
+use super::why_undecided;
+use crate::access::{Operation, Resource};
 use crate::controller::DECISION_MS;
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, RetireDirectory};
@@ -19,7 +20,7 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &UnregisterBrokerRequest,
 ) {
-    let is_allowed = authorize(&context.principal, Operation::Alter, Resource::Cluster);
+    let is_allowed = node.access.may(context, Operation::Alter, Resource::Cluster);
     let decided = if is_allowed {
         decide(node, request.broker_id)
     } else {

@@ -6,14 +6,16 @@ use duramen_protocol::messages::update_features::FeatureUpdateKey;
 use duramen_protocol::messages::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 
 use super::api_versions::FEATURES;
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn answer(
+    node: &Node,
     context: &RequestContext,
     request: &UpdateFeaturesRequest,
 ) -> UpdateFeaturesResponse {
-    let refused = if authorize(&context.principal, Operation::Alter, Resource::Cluster) {
+    let refused = if node.access.may(context, Operation::Alter, Resource::Cluster) {
         // One that cannot be updated keeps all others from it.
         let refusal = request.feature_updates.iter().find_map(refusal);
         refusal.map(|text| (ErrorCode::InvalidUpdateVersion, text))

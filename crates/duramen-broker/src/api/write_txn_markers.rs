@@ -6,7 +6,7 @@ use duramen_protocol::messages::write_txn_markers::{
 };
 use duramen_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 
-use super::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::partition::{MarkAsker, Marker};
@@ -18,7 +18,8 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: WriteTxnMarkersRequest,
 ) {
-    let may = authorize(&context.principal, Operation::Alter, Resource::Cluster);
+    let may = node.access.may(context, Operation::Alter, Resource::Cluster)
+        || node.access.may(context, Operation::ClusterAction, Resource::Cluster);
     let mut response = WriteTxnMarkersResponse::default();
     let mut asked = Vec::new();
     let mut at = 0;

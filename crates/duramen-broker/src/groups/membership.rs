@@ -33,6 +33,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::consumer::ConsumerRules;
 use super::roster::{Member, Roster};
 use super::share::ShareRules;
+use crate::access::RequestContext;
 use crate::event::RequestKey;
 
 mod joining;
@@ -90,6 +91,8 @@ impl State {
 pub struct Caller {
     /// The request, until it is answered.
     pub key: RequestKey,
+    /// Its client, of whom access control asks.
+    pub context: RequestContext,
     /// Its client id.
     pub client_id: String,
     /// Its address.

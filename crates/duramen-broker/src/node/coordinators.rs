@@ -517,7 +517,8 @@ impl Node {
         let replica = self.shard_of(Kind::Groups, group)?;
         let shard = self.coordinators.shards.get_mut(&replica).expect("it was just found");
         let image = &self.controller.image;
-        let topics = Topics { image, version: self.coordinators.topics_version };
+        let version = self.coordinators.topics_version;
+        let topics = Topics { access: &self.access, image, version };
         let sight = Sight { rules: &self.coordinators.rules, image, topics };
         if let Some(groups) = shard.view.groups() {
             ask(groups, sight);
@@ -554,7 +555,8 @@ impl Node {
         loop {
             let Coordinators { shards, rules, topics_version, .. } = &mut self.coordinators;
             let Some(shard) = shards.get_mut(&replica) else { return };
-            let topics = Topics { image: &self.controller.image, version: *topics_version };
+            let (access, image) = (&self.access, &self.controller.image);
+            let topics = Topics { access, image, version: *topics_version };
             match &mut shard.view {
                 View::Groups(groups) => {
                     if matches!(shard.stage, Stage::Serving) {
@@ -689,7 +691,7 @@ impl Node {
     ) -> Result<(&Coordinator, Sight<'_>), ErrorCode> {
         let coordinator = self.coordinator(group)?;
         let (image, version) = (&self.controller.image, self.coordinators.topics_version);
-        let topics = Topics { image, version };
+        let topics = Topics { access: &self.access, image, version };
         Ok((coordinator, Sight { rules: &self.coordinators.rules, image, topics }))
     }
 

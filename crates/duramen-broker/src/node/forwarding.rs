@@ -219,6 +219,7 @@ fn read(forward: &Forward) -> Option<(RequestContext, Request)> {
         client_id: header.client_id,
         listener: forward.listener.as_str().into(),
         client_host: forward.client_host.as_str().into(),
+        api: request.api_key(),
         version: header.api_version,
         spent_us: 0,
     };

@@ -36,6 +36,7 @@ use super::sweep::Sweep;
 use super::transactions::Calls;
 use super::undecided::Undecided;
 use super::{Node, Peers, Signal, Timer, peers};
+use crate::access::Access;
 use crate::configs::{BrokerSettings, TopicSettings};
 use crate::controller::{Controller, Founder, METADATA_REPLICA, is_metadata};
 use crate::event::{Action, Now, RequestKey};
@@ -119,14 +120,13 @@ impl Node {
         options.settle();
         let tail = std::mem::take(&mut options.metadata_tail);
         let metadata = recovered.iter().find(|found| is_metadata(&found.identity));
-        let controller = match Self::open_controller(&options, metadata, tail) {
-            Ok(controller) => controller,
-            Err(problem) => {
+        let controller =
+            Self::open_controller(&options, metadata, tail).unwrap_or_else(|problem| {
                 actions.push(Action::Fatal(problem));
                 Controller::create(METADATA_REPLICA, &[METADATA_REPLICA.0], seed)
-            }
-        };
+            });
         let mut node = Self {
+            access: Access::default(),
             controller,
             partitions: BTreeMap::new(),
             sessions: FetchSessions::new(Prng::stream(seed, 0x6665_7463_6800)),

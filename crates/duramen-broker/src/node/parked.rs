@@ -1,7 +1,6 @@
 //! Requests that wait: what each waits for, until when, and the answer so far.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use duramen_protocol::Response;
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
@@ -60,7 +59,11 @@ pub(crate) enum Parked {
     /// For its markers to be committed.
     Markers { response: WriteTxnMarkersResponse, outstanding: usize },
     /// For the coordinators of its groups.
-    OffsetFetch { groups: Vec<OffsetFetchResponseGroup>, outstanding: usize, version: i16 },
+    OffsetFetch {
+        groups: Vec<OffsetFetchResponseGroup>,
+        outstanding: usize,
+        context: RequestContext,
+    },
     /// For the coordinators of its groups.
     DeleteGroups { response: DeleteGroupsResponse, outstanding: usize },
     /// For records of share partitions, or for decisions on them to be durable.
@@ -85,8 +88,9 @@ pub(crate) struct ParkedFetch {
 /// A fetch, complete.
 #[derive(Debug)]
 pub(crate) struct Fetch {
-    pub principal: Arc<str>,
-    pub version: i16,
+    pub context: RequestContext,
+    /// True if the request names a replica, as those of Apache Kafka's followers do.
+    pub is_of_replica: bool,
     pub session_id: i32,
     pub is_incremental: bool,
     pub targets: Vec<Asked>,

@@ -22,7 +22,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::share_calls::ShareTold;
 use super::{Node, Parked, Signal, Timer};
-use crate::api::{Operation, Resource, authorize};
+use crate::access::{Operation, Resource};
 use crate::configs::{Beginning, BrokerSettings, GroupSettings};
 use crate::event::{
     Action, ConnectionId, Date, Dated, Look, RequestKey, SeenBatch, Survey, Surveyed,
@@ -30,6 +30,7 @@ use crate::event::{
 use crate::limits::{SHARE_AGAIN_US, SHARE_SURVEY_BYTES};
 use crate::partition::Partition;
 use crate::quotas::Quota;
+use crate::session::RequestContext;
 use crate::shares::partition::{
     Acknowledgement, Limits, Plan, RENEW, Rules, Seen, SharePartition, Span,
 };
@@ -165,7 +166,8 @@ pub(crate) struct Told {
 #[derive(Debug)]
 pub(crate) struct ShareRequest {
     pub member: Member,
-    pub principal: Arc<str>,
+    /// Client of the request.
+    pub context: RequestContext,
     /// Limits of the fetch; `None` if the request only acknowledges.
     pub wanted: Option<Wanted>,
     /// True if the request declares that it renews locks; other requests may not.
@@ -183,10 +185,10 @@ pub(crate) struct ShareRequest {
 }
 
 impl ShareRequest {
-    pub(crate) fn new(member: Member, principal: Arc<str>, wanted: Option<Wanted>) -> Self {
+    pub(crate) fn new(member: Member, context: RequestContext, wanted: Option<Wanted>) -> Self {
         Self {
             member,
-            principal,
+            context,
             wanted,
             is_renewing: false,
             quota: None,
@@ -251,12 +253,12 @@ impl Node {
     /// Returns the key and the leading local replica of a share partition, or the error for the consumer.
     fn share_target(
         &self,
-        principal: &str,
+        context: &RequestContext,
         group: &Arc<str>,
         (topic_id, partition): Target,
     ) -> Result<(ShareKey, ReplicaId), ErrorCode> {
         let topic = self.controller.image.topic(topic_id).ok_or(ErrorCode::UnknownTopicId)?;
-        if !authorize(principal, Operation::Read, Resource::Topic(&topic.name)) {
+        if !self.access.may(context, Operation::Read, Resource::Topic(&topic.name)) {
             return Err(ErrorCode::TopicAuthorizationFailed);
         }
         let replica = self.serving(topic, partition)?.group.id();
@@ -292,7 +294,7 @@ impl Node {
         if !request.is_renewing && said.iter().any(|it| it.types.contains(&RENEW)) {
             return Err(ErrorCode::InvalidRequest);
         }
-        let (key, replica) = self.share_target(&request.principal, group, target)?;
+        let (key, replica) = self.share_target(&request.context, group, target)?;
         let rules = self.share_rules(group);
         let log_start = self.partitions.get(&replica).map_or(0, Partition::log_start);
         let entry = self.shares.entries.get_mut(&key).filter(|entry| entry.replica == replica);
@@ -404,7 +406,7 @@ impl Node {
             return;
         }
         let is_over = request.is_over;
-        let (member, principal) = (request.member.clone(), Arc::clone(&request.principal));
+        let (member, context) = (request.member.clone(), request.context.clone());
         let Some(wanted) = request.wanted.filter(|it| it.limits.records > 0) else {
             return self.answer_share(key);
         };
@@ -414,7 +416,7 @@ impl Node {
         let mut bytes = 0;
         let targets = self.shares.sessions.targets(&member);
         for &target in &targets {
-            let (share, replica) = match self.share_target(&principal, &member.0, target) {
+            let (share, replica) = match self.share_target(&context, &member.0, target) {
                 Ok(found) => found,
                 Err(code) => {
                     refused.push((target, code));

@@ -1,5 +1,6 @@
 //! A node driven by hand: every test is a sentence about what a client sees.
 
+mod access;
 mod admin;
 mod clocks;
 mod cluster;

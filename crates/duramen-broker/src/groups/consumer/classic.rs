@@ -127,7 +127,8 @@ impl ConsumerGroup {
             }
             None => {}
         }
-        let has_changed = self.follow_subscription(rules, topics, &before.value, &value, now);
+        let has_changed =
+            self.follow_subscription(rules, topics, &caller.context, (&before.value, &value), now);
         self.assign(rules, topics, now);
         let mut owned = owned_of(&subscription, topics);
         if sabotage::is(Bug::ClassicHasNothing) {

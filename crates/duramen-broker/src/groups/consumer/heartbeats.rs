@@ -14,6 +14,7 @@ use super::reconcile::{Step, step};
 use super::topics::{Search, compile};
 use super::view::{Current, Member, Owned, Stage, View, regex_of, target_value};
 use super::{AWAY, ConsumerGroup, ConsumerRules, Deadlines, Refusal, Topics, us};
+use crate::access::RequestContext;
 use crate::event::Now;
 use crate::groups::membership::Caller;
 use crate::groups::records::{Fact, FactValue, MemberValue, RegexValue, TargetEpochValue};
@@ -147,7 +148,8 @@ impl ConsumerGroup {
                 id
             }
         };
-        let has_changed = self.follow_subscription(rules, topics, &before.value, &value, now);
+        let has_changed =
+            self.follow_subscription(rules, topics, &caller.context, (&before.value, &value), now);
         self.assign(rules, topics, now);
         self.reconcile(&id, has_changed, request.topic_partitions.as_deref(), topics, now);
         self.beat(&id, rules.session_timeout_ms, now);
@@ -255,8 +257,8 @@ impl ConsumerGroup {
         &mut self,
         rules: &ConsumerRules,
         topics: Topics<'_>,
-        before: &MemberValue,
-        after: &MemberValue,
+        context: &RequestContext,
+        (before, after): (&MemberValue, &MemberValue),
         now: Now,
     ) -> bool {
         let by_name = before.subscribed_topic_names != after.subscribed_topic_names;
@@ -270,7 +272,7 @@ impl ConsumerGroup {
                 None => regex_of(before).is_some(),
             };
         }
-        self.begin_search(rules, topics, now);
+        self.begin_search(rules, topics, context, now);
         self.raise_epoch(by_name || is_known || self.view.epoch == 0, topics);
         by_name || by_regex
     }
@@ -398,7 +400,13 @@ impl ConsumerGroup {
 /// Regular expressions.
 impl ConsumerGroup {
     /// Begins a search for the topics of regular expressions, if these topics are unknown or may have changed.
-    fn begin_search(&mut self, rules: &ConsumerRules, topics: Topics<'_>, now: Now) {
+    fn begin_search(
+        &mut self,
+        rules: &ConsumerRules,
+        topics: Topics<'_>,
+        context: &RequestContext,
+        now: Now,
+    ) {
         let regexes = self.view.subscribed_regexes();
         if regexes.is_empty() || self.search.is_some() {
             return;
@@ -410,7 +418,7 @@ impl ConsumerGroup {
         // A clock that was set back is no reason to wait.
         let is_too_soon = (0..=SEARCH_PAUSE_MS).contains(&since_ms);
         if !is_too_soon && (!is_known || is_new || is_old) {
-            self.search = Some(Search::new(regexes.into_iter(), topics.version));
+            self.search = Some(Search::new(context.clone(), regexes.into_iter(), topics.version));
         }
     }
 

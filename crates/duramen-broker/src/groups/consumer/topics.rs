@@ -16,6 +16,7 @@ use duramen_protocol::wire::Uuid;
 use regex::bytes::{Regex, RegexBuilder};
 use twox_hash::XxHash3_64;
 
+use crate::access::{Access, Operation, RequestContext, Resource};
 use crate::controller::image::Image;
 
 /// Largest size of a compiled regular expression, in bytes.
@@ -26,6 +27,7 @@ pub(super) const SLICE: usize = if cfg!(test) { 3 } else { 512 };
 /// The topics that there are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Topics<'a> {
+    pub access: &'a Access,
     pub image: &'a Image,
     /// Another one when topics were made, grew or went since.
     pub version: u64,
@@ -122,6 +124,8 @@ pub(super) type Found = (Arc<str>, Vec<Arc<str>>);
 /// Walk over all topics, which finds those that match regular expressions.
 #[derive(Debug)]
 pub(super) struct Search {
+    /// Client whose request began the search: the search finds topics that it may see.
+    context: RequestContext,
     patterns: Vec<(Arc<str>, Regex, Vec<Arc<str>>)>,
     after: Option<String>,
     /// Version of the topics when the search began.
@@ -131,12 +135,16 @@ pub(super) struct Search {
 impl Search {
     /// Begins a search for the topics of these expressions. An earlier version checked them; one that does not compile
     /// here matches no topic.
-    pub(super) fn new<'a>(patterns: impl Iterator<Item = &'a Arc<str>>, version: u64) -> Self {
+    pub(super) fn new<'a>(
+        context: RequestContext,
+        patterns: impl Iterator<Item = &'a Arc<str>>,
+        version: u64,
+    ) -> Self {
         let read = |pattern: &Arc<str>| {
             // One that an earlier version took and this one does not stands for nothing.
             Some((pattern.clone(), compile(pattern).ok()?, Vec::new()))
         };
-        Self { patterns: patterns.filter_map(read).collect(), after: None, version }
+        Self { context, patterns: patterns.filter_map(read).collect(), after: None, version }
     }
 
     /// Looks at some topics. Returns the matches once it has seen all topics.
@@ -146,10 +154,14 @@ impl Search {
         let mut seen = 0;
         for topic in some.take(SLICE) {
             seen += 1;
-            for (_, pattern, found) in &mut self.patterns {
-                if pattern.is_match(topic.name.as_bytes()) {
-                    found.push(topic.name.as_str().into());
-                }
+            let name = topic.name.as_str();
+            let mut matching = self.patterns.iter_mut();
+            let mut matching = matching.by_ref().filter(|it| it.1.is_match(name.as_bytes()));
+            if let Some(first) = matching.next()
+                && topics.access.may(&self.context, Operation::Describe, Resource::Topic(name))
+            {
+                let all = std::iter::once(first).chain(matching);
+                all.for_each(|(.., found)| found.push(name.into()));
             }
             if seen == SLICE {
                 self.after = Some(topic.name.clone());
@@ -165,6 +177,8 @@ impl Search {
 
 #[cfg(test)]
 mod tests {
+    use duramen_protocol::ApiKey;
+
     use super::*;
     use crate::controller::records::{CreateTopic, MetadataRecord, PlacePartition};
 
@@ -198,7 +212,7 @@ mod tests {
             let placed = PlacePartition { topic_id, partition, replicas: Vec::new() };
             image.apply(MetadataRecord::PlacePartition(placed));
         }
-        let topics = Topics { image: &image, version: 0 };
+        let topics = Topics { access: &Access::default(), image: &image, version: 0 };
         let expected = 0xcec0_b563_c89e_a191_u64.cast_signed();
         assert_eq!(topics.hash(["facts", "none"].into_iter()), expected);
         assert_eq!(topics.hash(["none"].into_iter()), 0);
@@ -221,15 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn all_topics_are_looked_at_slice_by_slice() {
+    fn all_topics_that_may_be_seen_are_looked_at_slice_by_slice() {
         let names = ["a1", "a2", "a3", "a4", "b1", "b2", "b3"];
         let image = image(&names.map(|name| (name, 1)));
-        let topics = Topics { image: &image, version: 4 };
+        let mut access = Access::default();
+        access.deny_on_topic(Operation::Describe, "a2");
+        let topics = Topics { access: &access, image: &image, version: 4 };
+        let context = RequestContext::sample(ApiKey::ConsumerGroupHeartbeat);
         let patterns: [Arc<str>; 2] = ["a.".into(), ".*[3-9]".into()];
-        let mut search = Search::new(patterns.iter(), topics.version);
+        let mut search = Search::new(context, patterns.iter(), topics.version);
         assert_eq!((search.go_on(topics), search.go_on(topics)), (None, None));
         let found = search.go_on(topics).expect("all were seen");
         let found: Vec<_> = found.iter().map(|(it, found)| (it.as_ref(), found.len())).collect();
-        assert_eq!(found, [("a.", 4), (".*[3-9]", 3)]);
+        assert_eq!(found, [("a.", 3), (".*[3-9]", 3)]);
     }
 }

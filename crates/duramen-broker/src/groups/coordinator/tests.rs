@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use duramen_protocol::ApiKey;
 use duramen_protocol::messages::join_group::JoinGroupRequestProtocol;
 use duramen_protocol::messages::leave_group::MemberIdentity;
 use duramen_protocol::messages::offset_commit::{
@@ -21,6 +22,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 
 use super::*;
+use crate::access::{Access, RequestContext};
 use crate::controller::image::Image as Metadata;
 use crate::controller::records::{CreateTopic, DeleteTopic, MetadataRecord, PlacePartition};
 use crate::event::ConnectionId;
@@ -197,7 +199,11 @@ impl Play {
 
     fn settle(&mut self) {
         loop {
-            let topics = Topics { image: &self.image, version: self.topics_version };
+            let topics = Topics {
+                access: &Access::default(),
+                image: &self.image,
+                version: self.topics_version,
+            };
             self.coordinator.go_on(&self.rules, topics, self.now);
             for output in self.coordinator.take_outputs() {
                 let before = match output {
@@ -401,7 +407,8 @@ impl Play {
         let key = self.key();
         let fresh = Uuid::from_u128(u128::from(self.asked));
         let (client_id, client_host) = ("client".to_owned(), "/127.0.0.1".to_owned());
-        let caller = Caller { key, client_id, client_host, fresh };
+        let context = RequestContext::sample(ApiKey::JoinGroup);
+        let caller = Caller { key, context, client_id, client_host, fresh };
         let request = JoinGroupRequest {
             group_id: group.to_owned(),
             session_timeout_ms: SESSION_MS,

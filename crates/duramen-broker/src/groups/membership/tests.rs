@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use duramen_protocol::ApiKey;
 use duramen_protocol::messages::join_group::JoinGroupRequestProtocol;
 use duramen_protocol::messages::sync_group::SyncGroupRequestAssignment;
 
@@ -143,7 +144,8 @@ impl Play {
         let key = self.key();
         let fresh = Uuid::from_u128(u128::from(self.asked));
         let (client_id, client_host) = ("client".to_owned(), "/127.0.0.1".to_owned());
-        let caller = Caller { key, client_id, client_host, fresh };
+        let context = RequestContext::sample(ApiKey::JoinGroup);
+        let caller = Caller { key, context, client_id, client_host, fresh };
         self.group.join(&self.rules, self.version, caller, request, self.now_us);
         self.settle();
         key

@@ -61,8 +61,10 @@ impl Play {
         let key = self.key();
         let fresh = Uuid::from_u128(u128::from(self.asked));
         let (client_id, client_host) = ("client".to_owned(), "/127.0.0.1".to_owned());
-        let caller = Caller { key, client_id, client_host, fresh };
-        let topics = Topics { image: &self.image, version: self.topics_version };
+        let context = RequestContext::sample(ApiKey::ConsumerGroupHeartbeat);
+        let caller = Caller { key, context, client_id, client_host, fresh };
+        let topics =
+            Topics { access: &Access::default(), image: &self.image, version: self.topics_version };
         self.coordinator.consumer_group_heartbeat(
             &self.rules,
             topics,
@@ -109,7 +111,8 @@ impl Play {
     }
 
     pub(super) fn describe_consumers(&self, group: &str) -> DescribedGroup {
-        let topics = Topics { image: &self.image, version: self.topics_version };
+        let topics =
+            Topics { access: &Access::default(), image: &self.image, version: self.topics_version };
         self.coordinator.describe_consumers(&self.rules, topics, group, self.now)
     }
 

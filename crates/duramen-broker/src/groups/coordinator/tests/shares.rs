@@ -88,8 +88,10 @@ impl SharePlay {
         let key = it.key();
         let fresh = Uuid::from_u128(u128::from(it.asked));
         let (client_id, client_host) = ("client".to_owned(), "/127.0.0.1".to_owned());
-        let caller = Caller { key, client_id, client_host, fresh };
-        let topics = Topics { image: &it.image, version: it.topics_version };
+        let context = RequestContext::sample(ApiKey::ShareGroupHeartbeat);
+        let caller = Caller { key, context, client_id, client_host, fresh };
+        let topics =
+            Topics { access: &Access::default(), image: &it.image, version: it.topics_version };
         it.coordinator.share_group_heartbeat(&it.rules, topics, caller, request, it.now);
         it.settle();
         key
@@ -280,7 +282,8 @@ impl SharePlay {
     fn wish(&mut self, wish: Wish) -> RequestKey {
         let it = &mut self.play;
         let key = it.key();
-        let topics = Topics { image: &it.image, version: it.topics_version };
+        let topics =
+            Topics { access: &Access::default(), image: &it.image, version: it.topics_version };
         it.coordinator.change_shares(&it.rules, topics, key, "g", wish, it.now);
         it.settle();
         key
@@ -345,7 +348,8 @@ fn joining_other(it: &mut SharePlay) -> ErrorCode {
     let topic = it.play.image.topic_named("t").expect("it is there").id;
     let wish = starting_at(it, topic, &[(0, 1)]);
     let play = &mut it.play;
-    let topics = Topics { image: &play.image, version: play.topics_version };
+    let topics =
+        Topics { access: &Access::default(), image: &play.image, version: play.topics_version };
     play.coordinator.change_shares(&play.rules, topics, key, "of-offsets", wish, play.now);
     play.settle();
     it.wished(key).expect("at once").0
