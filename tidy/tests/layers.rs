@@ -40,16 +40,11 @@ const RULES: [Rule; 5] = [
     },
     Rule {
         package: "duramen_broker",
-        rooms: "limits prng configs live access session peer event group internal_topics shares partition \
+        rooms: "limits prng configs live metadata_records access api_versions session peer event group internal_topics shares partition \
                 fetch_sessions quotas controller survivor describe groups transactions node api \
                 turn read_plan lib",
-        upward: &[
-            ("node", "api"),
-            ("peer", "controller"),
-            ("session", "api"),
-            ("session", "event"),
-        ],
-        circle: 78,
+        upward: &[],
+        circle: 24,
     },
     Rule {
         package: "duramen",

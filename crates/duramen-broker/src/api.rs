@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 use duramen_protocol::{ErrorCode, Request, Response};
 
 use crate::access::{Operation, Resource};
-use crate::controller::records::MetadataRecord;
 use crate::event::{Action, RequestKey};
+use crate::metadata_records::MetadataRecord;
 use crate::node::{Node, Parked};
 use crate::session::{Prepared, RequestContext};
 
@@ -27,7 +27,6 @@ pub(crate) mod alter_client_quotas;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
-pub(crate) mod api_versions;
 pub(crate) mod consumer_group_describe;
 pub(crate) mod consumer_group_heartbeat;
 pub(crate) mod create_partitions;
@@ -299,7 +298,9 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
         Request::AlterReplicaLogDirs(request) => {
             alter_replica_log_dirs::answer(node, context, &request).into()
         }
-        Request::ApiVersions(request) => api_versions::answer(&request, context.version).into(),
+        Request::ApiVersions(request) => {
+            crate::api_versions::answer(&request, context.version).into()
+        }
         Request::CreateAcls(request) => acls::create(&node.access, context, &request).into(),
         Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
         Request::DeleteAcls(request) => acls::delete(&node.access, context, &request).into(),

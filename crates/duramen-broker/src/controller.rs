@@ -38,14 +38,13 @@ use duramen_storage::sabotage::{self, Bug};
 pub(crate) mod image;
 mod placement;
 pub(crate) mod quorum;
-pub(crate) mod records;
 mod requests;
 
-use image::{Change, Image};
-use records::{
+use crate::metadata_records::{
     AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, MovePartition, PlacePartition,
     PlacedReplica, RegisterBroker, RetireDirectory, SetBrokerConfig, SetTopicConfig, records_of,
 };
+use image::{Change, Image};
 pub(crate) use requests::{DECISION_MS, decides, knows_best, timeout_ms};
 
 /// The metadata group's replica where it is the only one.

@@ -18,6 +18,7 @@ use duramen_storage::op::{Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
 
 use crate::peer::PeerFrame;
+pub use crate::session::ConnectionId;
 use crate::session::{Prepared, RequestContext};
 
 /// The two clocks, read once per turn by whoever drives the node.
@@ -36,10 +37,6 @@ impl Now {
         self.mono_us.saturating_add(wait_us)
     }
 }
-
-/// One client connection, numbered by the listener and never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(pub u64);
 
 /// Key of a request that waits for its answer: its connection, and its number there.
 pub(crate) type RequestKey = (ConnectionId, u64);

@@ -13,6 +13,7 @@
 
 pub mod access;
 mod api;
+mod api_versions;
 pub mod configs;
 mod controller;
 pub mod describe;
@@ -23,6 +24,7 @@ pub mod groups;
 mod internal_topics;
 pub mod limits;
 mod live;
+mod metadata_records;
 mod node;
 mod partition;
 pub mod peer;

@@ -13,7 +13,7 @@
 use bytes::Bytes;
 use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
 
-use crate::controller::records::RegisterBroker;
+use crate::metadata_records::RegisterBroker;
 
 /// The only version. A later build puts new fields into tagged fields, which earlier builds ignore, so that nodes can
 /// be upgraded one by one. A change that an earlier build must not ignore takes another version.
@@ -472,7 +472,7 @@ impl PeerFrame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::records::Endpoint;
+    use crate::metadata_records::Endpoint;
 
     fn frame() -> PeerFrame {
         let entry = LetterEntry { term: 2, index: 9, data: vec![1; 57].into(), kind: 0 };

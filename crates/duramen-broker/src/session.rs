@@ -24,12 +24,15 @@ use duramen_protocol::{
 };
 
 pub use crate::access::RequestContext;
-use crate::api::api_versions;
-use crate::event::ConnectionId;
+use crate::api_versions;
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
     DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
 };
+
+/// One client connection, numbered by the listener and never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
 
 /// A request as the node wants it.
 #[derive(Debug)]

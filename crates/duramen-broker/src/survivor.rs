@@ -21,12 +21,12 @@ use duramen_storage::storage::{Facts, Voter};
 
 use crate::controller::image::{Image, Topic};
 use crate::controller::is_metadata;
-use crate::controller::records::{
+use crate::internal_topics;
+use crate::limits::PRODUCER_ID_BLOCK;
+use crate::metadata_records::{
     AllocateProducerIds, BearPartition, MetadataRecord, PlacePartition, PlacedReplica,
     RetireDirectory, records_of,
 };
-use crate::internal_topics;
-use crate::limits::PRODUCER_ID_BLOCK;
 use crate::partition::stamp;
 
 /// Count of blocks of producer ids that other nodes may have got without this node's knowledge.

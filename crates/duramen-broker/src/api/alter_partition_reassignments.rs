@@ -13,8 +13,8 @@ use duramen_protocol::messages::{
 use super::{answer_after_commit, why_undecided};
 use crate::access::{Operation, Resource};
 use crate::controller::Error;
-use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
+use crate::metadata_records::MetadataRecord;
 use crate::node::Node;
 use crate::session::RequestContext;
 

@@ -11,9 +11,9 @@ use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsRespon
 use super::{answer_after_commit, repeated, why_undecided};
 use crate::access::{Operation, Resource};
 use crate::controller::Error;
-use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
 use crate::internal_topics;
+use crate::metadata_records::MetadataRecord;
 use crate::node::Node;
 use crate::session::RequestContext;
 

@@ -9,8 +9,8 @@ use duramen_protocol::wire::Uuid;
 
 use super::answer_after_commit;
 use crate::access::{Operation, Resource};
-use crate::controller::records::MetadataRecord;
 use crate::event::RequestKey;
+use crate::metadata_records::MetadataRecord;
 use crate::node::Node;
 use crate::session::RequestContext;
 

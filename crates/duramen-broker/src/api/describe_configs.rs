@@ -16,8 +16,8 @@ use crate::configs::{
     BROKER_CONFIGS, BrokerSettings, ConfigKey, GROUP_CONFIGS, Kind, Settings, Source,
     TOPIC_CONFIGS, effective, effective_of_group,
 };
-use crate::controller::records::ALL_BROKERS;
 use crate::controller::{Error, name_problem};
+use crate::metadata_records::ALL_BROKERS;
 use crate::node::Node;
 use crate::session::RequestContext;
 

@@ -114,8 +114,8 @@ pub(crate) fn undecided(code: ErrorCode) -> DescribeQuorumResponse {
 
 fn nodes(node: &Node) -> Vec<QuorumNode> {
     let brokers = node.controller.image.brokers.iter();
-    let one = |(&node_id, broker): (&i32, &crate::controller::records::RegisterBroker)| {
-        let listener = |endpoint: &crate::controller::records::Endpoint| Listener {
+    let one = |(&node_id, broker): (&i32, &crate::metadata_records::RegisterBroker)| {
+        let listener = |endpoint: &crate::metadata_records::Endpoint| Listener {
             name: endpoint.listener.clone(),
             host: endpoint.host.clone(),
             port: endpoint.port,

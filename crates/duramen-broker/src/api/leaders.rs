@@ -11,7 +11,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 
 use crate::controller::image::Topic;
-use crate::controller::records::RegisterBroker;
+use crate::metadata_records::RegisterBroker;
 use crate::node::Node;
 
 const PRODUCE_FROM_VERSION: i16 = 10;

@@ -13,11 +13,11 @@ use super::create_topics::may_create;
 use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
-use crate::controller::records::PlacedReplica;
 use crate::event::RequestKey;
 use crate::group::GroupId;
 use crate::internal_topics::is_internal;
 use crate::limits::CREATE_PARTITIONS_MAX;
+use crate::metadata_records::PlacedReplica;
 use crate::node::{Node, Parked};
 use crate::partition::Partition;
 use crate::session::RequestContext;
@@ -117,7 +117,7 @@ pub(crate) fn answer(
     request: &MetadataRequest,
 ) -> MetadataResponse {
     let image = &node.controller.image;
-    let broker = |(node_id, broker): (i32, &crate::controller::records::RegisterBroker)| {
+    let broker = |(node_id, broker): (i32, &crate::metadata_records::RegisterBroker)| {
         let endpoint = broker.endpoints.first()?;
         Some(MetadataResponseBroker {
             node_id,

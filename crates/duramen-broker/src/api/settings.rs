@@ -12,10 +12,10 @@ use crate::configs::{
     check_group_as_one, check_topic, check_topic_as_one, effective, find,
 };
 use crate::controller::image::Topic;
-use crate::controller::records::{
+use crate::controller::{Error, name_problem};
+use crate::metadata_records::{
     ALL_BROKERS, MetadataRecord, SetBrokerConfig, SetGroupConfig, SetTopicConfig,
 };
-use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::session::RequestContext;
 

@@ -9,8 +9,8 @@ use super::why_undecided;
 use crate::access::{Operation, Resource};
 use crate::controller::DECISION_MS;
 use crate::controller::Error;
-use crate::controller::records::{MetadataRecord, RetireDirectory};
 use crate::event::RequestKey;
+use crate::metadata_records::{MetadataRecord, RetireDirectory};
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 

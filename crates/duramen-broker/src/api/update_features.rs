@@ -5,8 +5,8 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::update_features::FeatureUpdateKey;
 use duramen_protocol::messages::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 
-use super::api_versions::FEATURES;
 use crate::access::{Operation, Resource};
+use crate::api_versions::FEATURES;
 use crate::node::Node;
 use crate::session::RequestContext;
 

@@ -17,7 +17,7 @@ use duramen_protocol::wire::{Decoder, Encoder, Uuid};
 
 use crate::configs::Settings;
 
-use super::records::{
+use crate::metadata_records::{
     AllocatePeerIds, AllocateProducerIds, BearPartition, CreateTopic, MetadataRecord,
     MovePartition, NoteNewcomers, PlacePartition, PlacedReplica, QuotaEntity, RegisterBroker,
     RetireDirectory, SetBrokerConfig, SetClientQuota, SetFeature, SetGroupConfig, SetTopicConfig,
@@ -466,8 +466,8 @@ impl Image {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::{DeleteTopic, Endpoint};
     use super::*;
+    use crate::metadata_records::{DeleteTopic, Endpoint};
 
     fn history() -> Vec<MetadataRecord> {
         let mut records = vec![MetadataRecord::RegisterBroker(RegisterBroker {

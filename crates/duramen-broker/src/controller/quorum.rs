@@ -76,7 +76,7 @@ impl Quorum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::records::{MetadataRecord, RegisterBroker, RetireDirectory};
+    use crate::metadata_records::{MetadataRecord, RegisterBroker, RetireDirectory};
 
     fn directory(byte: u8) -> Uuid {
         Uuid([byte; 16])

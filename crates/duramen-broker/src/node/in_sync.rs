@@ -13,8 +13,8 @@
 use duramen_storage::op::ReplicaId;
 
 use super::Node;
-use crate::controller::records::PlacedReplica;
 use crate::group::GroupId;
+use crate::metadata_records::PlacedReplica;
 use crate::partition::Partition;
 
 impl Node {

@@ -21,13 +21,13 @@ use duramen_protocol::wire::Uuid;
 use super::{Node, Parked, Signal};
 use crate::controller::image::Topic;
 use crate::controller::quorum::{Quorum, peer_of};
-use crate::controller::records::{
-    Endpoint, MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
-};
 use crate::event::{Action, Membership, NodeAddress};
 use crate::group::Approach;
 use crate::internal_topics;
 use crate::limits::MOVES_BEGUN_MAX;
+use crate::metadata_records::{
+    Endpoint, MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
+};
 
 /// The name of the listener for other nodes, among a node's endpoints.
 const NODES: &str = "NODES";

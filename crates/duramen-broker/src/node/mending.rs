@@ -25,9 +25,9 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::Node;
 use crate::controller::METADATA_GROUP;
-use crate::controller::records::PlacedReplica;
 use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, ReadLog};
 use crate::group::{Group, GroupId};
+use crate::metadata_records::PlacedReplica;
 use crate::peer::{Frame, RangeGiven, RangeWanted};
 
 /// About how much is asked for at once; at least one batch.

@@ -23,7 +23,6 @@ use duramen_storage::sabotage::{self, Bug};
 use super::{Node, NodeOptions, Timer};
 use crate::controller::image::Topic;
 use crate::controller::quorum::peer_of;
-use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{Founder, METADATA_GROUP, METADATA_REPLICA};
 use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, ReadLog, RequestKey};
 use crate::group::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
@@ -32,6 +31,7 @@ use crate::limits::{
     ACQUAINTANCES_MAX, LEAD_SETTLED_TICKS, PEER_BEAT_TICKS, PEER_BYTES_IN_FLIGHT_MAX,
     PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX, PEER_SILENT_TICKS, TICK_US,
 };
+use crate::metadata_records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame, Reassigned, Useless};
 
 /// State of the link to another node and back.

@@ -4,9 +4,9 @@
 use duramen_protocol::wire::Uuid;
 
 use super::Node;
-use crate::controller::records::PlacedReplica;
 use crate::group::Approach;
 use crate::limits::MOVES_BEGUN_MAX;
+use crate::metadata_records::PlacedReplica;
 use crate::peer::{Reassigned, Useless};
 
 impl Node {

@@ -3,9 +3,9 @@
 use duramen_storage::op::{Compacted, ReplicaId, SegmentMeta};
 
 use super::{Node, Timer};
-use crate::controller::records::ALL_BROKERS;
 use crate::event::Now;
 use crate::limits::{CLEANING_MS_MIN, SWEEP_PAUSE_US, SWEEP_SLICE};
+use crate::metadata_records::ALL_BROKERS;
 use crate::partition::Partition;
 
 /// Where a sweep stands.

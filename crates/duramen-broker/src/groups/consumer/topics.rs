@@ -180,7 +180,7 @@ mod tests {
     use duramen_protocol::ApiKey;
 
     use super::*;
-    use crate::controller::records::{CreateTopic, MetadataRecord, PlacePartition};
+    use crate::metadata_records::{CreateTopic, MetadataRecord, PlacePartition};
 
     fn image(topics: &[(&str, i32)]) -> Image {
         let mut image = Image::empty();

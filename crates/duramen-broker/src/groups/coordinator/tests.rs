@@ -24,11 +24,11 @@ use duramen_protocol::wire::Uuid;
 use super::*;
 use crate::access::{Access, RequestContext};
 use crate::controller::image::Image as Metadata;
-use crate::controller::records::{CreateTopic, DeleteTopic, MetadataRecord, PlacePartition};
 use crate::event::ConnectionId;
 use crate::groups::consumer::Topics;
 use crate::groups::membership::{Caller, Rules};
 use crate::groups::{Assignor, ConsumerRules, Migration, ShareRules};
+use crate::metadata_records::{CreateTopic, DeleteTopic, MetadataRecord, PlacePartition};
 
 mod chance;
 mod consumers;

@@ -5,7 +5,7 @@ use duramen_storage::op::{Identity, ReplicaId};
 use raft::eraftpb::{Message, MessageType};
 
 use super::harness::{Harness, batch, fetch_request, produce_request};
-use crate::controller::records::{
+use crate::metadata_records::{
     Endpoint, MetadataRecord, PlacePartition, PlacedReplica, RegisterBroker,
 };
 use crate::partition::Partition;

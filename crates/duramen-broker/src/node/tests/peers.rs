@@ -4,10 +4,10 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::storage::Facts;
 
 use super::harness::{WALL_MS, settings};
-use crate::controller::records::RegisterBroker;
 use crate::controller::{Founder, METADATA_GROUP};
 use crate::event::{Action, Event, Now};
 use crate::limits::{ELECTION_TICKS, GROUP_QUIET_TICKS, Memory, PEER_SILENT_TICKS, TICK_US};
+use crate::metadata_records::RegisterBroker;
 use crate::node::{Node, NodeOptions};
 use crate::peer::{Frame, Letter, PeerFrame};
 
