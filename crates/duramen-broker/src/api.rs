@@ -11,14 +11,10 @@
 //!
 //! [`Access::may`]: crate::access::Access::may
 
-use std::collections::BTreeSet;
+use duramen_protocol::{Request, Response};
 
-use duramen_protocol::{ErrorCode, Request, Response};
-
-use crate::access::{Operation, Resource};
 use crate::event::{Action, RequestKey};
-use crate::metadata_records::MetadataRecord;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::{Prepared, RequestContext};
 
 pub(crate) mod acls;
@@ -27,10 +23,12 @@ pub(crate) mod alter_client_quotas;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
+mod checks;
 pub(crate) mod consumer_group_describe;
 pub(crate) mod consumer_group_heartbeat;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
+mod decisions;
 pub(crate) mod delegation_tokens;
 pub(crate) mod delete_groups;
 pub(crate) mod delete_records;
@@ -79,28 +77,6 @@ pub(crate) mod unregister_broker;
 pub(crate) mod update_features;
 pub(crate) mod waiting;
 pub(crate) mod write_txn_markers;
-
-/// Returns the names that occur more than once.
-fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
-    let (mut once, mut twice) = (BTreeSet::new(), BTreeSet::new());
-    for name in names {
-        twice.extend(once.replace(name));
-    }
-    twice
-}
-
-/// Tells whether a request about one group may go to its coordinator.
-fn admit_to_group(
-    node: &Node,
-    context: &RequestContext,
-    operation: Operation,
-    group: &str,
-) -> Result<(), ErrorCode> {
-    if !node.access.may(context, operation, Resource::Group(group)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
-    if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
-}
 
 /// Tells whether the node can answer a request while it is still opening.
 pub(crate) fn needs_no_state(request: &Prepared) -> bool {
@@ -345,60 +321,4 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
         Request::UpdateFeatures(request) => update_features::answer(node, context, &request).into(),
         _ => return None,
     })
-}
-
-/// Returns the reason for which the request was not decided here, or not in time.
-fn why_undecided(code: ErrorCode) -> &'static str {
-    match code {
-        ErrorCode::NotController => "another node decides now, or cannot be reached; ask again",
-        _ => {
-            "nothing was heard of it in time: an earlier request about a topic of this one is not decided yet"
-        }
-    }
-}
-
-/// Returns the answer to a request for the controller on which no controller decided. Returns `None` for any other
-/// request.
-pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
-    Some(match request {
-        Request::AlterClientQuotas(request) => alter_client_quotas::undecided(request, code).into(),
-        Request::AlterConfigs(request) => alter_configs::undecided(request, code).into(),
-        Request::IncrementalAlterConfigs(request) => {
-            incremental_alter_configs::undecided(request, code).into()
-        }
-        Request::AlterPartitionReassignments(request) => {
-            alter_partition_reassignments::undecided(request, code).into()
-        }
-        Request::CreatePartitions(request) => create_partitions::undecided(request, code).into(),
-        Request::CreateTopics(request) => create_topics::undecided(request, code).into(),
-        Request::DeleteTopics(request) => delete_topics::undecided(request, code).into(),
-        Request::DescribeQuorum(_) => describe_quorum::undecided(code).into(),
-        Request::UnregisterBroker(_) => unregister_broker::told(code).into(),
-        _ => return None,
-    })
-}
-
-/// Answers once `records` are committed, and the partitions that they create have leaders.
-fn answer_after_commit(
-    node: &mut Node,
-    key: RequestKey,
-    records: &[MetadataRecord],
-    mut response: Response,
-    deadline_us: u64,
-) {
-    if records.is_empty() {
-        return node.reply(key, response);
-    }
-    match node.controller.propose(node.now, records) {
-        Ok(index) => {
-            node.mark_controller_dirty();
-            node.controller.wait(index, key);
-            let response = Box::new(response);
-            node.park(key, Parked::Commit { response, outstanding: 1 }, deadline_us);
-        }
-        Err(code) => {
-            waiting::fail(&mut response, code);
-            node.reply(key, response);
-        }
-    }
 }

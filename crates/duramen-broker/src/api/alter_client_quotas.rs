@@ -6,7 +6,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, EntryResult, OpData};
 use duramen_protocol::messages::{AlterClientQuotasRequest, AlterClientQuotasResponse};
 
-use super::{answer_after_commit, why_undecided};
+use super::decisions::{answer_after_commit, why_undecided};
 use crate::access::{Operation, Resource};
 use crate::controller::DECISION_MS;
 use crate::controller::Error;

@@ -6,8 +6,8 @@ use duramen_protocol::messages::alter_configs::{
 };
 use duramen_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 
+use super::decisions::{answer_after_commit, why_undecided};
 use super::settings::{Asked, Change, SET, decide};
-use super::{answer_after_commit, why_undecided};
 use crate::controller::DECISION_MS;
 use crate::controller::Error;
 use crate::event::RequestKey;

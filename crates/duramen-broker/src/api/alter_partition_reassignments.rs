@@ -10,7 +10,7 @@ use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
 
-use super::{answer_after_commit, why_undecided};
+use super::decisions::{answer_after_commit, why_undecided};
 use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::event::RequestKey;

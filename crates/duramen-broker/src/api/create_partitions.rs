@@ -8,7 +8,8 @@ use duramen_protocol::messages::create_partitions::{
 };
 use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
 
-use super::{answer_after_commit, repeated, why_undecided};
+use super::checks::repeated;
+use super::decisions::{answer_after_commit, why_undecided};
 use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::event::RequestKey;

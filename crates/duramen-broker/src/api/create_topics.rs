@@ -7,7 +7,8 @@ use duramen_protocol::messages::create_topics::{
 use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{answer_after_commit, repeated, why_undecided};
+use super::checks::repeated;
+use super::decisions::{answer_after_commit, why_undecided};
 use crate::access::{Operation, Resource};
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};

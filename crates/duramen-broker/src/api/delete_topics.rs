@@ -7,7 +7,7 @@ use duramen_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopi
 use duramen_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::answer_after_commit;
+use super::decisions::answer_after_commit;
 use crate::access::{Operation, Resource};
 use crate::event::RequestKey;
 use crate::metadata_records::MetadataRecord;

@@ -9,7 +9,7 @@ use duramen_protocol::messages::describe_quorum::{
 use duramen_protocol::messages::{DescribeQuorumRequest, DescribeQuorumResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::why_undecided;
+use super::decisions::why_undecided;
 use crate::access::{Operation, Resource};
 use crate::controller::{METADATA_GROUP, METADATA_TOPIC};
 use crate::limits::TICK_US;

@@ -8,7 +8,7 @@ use duramen_protocol::messages::{
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
 };
 
-use super::repeated;
+use super::checks::repeated;
 use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;

@@ -3,7 +3,7 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{HeartbeatRequest, HeartbeatResponse};
 
-use super::admit_to_group;
+use super::checks::admit_to_group;
 use crate::access::Operation;
 use crate::event::RequestKey;
 use crate::node::Node;

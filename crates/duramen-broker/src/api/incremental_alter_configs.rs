@@ -7,8 +7,8 @@ use duramen_protocol::messages::incremental_alter_configs::{
 use duramen_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 use duramen_storage::sabotage::{self, Bug};
 
+use super::decisions::{answer_after_commit, why_undecided};
 use super::settings::{Asked, Change, decide};
-use super::{answer_after_commit, why_undecided};
 use crate::controller::DECISION_MS;
 use crate::controller::Error;
 use crate::event::RequestKey;

@@ -3,7 +3,7 @@
 use duramen_protocol::Response;
 use duramen_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 
-use super::admit_to_group;
+use super::checks::admit_to_group;
 use crate::access::Operation;
 use crate::event::RequestKey;
 use crate::groups::Caller;

@@ -2,7 +2,7 @@
 
 use duramen_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse};
 
-use super::admit_to_group;
+use super::checks::admit_to_group;
 use crate::access::Operation;
 use crate::event::RequestKey;
 use crate::node::Node;

@@ -8,7 +8,7 @@ use duramen_protocol::messages::list_offsets::{
 };
 use duramen_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 
-use super::repeated;
+use super::checks::repeated;
 use crate::access::{Operation, Resource};
 use crate::event::{Reply, RequestKey, TimePart, TimePlan};
 use crate::node::Node;

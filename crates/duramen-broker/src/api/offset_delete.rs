@@ -3,7 +3,7 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
 
-use super::admit_to_group;
+use super::checks::admit_to_group;
 use crate::access::{Access, Operation, Resource};
 use crate::controller::image::Image;
 use crate::event::RequestKey;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use duramen_protocol::ErrorCode;
 
-use super::repeated;
+use super::checks::repeated;
 use crate::access::{Operation, Resource};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{

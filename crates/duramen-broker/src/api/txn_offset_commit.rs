@@ -8,7 +8,7 @@ use duramen_protocol::messages::txn_offset_commit::{
 use duramen_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::admit_to_group;
+use super::checks::admit_to_group;
 use crate::access::{Access, Operation, Resource};
 use crate::controller::image::Image;
 use crate::event::RequestKey;

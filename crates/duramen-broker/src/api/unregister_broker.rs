@@ -5,7 +5,7 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
-use super::why_undecided;
+use super::decisions::why_undecided;
 use crate::access::{Operation, Resource};
 use crate::controller::DECISION_MS;
 use crate::controller::Error;

@@ -1,13 +1,13 @@
 //! Requests that waited: each goes on with the signal it waited for, or ends with its time.
 
-use duramen_protocol::{ErrorCode, Response};
+use duramen_protocol::{ErrorCode, Request, Response};
 
 use super::{
     add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
-    create_partitions, create_topics, delete_groups, delete_records, delete_topics, elect_leaders,
-    end_txn, fetch, find_coordinator, incremental_alter_configs, init_producer_id, join_group,
-    metadata, offset_fetch, produce, share_acknowledge, share_fetch, share_offsets, share_states,
-    txn_offset_commit, undecided_answer, unregister_broker, write_txn_markers,
+    create_partitions, create_topics, delete_groups, delete_records, delete_topics,
+    describe_quorum, elect_leaders, end_txn, fetch, find_coordinator, incremental_alter_configs,
+    init_producer_id, join_group, metadata, offset_fetch, produce, share_acknowledge, share_fetch,
+    share_offsets, share_states, txn_offset_commit, unregister_broker, write_txn_markers,
 };
 use crate::event::RequestKey;
 use crate::node::{Node, Parked, Signal};
@@ -19,6 +19,10 @@ pub(crate) fn resume(node: &mut Node, signal: Signal) {
             Some(response) => node.reply(key, response),
             None => unreachable!("{:?} is decided by any node", request.api_key()),
         },
+        Signal::NotProposed { key, mut response, code } => {
+            fail(&mut response, code);
+            node.reply_boxed(key, response);
+        }
         Signal::Ready(key) => answer_decided(node, key),
         Signal::TimedOut(key) => on_timeout(node, key),
         Signal::Finished { key, topic, partition, error, base_offset, log_start } => {
@@ -86,6 +90,27 @@ fn resume_at_coordinator(node: &mut Node, signal: Signal) {
     }
 }
 
+/// Returns the answer to a request for the controller on which no controller decided. Returns `None` for any other
+/// request.
+pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
+    Some(match request {
+        Request::AlterClientQuotas(request) => alter_client_quotas::undecided(request, code).into(),
+        Request::AlterConfigs(request) => alter_configs::undecided(request, code).into(),
+        Request::IncrementalAlterConfigs(request) => {
+            incremental_alter_configs::undecided(request, code).into()
+        }
+        Request::AlterPartitionReassignments(request) => {
+            alter_partition_reassignments::undecided(request, code).into()
+        }
+        Request::CreatePartitions(request) => create_partitions::undecided(request, code).into(),
+        Request::CreateTopics(request) => create_topics::undecided(request, code).into(),
+        Request::DeleteTopics(request) => delete_topics::undecided(request, code).into(),
+        Request::DescribeQuorum(_) => describe_quorum::undecided(code).into(),
+        Request::UnregisterBroker(_) => unregister_broker::told(code).into(),
+        _ => return None,
+    })
+}
+
 /// Answers a request whose metadata is committed, and whose partitions have leaders.
 pub(crate) fn answer_decided(node: &mut Node, key: RequestKey) {
     match node.unpark(key) {
@@ -103,7 +128,7 @@ pub(crate) fn answer_decided(node: &mut Node, key: RequestKey) {
 }
 
 /// Replaces the answer to a decision that was not committed, or is not known to be committed.
-pub(super) fn fail(response: &mut Response, code: ErrorCode) {
+fn fail(response: &mut Response, code: ErrorCode) {
     match response {
         Response::AlterClientQuotas(response) => alter_client_quotas::fail(response, code),
         Response::AlterConfigs(response) => alter_configs::fail(response, code),

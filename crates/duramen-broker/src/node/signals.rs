@@ -19,6 +19,8 @@ pub(crate) enum Signal {
     Certain { key: RequestKey, context: RequestContext, request: Box<Request> },
     /// No controller decided on the request.
     Undecided { key: RequestKey, request: Box<Request>, code: ErrorCode },
+    /// The controller cannot propose the records of this answer.
+    NotProposed { key: RequestKey, response: Box<Response>, code: ErrorCode },
     /// The awaited metadata is committed, and its partitions have leaders.
     Ready(RequestKey),
     /// The awaited event will not come.

@@ -112,7 +112,9 @@ impl Node {
             // The expected nodes did not come, and the answer says so.
             let request = Prepared::Request(request);
             api::dispatch(self, key, context, request);
-        } else if let Some(response) = api::undecided_answer(&request, ErrorCode::RequestTimedOut) {
+        } else if let Some(response) =
+            api::waiting::undecided_answer(&request, ErrorCode::RequestTimedOut)
+        {
             self.reply(key, response);
         }
         true

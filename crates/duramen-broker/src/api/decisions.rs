@@ -1,0 +1,42 @@
+//! Answers to requests on which the controller decides.
+
+use duramen_protocol::{ErrorCode, Response};
+
+use crate::event::RequestKey;
+use crate::metadata_records::MetadataRecord;
+use crate::node::{Node, Parked, Signal};
+
+/// Returns the reason for which the request was not decided here, or not in time.
+pub(super) fn why_undecided(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::NotController => "another node decides now, or cannot be reached; ask again",
+        _ => {
+            "nothing was heard of it in time: an earlier request about a topic of this one is not decided yet"
+        }
+    }
+}
+
+/// Answers once `records` are committed, and the partitions that they create have leaders.
+pub(super) fn answer_after_commit(
+    node: &mut Node,
+    key: RequestKey,
+    records: &[MetadataRecord],
+    response: Response,
+    deadline_us: u64,
+) {
+    if records.is_empty() {
+        return node.reply(key, response);
+    }
+    match node.controller.propose(node.now, records) {
+        Ok(index) => {
+            node.mark_controller_dirty();
+            node.controller.wait(index, key);
+            let response = Box::new(response);
+            node.park(key, Parked::Commit { response, outstanding: 1 }, deadline_us);
+        }
+        Err(code) => {
+            let response = Box::new(response);
+            node.signals.push_back(Signal::NotProposed { key, response, code });
+        }
+    }
+}
