@@ -15,7 +15,7 @@ struct Rule {
     circle: usize,
 }
 
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 6] = [
     Rule {
         package: "duramen_protocol",
         rooms: "compression wire messages error_code api response request batch records lib",
@@ -52,11 +52,25 @@ const RULES: [Rule; 5] = [
         circle: 78,
     },
     Rule {
-        package: "duramen",
-        rooms: "telemetry config server client cli main",
-        upward: &[],
-        circle: 43,
+        package: "duramen_client",
+        rooms: "assignors backoff partitioner call error connection admin appender cluster fetcher groups \
+                shares member transactions lib",
+        upward: &[
+            ("admin", "lib"),
+            ("appender", "lib"),
+            ("cluster", "lib"),
+            ("connection", "lib"),
+            ("error", "lib"),
+            ("fetcher", "lib"),
+            ("groups", "lib"),
+            ("groups", "shares"),
+            ("member", "lib"),
+            ("shares", "lib"),
+            ("transactions", "lib"),
+        ],
+        circle: 11,
     },
+    Rule { package: "duramen", rooms: "telemetry config server cli main", upward: &[], circle: 43 },
     Rule {
         package: "duramen_sim",
         rooms: "prng failure trace batch disk model planted storage_harness compacting cluster_harness \

@@ -34,8 +34,6 @@ pub mod topic;
 pub mod txn;
 mod usage;
 
-use crate::client;
-
 /// A durable, replicated log that speaks the Kafka protocol.
 #[derive(Debug, Parser)]
 #[command(
@@ -158,7 +156,7 @@ fn explained(code: ErrorCode, text: String) -> anyhow::Error {
 
 fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     let explained = cause.downcast_ref::<Explained>().map(|it| it.code);
-    explained.or_else(|| cause.downcast_ref::<client::Error>()?.code())
+    explained.or_else(|| cause.downcast_ref::<duramen_client::Error>()?.code())
 }
 
 /// Prints the error to stderr, in the form that the user asked for.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::CommandFactory;
-use duramen::client::{Client, Options};
+use duramen_client::{Client, Options};
 use duramen_protocol::messages::ProduceRequest;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::records::{BatchBuilder, NewRecord};

@@ -18,7 +18,7 @@ use super::bootstrap::{Cluster, run};
 use super::screen;
 use super::topic::key_value;
 use super::usage::{settings, topic_name};
-use crate::client::{Acknowledgement, Client, NewTopic};
+use duramen_client::{Acknowledgement, Client, NewTopic};
 
 /// Measure a broker: appends that wait for their acknowledgement, bulk produce, bulk read.
 #[derive(Debug, Args)]

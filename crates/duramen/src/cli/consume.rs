@@ -15,7 +15,7 @@ use super::place::{Bounds, Place};
 use super::screen;
 use super::topic::{has_not, unknown_topic};
 use super::usage::{demand, once, topic_name, whole};
-use crate::client::{Client, FetchOptions, Fetched, Fetcher};
+use duramen_client::{Client, FetchOptions, Fetched, Fetcher};
 
 mod format;
 mod membership;

@@ -11,7 +11,7 @@ use super::bootstrap::run;
 use super::topic::{has_not, unknown};
 use super::usage::topic_name;
 use super::{explained, screen};
-use crate::client::{Client, Error, Partitions};
+use duramen_client::{Client, Error, Partitions};
 
 mod delete;
 mod describe;

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-use crate::client::{Client, OffsetAt};
+use duramen_client::{Client, OffsetAt};
 
 /// A place, not yet an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::bootstrap::{Cluster, run};
 use super::screen;
 use super::topic::{has_not, key_value, unknown_topic};
 use super::usage::{demand, topic_name, whole};
-use crate::client::{
+use duramen_client::{
     Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer, partition_of_key,
 };
 

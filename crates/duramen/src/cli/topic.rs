@@ -12,7 +12,7 @@ use super::bootstrap::{Cluster, run};
 use super::explained;
 use super::screen::{self, Table};
 use super::usage::{joined, once, settings, topic_name};
-use crate::client::{Client, Error, NewTopic, OffsetAt};
+use duramen_client::{Client, Error, NewTopic, OffsetAt};
 
 mod alter;
 mod trim;

@@ -17,7 +17,7 @@ use super::report::{Measured, Meter, bandwidth, print, round};
 use super::{Acks, Cluster, Led, Target, client, connect, seconds};
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
-use crate::client::Acknowledgement;
+use duramen_client::Acknowledgement;
 
 /// Appenders in a closed loop, sharing connections.
 #[derive(Debug, Args)]

@@ -19,7 +19,7 @@ use super::{Cluster, client};
 use crate::cli::screen;
 use crate::cli::topic::{has_not, unknown_topic};
 use crate::cli::usage::{topic_name, whole};
-use crate::client::OffsetAt;
+use duramen_client::OffsetAt;
 
 /// Newest version of Fetch with topic names; every broker since 2.7 speaks it.
 pub(super) const FETCH_VERSION: i16 = 12;
@@ -97,7 +97,7 @@ impl Consume {
         let at = |at| [(self.partition, at)];
         let start = client.list_offsets(&self.topic, &at(OffsetAt::Start)).await?;
         let end = client.list_offsets(&self.topic, &at(OffsetAt::End)).await?;
-        let offset_of = |listed: &std::collections::BTreeMap<i32, crate::client::ListedOffset>| {
+        let offset_of = |listed: &std::collections::BTreeMap<i32, duramen_client::ListedOffset>| {
             listed.get(&self.partition).map_or(0, |listed| listed.offset)
         };
         let (start, end) = (offset_of(&start), offset_of(&end));

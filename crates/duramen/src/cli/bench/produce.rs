@@ -18,7 +18,7 @@ use super::report::{Measured, Meter, bandwidth, print, round};
 use super::{Acks, Cluster, Target, client, connect, seconds};
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
-use crate::client::{Acknowledgement, Client, OffsetAt};
+use duramen_client::{Acknowledgement, Client, OffsetAt};
 
 /// Longest time until records sent without acks appear in the topic.
 const UNSEEN_MAX: Duration = Duration::from_secs(60);

@@ -26,7 +26,7 @@ use super::report::{Latency, Measured, Meter, print, round};
 use super::{Acks, Cluster, Target, client, connect, seconds};
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
-use crate::client::{Acknowledgement, Client, OffsetAt};
+use duramen_client::{Acknowledgement, Client, OffsetAt};
 
 const FETCH_BYTES: i32 = 1 << 20;
 /// Bytes of a record's first field: its due time, in nanoseconds since the start of the run.

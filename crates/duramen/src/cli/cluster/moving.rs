@@ -14,7 +14,7 @@ use crate::cli::explained;
 use crate::cli::screen::{self, Table};
 use crate::cli::topic::has_not;
 use crate::cli::usage::{demand, joined, topic_name, whole};
-use crate::client::{Client, Error, NodeId, Reassignment};
+use duramen_client::{Client, Error, NodeId, Reassignment};
 
 /// Interval at which the command checks the moves.
 const POLL: Duration = Duration::from_millis(250);

@@ -7,7 +7,7 @@ use duramen_protocol::messages::metadata::MetadataResponseTopic;
 use duramen_protocol::wire::Uuid;
 
 use super::placement::Load;
-use crate::client::{Client, Moving, NodeId};
+use duramen_client::{Client, Moving, NodeId};
 
 /// Present state of a cluster.
 #[derive(Debug, Clone)]

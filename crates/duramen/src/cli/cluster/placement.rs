@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::ensure;
 
 use crate::cli::screen;
-use crate::client::NodeId;
+use duramen_client::NodeId;
 
 /// Nodes with their racks and their numbers of replicas.
 #[derive(Debug, Clone, Default)]

@@ -9,7 +9,7 @@ use super::overview::Overview;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::cli::usage::whole;
-use crate::client::NodeId;
+use duramen_client::NodeId;
 
 #[derive(Debug, Args)]
 #[command(

@@ -14,7 +14,7 @@ use crate::cli::bootstrap::Cluster;
 use crate::cli::explained;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::topic_name;
-use crate::client::NodeId;
+use duramen_client::NodeId;
 
 mod comparing;
 

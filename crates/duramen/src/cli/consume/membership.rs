@@ -17,7 +17,7 @@ use crate::cli::bootstrap::Interrupted;
 use crate::cli::place::Bounds;
 use crate::cli::screen;
 use crate::cli::topic::unknown_topic;
-use crate::client::{
+use duramen_client::{
     ByPartition, Client, Error, FetchOptions, Fetcher, Member, MemberOptions, Partitions, Standing,
 };
 

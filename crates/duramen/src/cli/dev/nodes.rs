@@ -14,10 +14,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use crate::cli::usage::demand;
-use crate::client::{Client, Options};
 use crate::config::{Config, HostPort};
 use crate::server;
 use crate::telemetry::Format;
+use duramen_client::{Client, Options};
 
 /// Most nodes of one `dev`.
 pub(super) const NODES_MAX: u16 = 9;

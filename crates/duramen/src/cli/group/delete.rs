@@ -11,7 +11,7 @@ use super::{Scope, no_such_group, partitions_of, refusal, scope};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::cli::usage::{joined, once};
-use crate::client::{Client, Partitions};
+use duramen_client::{Client, Partitions};
 
 #[derive(Debug, Args)]
 #[command(

@@ -15,7 +15,7 @@ use crate::cli::bootstrap::Cluster;
 use crate::cli::place::Bounds;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::once;
-use crate::client::{ByPartition, Client, Committed, Group, NodeId, Partitions, ShareStart};
+use duramen_client::{ByPartition, Client, Committed, Group, NodeId, Partitions, ShareStart};
 
 /// Type of the groups whose members `DescribeGroups` returns.
 const CLASSIC: &str = "classic";

@@ -15,7 +15,7 @@ use crate::cli::bootstrap::Cluster;
 use crate::cli::explained;
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
-use crate::client::{ByPartition, Client, Committed, Group, Partitions};
+use duramen_client::{ByPartition, Client, Committed, Group, Partitions};
 
 #[derive(Debug, Args)]
 #[command(

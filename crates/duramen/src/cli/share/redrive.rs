@@ -16,7 +16,7 @@ use crate::cli::place::Bounds;
 use crate::cli::screen::{self, Table};
 use crate::cli::topic::{has_not, unknown_topic};
 use crate::cli::usage::{topic_name, whole};
-use crate::client::{
+use duramen_client::{
     Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetched, Fetcher,
     partition_of_key,
 };

@@ -17,7 +17,7 @@ use crate::cli::cluster::{Move, carry_out};
 use crate::cli::explained;
 use crate::cli::screen;
 use crate::cli::usage::{joined, misuse, once, settings, topic_name};
-use crate::client::{Client, Error, NodeId};
+use duramen_client::{Client, Error, NodeId};
 
 #[derive(Debug, Args)]
 #[command(

@@ -11,7 +11,7 @@ use crate::cli::explained;
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::{joined, once, topic_name};
-use crate::client::Client;
+use duramen_client::Client;
 
 /// Setting that decides on old records.
 const POLICY: &str = "cleanup.policy";

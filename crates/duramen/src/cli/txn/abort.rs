@@ -8,7 +8,7 @@ use super::no_such_id;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::cli::usage::{joined, once};
-use crate::client::Client;
+use duramen_client::Client;
 
 const ONGOING: &str = "Ongoing";
 

@@ -11,7 +11,7 @@ use super::{ago, no_such_id};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::once;
-use crate::client::{Client, NodeId};
+use duramen_client::{Client, NodeId};
 
 #[derive(Debug, Args)]
 #[command(

@@ -9,7 +9,7 @@ use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::demand;
 use crate::cli::{explained, word};
-use crate::client::{Error, NodeId, TransactionFilter};
+use duramen_client::{Error, NodeId, TransactionFilter};
 
 /// The states in which readers wait for a transaction.
 const OPEN: [&str; 3] = ["Ongoing", "PrepareCommit", "PrepareAbort"];

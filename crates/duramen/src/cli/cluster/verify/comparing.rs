@@ -13,7 +13,7 @@ use duramen_protocol::wire::Uuid;
 use indicatif::ProgressBar;
 
 use super::{Difference, NodeDigest, State, Verdict};
-use crate::client::{Client, Error, NodeId};
+use duramen_client::{Client, Error, NodeId};
 
 /// Bytes of a replica that a node reads for one response, about.
 const SLICE_BYTES: i32 = 8 << 20;

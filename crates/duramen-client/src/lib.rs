@@ -10,7 +10,7 @@
 //!             never longer; an [`Appender`] sends its batches in order and never gives one up before
 //!             those in front of it.
 //! Never:      writing in transactions, members of the newer consumer group protocol, printing.
-//! Tests:      `client/tests.rs` against a scripted broker; `tests/cli.rs` against the real one.
+//! Tests:      `tests.rs` against a scripted broker; `tests/cli.rs` of `duramen` against the real one.
 //! Start at:   [`Client::leader`].
 
 mod admin;
