@@ -53,22 +53,10 @@ const RULES: [Rule; 6] = [
     },
     Rule {
         package: "duramen_client",
-        rooms: "assignors backoff partitioner call error connection admin appender cluster fetcher groups \
-                shares member transactions lib",
-        upward: &[
-            ("admin", "lib"),
-            ("appender", "lib"),
-            ("cluster", "lib"),
-            ("connection", "lib"),
-            ("error", "lib"),
-            ("fetcher", "lib"),
-            ("groups", "lib"),
-            ("groups", "shares"),
-            ("member", "lib"),
-            ("shares", "lib"),
-            ("transactions", "lib"),
-        ],
-        circle: 11,
+        rooms: "node_id options backoff partitioner assignors error call connection client admin appender \
+                cluster fetcher offsets groups shares member transactions lib",
+        upward: &[],
+        circle: 0,
     },
     Rule { package: "duramen", rooms: "telemetry config server cli main", upward: &[], circle: 43 },
     Rule {

@@ -22,14 +22,16 @@ use duramen_protocol::messages::{
     IncrementalAlterConfigsRequest, ListOffsetsRequest,
 };
 
-use super::{Backoff, Client, Error};
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::error::Error;
 
 /// The resource type of a topic in config requests.
 const RESOURCE_TOPIC: i8 = 2;
 /// The resource type of a broker in config requests.
 const RESOURCE_BROKER: i8 = 4;
 /// Longest time a broker may take to carry out an admin request, in milliseconds.
-pub(super) const ADMIN_TIMEOUT_MS: i32 = 30_000;
+pub(crate) const ADMIN_TIMEOUT_MS: i32 = 30_000;
 
 /// A topic to be.
 #[derive(Debug, Clone, Default)]
@@ -77,28 +79,6 @@ pub struct ListedOffset {
     pub timestamp: i64,
 }
 
-/// When an append counts as done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acknowledgement {
-    /// Never answered: sent and forgotten.
-    None,
-    /// On the leader's word alone.
-    Leader,
-    /// When enough replicas have it.
-    All,
-}
-
-impl Acknowledgement {
-    /// Returns the number on the wire.
-    pub fn code(self) -> i16 {
-        match self {
-            Self::None => 0,
-            Self::Leader => 1,
-            Self::All => -1,
-        }
-    }
-}
-
 impl Client {
     /// Creates a topic, and waits until every partition has a leader: then it can be used.
     pub async fn create_topic(
@@ -125,7 +105,8 @@ impl Client {
         let created = self
             .retry(async || {
                 let response = self.controller().await?.call(&request).await?;
-                let result = response.topics.into_iter().next().ok_or_else(|| missing(what()))?;
+                let result =
+                    response.topics.into_iter().next().ok_or_else(|| Error::missing(what()))?;
                 Error::check(what, result.error_code, result.error_message.as_deref())?;
                 Ok(result)
             })
@@ -180,7 +161,8 @@ impl Client {
         self.retry(async || {
             let response = self.controller().await?.call(&request).await?;
             let what = || format!("settings of topic {topic}");
-            let result = response.responses.into_iter().next().ok_or_else(|| missing(what()))?;
+            let result =
+                response.responses.into_iter().next().ok_or_else(|| Error::missing(what()))?;
             Error::check(what, result.error_code, result.error_message.as_deref())
         })
         .await
@@ -201,7 +183,8 @@ impl Client {
         let what = || format!("partitions of topic {topic}");
         self.retry(async || {
             let response = self.controller().await?.call(&request).await?;
-            let result = response.results.into_iter().next().ok_or_else(|| missing(what()))?;
+            let result =
+                response.results.into_iter().next().ok_or_else(|| Error::missing(what()))?;
             Error::check(what, result.error_code, result.error_message.as_deref())
         })
         .await?;
@@ -229,7 +212,7 @@ impl Client {
                 let response = connection.call(request).await?;
                 let what = || format!("topic {name}");
                 let result =
-                    response.responses.into_iter().next().ok_or_else(|| missing(what()))?;
+                    response.responses.into_iter().next().ok_or_else(|| Error::missing(what()))?;
                 Error::check(what, result.error_code, result.error_message.as_deref())
             })
             .await;
@@ -256,7 +239,7 @@ impl Client {
             let response = leader.connection.call(&request).await?;
             let what = || format!("partition {partition} of topic {topic}");
             let result = response.topics.into_iter().flat_map(|topic| topic.partitions).next();
-            let result = result.ok_or_else(|| missing(what()))?;
+            let result = result.ok_or_else(|| Error::missing(what()))?;
             self.check_leader(topic, what, result.error_code).await?;
             Ok(result.low_watermark)
         })
@@ -337,7 +320,8 @@ impl Client {
         self.retry(async || {
             let response = self.any().await?.call(&request).await?;
             let what = || format!("configuration of {name}");
-            let result = response.results.into_iter().next().ok_or_else(|| missing(what()))?;
+            let result =
+                response.results.into_iter().next().ok_or_else(|| Error::missing(what()))?;
             Error::check(what, result.error_code, result.error_message.as_deref())?;
             Ok(result.configs)
         })
@@ -354,7 +338,7 @@ impl Client {
     }
 
     /// Checks an error code from a partition's leader, and drops the metadata of the topic with an error.
-    pub(super) async fn check_leader(
+    pub(crate) async fn check_leader(
         &self,
         topic: &str,
         what: impl FnOnce() -> String,
@@ -365,9 +349,4 @@ impl Client {
         }
         Error::check(what, code, None)
     }
-}
-
-pub(super) fn missing(what: String) -> Error {
-    let message = Some("the answer leaves it out".into());
-    Error::refused(what, ErrorCode::UnknownServerError.code(), message)
 }

@@ -7,7 +7,10 @@ use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::{InitProducerIdRequest, ProduceRequest, ProduceResponse};
 
-use super::{Acknowledgement, Backoff, Client, Error, InFlight, Leader};
+use crate::backoff::Backoff;
+use crate::client::{Client, Leader};
+use crate::connection::InFlight;
+use crate::error::Error;
 
 const CRC_AT: usize = 17;
 const CRC_FROM: usize = 21;
@@ -24,6 +27,28 @@ pub struct Producer {
     pub id: i64,
     /// Its epoch.
     pub epoch: i16,
+}
+
+/// When an append counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acknowledgement {
+    /// Never answered: sent and forgotten.
+    None,
+    /// On the leader's word alone.
+    Leader,
+    /// When enough replicas have it.
+    All,
+}
+
+impl Acknowledgement {
+    /// Returns the number on the wire.
+    pub fn code(self) -> i16 {
+        match self {
+            Self::None => 0,
+            Self::Leader => 1,
+            Self::All => -1,
+        }
+    }
 }
 
 /// Options of appends.
@@ -228,8 +253,7 @@ impl Appender {
         let what = || format!("append to partition {} of topic {}", self.partition, self.topic);
         let answer = response.responses.into_iter().flat_map(|topic| topic.partition_responses);
         let Some(answer) = answer.into_iter().next() else {
-            let message = Some("the answer leaves it out".into());
-            return Err(Error::refused(what(), ErrorCode::UnknownServerError.code(), message));
+            return Err(Error::missing(what()));
         };
         if answer.error_code == ErrorCode::DuplicateSequenceNumber.code() {
             // The batch is there; the broker only forgot its offset.

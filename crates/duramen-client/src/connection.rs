@@ -18,7 +18,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Call, Error, Options};
+use crate::call::Call;
+use crate::error::Error;
+use crate::options::Options;
 
 /// More than any answer that this client asks for. "HTTP" and TLS alerts read as lengths are longer.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -26,11 +28,6 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 const QUEUED_REQUESTS: usize = 64;
 /// `ApiVersions` 3 is the first whose answer a broker of any age gives in a form that is understood.
 const FIRST_API_VERSIONS: i16 = 3;
-
-/// Returns `HOST:PORT`, with brackets around an IPv6 address.
-pub(super) fn address(host: &str, port: i32) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
 
 /// An open connection. Requests may overlap; their answers come back in order.
 ///

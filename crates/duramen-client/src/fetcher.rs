@@ -9,7 +9,10 @@ use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::wire::{RecordData, Uuid};
 use tokio::task::JoinSet;
 
-use super::{Backoff, Client, Error, NodeId};
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::error::Error;
+use crate::node_id::NodeId;
 
 /// Bytes of a batch before its length field ends.
 const LENGTH_END: usize = 12;

@@ -18,288 +18,37 @@ mod appender;
 mod assignors;
 mod backoff;
 mod call;
+mod client;
 mod cluster;
 mod connection;
 mod error;
 mod fetcher;
 mod groups;
 mod member;
+mod node_id;
+mod offsets;
+mod options;
 mod partitioner;
 mod shares;
 #[cfg(test)]
 mod tests;
 mod transactions;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use duramen_protocol::error_code::ErrorCode;
-use duramen_protocol::messages::metadata::{
-    MetadataRequestTopic, MetadataResponsePartition, MetadataResponseTopic,
-};
-use duramen_protocol::messages::{MetadataRequest, MetadataResponse};
-use duramen_protocol::wire::Uuid;
-use tokio::sync::Mutex;
-
-pub use admin::{Acknowledgement, ListedOffset, NewTopic, OffsetAt};
-pub use appender::{Acked, Appender, AppenderOptions, Producer};
+pub use admin::{ListedOffset, NewTopic, OffsetAt};
+pub use appender::{Acked, Acknowledgement, Appender, AppenderOptions, Producer};
 pub use assignors::Partitions;
 pub use backoff::Backoff;
 pub use call::Call;
+pub use client::{Client, Leader};
 pub use cluster::{Moving, Nodes, Reassignment};
 pub use connection::{Connection, InFlight};
 pub use error::Error;
 pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};
-pub use groups::{ByPartition, Committed, Epochs, Group};
+pub use groups::{Epochs, Group};
 pub use member::{Member, MemberOptions, Standing};
+pub use node_id::NodeId;
+pub use offsets::{ByPartition, Committed};
+pub use options::Options;
 pub use partitioner::{murmur2, partition_of_key};
 pub use shares::ShareStart;
 pub use transactions::TransactionFilter;
-
-/// Longest time that a topic may be unknown while a broker creates it by itself. A broker that creates none answers
-/// the same.
-const CREATION_TIME: Duration = Duration::from_secs(5);
-
-/// The id of a broker in its cluster.
-pub type NodeId = i32;
-
-/// Bootstrap brokers, name and time limits of a client.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// `HOST:PORT` of one or more brokers; the others are learned from them.
-    pub bootstrap: Vec<String>,
-    /// Name under which brokers log this client.
-    pub client_id: String,
-    /// Longest time until the first connection is open; zero means one try.
-    pub connect_for: Duration,
-    /// Longest wait of one request for its answer.
-    pub request_timeout: Duration,
-    /// Longest time a request is retried while the answers say that a retry may help.
-    pub retry_for: Duration,
-}
-
-impl Options {
-    /// Returns sensible limits for someone who waits in front of a terminal.
-    pub fn new(bootstrap: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self {
-            bootstrap: bootstrap.into_iter().map(Into::into).collect(),
-            client_id: "duramen-cli".into(),
-            connect_for: Duration::ZERO,
-            request_timeout: Duration::from_secs(30),
-            retry_for: Duration::from_secs(30),
-        }
-    }
-}
-
-/// Cluster as seen by one client. Clones share connections and metadata.
-#[derive(Clone)]
-pub struct Client {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    options: Options,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Addresses of the brokers; empty until the first Metadata answer.
-    addresses: BTreeMap<NodeId, String>,
-    /// Open connections by address: a bootstrap address that is also advertised is used once.
-    connections: BTreeMap<String, Arc<Connection>>,
-    topics: BTreeMap<String, MetadataResponseTopic>,
-}
-
-/// Leader of a partition, as of the last Metadata answer.
-#[derive(Clone)]
-pub struct Leader {
-    /// The leader's broker id.
-    pub node: NodeId,
-    /// The leader epoch, or -1 where the broker does not tell.
-    pub epoch: i32,
-    /// The topic's id; zero with brokers that have none.
-    pub topic_id: Uuid,
-    /// An open connection to the leader.
-    pub connection: Arc<Connection>,
-}
-
-impl Client {
-    /// Connects to the first bootstrap address that answers, and learns the versions it speaks.
-    pub async fn connect(options: Options) -> Result<Self, Error> {
-        let mut backoff = Backoff::new(options.connect_for);
-        let client = Self { shared: Arc::new(Shared { options, state: Mutex::default() }) };
-        loop {
-            match client.any().await {
-                Ok(_) => return Ok(client),
-                Err(error) if !backoff.pause().await => return Err(error),
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// Returns the options that the client was made with.
-    pub fn options(&self) -> &Options {
-        &self.shared.options
-    }
-
-    /// Returns an open connection to any broker: a known one, else the first bootstrap address that answers.
-    pub async fn any(&self) -> Result<Arc<Connection>, Error> {
-        let mut state = self.shared.state.lock().await;
-        state.connections.retain(|_, connection| connection.is_open());
-        if let Some(connection) = state.connections.values().next() {
-            return Ok(connection.clone());
-        }
-        let options = &self.shared.options;
-        let known = state.addresses.values().cloned().collect::<Vec<_>>();
-        let mut failure = Error::NoAddress;
-        for address in options.bootstrap.iter().chain(&known) {
-            match Connection::open(address, options).await {
-                Ok(connection) => {
-                    let connection = Arc::new(connection);
-                    state.connections.insert(address.clone(), connection.clone());
-                    return Ok(connection);
-                }
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
-    }
-
-    /// Asks any broker, again after a lost connection.
-    pub async fn call_any<C: Call>(&self, request: &C) -> Result<C::Response, Error> {
-        self.retry(async || self.any().await?.call(request).await).await
-    }
-
-    /// Returns an open connection to the broker that decides on topics and settings.
-    pub async fn controller(&self) -> Result<Arc<Connection>, Error> {
-        let id = self.metadata(Some(&[]), false).await?.controller_id;
-        if id < 0 {
-            let nobody = ErrorCode::NotController.code();
-            return Err(Error::refused("the cluster's controller", nobody, None));
-        }
-        self.node(id).await
-    }
-
-    /// Repeats `attempt` while it fails in a way that may pass, for at most [`Options::retry_for`].
-    pub async fn retry<T>(
-        &self,
-        mut attempt: impl AsyncFnMut() -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let mut backoff = Backoff::new(self.shared.options.retry_for);
-        loop {
-            match attempt().await {
-                Err(error) if error.is_retriable() && backoff.pause().await => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    /// Brokers, and `topics` or all topics. Topics that do not exist are reported in the answer.
-    pub async fn metadata(
-        &self,
-        topics: Option<&[&str]>,
-        create: bool,
-    ) -> Result<MetadataResponse, Error> {
-        let named = |name: &&str| MetadataRequestTopic {
-            name: Some((*name).to_owned()),
-            ..MetadataRequestTopic::default()
-        };
-        let request = MetadataRequest {
-            topics: topics.map(|names| names.iter().map(named).collect()),
-            allow_auto_topic_creation: create,
-            ..MetadataRequest::default()
-        };
-        let response = self.call_any(&request).await?;
-        let mut state = self.shared.state.lock().await;
-        for broker in &response.brokers {
-            state.addresses.insert(broker.node_id, connection::address(&broker.host, broker.port));
-        }
-        for topic in &response.topics {
-            let Some(name) = topic.name.clone() else { continue };
-            if topic.error_code == 0 {
-                state.topics.insert(name, topic.clone());
-            } else {
-                state.topics.remove(&name);
-            }
-        }
-        Ok(response)
-    }
-
-    /// Returns a topic that exists, from the cache or the cluster; waits while it is being created.
-    pub async fn topic(&self, name: &str, create: bool) -> Result<MetadataResponseTopic, Error> {
-        if let Some(topic) = self.shared.state.lock().await.topics.get(name) {
-            return Ok(topic.clone());
-        }
-        let patience = self.shared.options.retry_for;
-        let mut backoff = Backoff::new(if create { patience.min(CREATION_TIME) } else { patience });
-        loop {
-            let response = self.metadata(Some(&[name]), create).await?;
-            let topic =
-                response.topics.into_iter().find(|topic| topic.name.as_deref() == Some(name));
-            let code = topic
-                .as_ref()
-                .map_or(ErrorCode::UnknownTopicOrPartition.code(), |topic| topic.error_code);
-            // While an auto-created topic takes shape, brokers answer "unknown" for a moment.
-            let settled = code != ErrorCode::LeaderNotAvailable.code()
-                && !(create && code == ErrorCode::UnknownTopicOrPartition.code());
-            match topic {
-                Some(topic) if code == 0 => return Ok(topic),
-                _ if settled || !backoff.pause().await => {
-                    return Err(Error::refused(format!("topic {name}"), code, None));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Drops the metadata of a topic, after an answer that contradicts it.
-    pub async fn forget(&self, topic: &str) {
-        self.shared.state.lock().await.topics.remove(topic);
-    }
-
-    /// Returns the leader of a partition, with an open connection to it.
-    pub async fn leader(&self, topic: &str, partition: i32) -> Result<Leader, Error> {
-        let found = self.topic(topic, false).await?;
-        let what = || format!("partition {partition} of topic {topic}");
-        let entry: &MetadataResponsePartition =
-            found.partitions.iter().find(|entry| entry.partition_index == partition).ok_or_else(
-                || Error::refused(what(), ErrorCode::UnknownTopicOrPartition.code(), None),
-            )?;
-        if entry.leader_id < 0 {
-            self.forget(topic).await;
-            return Err(Error::refused(what(), ErrorCode::LeaderNotAvailable.code(), None));
-        }
-        let connection = self.node(entry.leader_id).await;
-        if connection.is_err() {
-            self.forget(topic).await;
-        }
-        Ok(Leader {
-            node: entry.leader_id,
-            epoch: entry.leader_epoch,
-            topic_id: found.topic_id,
-            connection: connection?,
-        })
-    }
-
-    /// Returns an open connection to a broker.
-    pub async fn node(&self, node: NodeId) -> Result<Arc<Connection>, Error> {
-        let mut state = self.shared.state.lock().await;
-        let address = state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })?;
-        if let Some(connection) = state.connections.get(&address)
-            && connection.is_open()
-        {
-            return Ok(connection.clone());
-        }
-        let connection = Arc::new(Connection::open(&address, &self.shared.options).await?);
-        state.connections.insert(address, connection.clone());
-        Ok(connection)
-    }
-
-    /// Returns the address of a broker, as the cluster advertises it.
-    pub async fn address(&self, node: NodeId) -> Result<String, Error> {
-        let state = self.shared.state.lock().await;
-        state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })
-    }
-}

@@ -20,9 +20,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::assignors::{Assignor, Partitions, Subscriber};
-use super::groups::{ByPartition, Committed, Committer, KeyType, commit_offsets, fetch_offsets};
-use super::{Backoff, Call, Client, Connection, Error};
+use crate::assignors::{Assignor, Partitions, Subscriber};
+use crate::backoff::Backoff;
+use crate::call::Call;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::groups::KeyType;
+use crate::offsets::{ByPartition, Committed, Committer, commit_offsets, fetch_offsets};
 
 /// Protocol type of groups of consumers, as opposed to groups of Connect workers and others.
 const PROTOCOL_TYPE: &str = "consumer";

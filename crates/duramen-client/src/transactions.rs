@@ -11,10 +11,12 @@ use duramen_protocol::messages::{
     ListTransactionsRequest,
 };
 
-use super::admin::missing;
-use super::connection::Connection;
-use super::groups::KeyType;
-use super::{Client, Error, NodeId, Producer};
+use crate::appender::Producer;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::groups::KeyType;
+use crate::node_id::NodeId;
 
 /// The first version of `ListTransactions` that knows the age of a transaction, and the first that knows patterns.
 const FIRST_WITH_AGE: i16 = 1;
@@ -80,7 +82,7 @@ impl Client {
         self.with_transactions(id, async |node, connection| {
             let response = connection.call(&request).await?;
             let found = response.transaction_states.into_iter().next();
-            let found = found.ok_or_else(|| missing(what(id)))?;
+            let found = found.ok_or_else(|| Error::missing(what(id)))?;
             if found.error_code == ErrorCode::TransactionalIdNotFound.code() {
                 return Ok(None);
             }
@@ -120,7 +122,7 @@ impl Client {
             let response = leader.connection.call(&request).await?;
             let what = || format!("partition {partition} of topic {topic}");
             let found = response.topics.into_iter().flat_map(|it| it.partitions).next();
-            let found = found.ok_or_else(|| missing(what()))?;
+            let found = found.ok_or_else(|| Error::missing(what()))?;
             let checked = Error::check(what, found.error_code, found.error_message.as_deref());
             if checked.is_err() {
                 self.forget(topic).await;
