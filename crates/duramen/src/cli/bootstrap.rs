@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use duramen_client::{Client, Error, Options};
 
 use crate::config::HostPort;
-use duramen_client::{Client, Error, Options};
 
 /// Form of printed results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use duramen_client::{Client, NodeId};
 use duramen_protocol::messages::describe_quorum::{ReplicaState, ResponsePartitionData};
 use duramen_protocol::messages::{DescribeLogDirsRequest, DescribeReplicasRequest};
 use jiff::Timestamp;
@@ -14,7 +15,6 @@ use serde::Serialize;
 use super::overview::{Node, Overview, Partition};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
-use duramen_client::{Client, NodeId};
 
 /// Longest time that a node gets to respond. A frozen node delays the command by this time.
 const PATIENCE: Duration = Duration::from_secs(5);

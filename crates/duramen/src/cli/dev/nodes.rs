@@ -8,6 +8,7 @@ use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use duramen_client::{Client, Options};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -17,7 +18,6 @@ use crate::cli::usage::demand;
 use crate::config::{Config, HostPort};
 use crate::server;
 use crate::telemetry::Format;
-use duramen_client::{Client, Options};
 
 /// Most nodes of one `dev`.
 pub(super) const NODES_MAX: u16 = 9;
