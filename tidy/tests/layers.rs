@@ -58,7 +58,7 @@ const RULES: [Rule; 6] = [
         upward: &[],
         circle: 0,
     },
-    Rule { package: "duramen", rooms: "telemetry config server cli main", upward: &[], circle: 15 },
+    Rule { package: "duramen", rooms: "telemetry config server cli main", upward: &[], circle: 2 },
     Rule {
         package: "duramen_sim",
         rooms: "prng failure trace batch disk model planted storage_harness compacting cluster_harness \
