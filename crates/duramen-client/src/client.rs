@@ -24,6 +24,10 @@ use crate::options::Options;
 const CREATION_TIME: Duration = Duration::from_secs(5);
 
 /// Cluster as seen by one client. Clones share connections and metadata.
+///
+/// Methods that ask a broker fail with [`Error`]: `Refused` for an error code, other variants for connections and
+/// bytes. They repeat a request while a retry may help ([`Error::is_retriable`]), for at most [`Options::retry_for`].
+/// [`any`](Self::any) and [`node`](Self::node) try once.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -66,7 +70,8 @@ pub struct Leader {
 }
 
 impl Client {
-    /// Connects to the first bootstrap address that answers, and learns the versions it speaks.
+    /// Connects to the first bootstrap address that answers, and learns the versions it speaks. Tries again for at most
+    /// [`Options::connect_for`], and then returns the last error.
     pub async fn connect(options: Options) -> Result<Self, Error> {
         let mut backoff = Backoff::new(options.connect_for);
         let client = Self { shared: Arc::new(Shared { options, state: Mutex::default() }) };
@@ -84,7 +89,8 @@ impl Client {
         &self.shared.options
     }
 
-    /// Returns an open connection to any broker: a known one, else the first bootstrap address that answers.
+    /// Returns an open connection to any broker: a known one, else the first address that answers. Fails with the error
+    /// of the last address, or with [`Error::NoAddress`].
     pub async fn any(&self) -> Result<Arc<Connection>, Error> {
         let mut state = self.shared.state.lock().await;
         state.connections.retain(|_, connection| connection.is_open());
@@ -107,12 +113,13 @@ impl Client {
         Err(failure)
     }
 
-    /// Asks any broker, again after a lost connection.
+    /// Asks any broker, again after a lost connection. An error code in the response is no error here.
     pub async fn call_any<C: Call>(&self, request: &C) -> Result<C::Response, Error> {
         self.retry(async || self.any().await?.call(request).await).await
     }
 
-    /// Returns an open connection to the broker that decides on topics and settings.
+    /// Returns an open connection to the broker that decides on topics and settings. Fails with `NOT_CONTROLLER` while
+    /// the cluster has none.
     pub async fn controller(&self) -> Result<Arc<Connection>, Error> {
         let id = self.metadata(Some(&[]), false).await?.controller_id;
         if id < 0 {
@@ -122,7 +129,8 @@ impl Client {
         self.node(id).await
     }
 
-    /// Repeats `attempt` while it fails in a way that may pass, for at most [`Options::retry_for`].
+    /// Repeats `attempt` while it fails in a way that may pass, for at most [`Options::retry_for`]. Returns the outcome
+    /// of the last attempt.
     pub async fn retry<T>(
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T, Error>,
@@ -136,7 +144,8 @@ impl Client {
         }
     }
 
-    /// Brokers, and `topics` or all topics. Topics that do not exist are reported in the answer.
+    /// Returns the brokers, and `topics`, or all topics for `None`. The response has an error code for a topic that
+    /// does not exist. With `create` a broker may create it.
     pub async fn metadata(
         &self,
         topics: Option<&[&str]>,
@@ -167,7 +176,10 @@ impl Client {
         Ok(response)
     }
 
-    /// Returns a topic that exists, from the cache or the cluster; waits while it is being created.
+    /// Returns a topic that exists, from the cache or the cluster; waits while it is being created. With `create` a
+    /// broker may create a missing topic, for which the call waits 5 seconds at most.
+    ///
+    /// Fails with `UNKNOWN_TOPIC_OR_PARTITION` for a missing topic.
     pub async fn topic(&self, name: &str, create: bool) -> Result<MetadataResponseTopic, Error> {
         if let Some(topic) = self.shared.state.lock().await.topics.get(name) {
             return Ok(topic.clone());
@@ -200,6 +212,9 @@ impl Client {
     }
 
     /// Returns the leader of a partition, with an open connection to it.
+    ///
+    /// Fails with `UNKNOWN_TOPIC_OR_PARTITION` for a missing partition, and with `LEADER_NOT_AVAILABLE` while the
+    /// partition has no leader.
     pub async fn leader(&self, topic: &str, partition: i32) -> Result<Leader, Error> {
         let found = self.topic(topic, false).await?;
         let what = || format!("partition {partition} of topic {topic}");
@@ -223,7 +238,7 @@ impl Client {
         })
     }
 
-    /// Returns an open connection to a broker.
+    /// Returns an open connection to a broker. Fails with [`Error::UnknownNode`] for an id that no response has named.
     pub async fn node(&self, node: NodeId) -> Result<Arc<Connection>, Error> {
         let mut state = self.shared.state.lock().await;
         let address = state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })?;
@@ -237,7 +252,8 @@ impl Client {
         Ok(connection)
     }
 
-    /// Returns the address of a broker, as the cluster advertises it.
+    /// Returns the address of a broker as `HOST:PORT`, as the cluster advertises it. Fails with [`Error::UnknownNode`]
+    /// for an id that no response has named.
     pub async fn address(&self, node: NodeId) -> Result<String, Error> {
         let state = self.shared.state.lock().await;
         state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })

@@ -84,7 +84,7 @@ impl Client {
         .await
     }
 
-    /// Describes the metadata quorum: its leader, its voters and observers, and their progress.
+    /// Describes the metadata quorum: its leader, its voters and observers, and their progress as offsets.
     pub async fn quorum(&self) -> Result<ResponsePartitionData, Error> {
         let partitions = vec![RequestPartitionData { partition_index: 0 }];
         let topics = vec![RequestTopicData { topic_name: METADATA_TOPIC.into(), partitions }];
@@ -116,7 +116,7 @@ impl Client {
         .await
     }
 
-    /// Returns all partitions that are being moved.
+    /// Returns all partitions that are being moved, by topic and number.
     pub async fn moving(&self) -> Result<BTreeMap<(String, i32), Moving>, Error> {
         let request = ListPartitionReassignmentsRequest {
             timeout_ms: ADMIN_TIMEOUT_MS,
@@ -144,7 +144,8 @@ impl Client {
         Ok(moving)
     }
 
-    /// Wants partitions elsewhere, or where they were. Says of each whether that was taken.
+    /// Asks for other replicas of partitions, or takes that back. Returns each request with the answer of the
+    /// controller.
     pub async fn reassign(
         &self,
         wanted: &[Reassignment],

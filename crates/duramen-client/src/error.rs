@@ -86,7 +86,7 @@ pub enum Error {
 
 impl Error {
     /// Returns an answer with an error code. Codes this client does not know become `UNKNOWN_SERVER_ERROR`.
-    pub fn refused(what: impl Into<String>, code: i16, message: Option<String>) -> Self {
+    pub(crate) fn refused(what: impl Into<String>, code: i16, message: Option<String>) -> Self {
         let known = ErrorCode::from_code(code);
         let message = match known {
             Some(_) => message,

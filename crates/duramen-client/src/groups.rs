@@ -227,8 +227,8 @@ impl Client {
         .await
     }
 
-    /// Returns a group and its members. `None` if there is no such group, or it is of a protocol that is not known
-    /// here.
+    /// Returns the coordinator of a group, and the group with its members. `None` means that there is no such group, or
+    /// that this client does not know its protocol.
     pub async fn describe_group(&self, group: &str) -> Result<(NodeId, Option<Group>), Error> {
         self.with_coordinator(group, async |node, connection| {
             let request =
@@ -252,6 +252,8 @@ impl Client {
     }
 
     /// Deletes a group that has no members, with its offsets.
+    ///
+    /// Fails with `GROUP_ID_NOT_FOUND` for a missing group, and with `NON_EMPTY_GROUP` for one with members.
     pub async fn delete_group(&self, group: &str) -> Result<(), Error> {
         let request = DeleteGroupsRequest { groups_names: vec![group.into()] };
         self.with_coordinator(group, async |_, connection| {

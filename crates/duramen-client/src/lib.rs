@@ -12,6 +12,9 @@
 //! Never:      writing in transactions, members of the newer consumer group protocol, printing.
 //! Tests:      `tests.rs` against a scripted broker; `tests/cli.rs` of `duramen` against the real one.
 //! Start at:   [`Client::leader`].
+//!
+//! Offsets are Kafka's: the offset of the first record is 0, and an end is one past the last record. A partition is its
+//! number in its topic. Timestamps are milliseconds since 1970.
 
 mod admin;
 mod appender;
@@ -37,18 +40,17 @@ mod transactions;
 pub use admin::{ListedOffset, NewTopic, OffsetAt};
 pub use appender::{Acked, Acknowledgement, Appender, AppenderOptions, Producer};
 pub use assignors::Partitions;
-pub use backoff::Backoff;
 pub use call::Call;
 pub use client::{Client, Leader};
 pub use cluster::{Moving, Nodes, Reassignment};
 pub use connection::{Connection, InFlight};
 pub use error::Error;
-pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};
+pub use fetcher::{FetchOptions, Fetched, Fetcher};
 pub use groups::{Epochs, Group};
 pub use member::{Member, MemberOptions, Standing};
 pub use node_id::NodeId;
 pub use offsets::{ByPartition, Committed};
 pub use options::Options;
-pub use partitioner::{murmur2, partition_of_key};
+pub use partitioner::partition_of_key;
 pub use shares::ShareStart;
 pub use transactions::TransactionFilter;

@@ -145,13 +145,15 @@ impl Member {
         }
     }
 
-    /// Returns the generation of the group that this member is part of.
+    /// Returns the generation of the group that this member is part of; -1 before the first join.
     pub fn generation(&self) -> i32 {
         self.generation
     }
 
-    /// Joins or rejoins the group, and returns the assigned partitions. Waits until all other members have joined,
-    /// too.
+    /// Joins or rejoins the group, and returns the assigned partitions. Waits until all other members have joined, too.
+    ///
+    /// Fails if a retry cannot help, or after [`Options::retry_for`](crate::Options::retry_for) without a
+    /// coordinator that answers.
     pub async fn join(&mut self) -> Result<Partitions, Error> {
         let patience = self.coordinator.client.options().retry_for;
         let mut backoff = Backoff::new(patience);
@@ -342,7 +344,9 @@ impl Member {
             .await
     }
 
-    /// Commits the next offsets to be read.
+    /// Commits the next offset to be read of each partition.
+    ///
+    /// Fails with `ILLEGAL_GENERATION`, `UNKNOWN_MEMBER_ID` or `REBALANCE_IN_PROGRESS` if the group has gone on.
     pub async fn commit(&self, offsets: &ByPartition<i64>) -> Result<(), Error> {
         let coordinator = &self.coordinator;
         let committer = Committer {

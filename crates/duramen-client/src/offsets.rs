@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::Error;
 
-/// Something of each partition, by topic.
+/// Value of each partition, by topic and partition.
 pub type ByPartition<T> = BTreeMap<String, BTreeMap<i32, T>>;
 
 /// A committed offset.
@@ -49,7 +49,7 @@ impl Committer {
 }
 
 impl Client {
-    /// Returns the offsets that a group has committed, in all topics.
+    /// Returns the offsets that a group has committed, in all topics. A missing group has none.
     pub async fn committed(&self, group: &str) -> Result<ByPartition<Committed>, Error> {
         self.with_coordinator(group, async |_, connection| {
             fetch_offsets(connection, group, None).await
@@ -57,7 +57,9 @@ impl Client {
         .await
     }
 
-    /// Sets the offsets of a group that has no members.
+    /// Sets the next offsets to be read of a group that has no members. The group need not exist.
+    ///
+    /// Fails with `UNKNOWN_MEMBER_ID` for a group with members.
     pub async fn commit(&self, group: &str, offsets: &ByPartition<i64>) -> Result<(), Error> {
         self.with_coordinator(group, async |_, connection| {
             commit_offsets(connection, group, &Committer::administrator(), offsets).await
@@ -65,7 +67,9 @@ impl Client {
         .await
     }
 
-    /// Deletes a group's offsets in these partitions, which none of its members may be reading.
+    /// Deletes a group's offsets in these partitions.
+    ///
+    /// Fails with `GROUP_SUBSCRIBED_TO_TOPIC` if a member reads one of them.
     pub async fn delete_offsets(&self, group: &str, partitions: &Partitions) -> Result<(), Error> {
         let partition = |index: &i32| OffsetDeleteRequestPartition { partition_index: *index };
         let topic = |(name, indexes): (&String, &Vec<i32>)| OffsetDeleteRequestTopic {

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Bootstrap brokers, name and time limits of a client.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `HOST:PORT` of one or more brokers; the others are learned from them.
+    /// `HOST:PORT` of one or more brokers. The client learns the others from them.
     pub bootstrap: Vec<String>,
     /// Name under which brokers log this client.
     pub client_id: String,
@@ -18,7 +18,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns sensible limits for someone who waits in front of a terminal.
+    /// Returns limits for someone who waits in front of a terminal: one try to connect, then 30 seconds for each
+    /// request and for its retries.
     pub fn new(bootstrap: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             bootstrap: bootstrap.into_iter().map(Into::into).collect(),

@@ -52,7 +52,9 @@ impl Client {
         .await
     }
 
-    /// Sets where a share group starts that has no members.
+    /// Sets the starts of a share group that has no members, as offsets.
+    ///
+    /// Fails with `NON_EMPTY_GROUP` for a group with members.
     pub async fn set_share_starts(
         &self,
         group: &str,

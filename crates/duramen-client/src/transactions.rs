@@ -37,6 +37,8 @@ pub struct TransactionFilter {
 
 impl Client {
     /// Returns the transactional ids of all brokers, each with the broker that coordinates it.
+    ///
+    /// Fails with `UNSUPPORTED_VERSION` if a broker does not know a filter.
     pub async fn list_transactions(
         &self,
         filter: &TransactionFilter,
@@ -93,7 +95,9 @@ impl Client {
     }
 
     /// Takes a transactional id over, as a new producer with it does. The coordinator aborts the open transaction, and
-    /// fences the former producer of the id.
+    /// fences the former producer of the id. `timeout_ms` limits later transactions, in milliseconds.
+    ///
+    /// Fails with `INVALID_TRANSACTION_TIMEOUT` above the broker's limit.
     pub async fn take_over(&self, id: &str, timeout_ms: i32) -> Result<Producer, Error> {
         let request = InitProducerIdRequest {
             transactional_id: Some(id.to_owned()),
@@ -108,7 +112,8 @@ impl Client {
         .await
     }
 
-    /// Returns the start of a producer's open transaction in a partition; `None` if nothing of it is there.
+    /// Returns the offset at which a producer's open transaction begins in a partition. `None` means that nothing of it
+    /// is there.
     pub async fn open_since(
         &self,
         topic: &str,
