@@ -1,7 +1,7 @@
 //! # Room card: server
 //!
 //! Purpose:    join the node to the machine.
-//! Owns:       the order in which things start and stop, and the sockets.
+//! Owns:       the order in which things start and stop, the threads, the sockets.
 //! Interface:  [`start`], [`Server`].
 //! Invariants: one thread steps the node, one writes, a few sync, the rest serve sockets. Nothing is
 //!             served before recovery has returned. A stop answers what is in flight or says so.
