@@ -23,9 +23,10 @@ struct Counts {
     wide: usize,
 }
 
-const COUNTS: [(&str, Counts); 5] = [
+const COUNTS: [(&str, Counts); 6] = [
     ("duramen", Counts { openers: 0, long: 0, wide: 0 }),
     ("duramen_broker", Counts { openers: 0, long: 0, wide: 0 }),
+    ("duramen_client", Counts { openers: 0, long: 0, wide: 0 }),
     ("duramen_protocol", Counts { openers: 0, long: 0, wide: 0 }),
     ("duramen_sim", Counts { openers: 0, long: 0, wide: 0 }),
     ("duramen_storage", Counts { openers: 0, long: 0, wide: 0 }),

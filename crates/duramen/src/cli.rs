@@ -5,16 +5,15 @@
 //! Interface:  [`main`].
 //! Invariants: [`main`] prints an error once, to stderr, with its causes; every exit code is one of those that its
 //!             comment lists.
-//! Never:      logic of a command.
+//! Never:      logic of a command; anything that a command imports.
 //! Tests:      the parser's own check below; each command has its own.
 //! Start at:   [`Command`].
 
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use duramen_protocol::ErrorCode;
-use serde::Serialize;
 
+mod acks;
 pub mod bench;
 pub mod bootstrap;
 pub mod cluster;
@@ -22,9 +21,11 @@ pub mod completion;
 pub mod config;
 pub mod consume;
 pub mod dev;
+mod failure;
 pub mod group;
 pub mod log;
 pub mod man;
+mod missing;
 pub mod place;
 pub mod produce;
 pub mod screen;
@@ -34,7 +35,7 @@ pub mod topic;
 pub mod txn;
 mod usage;
 
-use crate::client;
+use failure::{complain, is_broken_pipe};
 
 /// A durable, replicated log that speaks the Kafka protocol.
 #[derive(Debug, Parser)]
@@ -108,8 +109,8 @@ pub fn main() -> ExitCode {
         Command::Consume(command) => command.run(),
         Command::Log(command) => command.run(),
         Command::Bench(command) => command.run(),
-        Command::Completion(command) => command.run(),
-        Command::Man(command) => command.run(),
+        Command::Completion(command) => command.run(Cli::command()),
+        Command::Man(command) => command.run(Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -134,58 +135,6 @@ fn wants_json(mut matches: &ArgMatches) -> bool {
     }
     let output = matches.try_get_one::<bootstrap::Output>("output");
     output.is_ok_and(|output| output == Some(&bootstrap::Output::Json))
-}
-
-/// An error for programs.
-#[derive(Serialize)]
-struct Complaint {
-    error: String,
-    /// Kafka's name of the error code, if a broker returned one.
-    code: Option<String>,
-}
-
-/// Error of a broker in words of ours, which name the fix.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-struct Explained {
-    code: ErrorCode,
-    text: String,
-}
-
-fn explained(code: ErrorCode, text: String) -> anyhow::Error {
-    Explained { code, text }.into()
-}
-
-fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
-    let explained = cause.downcast_ref::<Explained>().map(|it| it.code);
-    explained.or_else(|| cause.downcast_ref::<client::Error>()?.code())
-}
-
-/// Prints the error to stderr, in the form that the user asked for.
-fn complain(error: &anyhow::Error, json: bool) {
-    let text = format!("{error:#}");
-    if !json {
-        eprintln!("error: {text}");
-        return;
-    }
-    let code = error.chain().find_map(code_of);
-    let complaint = Complaint { error: text, code: code.map(|code| code.to_string()) };
-    let line = serde_json::to_string(&complaint).expect("text and text");
-    eprintln!("{line}");
-}
-
-/// Finds a word without regard to case and dashes: `preparing-rebalance` is `PreparingRebalance`.
-fn word(text: &str, known: &[&'static str], what: &str) -> Result<&'static str, String> {
-    let plain = |text: &str| text.replace(['-', '_'], "").to_ascii_lowercase();
-    let found = known.iter().find(|word| plain(word) == plain(text)).copied();
-    found.ok_or_else(|| format!("there is no {what} {text}; there are {}", known.join(", ")))
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let cause = cause.downcast_ref::<std::io::Error>();
-        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
-    })
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 //! Start at:   [`server::start`].
 
 pub mod cli;
-pub mod client;
 pub mod config;
 pub mod server;
 pub mod telemetry;

@@ -1,8 +1,7 @@
 //! # Room card: server
 //!
 //! Purpose:    join the node to the machine.
-//! Owns:       the order in which things start and stop, the threads, the sizes of what is not a
-//!             setting.
+//! Owns:       the order in which things start and stop, the threads, the sockets.
 //! Interface:  [`start`], [`Server`].
 //! Invariants: one thread steps the node, one writes, a few sync, the rest serve sockets. Nothing is
 //!             served before recovery has returned. A stop answers what is in flight or says so.
@@ -20,12 +19,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use duramen_broker::limits::{FRAME_BYTES_MAX, GROUP_QUIET_TICKS, Memory};
-use duramen_broker::{Action, Event, Founder, METADATA_TOPIC, Node, NodeOptions, read_plan};
-use duramen_storage::op::RecoveredReplica;
+use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
+use duramen_broker::{Action, Event, Founder, Node, NodeOptions, read_plan};
 use duramen_storage::storage::{Facts, Recovered, Voter};
-use duramen_storage::{Options, Reader, Storage};
-use rustix::process::Resource;
+use duramen_storage::{Reader, Storage};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,10 +32,12 @@ use tokio::time::timeout;
 use crate::config::{Config, HostPort};
 
 pub mod budget;
+mod chance;
 pub mod checking;
 pub mod complaints;
 pub mod connection;
 pub mod core_loop;
+mod descriptors;
 pub mod disk;
 pub mod ending;
 pub(crate) mod figures;
@@ -48,6 +47,7 @@ pub mod http;
 pub mod inbox;
 pub mod listener;
 pub mod metrics;
+mod opening;
 pub mod peers;
 pub mod plans;
 pub mod reloading;
@@ -57,22 +57,25 @@ pub mod sending;
 pub mod settings;
 pub mod storage_worker;
 pub mod surviving;
+pub mod threads;
 
 use budget::Budget;
+use chance::random;
 use checking::Checking;
 use connection::{Bell, Shared};
-use core_loop::{Clock, Input, Reads};
+use core_loop::{Clock, Reads};
+use descriptors::share_descriptors;
 use disk::RealDisk;
 use health::Health;
 use inbox::Inbox;
 use listener::Listener;
-use metrics::Metrics;
+use opening::{cure, free_bytes_min, open_storage};
 use peers::{Links, Peers, Place, Standing, WAITING_SAID_EVERY};
 use reloading::{Limits, Load, Reloading};
-use scrubbing::{Chore, Ready, Scrubbing};
+use scrubbing::Scrubbing;
 use seats::Seats;
 use settings::ServerSettings;
-use storage_worker::Work;
+use threads::{Common, Input, Ready};
 
 /// Longest time a stop waits for other nodes to lead the partitions that this node led.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
@@ -82,24 +85,8 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 /// Clients that may wait to be accepted.
 const BACKLOG: u32 = 4096;
 
-/// Descriptors that are neither a connection's nor a segment's: the journal's, and some more.
-const OTHER_FILES: u64 = 64;
-
 /// Threads that serve sockets; more than a few only contend for the node's thread.
 const SOCKET_THREADS_MAX: usize = 8;
-
-const JOURNAL_EXTENT_BYTES: u64 = 16 << 20;
-const JOURNAL_EXTENTS_MAX: u32 = 32;
-/// A checkpoint costs about what 64 KiB of appends cost; here it comes once in 128 KiB.
-const REPLICAS_AN_EXTENT: usize = 128;
-/// Largest payload, in bytes, for which one more copy in the journal costs less than one more sync.
-const JOURNAL_PAYLOAD_MAX: u32 = 512 << 10;
-/// Bytes kept free on the disk beside room for all payload in flight. A growing journal, the metadata log, indexes and
-/// snapshots need them, and so does the space of files beyond their bytes.
-const FREE_BYTES_BESIDE: u64 = 128 << 20;
-const RESERVE_BYTES: u64 = 32 << 20;
-/// Most replicas whose files are synced at once at the start.
-const RECOVERED_AT_ONCE: usize = 512;
 
 /// A server that runs.
 #[derive(Debug)]
@@ -125,23 +112,6 @@ pub struct Server {
     drained: Arc<Notify>,
     reloading: Reloading,
     hangups: Signal,
-}
-
-/// State that the threads share.
-#[derive(Clone, Debug, Default)]
-pub struct Common {
-    /// Inbox of the node's thread.
-    pub node: Arc<Inbox<Input>>,
-    /// Inbox of the storage thread.
-    pub work: Arc<Inbox<Work>>,
-    /// Inbox of the scrubbing thread, which works on data at rest.
-    pub chores: Arc<Inbox<Chore>>,
-    /// Metrics that all threads count.
-    pub metrics: Arc<Metrics>,
-    /// Health that the threads report.
-    pub health: Arc<Health>,
-    /// Signal that the node leads nothing any more that others could lead.
-    pub drained: Arc<Notify>,
 }
 
 /// Parts from which the node's thread and the storage thread start.
@@ -322,29 +292,6 @@ fn runtime() -> anyhow::Result<Runtime> {
         .context("cannot start the threads that serve sockets")
 }
 
-/// Returns the largest number of connections and the largest number of partitions' files, by the limit of descriptors.
-/// Connections always get a third, because a reload may raise their limit.
-fn share_descriptors() -> (usize, usize) {
-    let all = raise_file_limit().saturating_sub(OTHER_FILES);
-    let all = usize::try_from(all).unwrap_or(usize::MAX);
-    (all / 3, all - all / 3)
-}
-
-/// Raises the limit of open files as far as the system allows, and returns the new limit. Each partition written to
-/// since its last checkpoint keeps a segment open.
-fn raise_file_limit() -> u64 {
-    let mut limit = rustix::process::getrlimit(Resource::Nofile);
-    let before = limit.current;
-    limit.current = limit.maximum;
-    match rustix::process::setrlimit(Resource::Nofile, limit) {
-        Ok(()) => limit.current.unwrap_or(u64::MAX),
-        Err(error) => {
-            tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
-            before.unwrap_or(u64::MAX)
-        }
-    }
-}
-
 /// Binds an address; must be called within the runtime.
 fn bind(address: &HostPort, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
     let addresses = (address.host.as_str(), address.port)
@@ -443,13 +390,6 @@ fn listen_for_nodes(
     Ok(Some((socket, address)))
 }
 
-/// Returns the bytes that the node keeps free on the disk.
-fn free_bytes_min(settings: &ServerSettings) -> u64 {
-    // A request that is larger than the limit of bytes in flight is taken in alone.
-    let in_flight_bytes_max = settings.in_flight_bytes_max.max(FRAME_BYTES_MAX as u64);
-    FREE_BYTES_BESIDE.saturating_add(in_flight_bytes_max)
-}
-
 fn start_scrubbing(
     settings: &ServerSettings,
     reader: Reader<RealDisk>,
@@ -463,90 +403,6 @@ fn start_scrubbing(
     let hash_key = (number(one), number(other));
     scrubbing::start(Scrubbing { reader, interval, hash_key, free_bytes_min, ready, common })?;
     Ok(())
-}
-
-fn open_storage(
-    config: &Config,
-    settings: &ServerSettings,
-    broker: &duramen_broker::configs::BrokerSettings,
-    open_files_max: usize,
-    listens_for_nodes: bool,
-) -> anyhow::Result<(Storage<RealDisk>, Recovered)> {
-    let path = config.data_dir.as_path();
-    let disk = RealDisk::open(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::ResourceBusy => anyhow::anyhow!(
-            "the data directory {} is in use by another process: stop that one, or choose another \
-             directory with --data-dir DIR",
-            path.display()
-        ),
-        _ => anyhow::Error::new(error)
-            .context(format!("cannot open the data directory {}", path.display())),
-    })?;
-    let is_alone = settings.nodes.is_empty();
-    let facts = Facts {
-        cluster_id: if is_alone { random()? } else { [0; 16] },
-        broker_id: settings.node_id.unwrap_or(1),
-        directory_id: random()?,
-    };
-    let options = Options {
-        facts,
-        extent_bytes: JOURNAL_EXTENT_BYTES,
-        extents_max: JOURNAL_EXTENTS_MAX,
-        replicas_an_extent: REPLICAS_AN_EXTENT,
-        journal_payload_max: JOURNAL_PAYLOAD_MAX,
-        index_interval_bytes: u32::try_from(broker.index_interval_bytes).unwrap_or(0),
-        free_bytes_min: free_bytes_min(settings),
-        reserve_bytes: RESERVE_BYTES,
-        open_files_max,
-        recovered_at_once: RECOVERED_AT_ONCE.min(open_files_max / 4),
-    };
-    let (storage, recovered) = Storage::open(disk, options)
-        .with_context(|| format!("cannot open the data directory {}", path.display()))?;
-    let facts = &recovered.facts;
-    if let Some(wanted) = settings.node_id.filter(|wanted| *wanted != facts.broker_id) {
-        bail!(
-            "node.id is {wanted}, but the data directory {} belongs to node {}",
-            path.display(),
-            facts.broker_id
-        );
-    }
-    let was_forming = recovered.facts.cluster_id == [0; 16];
-    if is_alone && was_forming {
-        bail!(
-            "the data directory {} was to form a cluster with others: say where all its nodes are with the setting \
-             controller.quorum.voters",
-            path.display()
-        );
-    }
-    let is_metadata = |it: &&RecoveredReplica| it.identity.topic == METADATA_TOPIC;
-    let metadata = recovered.replicas.iter().find(is_metadata);
-    if let Some(damage) = metadata.and_then(|it| it.damage.as_ref().filter(|_| !it.lacks_room)) {
-        bail!("the metadata log is damaged: {damage}; {}", cure(&recovered.replicas));
-    }
-    let has_others = !recovered.voters.is_empty()
-        || metadata.is_some_and(|it| it.conf.voters.len() + it.conf.learners.len() > 1);
-    if has_others && !listens_for_nodes {
-        bail!(
-            "the data directory {} belongs to a node of a cluster: say where the other nodes reach it with --node-listen \
-             HOST:PORT",
-            path.display()
-        );
-    }
-    Ok((storage, recovered))
-}
-
-/// Returns the advice for a damaged metadata log. Without that log nothing else can be found, so the node does not
-/// start.
-fn cure(replicas: &[RecoveredReplica]) -> &'static str {
-    let metadata = replicas.iter().find(|it| it.identity.topic == METADATA_TOPIC);
-    if metadata.is_some_and(|it| it.conf.voters == [it.replica.0]) {
-        "no other node has a vote on it: start with a backup of the data directory, or see docs/operations.md, \"A damaged \
-         journal\", for what can be read without it"
-    } else {
-        "where most other nodes of the cluster are well, start this one with an empty data directory, the same node.id and \
-         --replace: it takes the place of the lost one and gets from them what that had. Else see docs/operations.md, \"A \
-         damaged journal\""
-    }
 }
 
 /// Opens the node over its storage; one of several first becomes a member of their cluster.
@@ -616,13 +472,6 @@ fn founders_of(facts: &Facts, voters: Vec<Voter>) -> Vec<Voter> {
     }
     let Facts { broker_id, directory_id, .. } = *facts;
     vec![Voter { peer_id: 1, broker_id, directory_id }]
-}
-
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    anyhow::ensure!(got == N, "the kernel gave too few random bytes");
-    Ok(bytes)
 }
 
 /// Catches SIGHUPs from now on, so that none ends the process: one that comes before it can be answered waits.

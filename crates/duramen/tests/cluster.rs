@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use duramen::client::{
+use duramen_client::{
     Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetcher, NewTopic, Options,
 };
 use duramen_protocol::ErrorCode;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use duramen::client::{
+use duramen_client::{
     Acknowledgement, Appender, AppenderOptions, Client, NewTopic, OffsetAt, Options,
 };
 use duramen_protocol::messages::MetadataRequest;

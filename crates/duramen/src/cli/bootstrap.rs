@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use duramen_client::{Client, Error, Options};
 
-use crate::client::{Client, Error, Options};
 use crate::config::HostPort;
 
 /// Form of printed results.

@@ -5,14 +5,14 @@ use clap::{Args, Subcommand};
 use super::bootstrap::run;
 
 mod moving;
-pub(in crate::cli) mod overview;
-pub(in crate::cli) mod placement;
+pub(super) mod overview;
+pub(super) mod placement;
 mod removing;
 mod status;
 mod survive;
 mod verify;
 
-pub(in crate::cli) use moving::{Move, carry_out};
+pub(super) use moving::{Move, carry_out};
 
 /// Nodes of a cluster and the places of replicas.
 #[derive(Debug, Args)]

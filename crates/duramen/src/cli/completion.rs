@@ -1,9 +1,9 @@
 //! `duramen completion`: scripts for shells.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::{Cli, screen};
+use super::screen;
 
 /// Print a completion script for a shell.
 #[derive(Debug, Args)]
@@ -17,10 +17,10 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Runs the command.
-    pub fn run(self) -> anyhow::Result<()> {
+    /// Runs the command, for the whole command line.
+    pub fn run(self, mut whole: Command) -> anyhow::Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "duramen", &mut script);
+        clap_complete::generate(self.shell, &mut whole, "duramen", &mut script);
         Ok(screen::print_line(String::from_utf8(script)?.trim_end())?)
     }
 }

@@ -5,23 +5,23 @@ use std::io::Write;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use duramen_client::{Client, FetchOptions, Fetched, Fetcher};
 use duramen_protocol::batch::batches;
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::records::Records;
 use indicatif::ProgressBar;
 
 use super::bootstrap::{Cluster, run};
+use super::missing::{has_not, unknown_topic};
 use super::place::{Bounds, Place};
 use super::screen;
-use super::topic::{has_not, unknown_topic};
 use super::usage::{demand, once, topic_name, whole};
-use crate::client::{Client, FetchOptions, Fetched, Fetcher};
 
 mod format;
 mod membership;
 
 pub use format::{Format, Shown};
-pub(in crate::cli) use format::{date, put_bytes};
+pub(super) use format::{date, put_bytes};
 
 /// More than any batch that a broker accepts, decompressed.
 const BATCH_BYTES_MAX: usize = 1 << 30;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::builder::Resettable::Reset;
 use clap::builder::StyledStr;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 
-use super::{Cli, screen};
+use super::screen;
 
 /// Print the manual page, or write one for every command.
 #[derive(Debug, Args)]
@@ -22,9 +22,9 @@ pub struct Man {
 }
 
 impl Man {
-    /// Runs the command.
-    pub fn run(self) -> anyhow::Result<()> {
-        let mut command = Cli::command().disable_help_subcommand(true);
+    /// Runs the command, for the whole command line.
+    pub fn run(self, whole: Command) -> anyhow::Result<()> {
+        let mut command = whole.disable_help_subcommand(true);
         // Build gives every command its whole name.
         command.build();
         let Some(dir) = self.dir else {

@@ -5,10 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::ensure;
+use duramen_client::{Client, OffsetAt};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
-
-use crate::client::{Client, OffsetAt};
 
 /// A place, not yet an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

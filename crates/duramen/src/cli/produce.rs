@@ -8,6 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use duramen_client::{
+    Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer, partition_of_key,
+};
 use duramen_protocol::compression::Codec;
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
@@ -16,14 +19,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::bench::Acks;
+use super::acks::Acks;
 use super::bootstrap::{Cluster, run};
+use super::missing::{has_not, unknown_topic};
 use super::screen;
-use super::topic::{has_not, key_value, unknown_topic};
-use super::usage::{demand, topic_name, whole};
-use crate::client::{
-    Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer, partition_of_key,
-};
+use super::usage::{demand, key_value, topic_name, whole};
 
 /// Most lines that wait for the network.
 const LINES_AHEAD: usize = 4096;

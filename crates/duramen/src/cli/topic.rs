@@ -4,21 +4,22 @@ use std::fmt::Write as _;
 
 use anyhow::ensure;
 use clap::{Args, Subcommand};
+use duramen_client::{Client, Error, NewTopic, OffsetAt};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::metadata::MetadataResponseTopic;
 use serde::Serialize;
 
 use super::bootstrap::{Cluster, run};
-use super::explained;
+use super::failure::explained;
+use super::missing::{unknown, unknown_topic};
 use super::screen::{self, Table};
-use super::usage::{joined, once, settings, topic_name};
-use crate::client::{Client, Error, NewTopic, OffsetAt};
+use super::usage::{joined, key_value, once, settings, topic_name};
 
 mod alter;
+mod source;
 mod trim;
 
-/// Kafka's code for a value that the topic itself has.
-const SOURCE_TOPIC: i8 = 1;
+use source::{SOURCE_TOPIC, source};
 
 /// Create, list, describe, alter, trim and delete topics.
 #[derive(Debug, Args)]
@@ -419,55 +420,8 @@ fn exists(error: &Error) -> bool {
     error.code() == Some(ErrorCode::TopicAlreadyExists)
 }
 
-/// True for an error about a missing topic.
-pub(in crate::cli) fn unknown(error: &Error) -> bool {
-    error.code() == Some(ErrorCode::UnknownTopicOrPartition)
-}
-
-/// Names the fix for a missing topic.
-pub fn unknown_topic(name: &str) -> impl Fn(Error) -> anyhow::Error {
-    move |error| {
-        if unknown(&error) {
-            let text =
-                format!("there is no topic {name}; create it with `duramen topic create {name}`");
-            explained(ErrorCode::UnknownTopicOrPartition, text)
-        } else {
-            error.into()
-        }
-    }
-}
-
-/// Explains that a topic lacks a partition, and names those that it has.
-pub(in crate::cli) fn has_not(topic: &str, there: &[i32], partition: i32) -> String {
-    match there.iter().max() {
-        Some(last @ 1..) => {
-            format!("topic {topic} has partitions 0 to {last}, and no partition {partition}")
-        }
-        _ => format!("topic {topic} has partition 0 alone, and no partition {partition}"),
-    }
-}
-
 fn number(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
-}
-
-fn source(code: i8) -> &'static str {
-    match code {
-        SOURCE_TOPIC => "set on the topic",
-        2 => "set on the broker at run time",
-        3 => "set on all brokers at run time",
-        4 => "set on the broker",
-        5 => "default",
-        _ => "unknown",
-    }
-}
-
-/// Splits `KEY=VALUE` into two halves.
-pub fn key_value(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
-        _ => Err(format!("`{text}` is not KEY=VALUE")),
-    }
 }
 
 #[cfg(test)]
@@ -512,11 +466,5 @@ mod tests {
              0       1     3  1         1            5   12        7\n        \
              1       -     -  1,2                    -    -        -\n";
         assert_eq!(described.text(), expected);
-    }
-
-    #[test]
-    fn settings_are_split_at_the_first_equals_sign() {
-        assert_eq!(key_value("a=b=c"), Ok(("a".into(), "b=c".into())));
-        assert!(key_value("=b").is_err() && key_value("a").is_err());
     }
 }

@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use clap::builder::Resettable;
 use clap::{Arg, Command};
 
-use super::{code_of, explained};
+use super::failure::{code_of, explained};
 use crate::config::Mistakes;
 
 /// Most letters that Kafka allows in the name of a topic.
@@ -21,23 +21,23 @@ const TOPIC_LETTERS_MAX: usize = 249;
 struct Misuse(String);
 
 /// Makes an error of a mistake that the command line alone shows. Its exit code differs from that of a failure.
-pub(in crate::cli) fn misuse(text: impl Into<String>) -> anyhow::Error {
+pub(super) fn misuse(text: impl Into<String>) -> anyhow::Error {
     Misuse(text.into()).into()
 }
 
 /// Refuses the command line unless a condition holds.
-pub(in crate::cli) fn demand(makes_sense: bool, text: &str) -> anyhow::Result<()> {
+pub(super) fn demand(makes_sense: bool, text: &str) -> anyhow::Result<()> {
     if makes_sense { Ok(()) } else { Err(misuse(text)) }
 }
 
 /// Tells whether the caller has to change the command line, the environment or the configuration file.
-pub(in crate::cli) fn is_misuse(error: &anyhow::Error) -> bool {
+pub(super) fn is_misuse(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<Misuse>() || cause.is::<Mistakes>())
 }
 
 /// Makes all options read `-1` as their value, so that the error names the allowed values. An empty variable counts as
 /// one that is not set.
-pub(in crate::cli) fn adapted(command: Command) -> Command {
+pub(super) fn adapted(command: Command) -> Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let adapt = |arg: Arg| {
         let takes_values = arg.get_action().takes_values();
@@ -52,7 +52,7 @@ pub(in crate::cli) fn adapted(command: Command) -> Command {
 }
 
 /// Reads the name of a topic. Refuses an impossible name before the command asks a broker.
-pub(in crate::cli) fn topic_name(text: &str) -> Result<String, String> {
+pub(super) fn topic_name(text: &str) -> Result<String, String> {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     let is_name = (1..=TOPIC_LETTERS_MAX).contains(&text.len())
         && text.chars().all(is_allowed)
@@ -66,20 +66,18 @@ pub(in crate::cli) fn topic_name(text: &str) -> Result<String, String> {
 }
 
 /// Reads a whole number that is not negative.
-pub(in crate::cli) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
+pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "give a whole number, 0 or more".to_owned())
 }
 
 /// Leaves out repeated names.
-pub(in crate::cli) fn once<T: Ord>(named: &[T]) -> Vec<&T> {
+pub(super) fn once<T: Ord>(named: &[T]) -> Vec<&T> {
     let mut seen = BTreeSet::new();
     named.iter().filter(|it| seen.insert(*it)).collect()
 }
 
 /// Sorts settings by name. Refuses two values for one setting, because the user may mean either.
-pub(in crate::cli) fn settings(
-    given: &[(String, String)],
-) -> anyhow::Result<BTreeMap<String, String>> {
+pub(super) fn settings(given: &[(String, String)]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut settings = BTreeMap::new();
     for (name, value) in given {
         let before = settings.insert(name.clone(), value.clone());
@@ -92,7 +90,7 @@ pub(in crate::cli) fn settings(
 }
 
 /// Joins the failures of `asked` things that the command tried one after the other.
-pub(in crate::cli) fn joined(asked: usize, mut failures: Vec<anyhow::Error>) -> anyhow::Result<()> {
+pub(super) fn joined(asked: usize, mut failures: Vec<anyhow::Error>) -> anyhow::Result<()> {
     if failures.len() < 2 {
         return failures.pop().map_or(Ok(()), Err);
     }
@@ -105,6 +103,21 @@ pub(in crate::cli) fn joined(asked: usize, mut failures: Vec<anyhow::Error>) -> 
     // Programs get the code that all failures share, and none if they differ.
     let code = code.filter(|code| codes.all(|other| other == Some(*code)));
     Err(code.map_or_else(|| anyhow!("{text}"), |code| explained(code, text.clone())))
+}
+
+/// Splits `KEY=VALUE` into two halves.
+pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+        _ => Err(format!("`{text}` is not KEY=VALUE")),
+    }
+}
+
+/// Finds a word without regard to case and dashes: `preparing-rebalance` is `PreparingRebalance`.
+pub(super) fn word(text: &str, known: &[&'static str], what: &str) -> Result<&'static str, String> {
+    let plain = |text: &str| text.replace(['-', '_'], "").to_ascii_lowercase();
+    let found = known.iter().find(|word| plain(word) == plain(text)).copied();
+    found.ok_or_else(|| format!("there is no {what} {text}; there are {}", known.join(", ")))
 }
 
 #[cfg(test)]
@@ -144,5 +157,11 @@ mod tests {
         assert_eq!(both.chain().find_map(code_of), Some(ErrorCode::GroupIdNotFound));
         let mixed = joined(2, vec![missing("no a"), anyhow!("b is odd")]).unwrap_err();
         assert_eq!(mixed.chain().find_map(code_of), None);
+    }
+
+    #[test]
+    fn settings_are_split_at_the_first_equals_sign() {
+        assert_eq!(key_value("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(key_value("=b").is_err() && key_value("a").is_err());
     }
 }

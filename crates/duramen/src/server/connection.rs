@@ -38,13 +38,13 @@ use tokio::time::Instant;
 use super::budget::{self, Budget, Charge};
 use super::checking::Checking;
 use super::complaints::Complaints;
-use super::core_loop::{Input, Routed};
 use super::disk::RealDisk;
 use super::framing;
 use super::inbox::Inbox;
 use super::metrics::Metrics;
 use super::plans::{self, Resolved};
 use super::sending::{Part, STALL_MAX, Sender};
+use super::threads::{Input, Routed};
 
 /// Bytes that are read behind a request that has to be answered first.
 const AHEAD: usize = 8 * 1024;

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the one thread that steps the node.
 //! Owns:       turns: the waiting input goes in, then one flush, then the actions go where they belong.
-//! Interface:  [`start`], [`Input`], [`Clock`], [`Reads`].
+//! Interface:  [`start`], [`Clock`], [`Reads`].
 //! Invariants: storage gets one batch a turn, before any reply is handed out; a reply goes only to the
 //!             connection that asked; nothing here waits but for the next event or the deadline.
 //! Never:      a decision.
@@ -21,22 +21,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duramen_broker::event::{Look, ReadLog};
-use duramen_broker::peer::PeerFrame;
-use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply, read_plan};
+use duramen_broker::{Action, ConnectionId, Event, Node, Now, read_plan};
 use duramen_storage::Reader;
 use duramen_storage::op::Done;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::Common;
 use super::disk::RealDisk;
 use super::ending;
 use super::inbox::Inbox;
 use super::peers::Links;
-use super::scrubbing::Chore;
-use super::storage_worker::Work;
+use super::threads::{Chore, Common, Input, Routed, Work};
 
 /// Events in one turn at most: storage should not wait longer for the first of them.
 const TURN_EVENTS_MAX: usize = 2048;
@@ -46,31 +42,6 @@ const SUSPENSION_MS_MIN: i64 = 1000;
 
 /// Time between two copies of the node's figures while something happens. A copy walks over all partitions.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
-
-/// Input of the node's thread.
-#[derive(Debug)]
-pub enum Input {
-    /// A connection, and the channel for its replies. The requests that its session lets wait bound the replies that
-    /// wait there.
-    Connected(ConnectionId, UnboundedSender<Routed>),
-    /// Event for the node.
-    Event(Event),
-    /// Frame of another node. Room for its next frame is there again when the permit is gone.
-    Peer(Box<PeerFrame>, OwnedSemaphorePermit),
-    /// Storage reports.
-    Storage(Vec<Done>),
-    /// Take the waiting input, give storage the last batch, end.
-    Stop,
-}
-
-/// Message to a connection.
-#[derive(Debug)]
-pub enum Routed {
-    /// The answer to a request.
-    Reply(u64, Reply),
-    /// Close, after a log line with this reason.
-    Close(String),
-}
 
 /// Both clocks, from one start.
 #[derive(Clone, Copy, Debug)]

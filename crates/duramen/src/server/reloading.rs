@@ -18,10 +18,10 @@ use duramen_broker::Event;
 use duramen_broker::configs::{BROKER_CONFIGS, Settings, find};
 use tokio::sync::watch;
 
-use super::core_loop::Input;
 use super::inbox::Inbox;
 use super::seats::SeatLimits;
 use super::settings::ServerSettings;
+use super::threads::Input;
 use crate::config::{Config, Mistakes, ON_SIGHUP};
 use crate::telemetry;
 

@@ -22,18 +22,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duramen_broker::Event;
-use duramen_storage::compaction::{Compaction, CompactionError, Made, Means, Order, Progress};
-use duramen_storage::mending::{Mend, Mended};
+use duramen_storage::compaction::{Compaction, CompactionError, Means, Order, Progress};
+use duramen_storage::mending::Mend;
 use duramen_storage::op::Done;
 use duramen_storage::scrub::{Found, Scrubber};
-use duramen_storage::staging::{Outcome, Stage, Staged, Stagings};
+use duramen_storage::staging::{Outcome, Stage, Stagings};
 use duramen_storage::{Disk, Reader, ReplicaId};
 
-use super::core_loop::Input;
 use super::disk::RealDisk;
+use super::ending;
 use super::inbox::Inbox;
-use super::storage_worker::Work;
-use super::{Common, ending};
+use super::threads::{Chore, Common, Input, Ready, Work};
 
 /// Bytes of one read.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -49,28 +48,6 @@ const COMPACTION_PIECE_BYTES: u64 = 1 << 20;
 const COMPACTION_RATE: u64 = 64 << 20;
 /// Keys that are kept in memory at once while a log is compacted: about 64 MiB.
 const COMPACTION_KEYS_MAX: usize = 1 << 20;
-
-/// Job for the thread.
-#[derive(Debug)]
-pub enum Chore {
-    /// Copy a segment and fill its damaged ranges.
-    Mend(Mend),
-    /// Compact a log.
-    Compact(Order),
-    /// Keep the pieces of a compacted log that another replica gives.
-    Stage(Stage),
-}
-
-/// Product of the thread, for storage.
-#[derive(Debug)]
-pub enum Ready<D: Disk> {
-    /// A copy of a segment.
-    Mended(Mended<D>),
-    /// Segments of a compacted log.
-    Compacted(Box<Made<D>>),
-    /// All that another replica gave of a compacted log.
-    Staged(Box<Staged>),
-}
 
 /// Parts that the thread starts with.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the one thread that writes, and the few that sync.
 //! Owns:       the loop around [`Storage`]: when a round begins, where its syncs run.
-//! Interface:  [`start`], [`Work`].
+//! Interface:  [`start`].
 //! Invariants: all that is queued when the last round is durable goes into the next one: that is the
 //!             group commit. A round is told of when the next one is written, if more was
 //!             queued. The journal's sync is under way before payload reaches the segments,
@@ -24,14 +24,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use duramen_storage::op::{Op, OpKind};
-use duramen_storage::storage::{Error, SyncId, SyncKind, SyncRequest};
+use duramen_storage::storage::{Error, SyncKind, SyncRequest};
 use duramen_storage::{Disk, SET_ASIDE, Storage};
 
-use super::core_loop::Input;
 use super::ending;
-use super::scrubbing::{self, Ready};
-
-use super::{Common, inbox::Inbox};
+use super::inbox::Inbox;
+use super::scrubbing;
+use super::threads::{Common, Input, Ready, Work};
 
 /// Threads that run syncs. Bulk syncs of different files overlap in the device; more than a few
 /// only queue there.
@@ -46,19 +45,6 @@ const SET_ASIDE_LOOKS: Duration = Duration::from_secs(10);
 /// Largest payload of a round, in bytes, with which the storage thread syncs the journal itself. Writing the segments
 /// then takes less time than waking a sync thread and being woken by it.
 const INLINE_PAYLOAD_MAX: usize = 256 * 1024;
-
-/// Input of the storage thread.
-#[derive(Debug)]
-pub enum Work {
-    /// One turn's ops, in order.
-    Ops(Vec<Op>),
-    /// A sync thread is done.
-    Synced(SyncId, io::Result<()>),
-    /// Segments are ready to take others' place.
-    Ready,
-    /// Finish the submitted work, close the journal, end.
-    Stop,
-}
 
 /// Starts the storage thread and its sync threads. The handle ends after [`Work::Stop`].
 pub fn start<D: Disk>(

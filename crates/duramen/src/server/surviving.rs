@@ -14,11 +14,14 @@ use duramen_broker::survivor::{Outcome, Survival};
 use duramen_storage::storage::Facts;
 use duramen_storage::{MANIFEST, Storage};
 
+use super::chance::random;
 use super::core_loop::Clock;
+use super::descriptors::raise_file_limit;
 use super::disk::RealDisk;
+use super::opening::open_storage;
 use super::settings::ServerSettings;
-use super::storage_worker::{self, Work};
-use super::{Common, open_storage, raise_file_limit, random};
+use super::storage_worker;
+use super::threads::{Common, Work};
 use crate::config::Config;
 
 /// A directory that could go on alone. Nothing is changed yet.

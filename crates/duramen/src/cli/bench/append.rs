@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bytes::BytesMut;
 use clap::Args;
+use duramen_client::Acknowledgement;
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -14,10 +15,11 @@ use tokio::task::LocalSet;
 
 use super::frames::{Records, Refused, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::{Acks, Cluster, Led, Target, client, connect, seconds};
+use super::target::{Led, Target, connect, seconds};
+use crate::cli::acks::Acks;
+use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
-use crate::client::Acknowledgement;
 
 /// Appenders in a closed loop, sharing connections.
 #[derive(Debug, Args)]
@@ -81,7 +83,7 @@ impl Append {
             self.target.acks != Acks::None,
             "an appender waits for its acknowledgement; give --acks all or --acks 1",
         )?;
-        let client = client(&self.cluster).await?;
+        let client = self.cluster.connect().await?;
         let led = self.target.prepare(&client).await?;
         let per_lane = self.appenders.div_ceil(self.connections) as usize;
         let records = Rc::new(Records::new(per_lane, self.size)?);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use duramen_client::OffsetAt;
 use duramen_protocol::batch::{BatchHeader, CHECKSUMMED_FROM, HEADER_BYTES};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::FetchRequest;
@@ -15,11 +16,10 @@ use rustix::net::{RecvFlags, recv};
 use serde::Serialize;
 
 use super::report::{bandwidth, cpu_time, print, round};
-use super::{Cluster, client};
+use crate::cli::bootstrap::Cluster;
+use crate::cli::missing::{has_not, unknown_topic};
 use crate::cli::screen;
-use crate::cli::topic::{has_not, unknown_topic};
 use crate::cli::usage::{topic_name, whole};
-use crate::client::OffsetAt;
 
 /// Newest version of Fetch with topic names; every broker since 2.7 speaks it.
 pub(super) const FETCH_VERSION: i16 = 12;
@@ -88,7 +88,7 @@ struct Report {
 impl Consume {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let client = client(&self.cluster).await?;
+        let client = self.cluster.connect().await?;
         let found = client.topic(&self.topic, false).await.map_err(unknown_topic(&self.topic))?;
         let there: Vec<i32> = found.partitions.iter().map(|part| part.partition_index).collect();
         ensure!(there.contains(&self.partition), has_not(&self.topic, &there, self.partition));
@@ -97,7 +97,7 @@ impl Consume {
         let at = |at| [(self.partition, at)];
         let start = client.list_offsets(&self.topic, &at(OffsetAt::Start)).await?;
         let end = client.list_offsets(&self.topic, &at(OffsetAt::End)).await?;
-        let offset_of = |listed: &std::collections::BTreeMap<i32, crate::client::ListedOffset>| {
+        let offset_of = |listed: &std::collections::BTreeMap<i32, duramen_client::ListedOffset>| {
             listed.get(&self.partition).map_or(0, |listed| listed.offset)
         };
         let (start, end) = (offset_of(&start), offset_of(&end));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bytes::BytesMut;
 use clap::{ArgGroup, Args};
+use duramen_client::{Acknowledgement, Client, OffsetAt};
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -15,10 +16,11 @@ use tokio::task::LocalSet;
 
 use super::frames::{Records, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::{Acks, Cluster, Target, client, connect, seconds};
+use super::target::{Target, connect, seconds};
+use crate::cli::acks::Acks;
+use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
-use crate::client::{Acknowledgement, Client, OffsetAt};
 
 /// Longest time until records sent without acks appear in the topic.
 const UNSEEN_MAX: Duration = Duration::from_secs(60);
@@ -87,7 +89,7 @@ impl Produce {
             is_answered || self.messages.is_some(),
             "--acks 0 needs --messages, the number of records to wait for",
         )?;
-        let client = client(&self.cluster).await?;
+        let client = self.cluster.connect().await?;
         let led = self.target.prepare(&client).await?;
         let records = Rc::new(Records::new(self.batch as usize, self.size)?);
         let acks = Acknowledgement::from(self.target.acks).code();

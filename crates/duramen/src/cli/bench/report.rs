@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::screen;
+use crate::cli::screen;
 
 /// Latencies in microseconds.
 #[derive(Debug, Clone, Default, Serialize)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use bytes::{Buf, BytesMut};
 use clap::Args;
+use duramen_client::{Acknowledgement, Client, OffsetAt};
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
@@ -23,10 +24,11 @@ use tokio::task::LocalSet;
 use super::consume::{FETCH_VERSION, check};
 use super::frames::{Requests, answer, now_ms, read_answer};
 use super::report::{Latency, Measured, Meter, print, round};
-use super::{Acks, Cluster, Target, client, connect, seconds};
+use super::target::{Target, connect, seconds};
+use crate::cli::acks::Acks;
+use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
-use crate::client::{Acknowledgement, Client, OffsetAt};
 
 const FETCH_BYTES: i32 = 1 << 20;
 /// Bytes of a record's first field: its due time, in nanoseconds since the start of the run.
@@ -98,7 +100,7 @@ impl Tail {
             self.target.acks != Acks::None,
             "a record without an acknowledgement has no latency; give --acks all or --acks 1",
         )?;
-        let client = client(&self.cluster).await?;
+        let client = self.cluster.connect().await?;
         let led = self.target.prepare(&client).await?;
         let end = client.list_offsets(&self.target.topic, &[(0, OffsetAt::End)]).await?;
         let from = end.get(&0).map_or(0, |listed| listed.offset);

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args};
+use duramen_client::{Client, Error, NodeId, Reassignment};
 use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
 use super::overview::{Overview, Partition};
 use crate::cli::bootstrap::Cluster;
-use crate::cli::explained;
+use crate::cli::failure::explained;
+use crate::cli::missing::has_not;
 use crate::cli::screen::{self, Table};
-use crate::cli::topic::has_not;
 use crate::cli::usage::{demand, joined, topic_name, whole};
-use crate::client::{Client, Error, NodeId, Reassignment};
 
 /// Interval at which the command checks the moves.
 const POLL: Duration = Duration::from_millis(250);
@@ -79,7 +79,7 @@ pub(super) struct MoveCommand {
 
 /// Move of a partition to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(in crate::cli) struct Move {
+pub(crate) struct Move {
     pub topic: String,
     pub partition: i32,
     /// Nodes of the replicas now, or after an earlier move that is still under way.
@@ -307,7 +307,7 @@ pub(super) fn there(overview: &Overview) -> String {
 }
 
 /// Makes a table with a row for each move.
-pub(in crate::cli) fn table(moves: &[Move]) -> Table {
+pub(crate) fn table(moves: &[Move]) -> Table {
     let mut table = Table::new(&["TOPIC", "PARTITION", "FROM", "TO"]);
     for it in moves {
         table.row([
@@ -342,7 +342,7 @@ fn taken(told: Vec<(Reassignment, Result<(), Error>)>) -> anyhow::Result<()> {
 }
 
 /// Moves partitions, some at a time, and waits for the end of all moves.
-pub(in crate::cli) async fn carry_out(
+pub(crate) async fn carry_out(
     client: &Client,
     moves: &mut [Move],
     at_once: usize,

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use duramen_client::{Client, Moving, NodeId};
 use duramen_protocol::messages::MetadataRequest;
 use duramen_protocol::messages::metadata::MetadataResponseTopic;
 use duramen_protocol::wire::Uuid;
 
 use super::placement::Load;
-use crate::client::{Client, Moving, NodeId};
 
 /// Present state of a cluster.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct Overview {
+pub(crate) struct Overview {
     pub cluster_id: String,
     pub nodes: BTreeMap<NodeId, Node>,
     /// Partitions in the order of names and numbers.
@@ -21,7 +21,7 @@ pub(in crate::cli) struct Overview {
 
 /// Registered node.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct Node {
+pub(crate) struct Node {
     pub address: String,
     pub rack: Option<String>,
     /// True if the node that the client asked first has heard this one lately.
@@ -32,7 +32,7 @@ pub(in crate::cli) struct Node {
 
 /// Partition as its leader reports it, or as another node does if the leader does not respond.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct Partition {
+pub(crate) struct Partition {
     pub topic: String,
     pub topic_id: Uuid,
     pub index: i32,
@@ -45,7 +45,7 @@ pub(in crate::cli) struct Partition {
 
 impl Overview {
     /// Asks all nodes, because only the leader of a partition knows its in-sync replicas.
-    pub(in crate::cli) async fn gather(client: &Client) -> anyhow::Result<Self> {
+    pub(crate) async fn gather(client: &Client) -> anyhow::Result<Self> {
         let found = client.nodes().await?;
         let mut nodes = BTreeMap::new();
         for node in found.nodes {
@@ -91,13 +91,13 @@ impl Overview {
     }
 
     /// Returns the nodes of a partition, after its move if one is under way.
-    pub(in crate::cli) fn placement(&self, partition: &Partition) -> Vec<NodeId> {
+    pub(crate) fn placement(&self, partition: &Partition) -> Vec<NodeId> {
         let key = (partition.topic.clone(), partition.index);
         self.moving.get(&key).map_or_else(|| partition.replicas.clone(), Moving::target)
     }
 
     /// Counts the replicas of each node, after all moves under way.
-    pub(in crate::cli) fn load(&self) -> Load {
+    pub(crate) fn load(&self) -> Load {
         let mut load = Load::of_nodes(self.nodes.iter().map(|(id, node)| (*id, node.rack.clone())));
         for partition in &self.partitions {
             load.add(&self.placement(partition));

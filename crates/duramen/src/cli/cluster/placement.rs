@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::ensure;
+use duramen_client::NodeId;
 
 use crate::cli::screen;
-use crate::client::NodeId;
 
 /// Nodes with their racks and their numbers of replicas.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cli) struct Load {
+pub(crate) struct Load {
     sites: BTreeMap<NodeId, Site>,
 }
 
@@ -25,15 +25,13 @@ struct Site {
 
 impl Load {
     /// Makes nodes without replicas.
-    pub(in crate::cli) fn of_nodes(
-        nodes: impl IntoIterator<Item = (NodeId, Option<String>)>,
-    ) -> Self {
+    pub(crate) fn of_nodes(nodes: impl IntoIterator<Item = (NodeId, Option<String>)>) -> Self {
         let site = |(id, rack)| (id, Site { rack, ..Site::default() });
         Self { sites: nodes.into_iter().map(site).collect() }
     }
 
     /// Adds the replicas of a partition.
-    pub(in crate::cli) fn add(&mut self, replicas: &[NodeId]) {
+    pub(crate) fn add(&mut self, replicas: &[NodeId]) {
         for (at, id) in replicas.iter().enumerate() {
             let site = self.sites.entry(*id).or_default();
             site.replicas += 1;
@@ -50,14 +48,14 @@ impl Load {
     }
 
     /// Moves the replicas of a partition to other nodes.
-    pub(in crate::cli) fn replace(&mut self, before: &[NodeId], after: &[NodeId]) {
+    pub(crate) fn replace(&mut self, before: &[NodeId], after: &[NodeId]) {
         self.remove(before);
         self.add(after);
     }
 
     /// Chooses `factor` nodes of `allowed` for a partition that is on the nodes `before`. The load has the new nodes
     /// from then on.
-    pub(in crate::cli) fn fit(
+    pub(crate) fn fit(
         &mut self,
         before: &[NodeId],
         allowed: &BTreeSet<NodeId>,

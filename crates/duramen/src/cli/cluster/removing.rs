@@ -2,6 +2,7 @@
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use duramen_client::NodeId;
 use serde::Serialize;
 
 use super::moving::{self, Move, MoveCommand};
@@ -9,7 +10,6 @@ use super::overview::Overview;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::cli::usage::whole;
-use crate::client::NodeId;
 
 #[derive(Debug, Args)]
 #[command(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use duramen_client::{Client, NodeId};
 use duramen_protocol::messages::describe_quorum::{ReplicaState, ResponsePartitionData};
 use duramen_protocol::messages::{DescribeLogDirsRequest, DescribeReplicasRequest};
 use jiff::Timestamp;
@@ -14,7 +15,6 @@ use serde::Serialize;
 use super::overview::{Node, Overview, Partition};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
-use crate::client::{Client, NodeId};
 
 /// Longest time that a node gets to respond. A frozen node delays the command by this time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -376,7 +376,7 @@ impl Report {
                     leader_unconfirmed: partition.leader.filter(|_| leader.is_none()),
                     replicas: partition.replicas,
                     in_sync: partition.in_sync,
-                    moving_to: moving.map(crate::client::Moving::target),
+                    moving_to: moving.map(duramen_client::Moving::target),
                     under_replicated,
                 });
             }
@@ -522,7 +522,7 @@ impl Attention {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Moving;
+    use duramen_client::Moving;
     use duramen_protocol::wire::Uuid;
 
     fn overview() -> Overview {

@@ -1,24 +1,26 @@
 //! `duramen cluster verify`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use duramen_client::NodeId;
 use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
 use super::overview::Overview;
 use crate::cli::bootstrap::Cluster;
-use crate::cli::explained;
+use crate::cli::failure::explained;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::topic_name;
-use crate::client::NodeId;
 
 mod comparing;
+mod verdict;
 
 use comparing::{Comparison, Nodes, Subject};
+use verdict::{Difference, NodeDigest, State, Verdict};
 
 /// Longest time that a node gets to respond. A frozen node delays the command once.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,55 +68,6 @@ struct Report {
     /// Compared bytes, of one replica of each partition.
     bytes: i64,
     partitions: Vec<Verdict>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum State {
-    Identical,
-    Differs,
-    NotCompared,
-}
-
-/// Outcome of a partition.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Verdict {
-    topic: String,
-    partition: i32,
-    state: State,
-    /// First of the offsets that are identical.
-    start: i64,
-    /// One past the last of the offsets that are identical.
-    end: i64,
-    bytes: i64,
-    /// Nodes whose replicas were compared.
-    nodes: Vec<NodeId>,
-    /// Nodes that were left out, with the reason.
-    left_out: BTreeMap<NodeId, String>,
-    difference: Option<Difference>,
-}
-
-/// First batch that differs.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Difference {
-    from: i64,
-    /// One past the batch's last offset.
-    to: i64,
-    nodes: Vec<NodeDigest>,
-}
-
-/// A node's copy of the batch that differs.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct NodeDigest {
-    node: NodeId,
-    bytes: i64,
-    digest: String,
-    /// First offsets of segments that begin in this range.
-    segments: Vec<i64>,
-    /// Damage of the replica and its place, whatever other replicas have.
-    damage: Option<String>,
-    /// True if the replica is damaged, or differs from a majority of the same bytes.
-    odd: bool,
 }
 
 impl Verify {
@@ -245,19 +198,5 @@ impl Report {
         )
         .expect("a string takes all");
         text
-    }
-}
-
-impl Verdict {
-    fn words(&self) -> String {
-        let state = match self.state {
-            State::Identical => "identical",
-            State::Differs => "differs",
-            State::NotCompared if self.nodes.len() > 1 => "in part",
-            State::NotCompared => "not compared",
-        };
-        let left_out = self.left_out.iter().map(|(id, why)| format!("node {id}: {why}"));
-        let left_out: Vec<_> = left_out.collect();
-        if left_out.is_empty() { state.into() } else { format!("{state}; {}", left_out.join("; ")) }
     }
 }

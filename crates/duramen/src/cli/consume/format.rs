@@ -148,7 +148,7 @@ impl Format {
 }
 
 /// Writes milliseconds since 1970 as RFC 3339, or as a number where no date fits.
-pub(in crate::cli) fn date(ms: i64) -> String {
+pub(crate) fn date(ms: i64) -> String {
     match Timestamp::from_millisecond(ms) {
         Ok(time) => format!("{time:.3}"),
         Err(_) => ms.to_string(),
@@ -188,7 +188,7 @@ fn write_json(out: &mut impl Write, shown: &Shown<'_>) -> io::Result<()> {
 }
 
 /// Writes text where the bytes are UTF-8, else base64 under another name, so that no byte is lost.
-pub(in crate::cli) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
+pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
     match bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
         None => object.insert(name.into(), Value::Null),
         Some((_, Ok(text))) => object.insert(name.into(), text.into()),

@@ -8,18 +8,18 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use duramen_client::{
+    ByPartition, Client, Error, FetchOptions, Fetcher, Member, MemberOptions, Partitions, Standing,
+};
 use duramen_protocol::error_code::ErrorCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, timeout};
 
 use super::{Consume, Printer};
 use crate::cli::bootstrap::Interrupted;
+use crate::cli::missing::unknown_topic;
 use crate::cli::place::Bounds;
 use crate::cli::screen;
-use crate::cli::topic::unknown_topic;
-use crate::client::{
-    ByPartition, Client, Error, FetchOptions, Fetcher, Member, MemberOptions, Partitions, Standing,
-};
 
 /// Time between two commits. After a crash, the records of this time may be printed twice.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);

@@ -8,13 +8,13 @@ use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use duramen_client::{Client, Options};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use crate::cli::usage::demand;
-use crate::client::{Client, Options};
 use crate::config::{Config, HostPort};
 use crate::server;
 use crate::telemetry::Format;

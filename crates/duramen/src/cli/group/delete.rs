@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 
 use anyhow::{bail, ensure};
 use clap::Args;
+use duramen_client::{Client, Partitions};
 use duramen_protocol::error_code::ErrorCode;
 use serde::Serialize;
 
-use super::{Scope, no_such_group, partitions_of, refusal, scope};
+use super::refusal::refusal;
+use super::scope::{Scope, partitions_of, scope};
 use crate::cli::bootstrap::Cluster;
+use crate::cli::missing::no_such_group;
 use crate::cli::screen;
 use crate::cli::usage::{joined, once};
-use crate::client::{Client, Partitions};
 
 #[derive(Debug, Args)]
 #[command(

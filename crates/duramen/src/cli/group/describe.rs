@@ -5,17 +5,18 @@ use std::fmt::Write as _;
 
 use anyhow::ensure;
 use clap::{ArgGroup, Args};
+use duramen_client::{ByPartition, Client, Committed, Group, NodeId, Partitions, ShareStart};
 use duramen_protocol::messages::consumer_protocol::{ConsumerProtocolAssignment, decode};
 use duramen_protocol::messages::describe_groups::{DescribedGroup, DescribedGroupMember};
 use duramen_protocol::messages::list_groups::ListedGroup;
 use serde::Serialize;
 
-use super::{no_such_group, partitions_there};
+use super::scope::partitions_there;
 use crate::cli::bootstrap::Cluster;
+use crate::cli::missing::no_such_group;
 use crate::cli::place::Bounds;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::once;
-use crate::client::{ByPartition, Client, Committed, Group, NodeId, Partitions, ShareStart};
 
 /// Type of the groups whose members `DescribeGroups` returns.
 const CLASSIC: &str = "classic";

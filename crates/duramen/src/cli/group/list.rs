@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
-use crate::cli::word;
+use crate::cli::usage::word;
 
 /// The states of a group as Kafka writes them.
 const STATES: [&str; 7] = [

@@ -5,17 +5,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args};
+use duramen_client::{ByPartition, Client, Committed, Group, Partitions};
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_groups::DescribedGroup;
 use serde::{Deserialize, Serialize};
 
 use super::describe::starts_of;
-use super::{Scope, has_members, no_such_group, partitions_of, partitions_there, refusal, scope};
+use super::refusal::{has_members, refusal};
+use super::scope::{Scope, partitions_of, partitions_there, scope};
 use crate::cli::bootstrap::Cluster;
-use crate::cli::explained;
+use crate::cli::failure::explained;
+use crate::cli::missing::no_such_group;
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
-use crate::client::{ByPartition, Client, Committed, Group, Partitions};
 
 #[derive(Debug, Args)]
 #[command(

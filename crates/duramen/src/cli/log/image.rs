@@ -6,7 +6,8 @@ use duramen_broker::describe;
 use duramen_storage::ReplicaId;
 use serde::Serialize;
 
-use super::{Dump, Printer};
+use super::dump::Dump;
+use super::printer::Printer;
 use crate::cli::screen;
 
 #[derive(Serialize)]

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Dump, Printer};
+use super::dump::Dump;
+use super::printer::Printer;
 use crate::cli::consume::date;
 
 const OFFSET_ENTRY_BYTES: usize = 8;

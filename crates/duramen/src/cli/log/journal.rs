@@ -10,7 +10,8 @@ use duramen_storage::journal::{Round, rounds_of};
 use serde::Serialize;
 use serde_json::Map;
 
-use super::{Dump, Printer};
+use super::dump::Dump;
+use super::printer::Printer;
 
 #[derive(Serialize)]
 struct Entry {

@@ -11,7 +11,8 @@ use duramen_protocol::records::Records;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Dump, Printer};
+use super::dump::Dump;
+use super::printer::Printer;
 use crate::cli::consume::{date, put_bytes};
 use crate::cli::screen;
 

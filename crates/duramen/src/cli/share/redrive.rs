@@ -6,20 +6,20 @@ use std::fmt::Write;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use duramen_client::{
+    Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetched, Fetcher,
+    partition_of_key,
+};
 use duramen_protocol::batch::batches;
 use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
+use crate::cli::missing::{has_not, unknown_topic};
 use crate::cli::place::Bounds;
 use crate::cli::screen::{self, Table};
-use crate::cli::topic::{has_not, unknown_topic};
 use crate::cli::usage::{topic_name, whole};
-use crate::client::{
-    Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetched, Fetcher,
-    partition_of_key,
-};
 
 /// Prefix of the headers that the broker adds to a dead letter.
 const SAID: &[u8] = b"__dlq.errors.";

@@ -6,18 +6,19 @@ use std::fmt::Write as _;
 use anyhow::ensure;
 use clap::{ArgGroup, Args};
 use duramen_broker::configs::nearest;
+use duramen_client::{Client, Error, NodeId};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::describe_configs::DescribeConfigsResourceResult;
 use serde::Serialize;
 
-use super::{SOURCE_TOPIC, key_value, source, unknown_topic};
+use super::source::{SOURCE_TOPIC, source};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::cluster::overview::Overview;
 use crate::cli::cluster::{Move, carry_out};
-use crate::cli::explained;
+use crate::cli::failure::explained;
+use crate::cli::missing::unknown_topic;
 use crate::cli::screen;
-use crate::cli::usage::{joined, misuse, once, settings, topic_name};
-use crate::client::{Client, Error, NodeId};
+use crate::cli::usage::{joined, key_value, misuse, once, settings, topic_name};
 
 #[derive(Debug, Args)]
 #[command(

@@ -2,16 +2,16 @@
 
 use anyhow::ensure;
 use clap::Args;
+use duramen_client::Client;
 use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
-use super::{has_not, unknown_topic};
 use crate::cli::bootstrap::Cluster;
-use crate::cli::explained;
+use crate::cli::failure::explained;
+use crate::cli::missing::{has_not, unknown_topic};
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::{joined, once, topic_name};
-use crate::client::Client;
 
 /// Setting that decides on old records.
 const POLICY: &str = "cleanup.policy";

@@ -2,13 +2,13 @@
 
 use anyhow::bail;
 use clap::Args;
+use duramen_client::Client;
 use serde::Serialize;
 
-use super::no_such_id;
 use crate::cli::bootstrap::Cluster;
+use crate::cli::missing::no_such_id;
 use crate::cli::screen;
 use crate::cli::usage::{joined, once};
-use crate::client::Client;
 
 const ONGOING: &str = "Ongoing";
 

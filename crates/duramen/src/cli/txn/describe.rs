@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 
 use clap::Args;
+use duramen_client::{Client, NodeId};
 use duramen_protocol::messages::describe_transactions::TransactionState;
-use jiff::Timestamp;
+use jiff::{SignedDuration, SpanRound, Timestamp, Unit};
 use serde::Serialize;
 
-use super::{ago, no_such_id};
 use crate::cli::bootstrap::Cluster;
+use crate::cli::missing::no_such_id;
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::once;
-use crate::client::{Client, NodeId};
 
 #[derive(Debug, Args)]
 #[command(
@@ -118,6 +118,16 @@ impl Described {
     }
 }
 
+/// Writes the time since `then_ms` with its greatest two units.
+fn ago(then_ms: i64, now: Timestamp) -> String {
+    let Ok(then) = Timestamp::from_millisecond(then_ms) else { return "-".into() };
+    let passed = now.duration_since(then).max(SignedDuration::ZERO);
+    let smallest = if passed < SignedDuration::from_hours(1) { Unit::Second } else { Unit::Minute };
+    let round = SpanRound::new().largest(Unit::Hour).smallest(smallest);
+    let span = jiff::Span::try_from(passed).and_then(|span| span.round(round));
+    span.map_or_else(|_| "-".into(), |span| format!("{span:#}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,5 +149,16 @@ mod tests {
         let expected = "billing-1: Ongoing, producer 4 epoch 2, timeout 60000 ms, began 35s ago, coordinated by node 1\n\
                         TOPIC  PARTITION  SINCE\nt              0  17\nt              1\n";
         assert_eq!(described.text(now), expected);
+    }
+
+    #[test]
+    fn ages_read_well() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let ago = |seconds: i64| ago((1_000_000 - seconds) * 1000, now);
+        assert_eq!(
+            (ago(0), ago(75), ago(3_600 * 49 + 150)),
+            ("0s".into(), "1m 15s".into(), "49h 3m".into())
+        );
+        assert_eq!(ago(-5), "0s", "another machine's clock is ahead");
     }
 }

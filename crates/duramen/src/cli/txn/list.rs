@@ -1,15 +1,15 @@
 //! `duramen txn list`.
 
 use clap::Args;
+use duramen_client::{Error, NodeId, TransactionFilter};
 use duramen_protocol::ErrorCode;
 use jiff::SignedDuration;
 use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
+use crate::cli::failure::explained;
 use crate::cli::screen::{self, Table};
-use crate::cli::usage::demand;
-use crate::cli::{explained, word};
-use crate::client::{Error, NodeId, TransactionFilter};
+use crate::cli::usage::{demand, word};
 
 /// The states in which readers wait for a transaction.
 const OPEN: [&str; 3] = ["Ongoing", "PrepareCommit", "PrepareAbort"];

@@ -16,13 +16,15 @@ use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use super::forming::judge;
 use super::greeting::{Greeting, Identity};
+use super::links::Links;
+use super::message::Kind;
 use super::notice::Notice;
 use super::standing::{Standing, hex};
-use super::{Kind, Links, PeerMetrics, Traffic};
+use super::traffic::{PeerMetrics, Traffic};
 use crate::server::complaints::Complaints;
-use crate::server::core_loop::Input;
 use crate::server::framing::{self, FrameError};
 use crate::server::inbox::Inbox;
+use crate::server::threads::Input;
 
 /// Connections that nodes may have here. A way that breaks leaves some behind for a while.
 const CONNECTIONS_MAX: usize = 64;

@@ -15,11 +15,15 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, interval, sleep, timeout};
 
 use super::greeting::{Greeting, Identity};
+use super::links::Links;
+use super::message::Kind;
 use super::notice::Notice;
-use super::{GREET_AGAIN, Kind, Links, Traffic};
+use super::traffic::Traffic;
 use crate::config::HostPort;
 use crate::server::framing;
 
+/// Time between two greetings of a node that is no member yet.
+const GREET_AGAIN: Duration = Duration::from_millis(500);
 /// Limits of the frames that wait for one node. Frames beyond are dropped: Raft sends them again, and nobody else
 /// waits for them.
 const QUEUE_BYTES_MAX: usize = 16 << 20;

@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use duramen_broker::event::Membership;
+use duramen_broker::peer::PeerFrame;
 use duramen_storage::storage::Facts;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
+use super::notice::Notice;
 use super::*;
-use crate::server::Common;
-use crate::server::core_loop::Input;
+use crate::server::threads::{Common, Input};
 
 const CLUSTER: [u8; 16] = [9; 16];
 

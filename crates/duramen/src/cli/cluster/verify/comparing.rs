@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use duramen_client::{Client, Error, NodeId};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::DescribeReplicasRequest;
 use duramen_protocol::messages::describe_replicas::{
@@ -12,8 +13,7 @@ use duramen_protocol::messages::describe_replicas::{
 use duramen_protocol::wire::Uuid;
 use indicatif::ProgressBar;
 
-use super::{Difference, NodeDigest, State, Verdict};
-use crate::client::{Client, Error, NodeId};
+use super::verdict::{Difference, NodeDigest, State, Verdict};
 
 /// Bytes of a replica that a node reads for one response, about.
 const SLICE_BYTES: i32 = 8 << 20;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::wire::{DecodeError, EncodeError};
 
-use super::NodeId;
+use crate::node_id::NodeId;
 
 /// A request that did not get the answer it was sent for.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +86,7 @@ pub enum Error {
 
 impl Error {
     /// Returns an answer with an error code. Codes this client does not know become `UNKNOWN_SERVER_ERROR`.
-    pub fn refused(what: impl Into<String>, code: i16, message: Option<String>) -> Self {
+    pub(crate) fn refused(what: impl Into<String>, code: i16, message: Option<String>) -> Self {
         let known = ErrorCode::from_code(code);
         let message = match known {
             Some(_) => message,
@@ -97,6 +97,12 @@ impl Error {
             code: known.unwrap_or(ErrorCode::UnknownServerError),
             message,
         }
+    }
+
+    /// Returns the error for an answer that leaves out what was asked for.
+    pub(crate) fn missing(what: String) -> Self {
+        let message = Some("the answer leaves it out".into());
+        Self::refused(what, ErrorCode::UnknownServerError.code(), message)
     }
 
     /// Returns `Ok` if `code` is zero.

@@ -6,7 +6,7 @@ use duramen_protocol::wire::Message;
 
 /// Last version of `OffsetCommit` and `OffsetFetch` in which topics have names. Later ones know only ids, and offsets
 /// may be of topics that are gone.
-pub(super) const OFFSETS_BY_TOPIC_NAME: i16 = 9;
+pub(crate) const OFFSETS_BY_TOPIC_NAME: i16 = 9;
 
 /// A request that this client sends.
 pub trait Call: Message {

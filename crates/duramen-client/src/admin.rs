@@ -18,20 +18,19 @@ use duramen_protocol::messages::incremental_alter_configs::{
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::{
     CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeClusterRequest, DescribeClusterResponse, DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest, ListOffsetsRequest,
+    DescribeConfigsRequest, IncrementalAlterConfigsRequest, ListOffsetsRequest,
 };
 
-use super::{Backoff, Client, Error};
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::error::Error;
 
 /// The resource type of a topic in config requests.
 const RESOURCE_TOPIC: i8 = 2;
-/// The resource type of a broker in config requests.
-const RESOURCE_BROKER: i8 = 4;
 /// Longest time a broker may take to carry out an admin request, in milliseconds.
-pub(super) const ADMIN_TIMEOUT_MS: i32 = 30_000;
+pub(crate) const ADMIN_TIMEOUT_MS: i32 = 30_000;
 
-/// A topic to be.
+/// Topic that a client asks for.
 #[derive(Debug, Clone, Default)]
 pub struct NewTopic {
     /// Its name.
@@ -77,30 +76,11 @@ pub struct ListedOffset {
     pub timestamp: i64,
 }
 
-/// When an append counts as done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acknowledgement {
-    /// Never answered: sent and forgotten.
-    None,
-    /// On the leader's word alone.
-    Leader,
-    /// When enough replicas have it.
-    All,
-}
-
-impl Acknowledgement {
-    /// Returns the number on the wire.
-    pub fn code(self) -> i16 {
-        match self {
-            Self::None => 0,
-            Self::Leader => 1,
-            Self::All => -1,
-        }
-    }
-}
-
 impl Client {
-    /// Creates a topic, and waits until every partition has a leader: then it can be used.
+    /// Creates a topic, and waits until every partition has a leader: then it can be used. Returns the topic as the
+    /// broker made it. With `validate_only` the broker only checks the request.
+    ///
+    /// Fails with `TOPIC_ALREADY_EXISTS` for a topic that exists, and with `INVALID_CONFIG` for a wrong setting.
     pub async fn create_topic(
         &self,
         topic: &NewTopic,
@@ -125,7 +105,8 @@ impl Client {
         let created = self
             .retry(async || {
                 let response = self.controller().await?.call(&request).await?;
-                let result = response.topics.into_iter().next().ok_or_else(|| missing(what()))?;
+                let result =
+                    response.topics.into_iter().next().ok_or_else(|| Error::missing(what()))?;
                 Error::check(what, result.error_code, result.error_message.as_deref())?;
                 Ok(result)
             })
@@ -157,7 +138,10 @@ impl Client {
         }
     }
 
-    /// Sets settings of a topic, or with `None` gives them back to the cluster's; the others stay as they are.
+    /// Sets settings of a topic, or with `None` gives them back to the cluster's; the others stay as they are. With
+    /// `validate_only` the broker only checks the request.
+    ///
+    /// Fails with `UNKNOWN_TOPIC_OR_PARTITION` for a missing topic, and with `INVALID_CONFIG` for a wrong setting.
     pub async fn alter_topic_configs(
         &self,
         topic: &str,
@@ -180,13 +164,17 @@ impl Client {
         self.retry(async || {
             let response = self.controller().await?.call(&request).await?;
             let what = || format!("settings of topic {topic}");
-            let result = response.responses.into_iter().next().ok_or_else(|| missing(what()))?;
+            let result =
+                response.responses.into_iter().next().ok_or_else(|| Error::missing(what()))?;
             Error::check(what, result.error_code, result.error_message.as_deref())
         })
         .await
     }
 
-    /// Adds partitions to a topic until there are `count`, and waits until each has a leader.
+    /// Adds partitions to a topic until there are `count`, and waits until each has a leader. With `validate_only` the
+    /// broker only checks the request.
+    ///
+    /// Fails with `INVALID_PARTITIONS` unless `count` is greater than the present number.
     pub async fn create_partitions(
         &self,
         topic: &str,
@@ -201,14 +189,17 @@ impl Client {
         let what = || format!("partitions of topic {topic}");
         self.retry(async || {
             let response = self.controller().await?.call(&request).await?;
-            let result = response.results.into_iter().next().ok_or_else(|| missing(what()))?;
+            let result =
+                response.results.into_iter().next().ok_or_else(|| Error::missing(what()))?;
             Error::check(what, result.error_code, result.error_message.as_deref())
         })
         .await?;
         if validate_only { Ok(()) } else { self.wait_for_leaders(topic, count).await }
     }
 
-    /// Deletes a topic and all it holds.
+    /// Deletes a topic with all its records.
+    ///
+    /// Fails with `UNKNOWN_TOPIC_OR_PARTITION` for a missing topic.
     pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
         let state = DeleteTopicState { name: Some(name.into()), ..DeleteTopicState::default() };
         let by_state = DeleteTopicsRequest {
@@ -229,7 +220,7 @@ impl Client {
                 let response = connection.call(request).await?;
                 let what = || format!("topic {name}");
                 let result =
-                    response.responses.into_iter().next().ok_or_else(|| missing(what()))?;
+                    response.responses.into_iter().next().ok_or_else(|| Error::missing(what()))?;
                 Error::check(what, result.error_code, result.error_message.as_deref())
             })
             .await;
@@ -237,7 +228,10 @@ impl Client {
         outcome
     }
 
-    /// Deletes the records before `offset` (-1: all that are committed); answers the new start.
+    /// Deletes the records before `offset`; -1 means all committed records. Returns the offset of the first record that
+    /// is left.
+    ///
+    /// Fails with `OFFSET_OUT_OF_RANGE` for an offset beyond the committed records.
     pub async fn delete_records(
         &self,
         topic: &str,
@@ -256,14 +250,15 @@ impl Client {
             let response = leader.connection.call(&request).await?;
             let what = || format!("partition {partition} of topic {topic}");
             let result = response.topics.into_iter().flat_map(|topic| topic.partitions).next();
-            let result = result.ok_or_else(|| missing(what()))?;
+            let result = result.ok_or_else(|| Error::missing(what()))?;
             self.check_leader(topic, what, result.error_code).await?;
             Ok(result.low_watermark)
         })
         .await
     }
 
-    /// Returns the offsets at the given places, each asked of its partition's leader.
+    /// Returns the offset at each given place, by partition. The leader of the partition says it. Of several places in
+    /// one partition, the result has one.
     pub async fn list_offsets(
         &self,
         topic: &str,
@@ -304,31 +299,15 @@ impl Client {
         .await
     }
 
-    /// Returns the settings of a topic.
+    /// Returns the settings of a topic: each with its value, its source by Kafka's code, and the values that it hides.
     pub async fn topic_configs(
         &self,
         topic: &str,
     ) -> Result<Vec<DescribeConfigsResourceResult>, Error> {
-        self.configs(RESOURCE_TOPIC, topic).await
-    }
-
-    /// Returns the settings of a broker.
-    pub async fn broker_configs(
-        &self,
-        node: i32,
-    ) -> Result<Vec<DescribeConfigsResourceResult>, Error> {
-        self.configs(RESOURCE_BROKER, &node.to_string()).await
-    }
-
-    async fn configs(
-        &self,
-        kind: i8,
-        name: &str,
-    ) -> Result<Vec<DescribeConfigsResourceResult>, Error> {
         let request = DescribeConfigsRequest {
             resources: vec![DescribeConfigsResource {
-                resource_type: kind,
-                resource_name: name.into(),
+                resource_type: RESOURCE_TOPIC,
+                resource_name: topic.into(),
                 configuration_keys: None,
             }],
             include_synonyms: true,
@@ -336,25 +315,17 @@ impl Client {
         };
         self.retry(async || {
             let response = self.any().await?.call(&request).await?;
-            let what = || format!("configuration of {name}");
-            let result = response.results.into_iter().next().ok_or_else(|| missing(what()))?;
+            let what = || format!("configuration of {topic}");
+            let result =
+                response.results.into_iter().next().ok_or_else(|| Error::missing(what()))?;
             Error::check(what, result.error_code, result.error_message.as_deref())?;
             Ok(result.configs)
         })
         .await
     }
 
-    /// Returns the brokers, and which of them is the controller.
-    pub async fn describe_cluster(&self) -> Result<DescribeClusterResponse, Error> {
-        let request = DescribeClusterRequest::default();
-        let response = self.call_any(&request).await?;
-        let message = response.error_message.as_deref();
-        Error::check(|| "cluster".into(), response.error_code, message)?;
-        Ok(response)
-    }
-
     /// Checks an error code from a partition's leader, and drops the metadata of the topic with an error.
-    pub(super) async fn check_leader(
+    pub(crate) async fn check_leader(
         &self,
         topic: &str,
         what: impl FnOnce() -> String,
@@ -365,9 +336,4 @@ impl Client {
         }
         Error::check(what, code, None)
     }
-}
-
-pub(super) fn missing(what: String) -> Error {
-    let message = Some("the answer leaves it out".into());
-    Error::refused(what, ErrorCode::UnknownServerError.code(), message)
 }

@@ -20,9 +20,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::assignors::{Assignor, Partitions, Subscriber};
-use super::groups::{ByPartition, Committed, Committer, KeyType, commit_offsets, fetch_offsets};
-use super::{Backoff, Call, Client, Connection, Error};
+use crate::assignors::{Assignor, Partitions, Subscriber};
+use crate::backoff::Backoff;
+use crate::call::Call;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::groups::KeyType;
+use crate::offsets::{ByPartition, Committed, Committer, commit_offsets, fetch_offsets};
 
 /// Protocol type of groups of consumers, as opposed to groups of Connect workers and others.
 const PROTOCOL_TYPE: &str = "consumer";
@@ -140,13 +145,15 @@ impl Member {
         }
     }
 
-    /// Returns the generation of the group that this member is part of.
+    /// Returns the generation of the group that this member is part of; -1 before the first join.
     pub fn generation(&self) -> i32 {
         self.generation
     }
 
-    /// Joins or rejoins the group, and returns the assigned partitions. Waits until all other members have joined,
-    /// too.
+    /// Joins or rejoins the group, and returns the assigned partitions. Waits until all other members have joined, too.
+    ///
+    /// Fails if a retry cannot help, or after [`Options::retry_for`](crate::Options::retry_for) without a
+    /// coordinator that answers.
     pub async fn join(&mut self) -> Result<Partitions, Error> {
         let patience = self.coordinator.client.options().retry_for;
         let mut backoff = Backoff::new(patience);
@@ -337,7 +344,9 @@ impl Member {
             .await
     }
 
-    /// Commits the next offsets to be read.
+    /// Commits the next offset to be read of each partition.
+    ///
+    /// Fails with `ILLEGAL_GENERATION`, `UNKNOWN_MEMBER_ID` or `REBALANCE_IN_PROGRESS` if the group has gone on.
     pub async fn commit(&self, offsets: &ByPartition<i64>) -> Result<(), Error> {
         let coordinator = &self.coordinator;
         let committer = Committer {

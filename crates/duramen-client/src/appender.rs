@@ -7,7 +7,10 @@ use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::{InitProducerIdRequest, ProduceRequest, ProduceResponse};
 
-use super::{Acknowledgement, Backoff, Client, Error, InFlight, Leader};
+use crate::backoff::Backoff;
+use crate::client::{Client, Leader};
+use crate::connection::InFlight;
+use crate::error::Error;
 
 const CRC_AT: usize = 17;
 const CRC_FROM: usize = 21;
@@ -20,10 +23,32 @@ const HEADER_BYTES: usize = 61;
 /// An idempotent producer, as the cluster knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Producer {
-    /// Its id.
+    /// Producer id.
     pub id: i64,
-    /// Its epoch.
+    /// Producer epoch.
     pub epoch: i16,
+}
+
+/// When an append counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acknowledgement {
+    /// Never answered: sent and forgotten.
+    None,
+    /// On the leader's word alone.
+    Leader,
+    /// When enough replicas have it.
+    All,
+}
+
+impl Acknowledgement {
+    /// Returns the number on the wire.
+    pub fn code(self) -> i16 {
+        match self {
+            Self::None => 0,
+            Self::Leader => 1,
+            Self::All => -1,
+        }
+    }
 }
 
 /// Options of appends.
@@ -39,18 +64,18 @@ pub struct AppenderOptions {
     pub timeout_ms: i32,
 }
 
-/// An acknowledged batch.
+/// Batch that the broker acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acked {
     /// The offset of its first record; -1 where the broker did not say.
     pub base_offset: i64,
-    /// Its records.
+    /// Number of its records.
     pub records: u32,
-    /// Its bytes.
+    /// Size in bytes, with its header.
     pub bytes: usize,
 }
 
-/// Appends to one partition.
+/// Appends batches to one partition, in order.
 pub struct Appender {
     client: Client,
     topic: String,
@@ -92,8 +117,16 @@ impl Appender {
         Self { client, topic: topic.into(), partition, options, next_sequence: 0, unacked }
     }
 
-    /// Takes an encoded batch, and sends it as soon as the window allows. Answers what was
-    /// acknowledged meanwhile.
+    /// Takes an encoded batch, and sends it as soon as the window allows. Returns the batches that the broker
+    /// acknowledged meanwhile, the oldest first. Writes the producer and its sequence into the batch.
+    ///
+    /// Fails with the error of the oldest batch, if a retry cannot help or
+    /// [`Options::retry_for`](crate::Options::retry_for) is over. Batches that the broker has not acknowledged are then
+    /// in the log or not.
+    ///
+    /// # Panics
+    ///
+    /// Panics on bytes that are shorter than the header of a batch.
     pub async fn push(&mut self, mut batch: BytesMut) -> Result<Vec<Acked>, Error> {
         assert!(batch.len() >= HEADER_BYTES, "the caller encodes whole batches");
         let count: [u8; 4] = batch[COUNT_AT..COUNT_AT + 4].try_into().expect("four bytes");
@@ -117,7 +150,8 @@ impl Appender {
         Ok(acked)
     }
 
-    /// Waits until every batch is acknowledged.
+    /// Waits until the broker has acknowledged every batch. Returns those that [`push`](Self::push) has not returned,
+    /// the oldest first. Fails as `push` does.
     pub async fn finish(&mut self) -> Result<Vec<Acked>, Error> {
         let mut acked = Vec::new();
         while !self.unacked.is_empty() {
@@ -228,8 +262,7 @@ impl Appender {
         let what = || format!("append to partition {} of topic {}", self.partition, self.topic);
         let answer = response.responses.into_iter().flat_map(|topic| topic.partition_responses);
         let Some(answer) = answer.into_iter().next() else {
-            let message = Some("the answer leaves it out".into());
-            return Err(Error::refused(what(), ErrorCode::UnknownServerError.code(), message));
+            return Err(Error::missing(what()));
         };
         if answer.error_code == ErrorCode::DuplicateSequenceNumber.code() {
             // The batch is there; the broker only forgot its offset.

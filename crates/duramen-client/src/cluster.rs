@@ -15,8 +15,10 @@ use duramen_protocol::messages::{
     ListPartitionReassignmentsRequest, UnregisterBrokerRequest,
 };
 
-use super::admin::{ADMIN_TIMEOUT_MS, missing};
-use super::{Client, Error, NodeId, connection};
+use crate::admin::ADMIN_TIMEOUT_MS;
+use crate::client::Client;
+use crate::error::Error;
+use crate::node_id::NodeId;
 
 /// The log that the cluster keeps its metadata in.
 const METADATA_TOPIC: &str = "__cluster_metadata";
@@ -75,17 +77,14 @@ impl Client {
             let response = connection.call(&request).await?;
             let message = response.error_message.as_deref();
             Error::check(|| "cluster".into(), response.error_code, message)?;
-            let mut state = self.shared.state.lock().await;
-            for node in &response.brokers {
-                let address = connection::address(&node.host, node.port);
-                state.addresses.insert(node.broker_id, address);
-            }
+            let brokers = response.brokers.iter();
+            self.learn(brokers.map(|it| (it.broker_id, it.host.as_str(), it.port))).await;
             Ok(Nodes { cluster_id: response.cluster_id, nodes: response.brokers })
         })
         .await
     }
 
-    /// Describes the metadata quorum: its leader, its voters and observers, and their progress.
+    /// Describes the metadata quorum: its leader, its voters and observers, and their progress as offsets.
     pub async fn quorum(&self) -> Result<ResponsePartitionData, Error> {
         let partitions = vec![RequestPartitionData { partition_index: 0 }];
         let topics = vec![RequestTopicData { topic_name: METADATA_TOPIC.into(), partitions }];
@@ -95,7 +94,7 @@ impl Client {
             let response = self.any().await?.call(&request).await?;
             Error::check(what, response.error_code, response.error_message.as_deref())?;
             let rows = response.topics.into_iter().flat_map(|topic| topic.partitions);
-            let row = rows.into_iter().next().ok_or_else(|| missing(what()))?;
+            let row = rows.into_iter().next().ok_or_else(|| Error::missing(what()))?;
             Error::check(what, row.error_code, row.error_message.as_deref())?;
             Ok(row)
         })
@@ -117,7 +116,7 @@ impl Client {
         .await
     }
 
-    /// Returns all partitions that are being moved.
+    /// Returns all partitions that are being moved, by topic and number.
     pub async fn moving(&self) -> Result<BTreeMap<(String, i32), Moving>, Error> {
         let request = ListPartitionReassignmentsRequest {
             timeout_ms: ADMIN_TIMEOUT_MS,
@@ -145,7 +144,8 @@ impl Client {
         Ok(moving)
     }
 
-    /// Wants partitions elsewhere, or where they were. Says of each whether that was taken.
+    /// Asks for other replicas of partitions, or takes that back. Returns each request with the answer of the
+    /// controller.
     pub async fn reassign(
         &self,
         wanted: &[Reassignment],

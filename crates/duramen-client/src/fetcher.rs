@@ -9,7 +9,10 @@ use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::wire::{RecordData, Uuid};
 use tokio::task::JoinSet;
 
-use super::{Backoff, Client, Error, NodeId};
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::error::Error;
+use crate::node_id::NodeId;
 
 /// Bytes of a batch before its length field ends.
 const LENGTH_END: usize = 12;
@@ -23,13 +26,13 @@ const SESSIONS_FROM: i16 = 7;
 pub struct FetchOptions {
     /// Longest wait of the broker for more records, in milliseconds.
     pub max_wait_ms: i32,
-    /// Bytes worth answering for before that.
+    /// Least bytes of a response before that time.
     pub min_bytes: i32,
-    /// Bytes of one answer.
+    /// Most bytes of one response.
     pub max_bytes: i32,
-    /// Bytes of one partition in it.
+    /// Most bytes of one partition in it.
     pub partition_max_bytes: i32,
-    /// Only records of committed transactions' reach.
+    /// Limit of reads to the last stable offset. Batches of aborted transactions come, too.
     pub read_committed: bool,
     /// Incremental fetch sessions: unchanged partitions are not named again.
     pub sessions: bool,
@@ -55,7 +58,7 @@ pub struct Fetched {
     pub partition: i32,
     /// Whole batches. The first may begin before the position that was asked for.
     pub records: Bytes,
-    /// The position after them.
+    /// Offset after the last of them, from which the next fetch reads.
     pub next_offset: i64,
     /// One past the last committed record.
     pub committed: i64,
@@ -87,7 +90,7 @@ struct Session {
 }
 
 impl Fetcher {
-    /// Returns a reader of `positions`: partition and first offset.
+    /// Returns a reader of `positions`: partition and first offset. Asks nothing yet.
     pub fn new(
         client: Client,
         topic: &str,
@@ -119,7 +122,10 @@ impl Fetcher {
         self.sessions.clear();
     }
 
-    /// Waits for the next answer of any broker. An empty one means that nothing new is there yet.
+    /// Waits for the next response of any broker. An empty result means that nothing new is there yet.
+    ///
+    /// Fails with `OFFSET_OUT_OF_RANGE` for a position outside the log, and with `RECORD_LIST_TOO_LARGE` for a batch
+    /// above the options' bytes. Retries other errors for [`Options::retry_for`](crate::Options::retry_for).
     pub async fn poll(&mut self) -> Result<Vec<Fetched>, Error> {
         if let Err(error) = self.ask().await {
             return self.pause(error).await;
@@ -274,7 +280,7 @@ impl Fetcher {
 }
 
 /// Returns the bytes of the whole batches in `records`, and the offset after the last of them.
-pub fn whole_batches(records: &[u8]) -> (usize, Option<i64>) {
+fn whole_batches(records: &[u8]) -> (usize, Option<i64>) {
     let (mut at, mut next) = (0, None);
     while let Some(header) = records.get(at..at + HEADER_BYTES) {
         let field = |at: usize| -> [u8; 4] { header[at..at + 4].try_into().expect("four bytes") };

@@ -14,7 +14,8 @@ use duramen_protocol::messages::metadata::{
 };
 use duramen_protocol::messages::produce::{PartitionProduceResponse, TopicProduceResponse};
 use duramen_protocol::messages::{
-    ApiVersionsResponse, FetchResponse, InitProducerIdResponse, MetadataResponse, ProduceResponse,
+    ApiVersionsResponse, FetchResponse, InitProducerIdResponse, MetadataRequest, MetadataResponse,
+    ProduceResponse,
 };
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{RecordData, Uuid};

@@ -1,27 +1,19 @@
-//! Share groups as an administrator sees them: who is in them, and where they start.
+//! Progress of share groups, as an administrator sees and sets it.
 
 use std::collections::BTreeMap;
 
-use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::alter_share_group_offsets::{
     AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
 };
-use duramen_protocol::messages::consumer_protocol::{
-    self, ConsumerProtocolAssignment, TopicPartition,
-};
 use duramen_protocol::messages::delete_share_group_offsets::DeleteShareGroupOffsetsRequestTopic;
-use duramen_protocol::messages::describe_groups::{DescribedGroup, DescribedGroupMember};
 use duramen_protocol::messages::describe_share_group_offsets::DescribeShareGroupOffsetsRequestGroup;
-use duramen_protocol::messages::share_group_describe;
 use duramen_protocol::messages::{
-    AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsRequest, ShareGroupDescribeRequest,
+    AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequest,
 };
 
-use super::admin::missing;
-use super::connection::Connection;
-use super::groups::{ByPartition, Epochs, Group};
-use super::{Client, Error};
+use crate::client::Client;
+use crate::error::Error;
+use crate::offsets::ByPartition;
 
 /// Progress of a share group in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,64 +24,6 @@ pub struct ShareStart {
     pub lag: Option<i64>,
 }
 
-/// Returns a share group; `None` if there is none, or the broker does not know them.
-pub(super) async fn describe_shares(
-    connection: &Connection,
-    group: &str,
-) -> Result<Option<Group>, Error> {
-    if connection.version::<ShareGroupDescribeRequest>(i16::MAX).is_err() {
-        return Ok(None);
-    }
-    let request = ShareGroupDescribeRequest { group_ids: vec![group.into()], ..Default::default() };
-    let response = connection.call(&request).await?;
-    let what = || format!("group {group}");
-    let found = response.groups.into_iter().next().ok_or_else(|| missing(what()))?;
-    if found.error_code == ErrorCode::GroupIdNotFound.code() {
-        return Ok(None);
-    }
-    Error::check(what, found.error_code, found.error_message.as_deref())?;
-    Ok(Some(group_of(found)))
-}
-
-fn group_of(found: share_group_describe::DescribedGroup) -> Group {
-    let epoch = |it: &share_group_describe::Member| (it.member_id.clone(), it.member_epoch);
-    let epochs = Epochs {
-        group: found.group_epoch,
-        assignment: found.assignment_epoch,
-        members: found.members.iter().map(epoch).collect(),
-    };
-    let member = |it: share_group_describe::Member| {
-        let parts = it.assignment.topic_partitions.into_iter();
-        let assigned_partitions = parts
-            .map(|it| TopicPartition { topic: it.topic_name, partitions: it.partitions })
-            .collect();
-        let share = ConsumerProtocolAssignment { assigned_partitions, user_data: None };
-        DescribedGroupMember {
-            member_id: it.member_id,
-            client_id: it.client_id,
-            client_host: it.client_host,
-            member_assignment: consumer_protocol::encode(&share, 0).unwrap_or_default(),
-            ..DescribedGroupMember::default()
-        }
-    };
-    let described = DescribedGroup {
-        group_id: found.group_id,
-        group_state: found.group_state,
-        protocol_type: "share".into(),
-        protocol_data: found.assignor_name,
-        members: found.members.into_iter().map(member).collect(),
-        ..DescribedGroup::default()
-    };
-    Group { described, epochs: Some(epochs) }
-}
-
-impl Group {
-    /// Tells whether the group is a share group.
-    pub fn is_share(&self) -> bool {
-        self.described.protocol_type == "share"
-    }
-}
-
 impl Client {
     /// Returns the starts of a share group, in all topics for which the broker keeps anything for it.
     pub async fn share_starts(&self, group: &str) -> Result<ByPartition<ShareStart>, Error> {
@@ -98,7 +32,7 @@ impl Client {
         self.with_coordinator(group, async |_, connection| {
             let response = connection.call(&request).await?;
             let what = || format!("where share group {group} starts");
-            let found = response.groups.into_iter().next().ok_or_else(|| missing(what()))?;
+            let found = response.groups.into_iter().next().ok_or_else(|| Error::missing(what()))?;
             Error::check(what, found.error_code, found.error_message.as_deref())?;
             let mut starts = ByPartition::new();
             for topic in found.topics {
@@ -118,7 +52,9 @@ impl Client {
         .await
     }
 
-    /// Sets where a share group starts that has no members.
+    /// Sets the starts of a share group that has no members, as offsets.
+    ///
+    /// Fails with `NON_EMPTY_GROUP` for a group with members.
     pub async fn set_share_starts(
         &self,
         group: &str,

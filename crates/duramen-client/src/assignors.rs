@@ -7,18 +7,18 @@ pub type Partitions = BTreeMap<String, Vec<i32>>;
 
 /// A member of a group, as its leader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Subscriber {
+pub(crate) struct Subscriber {
     /// Its id.
-    pub(super) member_id: String,
+    pub(crate) member_id: String,
     /// The name that it keeps across restarts.
-    pub(super) instance_id: Option<String>,
+    pub(crate) instance_id: Option<String>,
     /// Topics that the member subscribes to.
-    pub(super) topics: Vec<String>,
+    pub(crate) topics: Vec<String>,
 }
 
 /// A way to share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Assignor {
+pub(crate) enum Assignor {
     /// Each topic is cut into as many runs as there are members.
     Range,
     /// Partitions are dealt like cards.
@@ -27,10 +27,10 @@ pub(super) enum Assignor {
 
 impl Assignor {
     /// Assignors that this client knows; the one it likes best stands first.
-    pub(super) const ALL: [Self; 2] = [Self::Range, Self::RoundRobin];
+    pub(crate) const ALL: [Self; 2] = [Self::Range, Self::RoundRobin];
 
     /// Returns the name under which consumers agree on it.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Range => "range",
             Self::RoundRobin => "roundrobin",
@@ -38,12 +38,12 @@ impl Assignor {
     }
 
     /// Returns the assignor of that name.
-    pub(super) fn of_name(name: &str) -> Option<Self> {
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|assignor| assignor.name() == name)
     }
 
     /// Assigns partitions to each member, by its id. `counts` is the number of partitions of each topic that exists.
-    pub(super) fn share(
+    pub(crate) fn share(
         self,
         mut members: Vec<Subscriber>,
         counts: &BTreeMap<String, i32>,

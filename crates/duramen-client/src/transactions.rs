@@ -11,10 +11,12 @@ use duramen_protocol::messages::{
     ListTransactionsRequest,
 };
 
-use super::admin::missing;
-use super::connection::Connection;
-use super::groups::KeyType;
-use super::{Client, Error, NodeId, Producer};
+use crate::appender::Producer;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::groups::KeyType;
+use crate::node_id::NodeId;
 
 /// The first version of `ListTransactions` that knows the age of a transaction, and the first that knows patterns.
 const FIRST_WITH_AGE: i16 = 1;
@@ -35,6 +37,8 @@ pub struct TransactionFilter {
 
 impl Client {
     /// Returns the transactional ids of all brokers, each with the broker that coordinates it.
+    ///
+    /// Fails with `UNSUPPORTED_VERSION` if a broker does not know a filter.
     pub async fn list_transactions(
         &self,
         filter: &TransactionFilter,
@@ -80,7 +84,7 @@ impl Client {
         self.with_transactions(id, async |node, connection| {
             let response = connection.call(&request).await?;
             let found = response.transaction_states.into_iter().next();
-            let found = found.ok_or_else(|| missing(what(id)))?;
+            let found = found.ok_or_else(|| Error::missing(what(id)))?;
             if found.error_code == ErrorCode::TransactionalIdNotFound.code() {
                 return Ok(None);
             }
@@ -91,7 +95,9 @@ impl Client {
     }
 
     /// Takes a transactional id over, as a new producer with it does. The coordinator aborts the open transaction, and
-    /// fences the former producer of the id.
+    /// fences the former producer of the id. `timeout_ms` limits later transactions, in milliseconds.
+    ///
+    /// Fails with `INVALID_TRANSACTION_TIMEOUT` above the broker's limit.
     pub async fn take_over(&self, id: &str, timeout_ms: i32) -> Result<Producer, Error> {
         let request = InitProducerIdRequest {
             transactional_id: Some(id.to_owned()),
@@ -106,7 +112,8 @@ impl Client {
         .await
     }
 
-    /// Returns the start of a producer's open transaction in a partition; `None` if nothing of it is there.
+    /// Returns the offset at which a producer's open transaction begins in a partition. `None` means that nothing of it
+    /// is there.
     pub async fn open_since(
         &self,
         topic: &str,
@@ -120,7 +127,7 @@ impl Client {
             let response = leader.connection.call(&request).await?;
             let what = || format!("partition {partition} of topic {topic}");
             let found = response.topics.into_iter().flat_map(|it| it.partitions).next();
-            let found = found.ok_or_else(|| missing(what()))?;
+            let found = found.ok_or_else(|| Error::missing(what()))?;
             let checked = Error::check(what, found.error_code, found.error_message.as_deref());
             if checked.is_err() {
                 self.forget(topic).await;

@@ -9,19 +9,19 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// Pauses between attempts: 20 ms, doubling up to a second, until the time given is over.
 #[derive(Debug)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     next: Duration,
     deadline: Instant,
 }
 
 impl Backoff {
     /// Pauses for at most `total` in sum, from now.
-    pub fn new(total: Duration) -> Self {
+    pub(crate) fn new(total: Duration) -> Self {
         Self { next: FIRST, deadline: Instant::now() + total }
     }
 
     /// Pauses and returns true, or returns false if the time is over.
-    pub async fn pause(&mut self) -> bool {
+    pub(crate) async fn pause(&mut self) -> bool {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return false;

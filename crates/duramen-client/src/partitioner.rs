@@ -5,12 +5,13 @@ const M: u32 = 0x5bd1_e995;
 const R: u32 = 24;
 
 /// Returns the partition of `key` among `partitions`, as the Java client's default partitioner chooses it.
+/// Less than one partition counts as one.
 pub fn partition_of_key(key: &[u8], partitions: i32) -> i32 {
     (murmur2(key) & 0x7fff_ffff).cast_signed() % partitions.max(1)
 }
 
 /// Computes Kafka's 32-bit murmur2.
-pub fn murmur2(data: &[u8]) -> u32 {
+fn murmur2(data: &[u8]) -> u32 {
     let length = u32::try_from(data.len()).expect("keys are shorter than 4 GiB");
     let mut hash = SEED ^ length;
     let mut words = data.chunks_exact(4);

@@ -18,7 +18,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Call, Error, Options};
+use crate::call::Call;
+use crate::error::Error;
+use crate::options::Options;
 
 /// More than any answer that this client asks for. "HTTP" and TLS alerts read as lengths are longer.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -26,11 +28,6 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 const QUEUED_REQUESTS: usize = 64;
 /// `ApiVersions` 3 is the first whose answer a broker of any age gives in a form that is understood.
 const FIRST_API_VERSIONS: i16 = 3;
-
-/// Returns `HOST:PORT`, with brackets around an IPv6 address.
-pub(super) fn address(host: &str, port: i32) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
 
 /// An open connection. Requests may overlap; their answers come back in order.
 ///
@@ -74,7 +71,9 @@ pub struct InFlight<R> {
 }
 
 impl Connection {
-    /// Connects and learns which versions the broker speaks.
+    /// Connects to `HOST:PORT`, and learns which versions the broker speaks. Must be called within a tokio runtime.
+    ///
+    /// Fails with [`Error::Unreachable`] if nobody listens there.
     pub async fn open(address: &str, options: &Options) -> Result<Self, Error> {
         let unreachable = |source| Error::Unreachable { address: address.to_owned(), source };
         let stream = timeout(options.request_timeout, TcpStream::connect(address))
@@ -110,7 +109,8 @@ impl Connection {
         self.ended.get().is_none() && !self.outgoing.is_closed()
     }
 
-    /// Returns the version in which both sides speak `C`.
+    /// Returns the newest version in which both sides speak `C`, up to `version_max`. Fails with [`Error::Unsupported`]
+    /// if there is none.
     pub fn version<C: Call>(&self, version_max: i16) -> Result<i16, Error> {
         let ours = C::VERSIONS;
         let theirs = self.versions.get(&C::API.code()).copied().unwrap_or(Versions::NONE);
@@ -119,18 +119,22 @@ impl Connection {
         if first <= last { Ok(last) } else { Err(self.unsupported(C::API)) }
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response. An error code in the response is no error here.
+    ///
+    /// Fails with [`Error::Lost`], [`Error::TimedOut`], [`Error::Unsupported`], [`Error::Inexpressible`] or
+    /// [`Error::Garbled`].
     pub async fn call<C: Call>(&self, request: &C) -> Result<C::Response, Error> {
         self.start(request).await?.answer().await
     }
 
-    /// Sends a request; the answer can be awaited later, while more requests are sent.
+    /// Sends a request. The caller may send more requests before it waits for the response. Waits itself while 64
+    /// requests are queued.
     pub async fn start<C: Call>(&self, request: &C) -> Result<InFlight<C::Response>, Error> {
         let version = self.version::<C>(request.version_max())?;
         self.start_in(request, version).await
     }
 
-    /// Sends a request that the broker does not answer (Produce with acks=0).
+    /// Sends a request that the broker does not answer (Produce with acks=0). Returns once the socket has taken it.
     pub async fn tell<C: Call>(&self, request: &C) -> Result<(), Error> {
         let version = self.version::<C>(request.version_max())?;
         let frame = self.frame(request, version, self.next_correlation())?;
@@ -206,7 +210,7 @@ impl Connection {
 }
 
 impl<R: Message> InFlight<R> {
-    /// Waits for the answer.
+    /// Waits for the response. Without one within [`Options::request_timeout`] the connection ends.
     pub async fn answer(self) -> Result<R, Error> {
         let Self { reply, ended, address, options, api, version, sent, .. } = self;
         let frame = match timeout_at(sent + options.request_timeout, reply).await {

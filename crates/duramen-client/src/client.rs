@@ -1,34 +1,4 @@
-//! # Room card: client
-//!
-//! Purpose:    one small Kafka client for the command line, the benchmarks and the tests; it works
-//!             against any broker.
-//! Owns:       version negotiation, the cached view of the cluster, reconnects, bounded retries. Also the
-//!             idempotent [`Appender`], the [`Fetcher`] with or without sessions, and the [`Member`] of a
-//!             classic consumer group.
-//! Interface:  [`Client::connect`], [`Client::call_any`], [`Client::leader`], [`Appender`], [`Fetcher`], [`Member`].
-//! Invariants: an answer that says "try again" is tried again until [`Options::retry_for`] is over,
-//!             never longer; an [`Appender`] sends its batches in order and never gives one up before
-//!             those in front of it.
-//! Never:      writing in transactions, members of the newer consumer group protocol, printing.
-//! Tests:      `client/tests.rs` against a scripted broker; `tests/cli.rs` against the real one.
-//! Start at:   [`Client::leader`].
-
-mod admin;
-mod appender;
-mod assignors;
-mod backoff;
-mod call;
-mod cluster;
-mod connection;
-mod error;
-mod fetcher;
-mod groups;
-mod member;
-mod partitioner;
-mod shares;
-#[cfg(test)]
-mod tests;
-mod transactions;
+//! The cluster as one client sees it: brokers, connections, topics and leaders.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,57 +12,22 @@ use duramen_protocol::messages::{MetadataRequest, MetadataResponse};
 use duramen_protocol::wire::Uuid;
 use tokio::sync::Mutex;
 
-pub use admin::{Acknowledgement, ListedOffset, NewTopic, OffsetAt};
-pub use appender::{Acked, Appender, AppenderOptions, Producer};
-pub use assignors::Partitions;
-pub use backoff::Backoff;
-pub use call::Call;
-pub use cluster::{Moving, Nodes, Reassignment};
-pub use connection::{Connection, InFlight};
-pub use error::Error;
-pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};
-pub use groups::{ByPartition, Committed, Epochs, Group};
-pub use member::{Member, MemberOptions, Standing};
-pub use partitioner::{murmur2, partition_of_key};
-pub use shares::ShareStart;
-pub use transactions::TransactionFilter;
+use crate::backoff::Backoff;
+use crate::call::Call;
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::node_id::NodeId;
+use crate::options::Options;
 
 /// Longest time that a topic may be unknown while a broker creates it by itself. A broker that creates none answers
 /// the same.
 const CREATION_TIME: Duration = Duration::from_secs(5);
 
-/// The id of a broker in its cluster.
-pub type NodeId = i32;
-
-/// Bootstrap brokers, name and time limits of a client.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// `HOST:PORT` of one or more brokers; the others are learned from them.
-    pub bootstrap: Vec<String>,
-    /// Name under which brokers log this client.
-    pub client_id: String,
-    /// Longest time until the first connection is open; zero means one try.
-    pub connect_for: Duration,
-    /// Longest wait of one request for its answer.
-    pub request_timeout: Duration,
-    /// Longest time a request is retried while the answers say that a retry may help.
-    pub retry_for: Duration,
-}
-
-impl Options {
-    /// Returns sensible limits for someone who waits in front of a terminal.
-    pub fn new(bootstrap: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self {
-            bootstrap: bootstrap.into_iter().map(Into::into).collect(),
-            client_id: "duramen-cli".into(),
-            connect_for: Duration::ZERO,
-            request_timeout: Duration::from_secs(30),
-            retry_for: Duration::from_secs(30),
-        }
-    }
-}
-
 /// Cluster as seen by one client. Clones share connections and metadata.
+///
+/// Methods that ask a broker fail with [`Error`]: `Refused` for an error code, other variants for connections and
+/// bytes. They repeat a request while a retry may help ([`Error::is_retriable`]), for at most [`Options::retry_for`].
+/// [`any`](Self::any) and [`node`](Self::node) try once.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -112,6 +47,15 @@ struct State {
     topics: BTreeMap<String, MetadataResponseTopic>,
 }
 
+impl State {
+    fn learn(&mut self, node: NodeId, host: &str, port: i32) {
+        // An IPv6 address has colons of its own.
+        let is_ipv6 = host.contains(':');
+        let address = if is_ipv6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        self.addresses.insert(node, address);
+    }
+}
+
 /// Leader of a partition, as of the last Metadata answer.
 #[derive(Clone)]
 pub struct Leader {
@@ -126,7 +70,8 @@ pub struct Leader {
 }
 
 impl Client {
-    /// Connects to the first bootstrap address that answers, and learns the versions it speaks.
+    /// Connects to the first bootstrap address that answers, and learns the versions it speaks. Tries again for at most
+    /// [`Options::connect_for`], and then returns the last error.
     pub async fn connect(options: Options) -> Result<Self, Error> {
         let mut backoff = Backoff::new(options.connect_for);
         let client = Self { shared: Arc::new(Shared { options, state: Mutex::default() }) };
@@ -144,7 +89,8 @@ impl Client {
         &self.shared.options
     }
 
-    /// Returns an open connection to any broker: a known one, else the first bootstrap address that answers.
+    /// Returns an open connection to any broker: a known one, else the first address that answers. Fails with the error
+    /// of the last address, or with [`Error::NoAddress`].
     pub async fn any(&self) -> Result<Arc<Connection>, Error> {
         let mut state = self.shared.state.lock().await;
         state.connections.retain(|_, connection| connection.is_open());
@@ -167,12 +113,13 @@ impl Client {
         Err(failure)
     }
 
-    /// Asks any broker, again after a lost connection.
+    /// Asks any broker, again after a lost connection. An error code in the response is no error here.
     pub async fn call_any<C: Call>(&self, request: &C) -> Result<C::Response, Error> {
         self.retry(async || self.any().await?.call(request).await).await
     }
 
-    /// Returns an open connection to the broker that decides on topics and settings.
+    /// Returns an open connection to the broker that decides on topics and settings. Fails with `NOT_CONTROLLER` while
+    /// the cluster has none.
     pub async fn controller(&self) -> Result<Arc<Connection>, Error> {
         let id = self.metadata(Some(&[]), false).await?.controller_id;
         if id < 0 {
@@ -182,7 +129,8 @@ impl Client {
         self.node(id).await
     }
 
-    /// Repeats `attempt` while it fails in a way that may pass, for at most [`Options::retry_for`].
+    /// Repeats `attempt` while it fails in a way that may pass, for at most [`Options::retry_for`]. Returns the outcome
+    /// of the last attempt.
     pub async fn retry<T>(
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T, Error>,
@@ -196,7 +144,8 @@ impl Client {
         }
     }
 
-    /// Brokers, and `topics` or all topics. Topics that do not exist are reported in the answer.
+    /// Returns the brokers, and `topics`, or all topics for `None`. The response has an error code for a topic that
+    /// does not exist. With `create` a broker may create it.
     pub async fn metadata(
         &self,
         topics: Option<&[&str]>,
@@ -214,7 +163,7 @@ impl Client {
         let response = self.call_any(&request).await?;
         let mut state = self.shared.state.lock().await;
         for broker in &response.brokers {
-            state.addresses.insert(broker.node_id, connection::address(&broker.host, broker.port));
+            state.learn(broker.node_id, &broker.host, broker.port);
         }
         for topic in &response.topics {
             let Some(name) = topic.name.clone() else { continue };
@@ -227,7 +176,10 @@ impl Client {
         Ok(response)
     }
 
-    /// Returns a topic that exists, from the cache or the cluster; waits while it is being created.
+    /// Returns a topic that exists, from the cache or the cluster; waits while it is being created. With `create` a
+    /// broker may create a missing topic, for which the call waits 5 seconds at most.
+    ///
+    /// Fails with `UNKNOWN_TOPIC_OR_PARTITION` for a missing topic.
     pub async fn topic(&self, name: &str, create: bool) -> Result<MetadataResponseTopic, Error> {
         if let Some(topic) = self.shared.state.lock().await.topics.get(name) {
             return Ok(topic.clone());
@@ -260,6 +212,9 @@ impl Client {
     }
 
     /// Returns the leader of a partition, with an open connection to it.
+    ///
+    /// Fails with `UNKNOWN_TOPIC_OR_PARTITION` for a missing partition, and with `LEADER_NOT_AVAILABLE` while the
+    /// partition has no leader.
     pub async fn leader(&self, topic: &str, partition: i32) -> Result<Leader, Error> {
         let found = self.topic(topic, false).await?;
         let what = || format!("partition {partition} of topic {topic}");
@@ -283,7 +238,7 @@ impl Client {
         })
     }
 
-    /// Returns an open connection to a broker.
+    /// Returns an open connection to a broker. Fails with [`Error::UnknownNode`] for an id that no response has named.
     pub async fn node(&self, node: NodeId) -> Result<Arc<Connection>, Error> {
         let mut state = self.shared.state.lock().await;
         let address = state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })?;
@@ -297,9 +252,21 @@ impl Client {
         Ok(connection)
     }
 
-    /// Returns the address of a broker, as the cluster advertises it.
+    /// Returns the address of a broker as `HOST:PORT`, as the cluster advertises it. Fails with [`Error::UnknownNode`]
+    /// for an id that no response has named.
     pub async fn address(&self, node: NodeId) -> Result<String, Error> {
         let state = self.shared.state.lock().await;
         state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })
+    }
+
+    /// Takes the addresses of brokers from an answer: id, host and port of each.
+    pub(crate) async fn learn<'a>(
+        &self,
+        brokers: impl IntoIterator<Item = (NodeId, &'a str, i32)>,
+    ) {
+        let mut state = self.shared.state.lock().await;
+        for (node, host, port) in brokers {
+            state.learn(node, host, port);
+        }
     }
 }

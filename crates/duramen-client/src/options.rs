@@ -1,0 +1,32 @@
+//! Addresses, name and time limits of a client.
+
+use std::time::Duration;
+
+/// Bootstrap brokers, name and time limits of a client.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `HOST:PORT` of one or more brokers. The client learns the others from them.
+    pub bootstrap: Vec<String>,
+    /// Name under which brokers log this client.
+    pub client_id: String,
+    /// Longest time until the first connection is open; zero means one try.
+    pub connect_for: Duration,
+    /// Longest wait of one request for its answer.
+    pub request_timeout: Duration,
+    /// Longest time a request is retried while the answers say that a retry may help.
+    pub retry_for: Duration,
+}
+
+impl Options {
+    /// Returns limits for someone who waits in front of a terminal: one try to connect, then 30 seconds for each
+    /// request and for its retries.
+    pub fn new(bootstrap: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            bootstrap: bootstrap.into_iter().map(Into::into).collect(),
+            client_id: "duramen-cli".into(),
+            connect_for: Duration::ZERO,
+            request_timeout: Duration::from_secs(30),
+            retry_for: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! # Room card: threads
+//!
+//! Purpose:    say what the threads of a server hand to each other, and what they share.
+//! Owns:       the messages of each queue; [`Common`].
+//! Interface:  [`Input`], [`Routed`], [`Work`], [`Chore`], [`Ready`], [`Common`].
+//! Invariants: each queue has one kind of message, and each kind one reader.
+//! Never:      the work of a thread, or the queue itself (see `inbox`).
+//! Tests:      those of the threads.
+//! Start at:   [`Common`].
+
+use std::io;
+use std::sync::Arc;
+
+use duramen_broker::peer::PeerFrame;
+use duramen_broker::{ConnectionId, Event, Reply};
+use duramen_storage::Disk;
+use duramen_storage::compaction::{Made, Order};
+use duramen_storage::mending::{Mend, Mended};
+use duramen_storage::op::{Done, Op};
+use duramen_storage::staging::{Stage, Staged};
+use duramen_storage::storage::SyncId;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+
+use super::health::Health;
+use super::inbox::Inbox;
+use super::metrics::Metrics;
+
+/// State that the threads share.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// Inbox of the node's thread.
+    pub node: Arc<Inbox<Input>>,
+    /// Inbox of the storage thread.
+    pub work: Arc<Inbox<Work>>,
+    /// Inbox of the scrubbing thread, which works on data at rest.
+    pub chores: Arc<Inbox<Chore>>,
+    /// Metrics that all threads count.
+    pub metrics: Arc<Metrics>,
+    /// Health that the threads report.
+    pub health: Arc<Health>,
+    /// Signal that the node leads nothing any more that others could lead.
+    pub drained: Arc<Notify>,
+}
+
+/// Input of the node's thread.
+#[derive(Debug)]
+pub enum Input {
+    /// A connection, and the channel for its replies. The requests that its session lets wait bound the replies that
+    /// wait there.
+    Connected(ConnectionId, UnboundedSender<Routed>),
+    /// Event for the node.
+    Event(Event),
+    /// Frame of another node. Room for its next frame is there again when the permit is gone.
+    Peer(Box<PeerFrame>, OwnedSemaphorePermit),
+    /// Storage reports.
+    Storage(Vec<Done>),
+    /// Take the waiting input, give storage the last batch, end.
+    Stop,
+}
+
+/// Message to a connection.
+#[derive(Debug)]
+pub enum Routed {
+    /// The answer to a request.
+    Reply(u64, Reply),
+    /// Close, after a log line with this reason.
+    Close(String),
+}
+
+/// Input of the storage thread.
+#[derive(Debug)]
+pub enum Work {
+    /// One turn's ops, in order.
+    Ops(Vec<Op>),
+    /// A sync thread is done.
+    Synced(SyncId, io::Result<()>),
+    /// Segments are ready to take others' place.
+    Ready,
+    /// Finish the submitted work, close the journal, end.
+    Stop,
+}
+
+/// Job for the scrubbing thread.
+#[derive(Debug)]
+pub enum Chore {
+    /// Copy a segment and fill its damaged ranges.
+    Mend(Mend),
+    /// Compact a log.
+    Compact(Order),
+    /// Keep the pieces of a compacted log that another replica gives.
+    Stage(Stage),
+}
+
+/// Product of the scrubbing thread, for storage.
+#[derive(Debug)]
+pub enum Ready<D: Disk> {
+    /// A copy of a segment.
+    Mended(Mended<D>),
+    /// Segments of a compacted log.
+    Compacted(Box<Made<D>>),
+    /// All that another replica gave of a compacted log.
+    Staged(Box<Staged>),
+}
