@@ -6,7 +6,7 @@
 //! Invariants: only an operator removes anything from the folder. Each start has directories of its own in it, with the
 //!             number of its first round in their names.
 //! Never:      the set of replicas (see `recovery`).
-//! Tests:      below; `duramen-sim/tests/promises/tampering.rs`; `duramen-sim`, scenario `storage`, which damages files between
+//! Tests:      below; `duramen-sim`, `tests/promises/tampering.rs` and scenario `storage`, which damages files between
 //!             two starts.
 //! Start at:   [`SetAside::keep_dir`].
 

@@ -1,5 +1,5 @@
-//! What happened in the node that a request waits for. The node pushes a signal; `turn` hands it to the API whose
-//! request goes on. So the node calls no API, and an API alone writes the fields of its answer.
+//! Signals from the node to the APIs: the events that requests wait for. The node pushes a signal; `turn` hands it to
+//! the API whose request goes on. So the node calls no API, and an API alone writes the fields of its answer.
 
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
 use duramen_protocol::{ErrorCode, Request, Response};

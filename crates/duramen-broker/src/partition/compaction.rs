@@ -7,7 +7,8 @@
 //!             compaction included them, was decided long enough before, and is complete on this leader's disk. A
 //!             leader that does not believe its clock decides nothing.
 //! Never:      the records that stay (see storage's `compaction`).
-//! Tests:      below; `tests/over_storage`; `duramen-sim`, `tests/promises/compaction.rs` and scenarios `node` and `cluster`.
+//! Tests:      below; `tests/over_storage`; `duramen-sim`, `tests/promises/compaction.rs`, scenarios `node` and
+//!             `cluster`.
 //! Start at:   [`decide`].
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Where and when a request is served: here or by another node, now, after a leadership check, after a decision on its
-//! topic, or when there is room for its batches.
+//! Place and time of each request: here or by another node; now or later. Later is after a leadership check, after a
+//! decision on its topic, or when there is room for its batches.
 
 use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::{ErrorCode, Request};
