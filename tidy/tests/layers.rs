@@ -19,8 +19,8 @@ const RULES: [Rule; 5] = [
     Rule {
         package: "duramen_protocol",
         rooms: "compression wire messages error_code api response request batch records lib",
-        upward: &[("wire", "request")],
-        circle: 79,
+        upward: &[],
+        circle: 0,
     },
     Rule {
         package: "duramen_storage",
