@@ -30,7 +30,6 @@ const RULES: [Rule; 5] = [
         upward: &[
             ("catalog", "reader"),
             ("checkpoint", "storage"),
-            ("journal", "reserve"),
             ("replica", "storage"),
             ("replica_state", "record"),
             ("storage", "staging"),

@@ -14,13 +14,13 @@ use std::io;
 
 use bytes::BufMut;
 
-use crate::error::Error;
+use crate::disk::is_full;
+use crate::error::{Error, disk_error};
 use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES};
-use crate::journal::disk_error;
 use crate::record::Record;
 use crate::replica::Replica;
 use crate::replica_state::ReplicaState;
-use crate::reserve::{Reserve, is_full};
+use crate::reserve::Reserve;
 use crate::storage::{Storage, SyncStep};
 use crate::{Disk, ReplicaId};
 

@@ -22,20 +22,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::catalog::{Catalog, Segment};
-use crate::disk::Unsynced;
-use crate::error::Error;
+use crate::disk::{Unsynced, is_full};
+use crate::error::{Error, disk_error};
 use crate::format::{
     DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
     TIME_ENTRY_BYTES, segment_stem,
 };
-use crate::journal::{Journal, Round, Scan, disk_error, extent_path};
+use crate::journal::{Journal, Round, Scan, extent_path};
 use crate::manifest::Manifest;
 use crate::op::{Content, RecoveredReplica};
 use crate::options::Options;
 use crate::record::{self, ImageSource, Record};
 use crate::replica::Replica;
 use crate::replica_state::{ReplicaState, SegmentState, image_fits};
-use crate::reserve::{Reserve, is_full};
+use crate::reserve::Reserve;
 use crate::sabotage::{self, Bug};
 use crate::set_aside::SetAside;
 use crate::{Disk, ReplicaId, SET_ASIDE, manifest};

@@ -10,7 +10,6 @@
 //! Start at:   [`Storage::begin_round`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,16 +17,18 @@ use bytes::Bytes;
 use crate::catalog::{Catalog, WrittenPart};
 use crate::checkpoint::Checkpoints;
 use crate::compaction::Made;
+use crate::disk::is_full;
 pub use crate::error::Error;
+use crate::error::disk_error;
 use crate::format::{JOURNAL_DIR, MANIFEST, ROUND_HEADER_BYTES};
-use crate::journal::{Journal, disk_error};
+use crate::journal::Journal;
 use crate::manifest::Manifest;
 use crate::op::{Done, Op, OpKind, RecoveredReplica};
 pub use crate::options::{Facts, Options, Voter};
 use crate::record::Record;
 use crate::replica::{DirtyCount, Replica};
 use crate::replica_state::SegmentState;
-use crate::reserve::{Reserve, is_full};
+use crate::reserve::Reserve;
 use crate::sabotage::{self, Bug};
 use crate::staging::Staged;
 use crate::{Disk, Reader, ReplicaId, manifest, recovery};
@@ -51,13 +52,6 @@ pub struct Recovered {
     pub formatted: bool,
     /// All replicas, by id.
     pub replicas: Vec<RecoveredReplica>,
-}
-
-fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 /// Files of the ring that a new directory begins with.

@@ -14,9 +14,8 @@ use std::io;
 
 use super::{Found, is_named, stem_of};
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
-use crate::error::Error;
+use crate::error::{Error, disk_error};
 use crate::format::{DELETED, INDEX_ENTRY_BYTES, segment_stem};
-use crate::journal::disk_error;
 use crate::op::Content;
 use crate::replica_state::{IndexEntry, ReplicaState, SegmentState};
 use crate::reserve::Reserve;

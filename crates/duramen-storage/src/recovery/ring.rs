@@ -16,9 +16,9 @@ use bytes::Bytes;
 
 use super::directory_number;
 use crate::Disk;
-use crate::error::Error;
+use crate::error::{Error, disk_error};
 use crate::format::{JOURNAL_DIR, JOURNAL_MARK, ROUND_HEADER_BYTES};
-use crate::journal::{self, Journal, Mark, Round, Scan, disk_error, extent_path};
+use crate::journal::{self, Journal, Mark, Round, Scan, extent_path};
 use crate::manifest::EXTENT_BYTES_MAX;
 use crate::options::Options;
 use crate::sabotage::{self, Bug};

@@ -14,14 +14,14 @@ use bytes::Bytes;
 
 use super::{
     Cut, ENTRIES_A_ROUND, ENTRIES_MAX, Error, INLINE_IMAGE_BYTES, Purpose, Round, SegmentWrite,
-    Storage, SyncStep, ignore_missing,
+    Storage, SyncStep,
 };
-use crate::journal::disk_error;
+use crate::disk::{ignore_missing, is_full};
+use crate::error::disk_error;
 use crate::op::{Append, Beginning, ConfState, Content, Done, HardState, Identity, Op, OpKind};
 use crate::record::{ImageSource, Record};
 use crate::replica::{Replica, Ticket};
 use crate::replica_state::{ReplicaState, SegmentState};
-use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 

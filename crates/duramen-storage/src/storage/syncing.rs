@@ -11,9 +11,10 @@
 
 use std::io;
 
-use super::{Error, Storage, ignore_missing};
+use super::Storage;
+use crate::disk::ignore_missing;
+use crate::error::{Error, disk_error};
 use crate::format::JOURNAL_DIR;
-use crate::journal::disk_error;
 use crate::record::Record;
 use crate::{Disk, ReplicaId};
 
