@@ -24,14 +24,13 @@ const RULES: [Rule; 5] = [
     },
     Rule {
         package: "duramen_storage",
-        rooms: "descriptor sabotage disk entry history op options format error journal manifest replica_state \
-                record catalog replica reader reserve describe checkpoint fuzzing compaction set_aside \
-                recovery storage mending scrub staging lib",
+        rooms: "descriptor sabotage disk entry history op options format encoding error journal manifest \
+                replica_state record catalog replica reader reserve describe checkpoint fuzzing \
+                compaction set_aside recovery storage mending scrub staging lib",
         upward: &[
             ("catalog", "reader"),
             ("checkpoint", "storage"),
             ("replica", "storage"),
-            ("replica_state", "record"),
             ("storage", "staging"),
         ],
         circle: 9,

@@ -16,6 +16,7 @@ pub mod compaction;
 pub mod describe;
 pub mod descriptor;
 pub mod disk;
+mod encoding;
 mod entry;
 mod error;
 mod format;

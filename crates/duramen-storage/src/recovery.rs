@@ -23,6 +23,7 @@ use bytes::Bytes;
 
 use crate::catalog::{Catalog, Segment};
 use crate::disk::{Unsynced, is_full};
+use crate::encoding::{ImageSource, image_fits};
 use crate::error::{Error, disk_error};
 use crate::format::{
     DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
@@ -32,9 +33,9 @@ use crate::journal::{Journal, Round, Scan, extent_path};
 use crate::manifest::Manifest;
 use crate::op::{Content, RecoveredReplica};
 use crate::options::Options;
-use crate::record::{self, ImageSource, Record};
+use crate::record::{self, Record};
 use crate::replica::Replica;
-use crate::replica_state::{ReplicaState, SegmentState, image_fits};
+use crate::replica_state::{ReplicaState, SegmentState};
 use crate::reserve::Reserve;
 use crate::sabotage::{self, Bug};
 use crate::set_aside::SetAside;

@@ -17,9 +17,10 @@ use super::{
     Storage, SyncStep,
 };
 use crate::disk::{ignore_missing, is_full};
+use crate::encoding::ImageSource;
 use crate::error::disk_error;
 use crate::op::{Append, Beginning, ConfState, Content, Done, HardState, Identity, Op, OpKind};
-use crate::record::{ImageSource, Record};
+use crate::record::Record;
 use crate::replica::{Replica, Ticket};
 use crate::replica_state::{ReplicaState, SegmentState};
 use crate::sabotage::{self, Bug};
