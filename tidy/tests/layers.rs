@@ -28,7 +28,6 @@ const RULES: [Rule; 5] = [
                 replica_state record catalog replica reader reserve describe checkpoint fuzzing \
                 compaction set_aside recovery storage mending scrub staging lib",
         upward: &[
-            ("catalog", "reader"),
             ("checkpoint", "storage"),
             ("replica", "storage"),
             ("storage", "staging"),
