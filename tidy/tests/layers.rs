@@ -25,12 +25,9 @@ const RULES: [Rule; 5] = [
     Rule {
         package: "duramen_storage",
         rooms: "descriptor sabotage disk entry history op options format encoding error journal manifest \
-                replica_state record catalog replica reader reserve describe checkpoint fuzzing \
-                compaction set_aside recovery storage mending scrub staging lib",
+                replica_state record sync catalog replica reader reserve describe checkpoint fuzzing \
+                compaction set_aside recovery staging storage mending scrub lib",
         upward: &[
-            ("checkpoint", "storage"),
-            ("replica", "storage"),
-            ("storage", "staging"),
         ],
         circle: 9,
     },

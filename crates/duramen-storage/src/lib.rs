@@ -39,6 +39,7 @@ pub mod scrub;
 mod set_aside;
 pub mod staging;
 pub mod storage;
+mod sync;
 
 pub use descriptor::Descriptor;
 pub use disk::Disk;

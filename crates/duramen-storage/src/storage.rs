@@ -31,14 +31,15 @@ use crate::replica_state::SegmentState;
 use crate::reserve::Reserve;
 use crate::sabotage::{self, Bug};
 use crate::staging::Staged;
+use crate::sync::Purpose;
+pub use crate::sync::{SyncId, SyncKind, SyncRequest, SyncStep};
 use crate::{Disk, Reader, ReplicaId, manifest, recovery};
 
+mod checkpointing;
 mod compacting;
+mod feeds;
 mod round;
 mod syncing;
-
-use syncing::Purpose;
-pub use syncing::{SyncId, SyncKind, SyncRequest, SyncStep};
 
 /// Result of [`Storage::open`].
 #[derive(Clone, Debug)]
@@ -52,6 +53,11 @@ pub struct Recovered {
     pub formatted: bool,
     /// All replicas, by id.
     pub replicas: Vec<RecoveredReplica>,
+}
+
+/// Tells whether an op gives a log a new beginning.
+fn begins_anew(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Reset(_))
 }
 
 /// Files of the ring that a new directory begins with.
@@ -469,7 +475,7 @@ impl<D: Disk> Storage<D> {
         for id in std::mem::take(&mut self.renames) {
             self.rename_if_deleted(id)?;
         }
-        let beginning = self.deferred.iter().filter(|(_, ops)| round::begins_anew(&ops[0]));
+        let beginning = self.deferred.iter().filter(|(_, ops)| begins_anew(&ops[0]));
         let beginning: Vec<ReplicaId> = beginning.map(|(id, _)| *id).collect();
         for id in beginning {
             self.take_up_deferred(id);
