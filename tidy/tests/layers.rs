@@ -27,9 +27,8 @@ const RULES: [Rule; 5] = [
         rooms: "descriptor sabotage disk entry history op options format encoding error journal manifest \
                 replica_state record sync catalog replica reader reserve describe checkpoint fuzzing \
                 compaction set_aside recovery staging storage mending scrub lib",
-        upward: &[
-        ],
-        circle: 9,
+        upward: &[],
+        circle: 0,
     },
     Rule {
         package: "duramen_broker",

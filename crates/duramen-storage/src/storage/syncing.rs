@@ -12,11 +12,11 @@
 use std::io;
 
 use super::Storage;
+use crate::Disk;
 use crate::error::{Error, disk_error};
 use crate::format::JOURNAL_DIR;
 use crate::record::Record;
 use crate::sync::{Purpose, SyncId, SyncKind, SyncRequest, SyncStep};
-use crate::Disk;
 
 impl<D: Disk> Storage<D> {
     pub(super) fn request(&mut self, purpose: Purpose, steps: Vec<SyncStep<D::File>>) -> SyncId {
