@@ -49,9 +49,9 @@ pub(crate) use share_group::{Answered, Sight};
 
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
-use crate::cluster_harness::Report;
 use crate::failure::Failure;
 use crate::prng::Prng;
+use crate::report::Report;
 use crate::trace::tell;
 
 const TOPICS: [&str; 3] = ["apples", "pears", "plums"];

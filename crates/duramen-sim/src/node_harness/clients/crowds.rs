@@ -10,9 +10,9 @@ use super::share_group::{Answered, ShareGroup, Sight};
 use super::sharing::Members;
 use super::transacting::{TRANSACTORS, Transactors};
 use super::{Asked, unexpected};
-use crate::cluster_harness::Report;
 use crate::failure::Failure;
 use crate::prng::Prng;
+use crate::report::Report;
 
 /// A client of a crowd, by its number there.
 enum Who {
