@@ -54,7 +54,7 @@ const RULES: [Rule; 5] = [
         rooms: "prng failure trace report batch disk model planted storage_harness compacting node_harness \
                 cluster_harness scenario lib main",
         upward: &[],
-        circle: 17,
+        circle: 5,
     },
 ];
 
