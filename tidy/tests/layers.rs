@@ -19,24 +19,16 @@ const RULES: [Rule; 6] = [
     Rule {
         package: "duramen_protocol",
         rooms: "compression wire messages error_code api response request batch records lib",
-        upward: &[("wire", "request")],
-        circle: 79,
+        upward: &[],
+        circle: 0,
     },
     Rule {
         package: "duramen_storage",
-        rooms: "descriptor sabotage disk op options history format error journal manifest replica_state \
-                record catalog replica reader reserve describe checkpoint fuzzing compaction set_aside \
-                recovery storage mending scrub staging lib",
-        upward: &[
-            ("catalog", "reader"),
-            ("checkpoint", "storage"),
-            ("journal", "reserve"),
-            ("op", "history"),
-            ("replica", "storage"),
-            ("replica_state", "record"),
-            ("storage", "staging"),
-        ],
-        circle: 9,
+        rooms: "descriptor sabotage disk entry history op options format encoding error journal manifest \
+                replica_state record sync catalog replica reader reserve describe checkpoint fuzzing \
+                compaction set_aside recovery staging storage mending scrub lib",
+        upward: &[],
+        circle: 0,
     },
     Rule {
         package: "duramen_broker",
@@ -56,15 +48,10 @@ const RULES: [Rule; 6] = [
     Rule { package: "duramen", rooms: "telemetry config server cli main", upward: &[], circle: 2 },
     Rule {
         package: "duramen_sim",
-        rooms: "prng failure trace batch disk model planted storage_harness compacting cluster_harness \
-                node_harness scenario lib main",
-        upward: &[
-            ("cluster_harness", "node_harness"),
-            ("planted", "cluster_harness"),
-            ("planted", "node_harness"),
-            ("planted", "storage_harness"),
-        ],
-        circle: 17,
+        rooms: "prng failure trace report batch disk model planted storage_harness compacting node_harness \
+                cluster_harness scenario lib main",
+        upward: &[],
+        circle: 5,
     },
 ];
 

@@ -14,9 +14,7 @@ use std::fmt;
 
 use crate::wire::Versions;
 
-mod document;
-
-pub use document::render;
+pub mod document;
 
 /// State of an API: served, planned or refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,6 +25,7 @@ pub mod create_acls;
 pub mod create_delegation_token;
 pub mod create_partitions;
 pub mod create_topics;
+mod declare;
 pub mod delete_acls;
 pub mod delete_groups;
 pub mod delete_records;
@@ -174,16 +175,6 @@ pub use unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 pub use update_features::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 pub use write_share_group_state::{WriteShareGroupStateRequest, WriteShareGroupStateResponse};
 pub use write_txn_markers::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
-
-/// [`message!`](crate::message), and in tests also a way to make random values.
-macro_rules! declare {
-    ($($table:tt)*) => {
-        $crate::message! { $($table)* }
-        #[cfg(test)]
-        $crate::wire::entropy::sampled! { $($table)* }
-    };
-}
-use declare;
 
 /// Calls a macro with the list of all declared APIs.
 macro_rules! for_each_api {

@@ -15,25 +15,13 @@ use bytes::Bytes;
 use crate::api::{Api, ApiKey};
 use crate::messages::{self, any_message, for_each_api};
 use crate::response::EncodedFrame;
+pub use crate::wire::RequestHeader;
 use crate::wire::{Ctx, DecodeError, Decoder, EncodeError, Encoder, Message, Nullable, Wire};
 
 /// Most elements that the arrays of one request may have, together: a topic, a partition, a name is one each. The
 /// bound leaves room for a request about each of the 100,000 partitions that a cluster may have. A compact array
 /// takes one byte of the frame for an element, and a hundred and more bytes of memory and answer.
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 18;
-
-/// Header before every request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RequestHeader {
-    /// The API's key; a number because it may be unknown to us.
-    pub api_key: i16,
-    /// The version of the API.
-    pub api_version: i16,
-    /// Comes back in the response.
-    pub correlation_id: i32,
-    /// The client's name for itself.
-    pub client_id: Option<String>,
-}
 
 impl RequestHeader {
     /// Returns the key, if it is one of Kafka's.

@@ -2,12 +2,13 @@
 //!
 //! Purpose:    the primitive encodings of the Kafka protocol, and the declared messages built from them.
 //! Owns:       [`Decoder`], [`Encoder`], [`Hole`], [`RecordData`], [`Uuid`], the [`Wire`] and [`Message`] traits,
-//!             the error types of both directions, and the `message!` macro's run-time side.
+//!             the error types of both directions, and the `message!` macro's run-time side. An error carries the
+//!             [`RequestHeader`], so its fields are here.
 //! Interface:  `M::decode(&mut Decoder, version)` and `m.encode(&mut Encoder, version)` for every declared message.
 //! Invariants: no allocation is sized by a number read from the network before that number has been checked
 //!             against the bytes that are left; byte fields are slices of the frame, never copies; decoding a
 //!             frame of n bytes allocates at most [`ALLOCATION_FACTOR`] × n bytes.
-//! Never:      API keys, headers, I/O, anything that depends on the node.
+//! Never:      the table of APIs, the bytes of headers, I/O, anything that depends on the node.
 //! Tests:      unit tests here; every message and version in `messages/tests.rs`.
 //! Start at:   [`Decoder`], then [`Wire`].
 
@@ -15,6 +16,7 @@ mod decoder;
 mod encoder;
 mod error;
 mod field;
+mod header;
 mod macros;
 mod uuid;
 
@@ -25,6 +27,7 @@ pub use field::{
     ALLOCATION_FACTOR, Ctx, FieldSpec, Message, Nullable, STRING_BYTES_MAX, Versions, Wire,
     read_nullable_struct, write_nullable_struct,
 };
+pub use header::RequestHeader;
 pub use uuid::Uuid;
 
 #[cfg(test)]

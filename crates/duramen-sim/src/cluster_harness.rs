@@ -13,12 +13,13 @@
 
 mod clocks;
 mod compacted;
+mod departure;
 mod gone;
 mod leaving;
 mod machine;
 mod network;
-mod report;
 mod rot;
+mod scrubbing;
 mod sleep;
 mod space;
 mod witness;
@@ -31,18 +32,19 @@ use duramen_broker::event::FetchPlan;
 use duramen_broker::peer::PeerFrame;
 use duramen_broker::{Action, ConnectionId, Event, Node, Reply, read_plan};
 use duramen_protocol::batch::batches;
+use duramen_protocol::messages::ShareFetchResponse;
 
 use crate::disk::Faults;
 use crate::failure::Failure;
 use crate::node_harness::clients::Clients;
 use crate::planted::Bug;
 use crate::prng::Prng;
+pub use crate::report::Report;
 use crate::trace::{Trace, tell};
 use clocks::Clocks;
 use leaving::Leaving;
-use machine::Machine;
+use machine::{Log, Machine};
 use network::{Network, Weather};
-pub use report::Report;
 use sleep::{LATE_US, Lulls, METADATA, Watch};
 use space::Space;
 
@@ -60,8 +62,6 @@ struct Profile {
     away: u64,
 }
 
-/// A partition.
-type Log = ([u8; 16], i32);
 /// Bytes of a replica's segments, by base offset.
 type Segments = BTreeMap<i64, Vec<u8>>;
 
@@ -86,6 +86,14 @@ fn difference(one: &Segments, other: &Segments) -> Option<i64> {
             }
             (Some((base, _)), _) | (None, Some((base, _))) => return Some(*base),
         }
+    }
+}
+
+/// Returns the records that a node gives out, before they are read.
+fn given(reply: &Reply) -> Option<ShareFetchResponse> {
+    match reply {
+        Reply::ShareFetch(plan) => Some(plan.response.clone()),
+        _ => None,
     }
 }
 
@@ -247,7 +255,7 @@ impl World {
             late.down_until_us = members.below(4_000_000);
         }
         // Where disks are lost as well, there may be no other copy.
-        let rots = profile.wipe == 0 && rot::begin(seed, &mut machines);
+        let rots = profile.wipe == 0 && scrubbing::begin(seed, &mut machines);
         if rots {
             profile.crash = profile.crash.max(10);
         }
@@ -342,8 +350,8 @@ impl World {
         if self.members.below(10_000) < self.profile.wipe {
             self.wipe_one();
         }
-        self.disturb_clocks()?;
-        self.disturb_space();
+        self.clocks.disturb(&mut self.machines, &mut self.clients.oracle, self.mono_us)?;
+        self.space.disturb(&self.machines);
         self.disturb_leaving();
         for at in 0..count {
             if let Some(held) = self.machines[at].thaw(self.mono_us) {
@@ -515,7 +523,7 @@ impl World {
             self.turn_away(connection);
             return Ok(());
         }
-        self.note_space(connection, at);
+        self.space.note(connection, self.machines[at].told);
         self.deliver(at, vec![Event::Request { connection, sequence, context, request }])
     }
 
@@ -527,7 +535,7 @@ impl World {
                     if let Reply::Fetch(plan) = &reply {
                         self.check_ends(at, plan)?;
                     }
-                    let given = witness::given(&reply);
+                    let given = given(&reply);
                     let Some(life) = &self.machines[at].life else { continue };
                     let reader = life.storage.reader();
                     let response = match reply {
@@ -548,7 +556,8 @@ impl World {
                     }
                     if !self.machines[at].disk.is_dead() {
                         if let Some(response) = &response {
-                            self.check_space(connection, at, response)?;
+                            let told = self.machines[at].told;
+                            self.space.check(connection, (at, told), response)?;
                         }
                         let wall_ms = machine::right_wall_ms(self.mono_us);
                         self.clients.on_reply(wall_ms, (connection, sequence), response)?;

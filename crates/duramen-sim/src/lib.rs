@@ -20,6 +20,7 @@ pub mod model;
 pub mod node_harness;
 pub mod planted;
 pub mod prng;
+mod report;
 pub mod scenario;
 pub mod storage_harness;
 pub mod trace;

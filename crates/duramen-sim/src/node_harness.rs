@@ -30,10 +30,12 @@ use crate::failure::Failure;
 use crate::planted::{Bug, NodeBug};
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
-use aging::LAST_TERM;
 use clients::Clients;
 
 const RESERVE_BYTES: u64 = 1024 * 1024;
+/// Reason of the node when there is no term left.
+const LAST_TERM: &str = "the term has reached its limit";
+
 /// Batch bytes that the node may hold before their sync.
 const IN_FLIGHT_MAX: u64 = 1024 * 1024;
 const DAY_MS: i64 = 86_400_000;

@@ -2,17 +2,16 @@
 //!
 //! Purpose:    bugs on purpose: a simulator that does not find them is no simulator.
 //! Owns:       the list of planted bugs, and where each one is planted.
-//! Interface:  [`Bug`], [`find`].
+//! Interface:  [`Bug`], [`BUGS`]; `scenario::find` runs seeds with one.
 //! Invariants: none of them can be in a production build.
 //! Never:      bugs that no run could tell from correct behaviour.
 //! Tests:      `tests/planted.rs` runs each; `docs/testing.md` says how many seeds each took.
-//! Start at:   [`find`].
+//! Start at:   [`BUGS`].
 
 #[cfg(feature = "sabotage")]
-use duramen_storage::sabotage::{self, Bug as Inside};
+use duramen_storage::sabotage::Bug as Inside;
 
 use crate::disk::Sabotage;
-use crate::failure::{Failure, catching};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,34 +258,3 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("what classic members are giving up is forgotten", Bug::Peers(Inside::GivingUpForgotten)),
     ("a change of settings is answered before it is kept", Bug::Peers(Inside::AlteredBeforeKept)),
 ];
-
-/// Runs seeds until one finds `bug`: which one, and what was found.
-pub fn find(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<(u64, Failure)> {
-    #[cfg(feature = "sabotage")]
-    if let Bug::Storage(inside) | Bug::Broker(inside) | Bug::Peers(inside) = bug {
-        sabotage::plant(Some(inside));
-    }
-    #[cfg(feature = "sabotage")]
-    let is_of_node = matches!(bug, Bug::Node(_) | Bug::Broker(_));
-    #[cfg(not(feature = "sabotage"))]
-    let is_of_node = matches!(bug, Bug::Node(_));
-    #[cfg(feature = "sabotage")]
-    let is_of_cluster = matches!(bug, Bug::Cluster(_) | Bug::Peers(_));
-    #[cfg(not(feature = "sabotage"))]
-    let is_of_cluster = matches!(bug, Bug::Cluster(_));
-    let found = seeds.find_map(|seed| {
-        let outcome = catching(|| {
-            if is_of_cluster {
-                crate::cluster_harness::run(seed, Some(bug)).map(|_| ())
-            } else if is_of_node {
-                crate::node_harness::run(seed, Some(bug)).map(|_| ())
-            } else {
-                crate::storage_harness::run(seed, Some(bug)).map(|_| ())
-            }
-        });
-        outcome.err().map(|failure| (seed, failure))
-    });
-    #[cfg(feature = "sabotage")]
-    sabotage::plant(None);
-    found
-}

@@ -1,14 +1,18 @@
 //! # Room card: scenario
 //!
 //! Purpose:    the harnesses, by name.
-//! Owns:       the list of scenarios.
-//! Interface:  [`Scenario`].
+//! Owns:       the list of scenarios; the harness that looks for a planted bug.
+//! Interface:  [`Scenario`], [`find`].
 //! Invariants: a scenario's outcome is a function of the seed.
 //! Never:      what a scenario does.
 //! Tests:      `tests/`.
 //! Start at:   [`Scenario::run`].
 
-use crate::failure::Failure;
+#[cfg(feature = "sabotage")]
+use duramen_storage::sabotage;
+
+use crate::failure::{Failure, catching};
+use crate::planted::Bug;
 use crate::{cluster_harness, node_harness, storage_harness};
 
 /// Scenario of a simulation.
@@ -127,4 +131,35 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
         report.fed,
         report.altered
     )
+}
+
+/// Runs seeds until one finds `bug`, and returns the seed and its failure.
+pub fn find(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<(u64, Failure)> {
+    #[cfg(feature = "sabotage")]
+    if let Bug::Storage(inside) | Bug::Broker(inside) | Bug::Peers(inside) = bug {
+        sabotage::plant(Some(inside));
+    }
+    #[cfg(feature = "sabotage")]
+    let is_of_node = matches!(bug, Bug::Node(_) | Bug::Broker(_));
+    #[cfg(not(feature = "sabotage"))]
+    let is_of_node = matches!(bug, Bug::Node(_));
+    #[cfg(feature = "sabotage")]
+    let is_of_cluster = matches!(bug, Bug::Cluster(_) | Bug::Peers(_));
+    #[cfg(not(feature = "sabotage"))]
+    let is_of_cluster = matches!(bug, Bug::Cluster(_));
+    let found = seeds.find_map(|seed| {
+        let outcome = catching(|| {
+            if is_of_cluster {
+                cluster_harness::run(seed, Some(bug)).map(|_| ())
+            } else if is_of_node {
+                node_harness::run(seed, Some(bug)).map(|_| ())
+            } else {
+                storage_harness::run(seed, Some(bug)).map(|_| ())
+            }
+        });
+        outcome.err().map(|failure| (seed, failure))
+    });
+    #[cfg(feature = "sabotage")]
+    sabotage::plant(None);
+    found
 }

@@ -26,6 +26,9 @@ use crate::planted::{Bug, DriverBug};
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
 
+/// The files of a moment, by path.
+type Files = BTreeMap<String, Vec<u8>>;
+
 /// Less than the journal can hold, as in production.
 const RESERVE_BYTES: u64 = 64 * 1024;
 /// Payload that may be submitted and not reported, as a node would bound it.
@@ -88,7 +91,7 @@ struct World {
     work: Prng,
     tampering: Prng,
     /// All files as they once were.
-    copies: Vec<tampering::Files>,
+    copies: Vec<Files>,
     replicas: Vec<ReplicaModel>,
     /// Deletions, with the time when each was submitted.
     deletions: Vec<(ReplicaId, u64)>,

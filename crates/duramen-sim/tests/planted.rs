@@ -3,9 +3,10 @@
 use std::iter::once;
 
 use duramen_sim::cores;
-use duramen_sim::planted::{BUGS, Bug, OF_CLUSTERS, find};
+use duramen_sim::planted::{BUGS, Bug, OF_CLUSTERS};
 #[cfg(feature = "sabotage")]
 use duramen_sim::planted::{MISSED, RARE};
+use duramen_sim::scenario::find;
 
 /// A bug that survives so many seeds would survive a night.
 const SEEDS_MAX: u64 = 400;

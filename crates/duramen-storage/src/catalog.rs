@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the segments of every log and their written lengths, shared with readers.
 //! Owns:       the only locks of this crate: short, never held over I/O of the write path.
-//! Interface:  [`Catalog`], [`LogFiles`], [`Segment`].
+//! Interface:  [`Catalog`], [`LogFiles`], [`Segment`]; [`ReadError`], of every read.
 //! Invariants: a segment shows only bytes that are already in its file.
 //! Never:      high watermarks, which callers hand to the reader.
 //! Tests:      those of the reader.
@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::format::segment_stem;
 use crate::op::TermRun;
-use crate::reader::ReadError;
 use crate::replica_state::{IndexEntry, SegmentState, TimeEntry};
 use crate::{Disk, ReplicaId};
 
@@ -26,6 +25,39 @@ const TOO_MANY_OPEN_FILES: i32 = 24;
 const CACHED_FILES_MAX: usize = 512;
 /// Suspects remembered; the others are found when their turn comes.
 const SUSPECTS_MAX: usize = 1024;
+
+/// Why a read could not be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// No such replica here.
+    #[error("no such replica on this node")]
+    UnknownReplica,
+    /// The offset is below the first segment, or above the end of the request.
+    #[error("the offset is outside the log")]
+    OutOfRange,
+    /// The segment was removed during the lookup. A second attempt gets the log's own answer.
+    #[error("the segment was just removed")]
+    Removed,
+    /// The medium gave bytes that do not match their checksums.
+    #[error("damaged bytes in {path} at {at}: {what}")]
+    Damaged {
+        /// The file, relative to the data directory.
+        path: String,
+        /// Position of the bad batch.
+        at: u64,
+        /// Description of the damage.
+        what: &'static str,
+    },
+    /// The disk failed to read.
+    #[error("could not read {path}")]
+    Disk {
+        /// The file, relative to the data directory.
+        path: String,
+        /// The disk's answer.
+        #[source]
+        source: io::Error,
+    },
+}
 
 /// All replicas' files.
 #[derive(Debug)]

@@ -1,34 +1,27 @@
 //! # Room card: checkpoint
 //!
-//! Purpose:    free the oldest extents of the journal, a few replicas at a time.
-//! Owns:       the extents that each replica needs, and the stages of a replica's checkpoint.
-//! Interface:  [`Checkpoints`]; `Storage::run_checkpoints`.
+//! Purpose:    know which replica needs which extent of the journal, and how far each checkpoint is.
+//! Owns:       the extents that each replica needs, the stages of a checkpoint, the write of a replica's index files.
+//! Interface:  [`Checkpoints`], [`Replica::flush`].
 //! Invariants: storage writes a State record only after it has synced everything that the record states. An extent is
 //!             free only after every replica that needed it has a durable State behind it.
-//! Never:      all replicas at once, because that would stop the node for a while.
+//! Never:      the choice of replicas (see `storage/checkpointing.rs`).
 //! Tests:      with the storage tests; `duramen-sim`.
-//! Start at:   `Storage::run_checkpoints`.
+//! Start at:   [`Checkpoints`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use bytes::BufMut;
 
-use crate::error::Error;
+use crate::disk::is_full;
 use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES};
-use crate::journal::disk_error;
-use crate::record::Record;
 use crate::replica::Replica;
 use crate::replica_state::ReplicaState;
-use crate::reserve::{Reserve, is_full};
-use crate::storage::{Storage, SyncStep};
+use crate::reserve::Reserve;
+use crate::sync::SyncStep;
 use crate::{Disk, ReplicaId};
 
-/// Checkpoints under way at once: enough to keep the sync pool busy, few enough to leave the disk
-/// to the appends.
-const AT_ONCE: usize = 8;
-/// Entries that a State may carry without a snapshot; with more, storage asks for a snapshot first.
-const ENTRIES_WITHOUT_IMAGE: usize = 16;
 /// Index entries of the active segment that a State may carry; more are written to their file.
 const INDEX_TAIL_MAX: usize = 512;
 
@@ -37,7 +30,7 @@ const INDEXES_AT_ONCE: usize = 2;
 
 /// Where a replica's checkpoint is.
 #[derive(Debug)]
-enum Stage {
+pub(crate) enum Stage {
     /// Storage has asked the node for a snapshot.
     Imaging,
     /// Files are being synced; then this is written.
@@ -52,13 +45,13 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     /// Replicas by the oldest round they need.
-    live: BTreeSet<(u64, ReplicaId)>,
-    lives: BTreeMap<ReplicaId, u64>,
-    running: BTreeMap<ReplicaId, Stage>,
+    pub(crate) live: BTreeSet<(u64, ReplicaId)>,
+    pub(crate) lives: BTreeMap<ReplicaId, u64>,
+    pub(crate) running: BTreeMap<ReplicaId, Stage>,
     /// To be checkpointed whatever the journal's fill.
-    forced: BTreeSet<ReplicaId>,
+    pub(crate) forced: BTreeSet<ReplicaId>,
     /// Replicas with unsynced segments, by the round in which they got the first.
-    dirty: BTreeSet<(u64, ReplicaId)>,
+    pub(crate) dirty: BTreeSet<(u64, ReplicaId)>,
 }
 
 impl Checkpoints {
@@ -101,136 +94,15 @@ impl Checkpoints {
         !self.running.is_empty()
     }
 
-    fn oldest(&self) -> Option<u64> {
+    pub(crate) fn oldest(&self) -> Option<u64> {
         self.live.first().map(|(lsn, _)| *lsn)
-    }
-}
-
-impl<D: Disk> Storage<D> {
-    /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half full. Starts
-    /// checkpoints of the replicas with the oldest unsynced files, if too many files are open. Moves on the
-    /// checkpoints that wait for a snapshot.
-    pub(crate) fn run_checkpoints(&mut self) -> Result<(), Error> {
-        let due = self.journal.live_extents() >= (self.extents_wanted() as u64 / 2).max(2);
-        let tail = self.journal.tail();
-        let mut starting: Vec<ReplicaId> = self.checkpoints.forced.iter().copied().collect();
-        if due {
-            let oldest = self.checkpoints.live.iter();
-            let oldest = oldest.take_while(|(lsn, _)| self.journal.extent_of(*lsn) <= tail);
-            let oldest = oldest.map(|(_, replica)| *replica);
-            starting.extend(oldest.filter(|id| !self.unrestored.contains(id)).take(4 * AT_ONCE));
-        }
-        if self.dirty_files() > self.options.dirty_files_max() / 4 * 3 {
-            let dirty = self.checkpoints.dirty.iter().map(|(_, replica)| *replica);
-            starting.extend(dirty.take(4 * AT_ONCE));
-        }
-        for id in starting {
-            if self.checkpoints.running.len() >= AT_ONCE {
-                break;
-            }
-            let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
-                self.checkpoints.forced.remove(&id);
-                continue;
-            };
-            if self.checkpoints.running.contains_key(&id) {
-                continue;
-            }
-            if replica.state.entries.len() > ENTRIES_WITHOUT_IMAGE {
-                self.want_image(id);
-            }
-            self.checkpoints.forced.remove(&id);
-            self.checkpoints.running.insert(id, Stage::Imaging);
-        }
-        self.capture_imaged()
-    }
-
-    /// Returns the number of extents that the journal should have: its present number, or more where a great many
-    /// replicas share it. The node checkpoints each replica once while it writes half of the journal. A checkpoint
-    /// costs the same whether the replica has written much meanwhile or little.
-    pub(crate) fn extents_wanted(&self) -> usize {
-        let has = self.journal.extent_count();
-        let wants = 2 * self.checkpoints.lives.len().div_ceil(self.options.replicas_an_extent);
-        let may_have = self.options.extents_max as usize;
-        if self.reserve.is_full() { has } else { has.max(wants.min(may_have)) }
-    }
-
-    /// Captures the replicas whose snapshot has come. A capture stands between two rounds, when all payload up to it
-    /// is in the segments.
-    fn capture_imaged(&mut self) -> Result<(), Error> {
-        if !self.segments_written() {
-            return Ok(());
-        }
-        let imaging: Vec<ReplicaId> = self
-            .checkpoints
-            .running
-            .iter()
-            .filter(|(_, stage)| matches!(stage, Stage::Imaging))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in imaging {
-            let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
-                self.checkpoints.running.remove(&id);
-                continue;
-            };
-            if replica.image_wanted {
-                continue;
-            }
-            let dir = replica.state.dir();
-            if let Some(since) = replica.dirty_since.take() {
-                self.checkpoints.set_clean(id, since);
-            }
-            let (steps, is_all) = replica
-                .flush(&self.disk, &mut self.reserve)
-                .map_err(|source| disk_error("writing the indexes of", &dir, source))?;
-            replica.first_since_capture = None;
-            replica.checkpoint_due = Some((steps, replica.names));
-            let state = Box::new(replica.state.clone());
-            let as_of = self.journal.next_lsn();
-            self.checkpoints.running.insert(id, Stage::Syncing(state, as_of));
-            if !is_all {
-                self.checkpoints.force(id);
-            }
-            self.sync_next(id);
-        }
-        Ok(())
-    }
-
-    /// Queues the captured state for a round, once everything that it stands for is on disk.
-    pub(crate) fn on_checkpoint_synced(&mut self, id: ReplicaId) {
-        let Some(Stage::Syncing(state, as_of)) = self.checkpoints.running.remove(&id) else {
-            return; // its log has begun anew since
-        };
-        let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else { return };
-        replica.close_clean();
-        self.checkpoints.running.insert(id, Stage::Writing);
-        self.push_state(Record::State { as_of, state });
-    }
-
-    /// Notes that the State is durable: replay starts from it.
-    pub(crate) fn on_state_durable(&mut self, id: ReplicaId, lsn: u64) {
-        self.checkpoints.running.remove(&id);
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
-        replica.settle();
-        replica.live_from = replica.first_since_capture.unwrap_or(lsn).min(lsn);
-        let live_from = replica.live_from;
-        self.checkpoints.set_live_from(id, live_from);
-        self.metrics.checkpoints += 1;
-    }
-
-    /// Lets go of the extents that no replica needs.
-    pub(crate) fn advance_tail(&mut self) {
-        let tail = match self.checkpoints.oldest() {
-            Some(lsn) => self.journal.extent_of(lsn),
-            None => self.journal.head_sequence(),
-        };
-        self.journal.advance_tail(tail);
     }
 }
 
 impl<D: Disk> Replica<D> {
     /// Writes index entries to their files, where they are many or their segment is sealed. Returns the syncs that a
     /// checkpoint needs, and whether all entries are written. On a full disk the entries stay in the State.
-    fn flush(
+    pub(crate) fn flush(
         &mut self,
         disk: &D,
         reserve: &mut Reserve,

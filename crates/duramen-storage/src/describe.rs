@@ -10,10 +10,11 @@
 
 use bytes::Bytes;
 
+use crate::encoding::ImageSource;
 use crate::format::GIVEN;
 use crate::history::PastEntry;
 use crate::op::{Compacted, ConfState, Content, HardState, Identity, LogEntry, TermRun};
-use crate::record::{self, ImageSource, Record};
+use crate::record::{self, Record};
 use crate::replica_state::{Replacement, ReplicaState, SegmentState};
 
 /// Named values, in the order of the format.

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the one seam between storage and the machine.
 //! Owns:       the contract of the real disk and the simulated one.
-//! Interface:  [`Disk`].
+//! Interface:  [`Disk`]; `is_full` and `ignore_missing` for its errors.
 //! Invariants: paths are relative to the data directory, with `/` between their parts.
 //! Never:      decisions: a disk executes each call, and reports a failure.
 //! Tests:      `duramen-sim/src/disk.rs` is the adversarial implementation.
@@ -76,4 +76,17 @@ pub trait Disk: Clone + Debug + Send + Sync + 'static {
     fn remove_dir(&self, path: &str) -> io::Result<()>;
     /// Returns the number of bytes that can still be written before the disk is full.
     fn available(&self) -> io::Result<u64>;
+}
+
+/// Tells whether an operation failed for want of room.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Takes a missing file for a removed one.
+pub(crate) fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the reasons for which storage stops.
 //! Owns:       [`Error`].
-//! Interface:  the type.
+//! Interface:  the type, and [`disk_error`] to make one.
 //! Never:      errors of reads, which do not stop storage (see `reader`).
 //! Start at:   [`Error`].
 
@@ -37,4 +37,9 @@ pub enum Error {
         /// Description of the damage.
         what: String,
     },
+}
+
+/// Makes the error of a failed disk operation.
+pub(crate) fn disk_error(doing: &'static str, path: &str, source: io::Error) -> Error {
+    Error::Disk { doing, path: path.to_owned(), source }
 }

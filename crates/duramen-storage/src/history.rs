@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::op::{Content, LogEntry, TermRun};
+use crate::entry::{Content, LogEntry, TermRun};
 use crate::sabotage::{self, Bug};
 
 /// Most bytes of internal entries in a history, with [`ENTRY_BYTES`] for each. Above that the history begins later,

@@ -19,11 +19,11 @@ use std::io;
 use bytes::{Buf, Bytes};
 
 use crate::Disk;
-use crate::error::Error;
+use crate::disk::is_full;
+use crate::error::{Error, disk_error};
 use crate::format::{
     JOURNAL_DIR, JOURNAL_MARK, MARK_MAGIC, ROUND_ALIGN, ROUND_HEADER_BYTES, ROUND_MAGIC,
 };
-use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
 
 const VERSION: u16 = 1;
@@ -560,10 +560,6 @@ impl<D: Disk> Journal<D> {
             self.extents.push(Extent { file, path, sequence: 0, last_lsn: 0 });
         }
     }
-}
-
-pub(crate) fn disk_error(doing: &'static str, path: &str, source: std::io::Error) -> Error {
-    Error::Disk { doing, path: path.to_owned(), source }
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub mod compaction;
 pub mod describe;
 pub mod descriptor;
 pub mod disk;
+mod encoding;
+mod entry;
 mod error;
 mod format;
 #[doc(hidden)]
@@ -37,6 +39,7 @@ pub mod scrub;
 mod set_aside;
 pub mod staging;
 pub mod storage;
+mod sync;
 
 pub use descriptor::Descriptor;
 pub use disk::Disk;

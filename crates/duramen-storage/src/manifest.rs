@@ -14,9 +14,8 @@
 use std::fmt::Write as _;
 
 use crate::Disk;
-use crate::error::Error;
+use crate::error::{Error, disk_error};
 use crate::format::{DIRECTORY_VERSION, MANIFEST, ROUND_ALIGN};
-use crate::journal::disk_error;
 use crate::options::{Facts, Voter};
 
 /// Extents are read whole.

@@ -18,11 +18,10 @@ use bytes::Bytes;
 
 use crate::catalog::{LogFiles, Segment};
 use crate::descriptor::Descriptor;
-use crate::error::Error;
-use crate::journal::disk_error;
+use crate::disk::is_full;
+use crate::error::{Error, disk_error};
 use crate::op::Done;
 use crate::reader::{Reader, fault_of};
-use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
 use crate::storage::Storage;
 use crate::{Disk, ReplicaId};

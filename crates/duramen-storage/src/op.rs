@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 
-use crate::Descriptor;
+pub use crate::entry::{Content, LogEntry, TermRun};
 use crate::history::History;
 
 /// One placement of one replica on one node: the Raft peer id. Never 0, never used twice.
@@ -64,27 +64,6 @@ pub struct ConfState {
     pub auto_leave: bool,
     /// Number of the latest reassignment that this replica took part in; 0 if the partition was never moved.
     pub move_number: u64,
-}
-
-/// Content of one Raft entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// A record batch: it takes `descriptor.count` offsets. Storage keeps the payload in segments.
-    Batch(Descriptor),
-    /// An entry of Raft's or of ours (no-op, membership change, Trim, …): no offset, not in the
-    /// segments. The bytes are opaque to storage.
-    Internal(Bytes),
-}
-
-/// One entry of a replica's log, without payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogEntry {
-    /// Raft index.
-    pub index: u64,
-    /// Raft term.
-    pub term: u64,
-    /// Content of the entry.
-    pub content: Content,
 }
 
 /// One entry to append, payload beside it.
@@ -263,17 +242,6 @@ pub struct Shortage {
     pub free_bytes: u64,
     /// Bytes that must be, before appends are taken again.
     pub needed_bytes: u64,
-}
-
-/// A run of log entries of one term, for `OffsetForLeaderEpoch` and Raft's `term(index)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TermRun {
-    /// The term.
-    pub term: u64,
-    /// First index of the term.
-    pub first_index: u64,
-    /// End offset of the log when the term began.
-    pub start_offset: i64,
 }
 
 /// Facts about a segment that the node needs for retention and rolls.

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::Records;
 
+pub use crate::catalog::ReadError;
 use crate::catalog::{Catalog, LogFiles, Segment};
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES};
@@ -24,8 +25,6 @@ use crate::replica_state::{IndexEntry, TimeEntry};
 use crate::{Disk, ReplicaId};
 
 mod digest;
-
-pub use digest::{Damage, Digest};
 
 /// Bytes per read while looking for a batch: a few index intervals.
 const WINDOW_BYTES: usize = 32 * 1024;
@@ -60,37 +59,32 @@ pub struct FileRange<F> {
     pub generation: u64,
 }
 
-/// Why a read could not be answered.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// No such replica here.
-    #[error("no such replica on this node")]
-    UnknownReplica,
-    /// The offset is below the first segment, or above the end of the request.
-    #[error("the offset is outside the log")]
-    OutOfRange,
-    /// The segment was removed during the lookup. A second attempt gets the log's own answer.
-    #[error("the segment was just removed")]
-    Removed,
-    /// The medium gave bytes that do not match their checksums.
-    #[error("damaged bytes in {path} at {at}: {what}")]
-    Damaged {
-        /// The file, relative to the data directory.
-        path: String,
-        /// Position of the bad batch.
-        at: u64,
-        /// Description of the damage.
-        what: &'static str,
-    },
-    /// The disk failed to read.
-    #[error("could not read {path}")]
-    Disk {
-        /// The file, relative to the data directory.
-        path: String,
-        /// The disk's answer.
-        #[source]
-        source: io::Error,
-    },
+/// Digest of a part of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// The first offset of the first batch, which holds the offset that was asked for.
+    pub first: i64,
+    /// One past the last offset of the last batch.
+    pub end: i64,
+    /// Bytes of the batches; for compacted batches, bytes of their decompressed records.
+    pub bytes: u64,
+    /// XXH3 (128 bits) of those bytes: protects against chance, not against an attacker.
+    pub hash: [u8; 16],
+    /// The base offsets of the segments that begin with one of the batches, but for those that compaction made.
+    pub segments: Vec<i64>,
+    /// Index of the entry by which the log was compacted last, or 0.
+    pub compaction: u64,
+    /// First damage that this replica finds by itself, without comparison.
+    pub damage: Option<Damage>,
+}
+
+/// A batch that does not match its own checksum or place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The offset of the batch.
+    pub offset: i64,
+    /// Description and place of the damage.
+    pub what: String,
 }
 
 /// Shared, cheap to clone, used from any thread.

@@ -22,20 +22,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::catalog::{Catalog, Segment};
-use crate::disk::Unsynced;
-use crate::error::Error;
+use crate::disk::{Unsynced, is_full};
+use crate::encoding::{ImageSource, image_fits};
+use crate::error::{Error, disk_error};
 use crate::format::{
     DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
     TIME_ENTRY_BYTES, segment_stem,
 };
-use crate::journal::{Journal, Round, Scan, disk_error, extent_path};
+use crate::journal::{Journal, Round, Scan, extent_path};
 use crate::manifest::Manifest;
 use crate::op::{Content, RecoveredReplica};
 use crate::options::Options;
-use crate::record::{self, ImageSource, Record};
+use crate::record::{self, Record};
 use crate::replica::Replica;
-use crate::replica_state::{ReplicaState, SegmentState, image_fits};
-use crate::reserve::{Reserve, is_full};
+use crate::replica_state::{ReplicaState, SegmentState};
+use crate::reserve::Reserve;
 use crate::sabotage::{self, Bug};
 use crate::set_aside::SetAside;
 use crate::{Disk, ReplicaId, SET_ASIDE, manifest};
@@ -60,12 +61,6 @@ pub(crate) struct Found<D: Disk> {
     pub(crate) records: Vec<Record>,
     /// Directories to remove.
     pub(crate) garbage: Vec<String>,
-}
-
-/// Returns the number that ties a round to its directory.
-pub(crate) fn directory_number(options: &Options) -> u64 {
-    let id = options.facts.directory_id;
-    u64::from_be_bytes(id[..8].try_into().expect("eight of sixteen bytes"))
 }
 
 /// Formats an empty directory: the journal with its first round, and then the manifest.
@@ -96,7 +91,7 @@ pub(crate) fn format<D: Disk>(
     };
     prepare().map_err(|source| disk_error("creating", JOURNAL_DIR, source))?;
     let mut journal =
-        Journal::format(disk, directory_number(options), options.extent_bytes, extents)?;
+        Journal::format(disk, ring::directory_number(options), options.extent_bytes, extents)?;
     let (_, file) = journal.write_round(&mut vec![0; ROUND_HEADER_BYTES])?;
     disk.sync(&file).map_err(|source| disk_error("syncing", JOURNAL_DIR, source))?;
     let (facts, extent_bytes) = (options.facts.clone(), options.extent_bytes);
@@ -162,7 +157,7 @@ pub(crate) fn recover<D: Disk>(
         }
     }
     settle(disk, &mut restoring, catalog, &mut found)?;
-    leftovers::sort_out_strangers(disk, &owned, reserve, &mut aside, &mut found)?;
+    leftovers::sort_out_strangers(disk, &owned, reserve, &mut aside, &mut found.garbage)?;
     aside.sync(disk).map_err(|source| disk_error("syncing", SET_ASIDE, source))?;
     disk.sync_dir("").map_err(|source| disk_error("syncing", ".", source))?;
     Ok((journal, found))
@@ -458,27 +453,6 @@ fn good_from(it: &Replaying, segment: &SegmentState, mark: u64) -> u64 {
         .map_or(segment.size, |(_, place)| place.at)
 }
 
-/// Tells whether a file in the replica's directory is one that its state names.
-fn is_named(state: &ReplicaState, name: &str) -> bool {
-    let image = format!("image-{:020}", state.prev_index);
-    let large = matches!(state.image, ImageSource::File { .. });
-    (large && name == image)
-        || state.segments.iter().any(|segment| {
-            let extension = name.strip_prefix(stem_of(state, segment).as_str());
-            match extension {
-                Some(".log") => true,
-                Some(".index") => segment.index_flushed > 0,
-                Some(".timeindex") => segment.times_flushed > 0,
-                _ => false,
-            }
-        })
-}
-
-/// Returns the name without extension that a segment's files share in their directory.
-fn stem_of(state: &ReplicaState, segment: &SegmentState) -> String {
-    segment_stem(segment.base_offset, state.replica, segment.generation)
-}
-
 fn read_image<D: Disk>(
     disk: &D,
     state: &ReplicaState,
@@ -587,7 +561,7 @@ fn restore_segments<D: Disk>(
         made.map_err(|source| disk_error("recovering", &dir, source))?;
     }
     for segment in &it.state.segments {
-        let name = format!("{}.log", stem_of(&it.state, segment));
+        let name = format!("{}.log", leftovers::stem_of(&it.state, segment));
         let path = format!("{dir}/{name}");
         let failed = |source| disk_error("recovering", &path, source);
         let places = it.places.iter().map(|(index, place)| (*index, place));
@@ -683,7 +657,7 @@ fn cut_indexes<D: Disk>(
         ("timeindex", times_bytes, segment.times_tail.is_empty()),
     ];
     for (extension, bytes, is_whole) in files {
-        let name = format!("{}.{extension}", stem_of(state, segment));
+        let name = format!("{}.{extension}", leftovers::stem_of(state, segment));
         if is_whole || bytes == 0 || !names.contains(&name) {
             continue;
         }

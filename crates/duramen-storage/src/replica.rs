@@ -19,7 +19,7 @@ use crate::format::{DELETED, segment_stem};
 use crate::manifest::hex;
 use crate::op::{Compacted, HardState};
 use crate::replica_state::{ReplicaState, SegmentState};
-use crate::storage::SyncStep;
+use crate::sync::SyncStep;
 use crate::{Disk, ReplicaId, SET_ASIDE};
 
 /// Bytes of a segment whose write-back is started together. A checkpoint that finds megabytes to

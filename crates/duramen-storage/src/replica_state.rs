@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::Descriptor;
+use crate::encoding::{self, ImageSource};
 use crate::format::{GIVEN, Malformed, count};
 use crate::history::{self, History, PastEntry};
 use crate::op::{
     Beginning, Compacted, ConfState, Content, Given, HardState, Identity, LogEntry,
     RecoveredReplica, ReplicaId, SegmentMeta, TermRun,
 };
-use crate::record::{self, ImageSource};
 use crate::sabotage::{self, Bug};
 
 /// A sparse index entry: the batch at `position` ends with `base_offset + offset_delta`.
@@ -511,18 +511,18 @@ impl ReplicaState {
 
     /// Encodes the body of a State record; see `docs/format.md`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        record::put_identity(out, &self.identity);
-        record::put_hard_state(out, self.hard_state);
-        record::put_conf(out, &self.conf);
+        encoding::put_identity(out, &self.identity);
+        encoding::put_hard_state(out, self.hard_state);
+        encoding::put_conf(out, &self.conf);
         out.put_u64(self.prev_index);
         out.put_u64(self.prev_term);
         out.put_i64(self.prev_end_offset);
         self.image.encode(out);
-        record::put_count(out, self.entries.len());
+        encoding::put_count(out, self.entries.len());
         for entry in &self.entries {
-            record::put_entry(out, entry);
+            encoding::put_entry(out, entry);
         }
-        record::put_count(out, self.term_runs.len());
+        encoding::put_count(out, self.term_runs.len());
         for run in &self.term_runs {
             out.put_u64(run.term);
             out.put_u64(run.first_index);
@@ -531,7 +531,7 @@ impl ReplicaState {
         out.put_i64(self.log_start);
         out.put_i64(self.end_offset);
         out.put_u64(self.synced_index);
-        record::put_count(out, self.segments.len());
+        encoding::put_count(out, self.segments.len());
         for segment in &self.segments {
             segment.encode(out);
         }
@@ -558,12 +558,12 @@ impl ReplicaState {
         out.put_u64(self.history.term);
         out.put_i64(self.history.end_offset);
         if sabotage::is(Bug::HistoryNotStored) {
-            return record::put_count(out, 0);
+            return encoding::put_count(out, 0);
         }
-        record::put_count(out, self.history.internal().len());
+        encoding::put_count(out, self.history.internal().len());
         for PastEntry { entry, end_offset } in self.history.internal() {
             out.put_i64(*end_offset);
-            record::put_entry(out, entry);
+            encoding::put_entry(out, entry);
         }
     }
 
@@ -580,7 +580,7 @@ impl ReplicaState {
         let mut history = History::new(index, term, from.try_get_i64()?);
         for _ in 0..count(from, 29)? {
             let end_offset = from.try_get_i64()?;
-            history.restore(PastEntry { entry: record::get_entry(from)?, end_offset });
+            history.restore(PastEntry { entry: encoding::get_entry(from)?, end_offset });
         }
         Ok(history)
     }
@@ -590,15 +590,15 @@ impl ReplicaState {
         version: StateVersion,
         from: &mut Bytes,
     ) -> Result<Self, Malformed> {
-        let identity = record::get_identity(from)?;
-        let hard_state = record::get_hard_state(from)?;
-        let conf = record::get_conf(from)?;
+        let identity = encoding::get_identity(from)?;
+        let hard_state = encoding::get_hard_state(from)?;
+        let conf = encoding::get_conf(from)?;
         let prev_index = from.try_get_u64()?;
         let prev_term = from.try_get_u64()?;
         let prev_end_offset = from.try_get_i64()?;
         let image = ImageSource::decode(from)?;
         let entries = (0..count(from, 17)?)
-            .map(|_| record::get_entry(from))
+            .map(|_| encoding::get_entry(from))
             .collect::<Result<VecDeque<_>, _>>()?;
         let mut term_runs = Vec::new();
         for _ in 0..count(from, 24)? {
@@ -730,12 +730,12 @@ impl SegmentState {
         out.put_u32(self.max_timestamp_delta);
         out.put_i64(self.image_max_timestamp);
         out.put_u32(self.image_max_delta);
-        record::put_count(out, self.index_tail.len());
+        encoding::put_count(out, self.index_tail.len());
         for entry in &self.index_tail {
             out.put_u32(entry.offset_delta);
             out.put_u32(entry.position);
         }
-        record::put_count(out, self.times_tail.len());
+        encoding::put_count(out, self.times_tail.len());
         for entry in &self.times_tail {
             out.put_i64(entry.timestamp);
             out.put_u32(entry.offset_delta);
@@ -784,7 +784,7 @@ pub(crate) fn get_compacted(from: &mut Bytes) -> Result<Compacted, Malformed> {
 /// Writes the facts that only segments made by compaction have.
 pub(crate) fn put_made<'a>(out: &mut Vec<u8>, made: impl Iterator<Item = &'a SegmentState>) {
     let made: Vec<_> = made.collect();
-    record::put_count(out, made.len());
+    encoding::put_count(out, made.len());
     for segment in made {
         out.put_i64(segment.base_offset);
         out.put_u64(segment.generation);
@@ -809,7 +809,7 @@ impl Replacement {
         put_compacted(out, &self.compacted);
         out.put_u64(self.last.0);
         out.put_u64(self.last.1);
-        record::put_count(out, self.segments.len());
+        encoding::put_count(out, self.segments.len());
         for segment in &self.segments {
             segment.encode(out);
         }
@@ -830,15 +830,5 @@ impl Replacement {
             return Err(Malformed("compacted segments contradict each other"));
         }
         Ok(Self { compacted, last, segments })
-    }
-}
-
-/// Checks the snapshot's bytes against the length and CRC in the journal.
-pub(crate) fn image_fits(source: &ImageSource, bytes: &[u8]) -> bool {
-    match source {
-        ImageSource::Inline(inline) => inline == bytes,
-        ImageSource::File { length, crc } => {
-            bytes.len() as u64 == u64::from(*length) && crc32c::crc32c(bytes) == *crc
-        }
     }
 }

@@ -15,9 +15,9 @@
 use std::io;
 
 use crate::Disk;
-use crate::error::Error;
+use crate::disk::is_full;
+use crate::error::{Error, disk_error};
 use crate::format::RESERVE;
-use crate::journal::disk_error;
 use crate::op::{Done, Shortage};
 use crate::options::Options;
 
@@ -142,8 +142,4 @@ impl Reserve {
         self.reported = shortage;
         Some(Done::DiskFull(shortage))
     }
-}
-
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

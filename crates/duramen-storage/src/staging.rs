@@ -3,8 +3,8 @@
 //! Purpose:    write the prefix of a compacted log that another replica gives into files. One journal record later
 //!             makes these files this replica's.
 //! Owns:       the given prefix, from the first batch until the log begins anew with it; the checks of its batches.
-//! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`Storage::stage`] on storage's, and
-//!             then [`crate::OpKind::Reset`].
+//! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`crate::Storage::stage`] on storage's,
+//!             and then [`crate::OpKind::Reset`].
 //! Invariants: one compaction left the whole prefix. Staging accepts a batch only if it follows its predecessor and
 //!             lies in its segment. The batch must match its checksum, and have the term known for its offset. Staging
 //!             syncs all files and names before storage gets them. The files have names that nothing else has; the next
@@ -21,7 +21,7 @@ use crate::compaction::writing::{SegmentWriter, WriteError};
 use crate::format::{GIVEN, segment_stem};
 use crate::op::{Compacted, Done, Given, Identity, SegmentMeta};
 use crate::replica_state::SegmentState;
-use crate::{Descriptor, Disk, Reader, ReplicaId, Storage};
+use crate::{Descriptor, Disk, Reader, ReplicaId};
 
 /// Step of a feed: batches of a compacted log that another replica sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct Staged {
     pub(crate) number: u64,
     pub(crate) compacted: Compacted,
     pub(crate) segments: Vec<SegmentState>,
-    paths: Vec<String>,
+    pub(crate) paths: Vec<String>,
 }
 
 /// Reason why a part is refused.
@@ -283,41 +283,7 @@ impl<D: Disk> Staging<D> {
 
 impl Staged {
     /// Returns the segments as the node knows them.
-    fn metas(&self) -> Vec<SegmentMeta> {
+    pub(crate) fn metas(&self) -> Vec<SegmentMeta> {
         self.segments.iter().map(SegmentState::meta).collect()
-    }
-}
-
-impl<D: Disk> Storage<D> {
-    /// Takes what another replica gave, until the log begins anew with it, and tells of it by [`Done::Staged`].
-    pub fn stage(&mut self, staged: Staged) {
-        let (replica, number) = (staged.replica, staged.number);
-        let here = self.replicas.get(&replica).filter(|it| !it.deleting);
-        if here.is_none_or(|it| it.state.compacted.index >= staged.compacted.index) {
-            return self.remove_staged(&staged, &[]);
-        }
-        let segments = staged.metas();
-        if let Some(before) = self.staged.remove(&replica) {
-            self.remove_staged(&before, &staged.paths);
-        }
-        self.staged.insert(replica, staged);
-        self.done.push(Done::Staged { replica, number, segments });
-    }
-
-    /// Drops the feed of a log that this replica has compacted as far by itself.
-    pub(crate) fn forget_staged(&mut self, replica: ReplicaId, compaction: u64) {
-        let is_old = |staged: &Staged| staged.compacted.index <= compaction;
-        if self.staged.get(&replica).is_some_and(is_old)
-            && let Some(staged) = self.staged.remove(&replica)
-        {
-            self.remove_staged(&staged, &[]);
-        }
-    }
-
-    fn remove_staged(&mut self, staged: &Staged, but: &[String]) {
-        for path in staged.paths.iter().filter(|path| !but.contains(path)) {
-            // Else the next start removes it.
-            let _ = self.disk.remove_file(path);
-        }
     }
 }

@@ -10,7 +10,6 @@
 //! Start at:   [`Storage::begin_round`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,26 +17,29 @@ use bytes::Bytes;
 use crate::catalog::{Catalog, WrittenPart};
 use crate::checkpoint::Checkpoints;
 use crate::compaction::Made;
+use crate::disk::is_full;
 pub use crate::error::Error;
+use crate::error::disk_error;
 use crate::format::{JOURNAL_DIR, MANIFEST, ROUND_HEADER_BYTES};
-use crate::journal::{Journal, disk_error};
+use crate::journal::Journal;
 use crate::manifest::Manifest;
 use crate::op::{Done, Op, OpKind, RecoveredReplica};
 pub use crate::options::{Facts, Options, Voter};
 use crate::record::Record;
 use crate::replica::{DirtyCount, Replica};
 use crate::replica_state::SegmentState;
-use crate::reserve::{Reserve, is_full};
+use crate::reserve::Reserve;
 use crate::sabotage::{self, Bug};
 use crate::staging::Staged;
+use crate::sync::Purpose;
+pub use crate::sync::{SyncId, SyncKind, SyncRequest, SyncStep};
 use crate::{Disk, Reader, ReplicaId, manifest, recovery};
 
+mod checkpointing;
 mod compacting;
+mod feeds;
 mod round;
 mod syncing;
-
-use syncing::Purpose;
-pub use syncing::{SyncId, SyncKind, SyncRequest, SyncStep};
 
 /// Result of [`Storage::open`].
 #[derive(Clone, Debug)]
@@ -53,11 +55,9 @@ pub struct Recovered {
     pub replicas: Vec<RecoveredReplica>,
 }
 
-fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+/// Tells whether an op gives a log a new beginning.
+fn begins_anew(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Reset(_))
 }
 
 /// Files of the ring that a new directory begins with.
@@ -475,7 +475,7 @@ impl<D: Disk> Storage<D> {
         for id in std::mem::take(&mut self.renames) {
             self.rename_if_deleted(id)?;
         }
-        let beginning = self.deferred.iter().filter(|(_, ops)| round::begins_anew(&ops[0]));
+        let beginning = self.deferred.iter().filter(|(_, ops)| begins_anew(&ops[0]));
         let beginning: Vec<ReplicaId> = beginning.map(|(id, _)| *id).collect();
         for id in beginning {
             self.take_up_deferred(id);

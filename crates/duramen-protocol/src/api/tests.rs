@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::{API_TABLE, Api, ApiKey, OWN_TABLE, Status, advertised, advertised_to, render};
+use super::document::render;
+use super::{API_TABLE, Api, ApiKey, OWN_TABLE, Status, advertised, advertised_to};
 use crate::messages::for_each_api;
 use crate::wire::{Message, Versions};
 

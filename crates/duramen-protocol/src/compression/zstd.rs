@@ -6,7 +6,7 @@
 
 use zstd::zstd_safe;
 
-use super::{Codec, CompressionError, STEP_BYTES};
+use super::{Codec, CompressionError};
 
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 const SINGLE_SEGMENT: u8 = 1 << 5;
@@ -14,6 +14,9 @@ const SINGLE_SEGMENT: u8 = 1 << 5;
 /// Largest window, in bytes, that a stream of the library accepts by default. Decompression in one call has no such
 /// bound, so this module checks it. A single segment may have one byte more.
 const WINDOW_BYTES_MAX: u64 = (1 << 27) + 1;
+
+/// Room in the first buffer beside 16 times the input, in bytes.
+const SPARE_BYTES: usize = 16 << 10;
 
 const CORRUPT: CompressionError = CompressionError::Corrupt { codec: Codec::Zstd };
 
@@ -31,7 +34,7 @@ pub(super) fn decompress(
         return Err(CompressionError::LimitExceeded { limit });
     }
     // The declared size is believed only as far as the input makes it likely.
-    let likely = input.len().saturating_mul(16).saturating_add(STEP_BYTES);
+    let likely = input.len().saturating_mul(16).saturating_add(SPARE_BYTES);
     let mut room = declared.unwrap_or(likely).clamp(1, likely).min(limit.max(1));
     let mut context = zstd_safe::DCtx::create();
     loop {

@@ -1,6 +1,6 @@
 //! `AddOffsetsToTxn` (key 25): a transaction is to commit offsets of a group.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `AddOffsetsToTxn`.

@@ -1,6 +1,6 @@
 //! `AddPartitionsToTxn` (key 24): partitions that a transaction writes to.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `AddPartitionsToTxn`. Clients ask for one transaction, in versions up to 3; brokers for several.

@@ -1,6 +1,6 @@
 //! `AlterClientQuotas` (key 49): set quotas of users and client ids, or take them back.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `AlterClientQuotas`.

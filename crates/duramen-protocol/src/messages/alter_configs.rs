@@ -1,6 +1,6 @@
 //! `AlterConfigs` (key 33): replace configurations as a whole.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `AlterConfigs`.

@@ -1,6 +1,6 @@
 //! `AlterPartitionReassignments` (key 45): move partitions between brokers.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `AlterPartitionReassignments`.

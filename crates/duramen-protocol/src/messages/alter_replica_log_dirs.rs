@@ -1,6 +1,6 @@
 //! `AlterReplicaLogDirs` (key 34): move replicas between directories of a broker.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `AlterReplicaLogDirs`.

@@ -1,6 +1,6 @@
 //! `AlterShareGroupOffsets` (key 91): set where a share group starts in its partitions.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

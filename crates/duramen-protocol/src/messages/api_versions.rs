@@ -1,6 +1,6 @@
 //! `ApiVersions` (key 18): which APIs, in which versions, and which features the node has.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `ApiVersions`.

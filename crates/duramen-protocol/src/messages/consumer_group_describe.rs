@@ -1,6 +1,6 @@
 //! `ConsumerGroupDescribe` (key 69): state and members of groups of the consumer protocol.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

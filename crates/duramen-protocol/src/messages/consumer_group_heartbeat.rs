@@ -1,6 +1,6 @@
 //! `ConsumerGroupHeartbeat` (key 68): join, stay in and leave a group of the consumer protocol.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

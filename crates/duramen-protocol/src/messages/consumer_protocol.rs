@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::{DecodeError, Decoder, EncodeError, Encoder, Message};
 
 declare! {

@@ -1,6 +1,6 @@
 //! `CreateAcls` (key 30): add access control entries.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `CreateAcls`.

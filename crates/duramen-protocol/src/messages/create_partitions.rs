@@ -1,6 +1,6 @@
 //! `CreatePartitions` (key 37): add partitions to topics.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `CreatePartitions`.

@@ -1,6 +1,6 @@
 //! `CreateTopics` (key 19): create topics.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

@@ -1,6 +1,6 @@
 //! `DeleteAcls` (key 31): remove access control entries.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DeleteAcls`.

@@ -1,6 +1,6 @@
 //! `DeleteGroups` (key 42): delete empty groups.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DeleteGroups`.

@@ -1,6 +1,6 @@
 //! `DeleteRecords` (key 21): move the start of a partition forward.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DeleteRecords`.

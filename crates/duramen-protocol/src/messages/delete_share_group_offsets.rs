@@ -1,6 +1,6 @@
 //! `DeleteShareGroupOffsets` (key 92): forget where a share group starts in topics.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

@@ -1,6 +1,6 @@
 //! `DeleteShareGroupState` (key 86): forget the kept state of a share group's partitions.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

@@ -1,6 +1,6 @@
 //! `DeleteTopics` (key 20): delete topics, by name or id.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

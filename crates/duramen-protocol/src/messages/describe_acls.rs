@@ -1,6 +1,6 @@
 //! `DescribeAcls` (key 29): list access control entries.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DescribeAcls`.

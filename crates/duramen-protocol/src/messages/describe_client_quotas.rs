@@ -1,6 +1,6 @@
 //! `DescribeClientQuotas` (key 48): the quotas of users and client ids.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DescribeClientQuotas`.

@@ -1,6 +1,6 @@
 //! `DescribeCluster` (key 60): brokers and controller, without topics.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DescribeCluster`.

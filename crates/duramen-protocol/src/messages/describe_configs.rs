@@ -1,6 +1,6 @@
 //! `DescribeConfigs` (key 32): effective configuration of topics and nodes.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DescribeConfigs`.

@@ -1,6 +1,6 @@
 //! `DescribeLogDirs` (key 35): disk use by directory and partition.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DescribeLogDirs`.

@@ -1,6 +1,6 @@
 //! `DescribeProducers` (key 61): producers that are active in partitions.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DescribeProducers`.

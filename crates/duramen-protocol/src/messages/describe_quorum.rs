@@ -1,6 +1,6 @@
 //! `DescribeQuorum` (key 55): voters and lag of the metadata log.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

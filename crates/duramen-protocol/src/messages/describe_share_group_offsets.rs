@@ -1,6 +1,6 @@
 //! `DescribeShareGroupOffsets` (key 90): where share groups start in their partitions.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

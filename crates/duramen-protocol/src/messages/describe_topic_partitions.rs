@@ -1,6 +1,6 @@
 //! `DescribeTopicPartitions` (key 75): partitions of topics, page by page.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

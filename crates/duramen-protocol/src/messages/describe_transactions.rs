@@ -1,6 +1,6 @@
 //! `DescribeTransactions` (key 65): what is known of transactional ids.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DescribeTransactions`.

@@ -1,6 +1,6 @@
 //! `DescribeUserScramCredentials` (key 50): which users have SCRAM credentials.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `DescribeUserScramCredentials`.

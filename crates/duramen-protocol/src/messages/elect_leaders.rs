@@ -1,6 +1,6 @@
 //! `ElectLeaders` (key 43): make preferred replicas lead, or any.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `ElectLeaders`.

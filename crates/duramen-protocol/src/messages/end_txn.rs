@@ -1,6 +1,6 @@
 //! `EndTxn` (key 26): commit a transaction, or abort it.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `EndTxn`.

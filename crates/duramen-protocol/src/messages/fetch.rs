@@ -1,6 +1,6 @@
 //! `Fetch` (key 1): read record batches, with incremental sessions.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::{RecordData, Uuid};
 
 declare! {

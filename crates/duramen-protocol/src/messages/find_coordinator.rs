@@ -1,6 +1,6 @@
 //! `FindCoordinator` (key 10): which node coordinates a group or transaction.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `FindCoordinator`.

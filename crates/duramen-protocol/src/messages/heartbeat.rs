@@ -1,6 +1,6 @@
 //! `Heartbeat` (key 12): stay a member of a classic group.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `Heartbeat`.

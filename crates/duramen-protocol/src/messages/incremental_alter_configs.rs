@@ -1,6 +1,6 @@
 //! `IncrementalAlterConfigs` (key 44): change single configuration keys.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `IncrementalAlterConfigs`.

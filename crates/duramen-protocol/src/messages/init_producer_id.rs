@@ -1,6 +1,6 @@
 //! `InitProducerId` (key 22): a producer id and epoch.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `InitProducerId`.

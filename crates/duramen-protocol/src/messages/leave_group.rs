@@ -1,6 +1,6 @@
 //! `LeaveGroup` (key 13): leave a group.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `LeaveGroup`.

@@ -1,6 +1,6 @@
 //! `ListConfigResources` (key 74): resources that have settings of their own.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `ListConfigResources`.

@@ -1,6 +1,6 @@
 //! `ListGroups` (key 16): all groups of a node.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `ListGroups`.

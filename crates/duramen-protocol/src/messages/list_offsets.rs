@@ -1,6 +1,6 @@
 //! `ListOffsets` (key 2): offsets by timestamp, and the first and last ones.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `ListOffsets`.

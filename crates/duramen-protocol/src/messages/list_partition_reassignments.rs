@@ -1,6 +1,6 @@
 //! `ListPartitionReassignments` (key 46): partitions that are being moved.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `ListPartitionReassignments`.

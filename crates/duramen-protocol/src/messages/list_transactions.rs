@@ -1,6 +1,6 @@
 //! `ListTransactions` (key 66): the transactional ids that a broker coordinates.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `ListTransactions`.

@@ -1,6 +1,6 @@
 //! `Metadata` (key 3): brokers, topics, partitions and their leaders.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

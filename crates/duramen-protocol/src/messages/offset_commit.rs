@@ -1,6 +1,6 @@
 //! `OffsetCommit` (key 8): store consumed offsets.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

@@ -1,6 +1,6 @@
 //! `OffsetDelete` (key 47): delete stored offsets.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `OffsetDelete`.

@@ -1,6 +1,6 @@
 //! `OffsetFetch` (key 9): read stored offsets.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

@@ -1,6 +1,6 @@
 //! `OffsetForLeaderEpoch` (key 23): where a leader epoch ended.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `OffsetForLeaderEpoch`.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

@@ -1,6 +1,6 @@
 //! `ReadShareGroupState` (key 84): the kept state of a share group's partitions, for their leaders.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

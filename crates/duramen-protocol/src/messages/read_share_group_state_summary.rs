@@ -1,6 +1,6 @@
 //! `ReadShareGroupStateSummary` (key 87): where a share group's partitions start, without what became of each record.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

@@ -1,6 +1,6 @@
 //! `SaslHandshake` (key 17): choose a SASL mechanism.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `SaslHandshake`.

@@ -1,6 +1,6 @@
 //! `ShareAcknowledge` (key 79): acknowledge records that were acquired for a share group.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

@@ -1,6 +1,6 @@
 //! `ShareFetch` (key 78): acquire records for a share group, and acknowledge those that were acquired before.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::{RecordData, Uuid};
 
 declare! {

@@ -1,6 +1,6 @@
 //! `ShareGroupDescribe` (key 77): state and members of share groups.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

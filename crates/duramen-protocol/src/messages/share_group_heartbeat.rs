@@ -1,6 +1,6 @@
 //! `ShareGroupHeartbeat` (key 76): join, stay in and leave a share group.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
 declare! {

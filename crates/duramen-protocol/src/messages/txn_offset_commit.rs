@@ -1,6 +1,6 @@
 //! `TxnOffsetCommit` (key 28): store consumed offsets once a transaction commits.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `TxnOffsetCommit`.

@@ -1,6 +1,6 @@
 //! `UnregisterBroker` (key 64): take a broker out of the cluster.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `UnregisterBroker`.

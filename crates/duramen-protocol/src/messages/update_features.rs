@@ -1,6 +1,6 @@
 //! `UpdateFeatures` (key 57): raise and lower finalized features.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `UpdateFeatures`.

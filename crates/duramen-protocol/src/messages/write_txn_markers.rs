@@ -1,6 +1,6 @@
 //! `WriteTxnMarkers` (key 27): the ends of transactions, into the logs that they wrote to.
 
-use crate::messages::declare;
+use crate::messages::declare::declare;
 
 declare! {
     /// Request of `WriteTxnMarkers`.

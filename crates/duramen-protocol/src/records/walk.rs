@@ -7,7 +7,77 @@
 //!   header count varint, then for each: key length varint, key, value length varint (-1 = null), value
 //! ```
 
+use bytes::Bytes;
+
 use super::RecordError;
+use crate::batch::{BatchView, TimestampType};
+use crate::compression::{self, Codec};
+
+/// The records of one batch, ready to be walked over as often as needed.
+#[derive(Debug, Clone)]
+pub struct Records {
+    pub(super) payload: Bytes,
+    count: i32,
+    base_offset: i64,
+    base_timestamp: i64,
+    append_time: Option<i64>,
+}
+
+impl Records {
+    /// Makes the records of `batch` readable, decompressing at most `decompressed_bytes_max` bytes.
+    pub fn of(batch: &BatchView, decompressed_bytes_max: usize) -> Result<Self, RecordError> {
+        let header = batch.header();
+        let payload = match header.attributes.codec().map_err(|_| RecordError::Codec)? {
+            Codec::None => batch.payload_bytes(),
+            codec => {
+                let mut out = Vec::new();
+                compression::decompress(codec, batch.payload(), decompressed_bytes_max, &mut out)?;
+                Bytes::from(out)
+            }
+        };
+        let append_time = match header.attributes.timestamp_type() {
+            TimestampType::LogAppendTime => Some(header.max_timestamp),
+            TimestampType::CreateTime => None,
+        };
+        Ok(Self {
+            payload,
+            count: header.record_count,
+            base_offset: header.base_offset,
+            base_timestamp: header.base_timestamp,
+            append_time,
+        })
+    }
+
+    /// Returns the records in order. After an error nothing more comes.
+    pub fn iter(&self) -> Walk<'_> {
+        Walk::new(&self.payload, self.count)
+    }
+
+    /// Returns a record's offset in the log.
+    pub fn offset(&self, record: &Record<'_>) -> i64 {
+        self.base_offset.saturating_add(i64::from(record.offset_delta))
+    }
+
+    /// Returns a record's timestamp, as consumers see it.
+    pub fn timestamp(&self, record: &Record<'_>) -> i64 {
+        self.append_time
+            .unwrap_or_else(|| self.base_timestamp.saturating_add(record.timestamp_delta))
+    }
+
+    /// Returns a key or value as an owned slice that shares the memory of the batch.
+    pub fn share(&self, part: &[u8]) -> Bytes {
+        self.payload.slice_ref(part)
+    }
+}
+
+impl<'a> IntoIterator for &'a Records {
+    type Item = Result<Record<'a>, RecordError>;
+    type IntoIter = Walk<'a>;
+
+    fn into_iter(self) -> Walk<'a> {
+        self.iter()
+    }
+}
 
 /// One record, borrowed from its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Errors of reading and of writing a message.
 
-use crate::request::RequestHeader;
+use super::RequestHeader;
 
 /// Why bytes could not be read as a message. Malformed bytes close the connection; see each variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,9 +6,9 @@
 //! may be deleted for its age, except where two clocks are wrong alike, or one started with a time long ago. Then
 //! replicas must at least agree on the records that go.
 
-use super::World;
 use super::machine::Machine;
 use crate::failure::Failure;
+use crate::node_harness::oracle::Oracle;
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -47,63 +47,70 @@ impl Clocks {
         let outlast = leaps > 0 && chance.chance(300);
         Self { leaps, outlast, leapt: 0, processes: vec![Process::default(); machines], chance }
     }
-}
 
-impl World {
     /// Makes a clock leap, now and then.
-    pub(super) fn disturb_clocks(&mut self) -> Result<(), Failure> {
-        for at in 0..self.machines.len() {
-            self.look_at_clock(at)?;
-            self.clients.oracle.trims_by_time |= self.is_wrong_alike(at);
+    pub(super) fn disturb(
+        &mut self,
+        machines: &mut [Machine],
+        oracle: &mut Oracle,
+        mono_us: u64,
+    ) -> Result<(), Failure> {
+        for at in 0..machines.len() {
+            self.look_at(at, &mut machines[at], oracle, mono_us)?;
+            oracle.trims_by_time |= self.is_wrong_alike(at, machines);
         }
-        let clocks = &mut self.clocks;
-        if clocks.chance.below(10_000) < clocks.leaps {
-            let at = clocks.chance.index(self.machines.len());
-            let days = i64::try_from(clocks.chance.between(1, 20)).expect("small");
-            let leapt_ms = *clocks.chance.pick(&[0, days * DAY_MS, -days * DAY_MS]);
+        if self.chance.below(10_000) < self.leaps {
+            let at = self.chance.index(machines.len());
+            let days = i64::try_from(self.chance.between(1, 20)).expect("small");
+            let leapt_ms = *self.chance.pick(&[0, days * DAY_MS, -days * DAY_MS]);
             // A process that starts in this very moment would start with the leap.
-            let is_set_right = self.machines[at].life.is_none() && !clocks.outlast;
+            let is_set_right = machines[at].life.is_none() && !self.outlast;
             let leapt_ms = if is_set_right { 0 } else { leapt_ms };
             tell(|| format!("the clock of machine {at} leaps: {} days", leapt_ms / DAY_MS));
-            clocks.leapt += u64::from(self.machines[at].leapt_ms != leapt_ms);
-            self.machines[at].leapt_ms = leapt_ms;
-            clocks.processes[at].since_us = self.mono_us;
+            self.leapt += u64::from(machines[at].leapt_ms != leapt_ms);
+            machines[at].leapt_ms = leapt_ms;
+            self.processes[at].since_us = mono_us;
         }
         Ok(())
     }
 
     /// Tells whether a process that started with a wrong clock may hear that it is right.
-    fn is_wrong_alike(&self, at: usize) -> bool {
-        let wrong_ms = self.clocks.processes[at].believes_ms;
-        let others = self.machines.iter().enumerate().filter(|(other, _)| *other != at);
-        let mut others = others.map(|(other, it)| (it, self.clocks.processes[other].believes_ms));
+    fn is_wrong_alike(&self, at: usize, machines: &[Machine]) -> bool {
+        let wrong_ms = self.processes[at].believes_ms;
+        let others = machines.iter().enumerate().filter(|(other, _)| *other != at);
+        let mut others = others.map(|(other, it)| (it, self.processes[other].believes_ms));
         wrong_ms != 0
-            && self.machines[at].life.is_some()
+            && machines[at].life.is_some()
             && others.any(|(it, believes_ms)| it.leapt_ms == wrong_ms || believes_ms == wrong_ms)
     }
 
     /// Checks that a process that runs knows whether its clock is where it was.
-    fn look_at_clock(&mut self, at: usize) -> Result<(), Failure> {
-        let process = &mut self.clocks.processes[at];
-        let machine = &mut self.machines[at];
+    fn look_at(
+        &mut self,
+        at: usize,
+        machine: &mut Machine,
+        oracle: &mut Oracle,
+        mono_us: u64,
+    ) -> Result<(), Failure> {
+        let process = &mut self.processes[at];
         let &mut Machine { leapt_ms, starts, .. } = machine;
         let Some(life) = &machine.life else {
-            if !self.clocks.outlast {
+            if !self.outlast {
                 machine.leapt_ms = 0;
             }
             return Ok(());
         };
         if process.start != starts {
-            *process = Process { start: starts, believes_ms: leapt_ms, since_us: self.mono_us };
-            self.clients.oracle.trims_by_time |= leapt_ms < 0;
+            *process = Process { start: starts, believes_ms: leapt_ms, since_us: mono_us };
+            oracle.trims_by_time |= leapt_ms < 0;
         }
         if machine.is_frozen() {
-            process.since_us = self.mono_us;
+            process.since_us = mono_us;
         }
-        if self.mono_us < process.since_us + LOOKED_US {
+        if mono_us < process.since_us + LOOKED_US {
             return Ok(());
         }
-        process.since_us = self.mono_us;
+        process.since_us = mono_us;
         let is_held = life.node.metrics().is_clock_held;
         if is_held == (leapt_ms == process.believes_ms) {
             let days = (leapt_ms - process.believes_ms) / DAY_MS;

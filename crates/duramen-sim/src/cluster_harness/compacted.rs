@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use duramen_broker::Standing;
 use duramen_storage::reader::Digest;
 
-use super::{Log, World};
+use super::World;
+use super::machine::Log;
 use crate::failure::Failure;
 
 impl World {

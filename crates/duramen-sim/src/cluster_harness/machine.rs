@@ -12,7 +12,6 @@ use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
 use duramen_storage::{Done, Storage};
 
 use super::rot::{Rot, Rotting};
-use super::space::Told;
 use crate::compacting::Compactor;
 use crate::disk::{Faults, SimDisk, SimFile};
 use crate::failure::Failure;
@@ -22,6 +21,9 @@ use crate::trace::tell;
 
 const IN_FLIGHT_MAX: u64 = 1024 * 1024;
 pub(super) const RESERVE_BYTES: u64 = 1024 * 1024;
+
+/// A partition: topic id and number.
+pub(super) type Log = ([u8; 16], i32);
 
 /// A living process.
 pub(super) struct Life {
@@ -38,6 +40,14 @@ pub(super) struct Life {
     ran: Vec<(SyncId, bool, io::Result<()>)>,
     /// Tickets of a planted bug.
     held_back: Vec<Done>,
+}
+
+/// State of the disk as a process was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) is_full: bool,
+    /// Number of such messages and of starts.
+    pub(super) changes: u64,
 }
 
 /// See above.

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use duramen_broker::Standing;
 use duramen_protocol::wire::Uuid;
 
-use super::Log;
-use super::machine::Machine;
+use super::machine::{Log, Machine};
 use super::network::Network;
 use crate::failure::Failure;
 use crate::node_harness::oracle::Oracle;

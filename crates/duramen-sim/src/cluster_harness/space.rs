@@ -4,19 +4,10 @@
 use duramen_broker::ConnectionId;
 use duramen_protocol::{ErrorCode, Response};
 
-use super::World;
-use super::machine::RESERVE_BYTES;
+use super::machine::{Machine, RESERVE_BYTES, Told};
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
-
-/// State of the disk as a process was told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
-    pub(super) is_full: bool,
-    /// Number of such messages and of starts.
-    pub(super) changes: u64,
-}
 
 /// See above.
 #[derive(Debug)]
@@ -40,53 +31,49 @@ impl Space {
         let limited = vec![false; machines];
         Self { fills, filled: 0, refused: 0, limited, asked: Vec::new(), chance }
     }
-}
 
-impl World {
     /// Fills a disk, or frees it, now and then.
-    pub(super) fn disturb_space(&mut self) {
-        let space = &mut self.space;
-        for (machine, limited) in self.machines.iter().zip(&mut space.limited) {
-            if *limited && (space.fills == 0 || space.chance.chance(2)) {
+    pub(super) fn disturb(&mut self, machines: &[Machine]) {
+        for (machine, limited) in machines.iter().zip(&mut self.limited) {
+            if *limited && (self.fills == 0 || self.chance.chance(2)) {
                 tell(|| format!("machine {} has room again", machine.at));
                 machine.disk.set_capacity(u64::MAX / 2);
                 *limited = false;
             }
         }
-        if space.chance.below(10_000) >= space.fills {
+        if self.chance.below(10_000) >= self.fills {
             return;
         }
-        let at = space.chance.index(self.machines.len());
-        let disk = &self.machines[at].disk;
-        if !space.limited[at] && disk.files().contains(&("reserve".to_owned(), RESERVE_BYTES)) {
-            let left = space.chance.below(400_000);
+        let at = self.chance.index(machines.len());
+        let disk = &machines[at].disk;
+        if !self.limited[at] && disk.files().contains(&("reserve".to_owned(), RESERVE_BYTES)) {
+            let left = self.chance.below(400_000);
             tell(|| format!("machine {at} has only {left} bytes left"));
             disk.set_capacity(disk.used() + left);
-            space.limited[at] = true;
-            space.filled += 1;
+            self.limited[at] = true;
+            self.filled += 1;
         }
     }
 
-    /// Notes that a request goes to a machine.
-    pub(super) fn note_space(&mut self, connection: ConnectionId, at: usize) {
-        self.space.asked.retain(|(other, _)| *other != connection);
-        self.space.asked.push((connection, self.machines[at].told));
+    /// Notes that a request goes to a machine, and the state that the machine was told.
+    pub(super) fn note(&mut self, connection: ConnectionId, told: Told) {
+        self.asked.retain(|(other, _)| *other != connection);
+        self.asked.push((connection, told));
     }
 
     /// Checks that a process that knows its disk to be full refuses appends and says why. One that has room must not
     /// say so.
-    pub(super) fn check_space(
+    pub(super) fn check(
         &mut self,
         connection: ConnectionId,
-        at: usize,
+        (at, told): (usize, Told),
         response: &Response,
     ) -> Result<(), Failure> {
         let Response::Produce(it) = response else { return Ok(()) };
-        let told = self.machines[at].told;
         let code = it.responses[0].partition_responses[0].error_code;
         let is_refused = code == ErrorCode::KafkaStorageError.code();
-        self.space.refused += u64::from(is_refused);
-        if !self.space.asked.contains(&(connection, told)) {
+        self.refused += u64::from(is_refused);
+        if !self.asked.contains(&(connection, told)) {
             return Ok(()); // it was told something meanwhile
         }
         if if told.is_full { code == 0 } else { is_refused } {

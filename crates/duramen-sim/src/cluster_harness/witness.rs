@@ -1,7 +1,7 @@
 //! Judges the statements of nodes about share groups, and about groups with members of the consumer protocol. Each is
 //! judged when it is made, even if nobody hears it.
 
-use duramen_broker::{ConnectionId, Reply};
+use duramen_broker::ConnectionId;
 use duramen_protocol::Response;
 use duramen_protocol::messages::ShareFetchResponse;
 use duramen_protocol::wire::Uuid;
@@ -9,14 +9,6 @@ use duramen_protocol::wire::Uuid;
 use super::World;
 use crate::failure::Failure;
 use crate::node_harness::clients::{Answered, Sight};
-
-/// Returns the records that a node gives out, before they are read.
-pub(super) fn given(reply: &Reply) -> Option<ShareFetchResponse> {
-    match reply {
-        Reply::ShareFetch(plan) => Some(plan.response.clone()),
-        _ => None,
-    }
-}
 
 impl World {
     /// Judges an answer of a machine.

@@ -16,8 +16,6 @@ use crate::trace::tell;
 const TERM_MAX: u64 = i32::MAX as u64;
 /// Starts that a partition's term leaves; a run has fewer.
 const TERMS_LEFT: u64 = 1000;
-/// Reason of the node when there is no term left.
-pub(super) const LAST_TERM: &str = "the term has reached its limit";
 const TICKET: u64 = 1;
 
 impl World {

@@ -24,6 +24,7 @@ use duramen_protocol::{
 use duramen_storage::op::Identity;
 
 mod altering;
+mod answers;
 mod committing;
 mod consumer_group;
 mod crowds;
@@ -39,19 +40,20 @@ mod transacting;
 mod trimming;
 
 use altering::Operator;
+pub(crate) use answers::{Answered, Sight};
+use answers::{expect_one_of, unexpected};
 use committing::Committer;
 use crowds::Crowds;
 use keyed::KEYED;
 use reading::{Fetch, FetchSession, Through};
 use removing::Remover;
 use requests::Target;
-pub(crate) use share_group::{Answered, Sight};
 
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
-use crate::cluster_harness::Report;
 use crate::failure::Failure;
 use crate::prng::Prng;
+use crate::report::Report;
 use crate::trace::tell;
 
 const TOPICS: [&str; 3] = ["apples", "pears", "plums"];
@@ -106,10 +108,7 @@ enum Asked {
     Alter(altering::Question),
     Remove(removing::Question),
     Groups(committing::Question),
-    Member(sharing::Question),
-    Transactor(transacting::Question),
-    Sharer(share_group::Question),
-    Otter(consumer_group::Question),
+    Crowd(crowds::Question),
 }
 
 /// A batch with where it goes.
@@ -336,7 +335,7 @@ impl Clients {
         sight: impl Fn(Uuid, i32) -> Option<Sight>,
     ) -> Result<(), Failure> {
         let client = self.all.iter().find(|client| client.connection == connection);
-        let asked = client.and_then(|client| client.outstanding.as_ref()).map(|it| &it.2);
+        let asked = client.and_then(Client::asked_in_crowd);
         self.crowds.witness(asked, connection, answered, sight)
     }
 
@@ -471,8 +470,7 @@ impl Clients {
         let client = &mut self.all[at];
         let before = client.connection;
         if let Some(at) = at.checked_sub(CLIENTS) {
-            let asked = client.outstanding.as_ref().map(|(_, _, asked)| asked);
-            self.crowds.on_moved(at, before, asked);
+            self.crowds.on_moved(at, before, client.asked_in_crowd());
         }
         client.forget();
         (client.connection, client.session) = session(self.next_connection);
@@ -559,11 +557,15 @@ impl Clients {
             return asked;
         }
         if at == COMMITTER {
-            return Some(self.committer.choose(&mut self.work, self.last_phase));
+            let (question, request, version) =
+                self.committer.choose(&mut self.work, self.last_phase);
+            return Some((Asked::Groups(question), request, version));
         }
         if let Some(at) = at.checked_sub(CLIENTS) {
             let now_us = (wall_ms - SINCE_MS).unsigned_abs() * 1000;
-            return self.crowds.choose(at, &mut self.work, (self.last_phase, now_us));
+            let (question, request, version) =
+                self.crowds.choose(at, &mut self.work, (self.last_phase, now_us))?;
+            return Some((Asked::Crowd(question), request, version));
         }
         let gone = |it: &Produce, oracle: &Oracle| oracle.topics[&it.place().0].life != it.life;
         let client = &mut self.all[at];
@@ -746,13 +748,9 @@ impl Clients {
 
     fn on_response(&mut self, at: usize, asked: Asked, came: Response) -> Result<(), Failure> {
         match (asked, came) {
-            (
-                asked @ (Asked::Member(_)
-                | Asked::Transactor(_)
-                | Asked::Sharer(_)
-                | Asked::Otter(_)),
-                came,
-            ) => self.crowds.on_response(at - CLIENTS, asked, &came),
+            (Asked::Crowd(question), came) => {
+                self.crowds.on_response(at - CLIENTS, question, &came)
+            }
             (Asked::ProducerId, Response::InitProducerId(it)) => {
                 if it.error_code == 0 {
                     self.all[at].producer = Some((it.producer_id, it.producer_epoch));
@@ -793,7 +791,7 @@ impl Clients {
                 self.remover.as_mut().expect("it asked").on_unregistered(&it)
             }
             (Asked::Alter(question), came) => self.on_altered(question, &came),
-            (Asked::Move, Response::AlterPartitionReassignments(it)) => governing::on_moved(&it),
+            (Asked::Move, Response::AlterPartitionReassignments(it)) => removing::on_moved(&it),
             (Asked::Trim { place, life, offset }, Response::DeleteRecords(it)) => {
                 self.on_trimmed(&place, life, offset, &it)
             }
@@ -936,6 +934,14 @@ impl Client {
         lives.next_back().map_or(0, |(_, sequence)| *sequence)
     }
 
+    /// Returns the outstanding request of a crowd's client.
+    fn asked_in_crowd(&self) -> Option<&crowds::Question> {
+        match &self.outstanding {
+            Some((_, _, Asked::Crowd(question))) => Some(question),
+            _ => None,
+        }
+    }
+
     /// Notes that the reply to the outstanding request will never come.
     fn forget(&mut self) {
         if let Some((_, _, Asked::Produce(produce))) = self.outstanding.take()
@@ -946,18 +952,6 @@ impl Client {
         }
         self.fetches.forget();
     }
-}
-
-fn unexpected<T>(came: &Response) -> Result<T, Failure> {
-    Err(Failure::correctness(format!("a reply of another kind: {:?}", came.api_key())))
-}
-
-/// Answers may be late, or wait for a leader; nothing but an append is refused for want of space.
-fn expect_one_of(code: i16, codes: &[ErrorCode], api: &str) -> Result<(), Failure> {
-    if codes.iter().any(|expected| expected.code() == code) {
-        return Ok(());
-    }
-    Err(Failure::correctness(format!("{api} is answered with {code}")))
 }
 
 /// Returns the sequence number after `count` more records: after the largest comes 0.
@@ -971,6 +965,7 @@ fn brief(asked: &Asked) -> String {
             let kind = if it.idempotent { "idempotent " } else { "" };
             format!("{kind}produce {} of {} to {:?}", it.number, it.count, it.place())
         }
+        Asked::Crowd(question) => format!("{question:?}"),
         other => format!("{other:?}"),
     }
 }

@@ -8,20 +8,15 @@
 //! Tests:      with the harness; `tests/promises/tampering.rs` has every file and every harm of one directory.
 //! Start at:   [`World::tamper`].
 
-use std::collections::BTreeMap;
-
 use duramen_storage::Storage;
 use duramen_storage::storage::Error;
 
-use super::World;
+use super::{Files, World};
 use crate::failure::Failure;
 use crate::trace::tell;
 
 /// Copies of all files that a run keeps.
 const COPIES_MAX: usize = 3;
-
-/// The files of a moment, by path.
-pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 /// Harm done to a file.
 #[derive(Debug)]

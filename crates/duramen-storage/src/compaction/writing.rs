@@ -15,9 +15,9 @@ use bytes::BufMut;
 
 use crate::Disk;
 use crate::descriptor::Descriptor;
+use crate::disk::is_full;
 use crate::format::GIVEN;
 use crate::replica_state::{SegmentState, TimeEntry};
-use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
 
 /// Written at once.

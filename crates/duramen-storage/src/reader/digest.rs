@@ -9,8 +9,8 @@ use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::Records;
 use twox_hash::xxhash3_128::Hasher;
 
-use super::{NOT_AS_INDEXED, ReadError, Reader, fault_of};
-use crate::catalog::LogFiles;
+use super::{Damage, Digest, NOT_AS_INDEXED, Reader, fault_of};
+use crate::catalog::{LogFiles, ReadError};
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::{Disk, ReplicaId};
 
@@ -20,34 +20,6 @@ const CHUNK_BYTES: usize = 1 << 20;
 const RECORD_BYTES_MAX: usize = 1 << 30;
 /// Attribute bits that name a batch's codec.
 const CODEC_BITS: u16 = 7;
-
-/// Digest of a part of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Digest {
-    /// The first offset of the first batch, which holds the offset that was asked for.
-    pub first: i64,
-    /// One past the last offset of the last batch.
-    pub end: i64,
-    /// Bytes of the batches; for compacted batches, bytes of their decompressed records.
-    pub bytes: u64,
-    /// XXH3 (128 bits) of those bytes: protects against chance, not against an attacker.
-    pub hash: [u8; 16],
-    /// The base offsets of the segments that begin with one of the batches, but for those that compaction made.
-    pub segments: Vec<i64>,
-    /// Index of the entry by which the log was compacted last, or 0.
-    pub compaction: u64,
-    /// First damage that this replica finds by itself, without comparison.
-    pub damage: Option<Damage>,
-}
-
-/// A batch that does not match its own checksum or place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// The offset of the batch.
-    pub offset: i64,
-    /// Description and place of the damage.
-    pub what: String,
-}
 
 /// Why no more is read.
 enum Stop {

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    decide about files and bytes that no record names.
 //! Owns:       the choice to remove, to set aside, or to ignore them.
-//! Interface:  [`sort_out_strangers`], [`drop`], [`is_seam_sound`], [`keep_tail`].
+//! Interface:  [`sort_out_strangers`], [`drop`], [`is_seam_sound`], [`keep_tail`]; [`stem_of`].
 //! Invariants: a start sets whole batches aside and never removes them. It ignores names that are not ours, and cuts no
 //!             file whose content is not the replica's own appends.
 //! Never:      the content of a replica (see `recovery`).
@@ -12,11 +12,10 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::{Found, is_named, stem_of};
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
-use crate::error::Error;
+use crate::encoding::ImageSource;
+use crate::error::{Error, disk_error};
 use crate::format::{DELETED, INDEX_ENTRY_BYTES, segment_stem};
-use crate::journal::disk_error;
 use crate::op::Content;
 use crate::replica_state::{IndexEntry, ReplicaState, SegmentState};
 use crate::reserve::Reserve;
@@ -34,13 +33,13 @@ pub(super) fn sort_out_strangers<D: Disk>(
     owned: &BTreeSet<String>,
     reserve: &mut Reserve,
     kept: &mut SetAside,
-    found: &mut Found<D>,
+    garbage: &mut Vec<String>,
 ) -> Result<(), Error> {
     let names = disk.list("").map_err(|source| disk_error("listing", ".", source))?;
     for name in &names {
         if is_garbage(name) {
-            if !found.garbage.contains(name) {
-                found.garbage.push(name.clone());
+            if !garbage.contains(name) {
+                garbage.push(name.clone());
             }
             continue;
         }
@@ -81,8 +80,8 @@ pub(super) fn sort_out_strangers<D: Disk>(
         reserve
             .when_full(disk, || disk.rename(name, &aside))
             .map_err(|source| disk_error("renaming", name, source))?;
-        if !found.garbage.contains(&aside) {
-            found.garbage.push(aside);
+        if !garbage.contains(&aside) {
+            garbage.push(aside);
         }
     }
     Ok(())
@@ -97,6 +96,27 @@ fn is_garbage(name: &str) -> bool {
     let is_id = reason.len() == 32 && reason.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_partition = dir.rsplit_once('-').is_some_and(|(_, it)| it.parse::<i32>().is_ok());
     is_partition && (is_id || reason == &UNACKNOWLEDGED[1..])
+}
+
+/// Tells whether a file in the replica's directory is one that its state names.
+fn is_named(state: &ReplicaState, name: &str) -> bool {
+    let image = format!("image-{:020}", state.prev_index);
+    let large = matches!(state.image, ImageSource::File { .. });
+    (large && name == image)
+        || state.segments.iter().any(|segment| {
+            let extension = name.strip_prefix(stem_of(state, segment).as_str());
+            match extension {
+                Some(".log") => true,
+                Some(".index") => segment.index_flushed > 0,
+                Some(".timeindex") => segment.times_flushed > 0,
+                _ => false,
+            }
+        })
+}
+
+/// Returns the name without extension that a segment's files share in their directory.
+pub(super) fn stem_of(state: &ReplicaState, segment: &SegmentState) -> String {
+    segment_stem(segment.base_offset, state.replica, segment.generation)
 }
 
 /// Removes files of ours that the state does not name: trimmed, replaced or unfinished ones. Sets aside a segment at

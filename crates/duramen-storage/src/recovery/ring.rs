@@ -2,7 +2,7 @@
 //!
 //! Purpose:    read the journal from the medium, and refuse one that has lost a part.
 //! Owns:       the files that must exist, and their lengths; the comparison with the mark.
-//! Interface:  [`read`], [`was_used`].
+//! Interface:  [`read`], [`was_used`], [`directory_number`].
 //! Invariants: recovery checks everything before it changes anything, and syncs the bytes that it read before it
 //!             believes them.
 //! Never:      the meaning of records.
@@ -14,14 +14,19 @@ use std::io;
 
 use bytes::Bytes;
 
-use super::directory_number;
 use crate::Disk;
-use crate::error::Error;
+use crate::error::{Error, disk_error};
 use crate::format::{JOURNAL_DIR, JOURNAL_MARK, ROUND_HEADER_BYTES};
-use crate::journal::{self, Journal, Mark, Round, Scan, disk_error, extent_path};
+use crate::journal::{self, Journal, Mark, Round, Scan, extent_path};
 use crate::manifest::EXTENT_BYTES_MAX;
 use crate::options::Options;
 use crate::sabotage::{self, Bug};
+
+/// Returns the number that ties a round to its directory.
+pub(super) fn directory_number(options: &Options) -> u64 {
+    let id = options.facts.directory_id;
+    u64::from_be_bytes(id[..8].try_into().expect("eight of sixteen bytes"))
+}
 
 /// Reads the whole ring from the medium and sorts it out. Makes the last round durable: the process that wrote it may
 /// have ended before its sync.

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use super::{Round, Storage, SyncStep};
+use super::{Round, Storage};
 use crate::Disk;
 use crate::catalog::Segment;
 use crate::compaction::Made;
@@ -22,6 +22,7 @@ use crate::op::{Compacted, Done};
 use crate::record::Record;
 use crate::replica_state::{Replacement, SegmentState};
 use crate::sabotage::{self, Bug};
+use crate::sync::SyncStep;
 
 impl<D: Disk> Storage<D> {
     /// Takes the result of a compaction, and reports by [`Done::Compacted`].

@@ -13,16 +13,18 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::{
-    Cut, ENTRIES_A_ROUND, ENTRIES_MAX, Error, INLINE_IMAGE_BYTES, Purpose, Round, SegmentWrite,
-    Storage, SyncStep, ignore_missing,
+    Cut, ENTRIES_A_ROUND, ENTRIES_MAX, INLINE_IMAGE_BYTES, Round, SegmentWrite, Storage,
+    begins_anew,
 };
-use crate::journal::disk_error;
+use crate::disk::{ignore_missing, is_full};
+use crate::encoding::ImageSource;
+use crate::error::{Error, disk_error};
 use crate::op::{Append, Beginning, ConfState, Content, Done, HardState, Identity, Op, OpKind};
-use crate::record::{ImageSource, Record};
+use crate::record::Record;
 use crate::replica::{Replica, Ticket};
 use crate::replica_state::{ReplicaState, SegmentState};
-use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
+use crate::sync::{Purpose, SyncStep};
 use crate::{Disk, ReplicaId};
 
 impl<D: Disk> Storage<D> {
@@ -579,8 +581,4 @@ impl<D: Disk> Storage<D> {
             }
         }
     }
-}
-
-pub(super) fn begins_anew(op: &Op) -> bool {
-    matches!(op.kind, OpKind::Reset(_))
 }

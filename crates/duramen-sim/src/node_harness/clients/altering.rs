@@ -18,8 +18,9 @@ use duramen_protocol::messages::incremental_alter_configs::{
 use duramen_protocol::messages::{DescribeConfigsRequest, IncrementalAlterConfigsRequest};
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use super::answers::{expect_one_of, unexpected};
 use super::keyed::CONFIGS_OF_MANY;
-use super::{Asked, Clients, TOPICS, expect_one_of, unexpected};
+use super::{Asked, Clients, TOPICS};
 use crate::failure::Failure;
 use crate::node_harness::oracle::Oracle;
 use crate::prng::Prng;

@@ -11,7 +11,8 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::{ErrorCode, Request, Response};
 
-use super::{Asked, expect_one_of, requests, unexpected};
+use super::answers::{expect_one_of, unexpected};
+use super::requests;
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -90,8 +91,8 @@ impl Committer {
         self.told.len() == GROUPS.len()
     }
 
-    pub(super) fn choose(&mut self, work: &mut Prng, last_phase: bool) -> (Asked, Request, i16) {
-        let (question, request, version) = if !self.is_found || work.chance(20) {
+    pub(super) fn choose(&mut self, work: &mut Prng, last_phase: bool) -> (Question, Request, i16) {
+        if !self.is_found || work.chance(20) {
             let coordinator_keys = GROUPS.map(str::to_owned).to_vec();
             let request = FindCoordinatorRequest { coordinator_keys, ..Default::default() };
             (Question::Find, request.into(), 4)
@@ -99,8 +100,7 @@ impl Committer {
             Self::fetch(work)
         } else {
             self.commit(work)
-        };
-        (Asked::Groups(question), request, version)
+        }
     }
 
     fn commit(&mut self, work: &mut Prng) -> (Question, Request, i16) {

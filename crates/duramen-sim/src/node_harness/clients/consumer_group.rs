@@ -31,9 +31,9 @@ mod owners;
 use classic::{Stage, Tide};
 use owners::{Beat, Kind, Owners, assigned};
 
+use super::answers::{Answered, Sight, expect_one_of, unexpected};
 use super::committing::Known;
-use super::share_group::{Answered, Sight};
-use super::{Asked, expect_one_of, requests, unexpected};
+use super::requests;
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -326,10 +326,10 @@ impl ConsumerGroup {
     }
 
     /// Notes that a client lost its connection, or went elsewhere.
-    pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Asked>) {
+    pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Question>) {
         self.at[at] = None;
         match asked {
-            Some(Asked::Otter(Question::Beat(beat))) => {
+            Some(Question::Beat(beat)) => {
                 self.lost.insert(before, beat.clone());
                 (self.all[at].says_all, self.all[at].coordinator) = (true, None);
             }
@@ -347,12 +347,11 @@ impl ConsumerGroup {
         at: usize,
         work: &mut Prng,
         now_us: u64,
-    ) -> Option<(Asked, Request, i16)> {
+    ) -> Option<(Question, Request, i16)> {
         if self.last_phase && self.is_done() {
             return None;
         }
-        let (question, request, version) = self.turn(at, work, now_us)?;
-        Some((Asked::Otter(question), request, version))
+        self.turn(at, work, now_us)
     }
 
     fn turn(
@@ -701,14 +700,14 @@ impl ConsumerGroup {
     /// Judges an answer that leaves a node, even if nobody hears it.
     pub(super) fn witness(
         &mut self,
-        asked: Option<&Asked>,
+        asked: Option<&Question>,
         connection: ConnectionId,
         answered: &Answered<'_>,
         sight: &impl Fn(Uuid, i32) -> Option<Sight>,
     ) -> Result<(), Failure> {
         let lost = self.lost.remove(&connection);
         let beat = match (asked, lost) {
-            (Some(Asked::Otter(Question::Beat(beat))), _) => beat.clone(),
+            (Some(Question::Beat(beat)), _) => beat.clone(),
             (_, Some(beat)) => beat,
             _ => return Ok(()),
         };

@@ -5,14 +5,14 @@ use duramen_broker::ConnectionId;
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{Request, Response};
 
-use super::consumer_group::ConsumerGroup;
-use super::share_group::{Answered, ShareGroup, Sight};
-use super::sharing::Members;
-use super::transacting::{TRANSACTORS, Transactors};
-use super::{Asked, unexpected};
-use crate::cluster_harness::Report;
+use super::answers::{Answered, Sight, unexpected};
+use super::consumer_group::{self, ConsumerGroup};
+use super::share_group::{self, ShareGroup};
+use super::sharing::{self, Members};
+use super::transacting::{self, TRANSACTORS, Transactors};
 use crate::failure::Failure;
 use crate::prng::Prng;
+use crate::report::Report;
 
 /// A client of a crowd, by its number there.
 enum Who {
@@ -20,6 +20,25 @@ enum Who {
     Transactor(usize),
     Sharer(usize),
     Otter(usize),
+}
+
+/// A request of a crowd on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Question {
+    Member(sharing::Question),
+    Transactor(transacting::Question),
+    Sharer(share_group::Question),
+    Otter(consumer_group::Question),
+}
+
+impl Question {
+    fn of_sharer(&self) -> Option<&share_group::Question> {
+        if let Self::Sharer(question) = self { Some(question) } else { None }
+    }
+
+    fn of_otter(&self) -> Option<&consumer_group::Question> {
+        if let Self::Otter(question) = self { Some(question) } else { None }
+    }
 }
 
 /// See above.
@@ -147,16 +166,18 @@ impl Crowds {
     }
 
     /// Notes that a client lost its connection, or went elsewhere, with something asked or not.
-    pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Asked>) {
+    pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Question>) {
         match self.who(at) {
             Who::Member(_) => {}
             Who::Transactor(at) => {
                 self.transactors.iter_mut().for_each(|it| it.on_moved(at, asked.is_some()));
             }
             Who::Sharer(at) => {
+                let asked = asked.and_then(Question::of_sharer);
                 self.sharers.iter_mut().for_each(|it| it.on_moved(at, before, asked));
             }
             Who::Otter(at) => {
+                let asked = asked.and_then(Question::of_otter);
                 self.otters.iter_mut().for_each(|it| it.on_moved(at, before, asked));
             }
         }
@@ -179,35 +200,47 @@ impl Crowds {
         at: usize,
         work: &mut Prng,
         (last_phase, now_us): (bool, u64),
-    ) -> Option<(Asked, Request, i16)> {
+    ) -> Option<(Question, Request, i16)> {
         match self.who(at) {
-            Who::Member(at) => self.members.as_mut()?.choose(at, work, last_phase),
-            Who::Transactor(at) => self.transactors.as_mut()?.choose(at, work),
-            Who::Sharer(at) => self.sharers.as_mut()?.choose(at, work, now_us),
-            Who::Otter(at) => self.otters.as_mut()?.choose(at, work, now_us),
+            Who::Member(at) => {
+                let (it, request, version) = self.members.as_mut()?.choose(at, work, last_phase)?;
+                Some((Question::Member(it), request, version))
+            }
+            Who::Transactor(at) => {
+                let (it, request, version) = self.transactors.as_mut()?.choose(at, work)?;
+                Some((Question::Transactor(it), request, version))
+            }
+            Who::Sharer(at) => {
+                let (it, request, version) = self.sharers.as_mut()?.choose(at, work, now_us)?;
+                Some((Question::Sharer(it), request, version))
+            }
+            Who::Otter(at) => {
+                let (it, request, version) = self.otters.as_mut()?.choose(at, work, now_us)?;
+                Some((Question::Otter(it), request, version))
+            }
         }
     }
 
     pub(super) fn on_response(
         &mut self,
         at: usize,
-        asked: Asked,
+        asked: Question,
         came: &Response,
     ) -> Result<(), Failure> {
         match (self.who(at), asked) {
-            (Who::Member(at), Asked::Member(question)) => {
+            (Who::Member(at), Question::Member(question)) => {
                 let members = self.members.as_mut().expect("one of them asked");
                 members.on_response(at, question, came)
             }
-            (Who::Transactor(at), Asked::Transactor(question)) => {
+            (Who::Transactor(at), Question::Transactor(question)) => {
                 let transactors = self.transactors.as_mut().expect("one of them asked");
                 transactors.on_response(at, &question, came)
             }
-            (Who::Sharer(at), Asked::Sharer(question)) => {
+            (Who::Sharer(at), Question::Sharer(question)) => {
                 let sharers = self.sharers.as_mut().expect("one of them asked");
                 sharers.on_response(at, question, came)
             }
-            (Who::Otter(at), Asked::Otter(question)) => {
+            (Who::Otter(at), Question::Otter(question)) => {
                 let otters = self.otters.as_mut().expect("one of them asked");
                 otters.on_response(at, question, came)
             }
@@ -218,16 +251,20 @@ impl Crowds {
     /// Judges an answer that leaves a node, even if nobody hears it.
     pub(super) fn witness(
         &mut self,
-        asked: Option<&Asked>,
+        asked: Option<&Question>,
         connection: ConnectionId,
         answered: &Answered<'_>,
         sight: impl Fn(Uuid, i32) -> Option<Sight>,
     ) -> Result<(), Failure> {
         if let Some(sharers) = &mut self.sharers {
+            let asked = asked.and_then(Question::of_sharer);
             sharers.witness(asked, connection, answered, &sight)?;
         }
         match &mut self.otters {
-            Some(otters) => otters.witness(asked, connection, answered, &sight),
+            Some(otters) => {
+                let asked = asked.and_then(Question::of_otter);
+                otters.witness(asked, connection, answered, &sight)
+            }
             None => Ok(()),
         }
     }

@@ -1,26 +1,18 @@
 //! Requests of an operator: topics are made and deleted, partitions moved, a node is taken out.
 
-use duramen_protocol::messages::AlterPartitionReassignmentsResponse;
 use duramen_protocol::messages::create_topics::CreatableTopicResult;
 use duramen_protocol::{ErrorCode, Request};
 
 use super::super::oracle::Standing;
-use super::removing::Remover;
-use super::{Asked, Clients, PARTITIONS, TOPICS, expect_one_of, keyed, requests};
+use super::answers::expect_one_of;
+use super::removing::{self, Remover};
+use super::{Asked, Clients, PARTITIONS, TOPICS, keyed, requests};
 use crate::failure::Failure;
 use crate::trace::tell;
 
 /// Replicas of a partition, where there are several nodes.
 const REPLICAS: i16 = 3;
 
-const MOVE_CODES: [ErrorCode; 6] = [
-    ErrorCode::None,
-    ErrorCode::UnknownTopicOrPartition,
-    ErrorCode::NoReassignmentInProgress,
-    ErrorCode::InvalidReplicaAssignment,
-    ErrorCode::RequestTimedOut,
-    ErrorCode::NotController,
-];
 const CREATE_CODES: [ErrorCode; 4] = [
     ErrorCode::None,
     ErrorCode::TopicAlreadyExists,
@@ -39,9 +31,14 @@ impl Clients {
     /// Makes and deletes topics as client 0, and takes a node out.
     pub(super) fn govern(&mut self) -> Option<(Asked, Request, i16)> {
         if let Some(remover) = &mut self.remover
-            && let Some(question) = remover.choose(&mut self.work, self.last_phase)
+            && let Some((question, request, version)) =
+                remover.choose(&mut self.work, self.last_phase)
         {
-            return Some(question);
+            let asked = match question {
+                removing::Question::Move => Asked::Move,
+                question => Asked::Remove(question),
+            };
+            return Some((asked, request, version));
         }
         let name = (*self.work.pick(&TOPICS)).to_owned();
         let standing = self.oracle.topics[&name].standing;
@@ -120,10 +117,4 @@ impl Clients {
         }
         Ok(())
     }
-}
-
-pub(super) fn on_moved(response: &AlterPartitionReassignmentsResponse) -> Result<(), Failure> {
-    let parts = response.responses.iter().flat_map(|topic| &topic.partitions);
-    let mut codes = parts.map(|part| part.error_code).chain([response.error_code]);
-    codes.try_for_each(|code| expect_one_of(code, &MOVE_CODES, "a move"))
 }

@@ -2,13 +2,14 @@
 //! unregistered.
 
 use duramen_protocol::messages::{
-    MetadataResponse, UnregisterBrokerRequest, UnregisterBrokerResponse,
+    AlterPartitionReassignmentsResponse, MetadataResponse, UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 };
 use duramen_protocol::{ErrorCode, Request};
 
 use super::super::oracle::Place;
+use super::answers::expect_one_of;
 use super::requests;
-use super::{Asked, expect_one_of};
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -21,14 +22,24 @@ const CODES: [ErrorCode; 5] = [
     ErrorCode::RequestTimedOut,
     ErrorCode::NotController,
 ];
+const MOVE_CODES: [ErrorCode; 6] = [
+    ErrorCode::None,
+    ErrorCode::UnknownTopicOrPartition,
+    ErrorCode::NoReassignmentInProgress,
+    ErrorCode::InvalidReplicaAssignment,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::NotController,
+];
 /// Least number of replicas of a partition, if it had as many before.
 const REPLICAS: usize = 3;
 
-/// A question of the operator's; moves are asked for like any others.
+/// A question of the operator's.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Question {
     /// Request for the place of each replica.
     Look,
+    /// A move of a partition, which is judged like any other.
+    Move,
     Unregister,
 }
 
@@ -76,7 +87,7 @@ impl Remover {
         &mut self,
         work: &mut Prng,
         last_phase: bool,
-    ) -> Option<(Asked, Request, i16)> {
+    ) -> Option<(Question, Request, i16)> {
         if !last_phase {
             self.patience = self.patience.saturating_sub(1);
         }
@@ -84,13 +95,13 @@ impl Remover {
             return None;
         }
         if let Some((place, brokers)) = self.to_move.pop() {
-            return Some((Asked::Move, requests::move_to(&place, Some(brokers)), 1));
+            return Some((Question::Move, requests::move_to(&place, Some(brokers)), 1));
         }
         if std::mem::take(&mut self.is_bare) {
             let request = UnregisterBrokerRequest { broker_id: self.node };
-            return Some((Asked::Remove(Question::Unregister), request.into(), 0));
+            return Some((Question::Unregister, request.into(), 0));
         }
-        Some((Asked::Remove(Question::Look), requests::metadata_of_all(), 12))
+        Some((Question::Look, requests::metadata_of_all(), 12))
     }
 
     /// Takes the place of each replica, as a node tells it that may be behind.
@@ -124,4 +135,11 @@ impl Remover {
         self.is_done |= is_out.iter().any(|it| it.code() == code);
         Ok(())
     }
+}
+
+/// Judges the answer to a move, whoever asked for it.
+pub(super) fn on_moved(response: &AlterPartitionReassignmentsResponse) -> Result<(), Failure> {
+    let parts = response.responses.iter().flat_map(|topic| &topic.partitions);
+    let mut codes = parts.map(|part| part.error_code).chain([response.error_code]);
+    codes.try_for_each(|code| expect_one_of(code, &MOVE_CODES, "a move"))
 }

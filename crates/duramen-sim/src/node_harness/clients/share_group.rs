@@ -35,7 +35,7 @@ use deliveries::{Deliveries, Given, Numbered, Place, Rules};
 use keeping::Keeper;
 use writing::{WRITERS, Writer};
 
-use super::{Asked, unexpected};
+use super::answers::{Answered, Sight, unexpected};
 use crate::failure::Failure;
 use crate::prng::Prng;
 
@@ -92,24 +92,6 @@ pub(super) enum Question {
 }
 
 pub(super) type Asking = (Question, Request, i16);
-
-/// Facts of a partition when a leader answers: the leader's term, and the largest offset that any replica knows to be
-/// committed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight {
-    pub(crate) term: u64,
-    pub(crate) committed: i64,
-    /// Time when it was first seen to lead, in microseconds.
-    pub(crate) since_us: u64,
-}
-
-/// An answer as its node gave it.
-pub(crate) struct Answered<'a> {
-    pub(crate) response: &'a Response,
-    /// Records given out by the answer, though they may not be read any more.
-    pub(crate) given: Option<&'a ShareFetchResponse>,
-    pub(crate) now_us: u64,
-}
 
 /// Owner of a client. Of a consumer's clients, 0 asks the coordinator, the others are the partitions'.
 enum Whose {
@@ -245,8 +227,13 @@ impl ShareGroup {
     }
 
     /// Notes that a client lost its connection, or went elsewhere, with something asked or not.
-    pub(super) fn on_moved(&mut self, client: usize, before: ConnectionId, asked: Option<&Asked>) {
-        if let Some(Asked::Sharer(question)) = asked {
+    pub(super) fn on_moved(
+        &mut self,
+        client: usize,
+        before: ConnectionId,
+        asked: Option<&Question>,
+    ) {
+        if let Some(question) = asked {
             self.lost.insert(before, question.clone());
         }
         self.places.at[client] = None;
@@ -268,22 +255,16 @@ impl ShareGroup {
         self.places.at[client] = Some(node);
     }
 
-    pub(super) fn choose(
-        &mut self,
-        client: usize,
-        work: &mut Prng,
-        now_us: u64,
-    ) -> Option<(Asked, Request, i16)> {
+    pub(super) fn choose(&mut self, client: usize, work: &mut Prng, now_us: u64) -> Option<Asking> {
         if self.last_phase && self.is_done() {
             return None;
         }
-        let (question, request, version) = match self.whose(client) {
+        match self.whose(client) {
             Whose::Keeper => self.keep(work),
             Whose::Consumer(consumer, 0) => self.attend(consumer, work),
             Whose::Consumer(consumer, part) => self.consume(consumer, part - 1, work, now_us),
             Whose::Writer(at) => self.write_in_transaction(at, work),
-        }?;
-        Some((Asked::Sharer(question), request, version))
+        }
     }
 
     pub(super) fn on_response(
@@ -367,14 +348,14 @@ impl ShareGroup {
     /// Judges an answer that leaves a node, even if nobody hears it.
     pub(super) fn witness(
         &mut self,
-        asked: Option<&Asked>,
+        asked: Option<&Question>,
         connection: ConnectionId,
         answered: &Answered<'_>,
         sight: &impl Fn(Uuid, i32) -> Option<Sight>,
     ) -> Result<(), Failure> {
         let lost = self.lost.remove(&connection);
         let (question, is_gone) = match (asked, lost) {
-            (Some(Asked::Sharer(question)), _) => (question.clone(), false),
+            (Some(question), _) => (question.clone(), false),
             (_, Some(question)) => (question, true),
             _ => return Ok(()),
         };

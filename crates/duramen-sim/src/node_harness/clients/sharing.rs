@@ -18,8 +18,9 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use super::answers::{expect_one_of, unexpected};
 use super::committing::{Known, PARTITIONS, UNKNOWN};
-use super::{Asked, expect_one_of, requests, unexpected};
+use super::requests;
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -195,14 +196,13 @@ impl Members {
         at: usize,
         work: &mut Prng,
         last_phase: bool,
-    ) -> Option<(Asked, Request, i16)> {
+    ) -> Option<(Question, Request, i16)> {
         let member = &mut self.all[at];
         member.silent = if last_phase { 0 } else { member.silent.saturating_sub(1) };
         if member.silent > 0 || last_phase && self.is_done() {
             return None;
         }
-        let (question, request, version) = self.turn(at, work, last_phase)?;
-        Some((Asked::Member(question), request, version))
+        self.turn(at, work, last_phase)
     }
 
     fn turn(

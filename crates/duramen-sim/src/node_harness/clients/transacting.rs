@@ -30,8 +30,9 @@ use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use super::answers::unexpected;
 use super::passing::Passing;
-use super::{Asked, requests, unexpected};
+use super::requests;
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -187,13 +188,15 @@ impl Transactors {
         std::mem::take(&mut self.aims)
     }
 
-    pub(super) fn choose(&mut self, at: usize, work: &mut Prng) -> Option<(Asked, Request, i16)> {
+    pub(super) fn choose(
+        &mut self,
+        at: usize,
+        work: &mut Prng,
+    ) -> Option<(Question, Request, i16)> {
         if self.last_phase && self.is_done() {
             return None;
         }
-        let (question, request, version) =
-            if at == READER { self.read() } else { self.turn(at, work) }?;
-        Some((Asked::Transactor(question), request, version))
+        if at == READER { self.read() } else { self.turn(at, work) }
     }
 
     /// Returns the next request of a producer.

@@ -4,7 +4,8 @@ use duramen_protocol::messages::DeleteRecordsResponse;
 use duramen_protocol::{ErrorCode, Request};
 
 use super::super::oracle::Place;
-use super::{Asked, Clients, expect_one_of, requests};
+use super::answers::expect_one_of;
+use super::{Asked, Clients, requests};
 use crate::failure::Failure;
 
 const TRIM_CODES: [ErrorCode; 5] = [

@@ -21,7 +21,7 @@ use duramen_protocol::{ErrorCode, Request};
 use super::owners::{Beat, Kind, synced};
 use super::{LEAVE, Member, PARTITIONS, TOPIC, code_of, wrong};
 use crate::failure::Failure;
-use crate::node_harness::clients::expect_one_of;
+use crate::node_harness::clients::answers::expect_one_of;
 use crate::prng::Prng;
 use crate::trace::tell;
 

@@ -14,7 +14,7 @@ use duramen_protocol::{ErrorCode, Response};
 
 use super::{TOPIC, code_of, wrong};
 use crate::failure::Failure;
-use crate::node_harness::clients::Sight;
+use crate::node_harness::clients::answers::Sight;
 use crate::trace::tell;
 
 /// Time of a step of the harness: a leader's act may be seen so much later, in microseconds.
@@ -37,7 +37,7 @@ pub(super) enum Kind {
 
 /// Something that a member says, on its way.
 #[derive(Clone, Debug)]
-pub(in crate::node_harness::clients) struct Beat {
+pub(crate) struct Beat {
     pub(super) kind: Kind,
     /// Id of the member; empty if it does not know its own yet.
     pub(super) id: String,

@@ -15,7 +15,8 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request};
 
-use super::super::{expect_one_of, requests};
+use super::super::answers::expect_one_of;
+use super::super::requests;
 use super::deliveries::Place;
 use super::{
     ACCEPT, Asking, CLIENTS_EACH, Demand, GROUP, PARTITIONS, Question, REJECT, RELEASE, RENEW,

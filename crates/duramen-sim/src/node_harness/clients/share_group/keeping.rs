@@ -20,13 +20,14 @@ use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use super::super::answers::{expect_one_of, unexpected};
 use super::super::passing::Passing;
 use super::super::requests::{self, Patience};
 use super::deliveries::{Numbered, key_of};
 use super::writing::Writer;
 use super::{
     Asking, GROUP, KEEPER, LETTERS, PARTITIONS, Question, ShareGroup, TOPIC, batches, code_of,
-    unexpected, wrong,
+    wrong,
 };
 use crate::failure::Failure;
 use crate::prng::Prng;
@@ -233,7 +234,7 @@ impl ShareGroup {
             (Question::Set, Response::IncrementalAlterConfigs(it)) => {
                 let code = it.responses[0].error_code;
                 self.keeper.is_set = code == 0;
-                super::super::expect_one_of(code, &SET_CODES, "IncrementalAlterConfigs")
+                expect_one_of(code, &SET_CODES, "IncrementalAlterConfigs")
             }
             (Question::Write, Response::Produce(it)) => {
                 if it.responses[0].partition_responses[0].error_code != 0 {

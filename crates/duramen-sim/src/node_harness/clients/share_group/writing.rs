@@ -14,8 +14,9 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::{ErrorCode, Response};
 
+use super::super::answers::unexpected;
 use super::keeping::{WRITES_MAX, batch_of};
-use super::{Asking, PARTITIONS, ShareGroup, TOPIC, code_of, found, unexpected, wrong};
+use super::{Asking, PARTITIONS, ShareGroup, TOPIC, code_of, found, wrong};
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -25,7 +26,7 @@ pub(super) const WRITERS: usize = 2;
 
 /// A request on its way.
 #[derive(Clone, Debug)]
-pub(in crate::node_harness::clients) enum Question {
+pub(crate) enum Question {
     Find,
     Init,
     Batch,

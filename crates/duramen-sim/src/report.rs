@@ -1,4 +1,4 @@
-//! Results of a run of many nodes.
+//! Counts of a run of a cluster, its clients' among them.
 
 use crate::trace::Trace;
 
