@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use duramen_protocol::batch::{BatchError, BatchView, batches};
 use duramen_protocol::error_code::ErrorCode;
-use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
+use duramen_protocol::messages::fetch::{
+    AbortedTransaction, FetchPartition, FetchTopic, PartitionData,
+};
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::wire::{RecordData, Uuid};
 use tokio::task::JoinSet;
@@ -32,7 +35,7 @@ pub struct FetchOptions {
     pub max_bytes: i32,
     /// Most bytes of one partition in it.
     pub partition_max_bytes: i32,
-    /// Limit of reads to the last stable offset. Batches of aborted transactions come, too.
+    /// Limit of reads to the last stable offset; [`Fetched::batches`] leaves out aborted transactions.
     pub read_committed: bool,
     /// Incremental fetch sessions: unchanged partitions are not named again.
     pub sessions: bool,
@@ -66,6 +69,30 @@ pub struct Fetched {
     pub stable: i64,
     /// The first record that is kept.
     pub start: i64,
+    /// Transactions to leave out, by their first offsets; empty without `read_committed`.
+    aborted: Vec<AbortedTransaction>,
+}
+
+impl Fetched {
+    /// Returns the batches that applications see: no control batches, and with `read_committed` none of an aborted
+    /// transaction. After an error nothing more comes.
+    pub fn batches(&self) -> impl Iterator<Item = Result<BatchView, BatchError>> {
+        let mut aborted = self.aborted.iter().peekable();
+        let mut open = BTreeSet::new();
+        batches(self.records.clone()).filter(move |batch| {
+            let Ok(batch) = batch else { return true };
+            let header = batch.header();
+            while let Some(it) = aborted.next_if(|it| it.first_offset <= header.last_offset()) {
+                open.insert(it.producer_id);
+            }
+            if header.attributes.is_control() {
+                // The marker ends the producer's transaction; a later one may be committed.
+                open.remove(&header.producer_id);
+                return false;
+            }
+            !(header.attributes.is_transactional() && open.contains(&header.producer_id))
+        })
+    }
 }
 
 /// Reads partitions of one topic.
@@ -268,7 +295,10 @@ impl Fetcher {
             let message = Some(format!("its batch is longer than {} bytes", records.len()));
             return Err(Error::refused(what(), ErrorCode::RecordListTooLarge.code(), message));
         }
+        let mut aborted = part.aborted_transactions.unwrap_or_default();
+        aborted.sort_by_key(|it| it.first_offset);
         Ok(Fetched {
+            aborted,
             partition: part.partition_index,
             records: records.slice(..whole),
             next_offset: next.map_or(position, |next| next.max(position)),
@@ -295,4 +325,50 @@ fn whole_batches(records: &[u8]) -> (usize, Option<i64>) {
         at = end;
     }
     (at, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use duramen_protocol::records::{BatchBuilder, NewRecord};
+
+    use super::*;
+
+    /// Returns a batch of producer 7 with one record.
+    fn batch(offset: i64, of: impl FnOnce(BatchBuilder) -> BatchBuilder) -> Bytes {
+        let mut builder = of(BatchBuilder::new().base_offset(offset).producer(7, 0, -1));
+        builder.push(&NewRecord::default()).expect("it fits");
+        builder.build().expect("it is complete")
+    }
+
+    fn shown(aborted_from: &[i64]) -> Vec<i64> {
+        let transactional = |builder: BatchBuilder| builder.transactional();
+        let marker = |builder: BatchBuilder| builder.transactional().control();
+        // A transaction, its marker, a second transaction and marker, a record outside of any transaction.
+        let batches = [
+            batch(10, transactional),
+            batch(11, marker),
+            batch(12, transactional),
+            batch(13, marker),
+            batch(14, |builder| builder),
+        ];
+        let aborted = |&first_offset: &i64| AbortedTransaction { producer_id: 7, first_offset };
+        let fetched = Fetched {
+            partition: 0,
+            records: batches.concat().into(),
+            next_offset: 15,
+            committed: 15,
+            stable: 15,
+            start: 0,
+            aborted: aborted_from.iter().map(aborted).collect(),
+        };
+        fetched.batches().map(|batch| batch.expect("it is whole").header().base_offset).collect()
+    }
+
+    #[test]
+    fn batches_of_aborted_transactions_and_markers_are_left_out() {
+        assert_eq!(shown(&[]), [10, 12, 14]);
+        assert_eq!(shown(&[10]), [12, 14], "the second transaction is committed");
+        assert_eq!(shown(&[12]), [10, 14], "the first transaction is committed");
+        assert_eq!(shown(&[10, 12]), [14]);
+    }
 }

@@ -6,7 +6,6 @@ use std::io::Write;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use duramen_client::{Client, FetchOptions, Fetched, Fetcher};
-use duramen_protocol::batch::batches;
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::records::Records;
 use indicatif::ProgressBar;
@@ -227,12 +226,9 @@ impl Printer {
         end: Option<i64>,
     ) -> anyhow::Result<i64> {
         let mut next = first;
-        for batch in batches(part.records.clone()) {
+        for batch in part.batches() {
             let batch = batch?;
             let header = batch.header();
-            if header.attributes.is_control() {
-                continue;
-            }
             let at = || {
                 format!(
                     "the batch at offset {} of partition {}",

@@ -10,7 +10,6 @@ use duramen_client::{
     Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetched, Fetcher,
     partition_of_key,
 };
-use duramen_protocol::batch::batches;
 use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -214,12 +213,9 @@ impl Run<'_> {
         let (_, end) = self.positions[&part.partition];
         let mut building = BTreeMap::<Target, Vec<BatchBuilder>>::new();
         let mut next = from;
-        'all: for batch in batches(part.records.clone()) {
+        'all: for batch in part.batches() {
             let batch = batch?;
             let header = batch.header();
-            if header.attributes.is_control() {
-                continue;
-            }
             let at =
                 || format!("the batch at {} of partition {}", header.base_offset, part.partition);
             ensure!(batch.crc_matches(), "{} fails its checksum", at());
@@ -378,6 +374,8 @@ fn origin(record: &Record<'_>) -> Option<Origin> {
 
 #[cfg(test)]
 mod tests {
+    use duramen_protocol::batch::batches;
+
     use super::*;
 
     #[test]
