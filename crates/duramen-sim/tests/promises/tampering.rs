@@ -452,6 +452,32 @@ fn nothing_is_cut_of_another_segment_s_file() {
     run.holds(2, BATCHES, BATCH_BYTES);
 }
 
+/// Such a file begins with a batch of the right offset, and is long enough. Only its further batches tell.
+#[test]
+fn a_sealed_segment_is_not_cut_out_of_a_longer_one_of_another_partition() {
+    let disk = SimDisk::new(1);
+    let (mut run, _) = Run::open(&disk);
+    run.create(1);
+    run.create(2);
+    run.append(1, 0..200, 100);
+    run.append(2, 0..200, 300);
+    let disk = run.close();
+    let name = |replica: u64| format!("t-{replica}/{:020}.log", 0);
+    let (own, other) = (disk.contents(&name(1)).unwrap(), disk.contents(&name(2)).unwrap());
+    disk.put(&name(1), Some(other.clone()));
+    let disk = disk.kill();
+    let (_, found) = Run::open(&disk);
+    let damaged: Vec<u64> =
+        found.replicas.iter().filter(|it| it.damage.is_some()).map(|it| it.replica.0).collect();
+    assert_eq!(damaged, [1]);
+    assert_eq!(disk.contents(&name(1)).unwrap(), other);
+    disk.put(&name(1), Some(own));
+    let disk = disk.kill();
+    let (run, found) = Run::open(&disk);
+    assert!(found.replicas.iter().all(|it| it.damage.is_none()));
+    run.holds(1, 200, 100);
+}
+
 #[test]
 fn synced_payload_that_is_not_in_the_journal_is_missed() {
     let disk = SimDisk::new(1);
