@@ -25,7 +25,6 @@ use duramen_storage::op::{Beginning, Content, Identity, Op, OpKind, RecoveredRep
 
 use crate::configs::{BrokerSettings, TOPIC_CONFIGS, check_topic, check_topic_as_one, find};
 use crate::event::{Action, Now, RequestKey};
-use crate::group::{Group, GroupId, Outgoing, PayloadRead, internal_of};
 use crate::limits::{
     CLUSTER_PARTITIONS_MAX, PRODUCER_ID_BLOCK, PRODUCER_ID_ZEROES, PRODUCER_IDS_MAX,
     TOPIC_NAME_BYTES_MAX, TOPIC_PARTITIONS_MAX,
@@ -33,6 +32,7 @@ use crate::limits::{
 use crate::partition::internal::Internal;
 use crate::partition::stamp;
 use crate::prng::Prng;
+use crate::raft::{Group, GroupId, Outgoing, PayloadRead, internal_of};
 use duramen_storage::sabotage::{self, Bug};
 
 pub(crate) mod image;

@@ -14,9 +14,9 @@ use duramen_storage::op::Compacted;
 
 use crate::controller::METADATA_REPLICA;
 use crate::controller::image::Image;
-use crate::group::internal_of;
 use crate::partition::internal::Internal;
 use crate::partition::view_of;
+use crate::raft::internal_of;
 
 /// Replica of the metadata log, whose image has another form than that of a partition.
 pub const METADATA: ReplicaId = METADATA_REPLICA;

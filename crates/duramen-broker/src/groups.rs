@@ -4,7 +4,7 @@
 //! Owns:       `Coordinator`, all groups of one partition of `__consumer_offsets`; [`Membership`], one group of the
 //!             classic protocol; `ConsumerGroup`, one of the consumer protocol; `ShareGroup`, one share group; the
 //!             committed offsets of a group; the records of all this. (A *group* without more is a Raft group,
-//!             `group.rs`.)
+//!             `raft.rs`.)
 //! Interface:  `Coordinator`'s functions for requests of clients; its outputs for the effects.
 //! Invariants: each request gets exactly one answer; an assignment that members learn, and an offset that any client
 //!             learns, was durable before.
@@ -19,9 +19,9 @@ mod membership;
 mod offsets;
 pub(crate) mod records;
 mod roster;
+mod rules;
 mod share;
 
 pub(crate) use consumer::Refusal;
-pub use consumer::{Assignor, ConsumerRules, Migration};
-pub use membership::{Caller, Effect, Membership, Rules, State, Stored, StoredMember, Ticket};
-pub use share::ShareRules;
+pub use membership::{Caller, Effect, Membership, State, Stored, StoredMember, Ticket};
+pub use rules::{Assignor, ConsumerRules, Migration, Rules, ShareRules};

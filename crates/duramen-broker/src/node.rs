@@ -30,42 +30,42 @@ use crate::prng::Prng;
 use crate::quotas::Meters;
 use crate::session::CheckedBatch;
 
-mod burials;
+mod backpressure;
+mod certainty;
 mod clocks;
 mod coordinators;
-mod doubts;
-mod feeding;
+mod dead_letters;
 mod forwarding;
 mod in_sync;
 mod members;
-mod mending;
 mod metrics;
 mod moves;
 mod opening;
 mod parked;
 mod peers;
+mod pending;
+mod quiescence;
 mod quotas;
 mod reassignments;
+mod repair;
 mod replicas;
 mod share_calls;
 mod shares;
 mod signals;
-mod sleepers;
-mod stalls;
+mod snapshot_feed;
 mod sweep;
 #[cfg(test)]
 mod tests;
 mod transactions;
-mod undecided;
 
-use burials::Burials;
+use backpressure::Backpressure;
+pub(crate) use backpressure::Stalled;
+use certainty::Certainty;
 use clocks::Clocks;
 use coordinators::Coordinators;
-use doubts::Doubts;
-use feeding::Feeds;
+use dead_letters::DeadLetterCopies;
 use forwarding::Forwards;
 use members::Members;
-use mending::Mends;
 pub use metrics::{Metrics, Readiness, Standing};
 use moves::Moves;
 pub(crate) use moves::{Election, ElectionWanted};
@@ -74,18 +74,18 @@ use opening::Opening;
 use parked::Waiting;
 pub(crate) use parked::{Describing, Fetch, Parked, ParkedFetch, Place};
 pub(crate) use peers::Peers;
+pub(crate) use pending::Deferred;
+use pending::Pending;
+use quiescence::Quiescence;
 use quotas::Timed;
+use repair::Repairs;
 use share_calls::ShareCalls;
 use shares::Shares;
 pub(crate) use shares::{ShareRequest, Told, Wanted};
 pub(crate) use signals::Signal;
-use sleepers::Sleepers;
-pub(crate) use stalls::Stalled;
-use stalls::Stalls;
+use snapshot_feed::Feeds;
 use sweep::Sweep;
 use transactions::Calls;
-pub(crate) use undecided::Deferred;
-use undecided::Undecided;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
@@ -100,7 +100,7 @@ pub(crate) enum Timer {
     Calls,
     ShareCalls,
     Share(u64),
-    Burials,
+    DeadLetters,
     Request(RequestKey),
 }
 
@@ -121,9 +121,9 @@ pub struct Node {
     pub(crate) registration: Option<u64>,
     /// The registration is applied: the image is complete, and replicas follow it.
     pub(crate) is_registered: bool,
-    pub(crate) stalls: Stalls,
-    pub(crate) undecided: Undecided,
-    doubts: Doubts,
+    pub(crate) backpressure: Backpressure,
+    pub(crate) pending: Pending,
+    certainty: Certainty,
     pub(crate) bytes_in_flight: u64,
     /// Why appends are refused, if they are.
     disk_shortage: Option<Shortage>,
@@ -134,10 +134,10 @@ pub struct Node {
     members: Members,
     /// Replicas here that were found damaged at the start.
     useless: BTreeSet<ReplicaId>,
-    sleepers: Sleepers,
+    quiescence: Quiescence,
     moves: Moves,
     forwards: Forwards,
-    mends: Mends,
+    repairs: Repairs,
     feeds: Feeds,
     pub(crate) clock: ClockWatch,
     clocks: Clocks,
@@ -150,7 +150,7 @@ pub struct Node {
     calls: Calls,
     share_calls: ShareCalls,
     pub(crate) shares: Shares,
-    burials: Burials,
+    dead_letters: DeadLetterCopies,
     chance: Prng,
     meters: Meters,
     timed: Timed,
@@ -205,7 +205,7 @@ impl Node {
                 self.out.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
             }
             Done::DiskFull(shortage) => self.on_disk_full(shortage),
-            Done::Cut { replica, segment } => self.mends.forget(replica, segment),
+            Done::Cut { replica, segment } => self.repairs.forget(replica, segment),
             Done::Mended { replica, segment, is_done } => self.on_mended(replica, segment, is_done),
             Done::Compacted { replica, ref done } => self.on_compacted(replica, done.as_ref()),
             Done::Put { replica, number, next } => self.on_put(replica, number, next),

@@ -24,8 +24,8 @@ use duramen_storage::op::{
 
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
-use crate::group::{Doubt, Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
 use crate::limits::FETCH_ABORTED_MAX;
+use crate::raft::{Doubt, Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
 use crate::session::CheckedBatch;
 use crate::shares::BurialAsker;
 use duramen_storage::sabotage::{self, Bug};

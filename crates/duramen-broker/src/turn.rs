@@ -19,10 +19,10 @@ use duramen_storage::op::ReplicaId;
 use crate::api;
 use crate::controller::METADATA_GROUP;
 use crate::event::{Action, Event, Now, RequestKey};
-use crate::group::GroupId;
 use crate::node::{Node, Parked, Signal, Timer};
 use crate::partition::Effects;
 use crate::peer::Frame;
+use crate::raft::GroupId;
 use crate::session::{Prepared, RequestContext};
 
 mod routing;
@@ -151,7 +151,7 @@ impl Node {
                 Timer::Calls => self.on_calls_timer(),
                 Timer::ShareCalls => self.on_share_calls_timer(),
                 Timer::Share(number) => self.on_share_timer(number),
-                Timer::Burials => self.on_burials_timer(),
+                Timer::DeadLetters => self.on_burials_timer(),
                 Timer::Request(key) => self.end_wait(key),
             }
             self.resume();

@@ -14,12 +14,12 @@ use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::event::RequestKey;
-use crate::group::GroupId;
 use crate::internal_topics::is_internal;
 use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::metadata_records::PlacedReplica;
 use crate::node::{Node, Parked};
 use crate::partition::Partition;
+use crate::raft::GroupId;
 use crate::session::RequestContext;
 
 /// The first version that may ask by id; before, the field is there and of no use, as in Kafka.

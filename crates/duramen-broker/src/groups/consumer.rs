@@ -23,10 +23,8 @@
 //!
 //! Members may speak the classic protocol (`consumer/classic.rs`), while at least one speaks the consumer protocol.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use duramen_protocol::messages::consumer_group_describe::{
@@ -36,7 +34,7 @@ use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::sabotage::{self, Bug};
 
 use super::records::{EpochValue, Fact, FactValue};
-use crate::configs::{Settings, own_within};
+use super::rules::{Assignor, ConsumerRules, Migration};
 use crate::event::{Now, RequestKey};
 
 mod assignors;
@@ -46,86 +44,11 @@ mod reconcile;
 mod topics;
 mod view;
 
-pub use assignors::Assignor;
 pub(crate) use classic::CONSUMER;
 pub(crate) use heartbeats::check_request;
 use topics::Search;
 pub(crate) use topics::Topics;
 use view::{AWAY, Shares, View};
-
-/// Changes of protocol that a group with members may make, when a member of the other protocol joins or the last of one
-/// leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Migration {
-    /// To the consumer protocol and back.
-    Bidirectional,
-    /// To the consumer protocol.
-    Upgrade,
-    /// To the classic protocol.
-    Downgrade,
-    /// Neither.
-    Disabled,
-}
-
-impl Migration {
-    /// Returns the policy of Kafka's name.
-    pub fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "bidirectional" => Self::Bidirectional,
-            "upgrade" => Self::Upgrade,
-            "downgrade" => Self::Downgrade,
-            "disabled" => Self::Disabled,
-            _ => return None,
-        })
-    }
-}
-
-/// Operator's settings for all groups of the consumer protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConsumerRules {
-    /// Longest silence of a member, in milliseconds.
-    pub session_timeout_ms: i32,
-    /// Bounds of a group's own session timeout, in milliseconds.
-    pub session_timeout_bounds_ms: RangeInclusive<i32>,
-    /// Time between two heartbeats of a member, in milliseconds.
-    pub heartbeat_interval_ms: i32,
-    /// Bounds of a group's own heartbeat interval, in milliseconds.
-    pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
-    /// Highest count of members of a group.
-    pub members_max: usize,
-    /// Assignors that members may choose from. The first one is the default.
-    pub assignors: Vec<Assignor>,
-    /// Changes of protocol that groups may make.
-    pub migration: Migration,
-    /// Shortest time between two assignments, in milliseconds.
-    pub assignment_interval_ms: i32,
-    /// Bounds of a group's own assignment interval, in milliseconds.
-    pub assignment_interval_bounds_ms: RangeInclusive<i32>,
-    /// Longest time for which the topics found for regular expressions count as current, in milliseconds.
-    pub regex_refresh_ms: i32,
-}
-
-impl ConsumerRules {
-    /// Returns the same settings for a group with settings of its own.
-    pub(crate) fn with(&self, own: &Settings) -> Cow<'_, Self> {
-        let mut rules = Cow::Borrowed(self);
-        let mut take = |name: &str, bounds: &RangeInclusive<i32>, of: fn(&mut Self) -> &mut i32| {
-            if let Some(it) = own_within(name, own, bounds) {
-                *of(rules.to_mut()) = it;
-            }
-        };
-        take("consumer.session.timeout.ms", &self.session_timeout_bounds_ms, |it| {
-            &mut it.session_timeout_ms
-        });
-        take("consumer.heartbeat.interval.ms", &self.heartbeat_interval_bounds_ms, |it| {
-            &mut it.heartbeat_interval_ms
-        });
-        take("consumer.assignment.interval.ms", &self.assignment_interval_bounds_ms, |it| {
-            &mut it.assignment_interval_ms
-        });
-        rules
-    }
-}
 
 /// A fact, and its value if it is so.
 pub(crate) type Said = (Fact, Option<FactValue>);

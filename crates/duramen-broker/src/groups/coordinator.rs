@@ -40,9 +40,10 @@ use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
 use super::consumer::{Answer, ConsumerGroup};
-use super::membership::{self, Effect, Membership, Rules, State};
+use super::membership::{self, Effect, Membership, State};
 use super::offsets::{Committed, Offsets};
 use super::records::{Fact, FactValue, GroupMetadataValue, GroupRecord, NEVER, OffsetCommitKey};
+use super::rules::Rules;
 use super::share::ShareGroup;
 use crate::event::{Now, RequestKey};
 use crate::internal_topics::told;

@@ -18,7 +18,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
@@ -30,33 +29,13 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::{Decoder, Message, Uuid};
 use duramen_storage::sabotage::{self, Bug};
 
-use super::consumer::ConsumerRules;
 use super::roster::{Member, Roster};
-use super::share::ShareRules;
+use super::rules::Rules;
 use crate::access::RequestContext;
 use crate::event::RequestKey;
 
 mod joining;
 mod rebalance;
-
-/// Operator's settings for all groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Time that an empty group waits for more members after the first one joins, in milliseconds.
-    pub initial_delay_ms: i32,
-    /// The session timeouts that members may ask for.
-    pub session_timeout_ms: RangeInclusive<i32>,
-    /// Highest count of members of a group.
-    pub members_max: usize,
-    /// Greatest length of the metadata of a committed offset, in bytes.
-    pub metadata_max: usize,
-    /// Time for which the coordinator keeps offsets that no consumer uses, in milliseconds.
-    pub retention_ms: i64,
-    /// Settings for groups of the consumer protocol.
-    pub consumer: ConsumerRules,
-    /// Settings for share groups.
-    pub share: ShareRules,
-}
 
 /// Where a group stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

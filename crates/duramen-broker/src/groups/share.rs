@@ -15,7 +15,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use duramen_protocol::messages::share_group_describe::{
@@ -34,39 +33,8 @@ use super::records::{
     ShareMemberValue, ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
     TargetTopic, TargetValue,
 };
-use crate::configs::{Settings, own_within};
+use super::rules::ShareRules;
 use crate::event::{Now, RequestKey};
-
-/// Operator's settings for all share groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShareRules {
-    /// Longest silence of a member, in milliseconds.
-    pub session_timeout_ms: i32,
-    /// Bounds of a group's own session timeout, in milliseconds.
-    pub session_timeout_bounds_ms: RangeInclusive<i32>,
-    /// Time between two heartbeats of a member, in milliseconds.
-    pub heartbeat_interval_ms: i32,
-    /// Bounds of a group's own heartbeat interval, in milliseconds.
-    pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
-    /// Highest count of members of a group.
-    pub members_max: usize,
-}
-
-impl ShareRules {
-    /// Returns the same settings for a group with settings of its own.
-    pub(crate) fn with(&self, own: &Settings) -> Self {
-        let mut rules = self.clone();
-        let (session, heartbeat) =
-            (&mut rules.session_timeout_ms, &mut rules.heartbeat_interval_ms);
-        for (name, ms, bounds) in [
-            ("share.session.timeout.ms", session, &self.session_timeout_bounds_ms),
-            ("share.heartbeat.interval.ms", heartbeat, &self.heartbeat_interval_bounds_ms),
-        ] {
-            *ms = own_within(name, own, bounds).unwrap_or(*ms);
-        }
-        rules
-    }
-}
 
 /// The epoch that a member leaves with.
 const LEAVE: i32 = -1;

@@ -34,7 +34,6 @@ use super::{Node, Parked, Signal, Timer};
 use crate::configs::{BrokerSettings, bounds_of_group};
 use crate::controller::image::{Image, Topic};
 use crate::event::{Action, LogRead, MadeBy, Now, ReadLog, RequestKey};
-use crate::group::Group;
 use crate::groups::consumer::Topics;
 use crate::groups::coordinator::{Coordinator, Output, Transactor};
 use crate::groups::records::{Encoded, GroupRecord};
@@ -44,6 +43,7 @@ use crate::limits::{
     GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::partition::{Appended, Slot};
+use crate::raft::Group;
 use crate::shares::ShareKey;
 use crate::shares::coordinator::{self as shares, Answer, Ask};
 use crate::transactions::coordinator as transactions;

@@ -13,9 +13,9 @@
 use duramen_storage::op::ReplicaId;
 
 use super::Node;
-use crate::group::GroupId;
 use crate::metadata_records::PlacedReplica;
 use crate::partition::Partition;
+use crate::raft::GroupId;
 
 impl Node {
     /// Tells whether a replica keeps up, as its leader here sees it, and would make a majority if others were lost.
@@ -73,7 +73,7 @@ impl Node {
         let is_settled = |replica: &ReplicaId| {
             self.partitions.get(replica).is_some_and(|it| self.peers.is_settled(it.id))
         };
-        let led: Vec<ReplicaId> = self.sleepers.awake().filter(is_settled).collect();
+        let led: Vec<ReplicaId> = self.quiescence.awake().filter(is_settled).collect();
         for replica in led {
             self.note_lacking_of(replica);
         }

@@ -8,7 +8,7 @@
 //!             if an operator asked for that, and no node hears the former directory. The next step follows from the
 //!             metadata and the membership of its group. So a new leader of the metadata goes on where the former one
 //!             stopped.
-//! Never:      changes of a group's members (see `group/membership.rs`).
+//! Never:      changes of a group's members (see `raft/membership.rs`).
 //! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that lose their disk, join and
 //!             leave.
 //! Start at:   [`Node::tend_members`].
@@ -22,12 +22,12 @@ use super::{Node, Parked, Signal};
 use crate::controller::image::Topic;
 use crate::controller::quorum::{Quorum, peer_of};
 use crate::event::{Action, Membership, NodeAddress};
-use crate::group::Approach;
 use crate::internal_topics;
 use crate::limits::MOVES_BEGUN_MAX;
 use crate::metadata_records::{
     Endpoint, MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
 };
+use crate::raft::Approach;
 
 /// The name of the listener for other nodes, among a node's endpoints.
 const NODES: &str = "NODES";

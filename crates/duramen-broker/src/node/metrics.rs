@@ -5,7 +5,7 @@ use duramen_storage::op::{Compacted, ReplicaId};
 
 use super::Node;
 use crate::controller::METADATA_GROUP;
-use crate::group::{Group, GroupId};
+use crate::raft::{Group, GroupId};
 
 /// Counters and gauges of a node. The driver measures time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,14 +210,14 @@ impl Node {
         let partitions = self.partitions.values();
         let failed = partitions.clone().filter(|it| it.group.failure().is_some());
         let waiting =
-            [self.parked.len(), self.stalls.len(), self.undecided.len(), self.doubts.len()];
+            [self.parked.len(), self.backpressure.len(), self.pending.len(), self.certainty.len()];
         Metrics {
             parked: count(waiting.iter().sum()),
             bytes_in_flight: self.bytes_in_flight,
             partitions: count(self.partitions.len()),
-            partitions_asleep: count(self.sleepers.asleep()),
-            sleep_disputes: count(self.sleepers.uneven()),
-            partitions_slept: self.sleepers.slept(),
+            partitions_asleep: count(self.quiescence.asleep()),
+            sleep_disputes: count(self.quiescence.uneven()),
+            partitions_slept: self.quiescence.slept(),
             partitions_failed: count(failed.count()),
             coordinators_failed: count(self.coordinators.failed()),
             left_behind: count(
@@ -228,7 +228,7 @@ impl Node {
             fetch_sessions: count(self.sessions.len()),
             share_sessions: count(self.shares.sessions.len()),
             share_partitions: count(self.shares.len()),
-            burials: count(self.burials.len()),
+            burials: count(self.dead_letters.len()),
             share_records: u64::try_from(self.shares.unfinished()).unwrap_or(0),
             segments_damaged: count(self.segments_damaged()),
             clock_holds: self.clock.holds(),

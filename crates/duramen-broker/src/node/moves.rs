@@ -9,7 +9,7 @@
 //!             few groups at once. A node with a slow disk gets no group while the own disk makes progress, so that
 //!             leadership does not go to and fro. Exceptions are an administrator's request, and a shutdown of all
 //!             nodes. A node with a full disk gets a group only from a node that is about to end.
-//! Never:      the transfer of one group (see `group/moving.rs`).
+//! Never:      the transfer of one group (see `raft/moving.rs`).
 //! Tests:      `node/tests/moves.rs`; `duramen-sim`.
 //! Start at:   [`Node::tick_moves`].
 
@@ -22,12 +22,12 @@ use duramen_storage::op::ReplicaId;
 use super::{Node, Parked, Signal};
 use crate::controller::METADATA_GROUP;
 use crate::event::{Action, ConnectionId, RequestKey};
-use crate::group::{Group, GroupId};
 use crate::limits::{
     DISK_STILL_TICKS, DRAIN_MOVES_MAX, ELECTION_ASKED_TICKS, ELECTION_TICKS, ELECTIONS_MAX,
     FULL_DISK_ROOM_TICKS, FULL_DISK_TICKS, MOVES_MAX, SLOW_DISK_TICKS, TICK_US,
 };
 use crate::peer::{Frame, MoveWanted};
+use crate::raft::{Group, GroupId};
 
 /// See the room card.
 #[derive(Debug, Default)]
@@ -215,7 +215,7 @@ impl Node {
     /// Hands a group whose commits wait for this node's disk to a replica whose disk is faster.
     fn leave_slow_disk(&mut self) {
         let behind = |id| Some((id, self.group(id)?.held_up_by_disk()?));
-        let awake = self.sleepers.awake().chain([self.controller.group.id()]);
+        let awake = self.quiescence.awake().chain([self.controller.group.id()]);
         let held_up: Vec<(ReplicaId, u64)> = awake.filter_map(behind).collect();
         for (replica, behind) in held_up {
             let leads = self.led(std::iter::once(replica)).next().is_some();

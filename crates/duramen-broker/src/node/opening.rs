@@ -17,24 +17,24 @@ use duramen_storage::op::{RecoveredReplica, ReplicaId};
 use duramen_storage::sabotage::{self, Bug};
 use duramen_storage::storage::Facts;
 
-use super::burials::Burials;
+use super::backpressure::Backpressure;
+use super::certainty::Certainty;
 use super::clocks::Clocks;
 use super::coordinators::Coordinators;
-use super::doubts::Doubts;
-use super::feeding::Feeds;
+use super::dead_letters::DeadLetterCopies;
 use super::forwarding::Forwards;
 use super::members::Members;
-use super::mending::Mends;
 use super::metrics::Metrics;
 use super::moves::Moves;
+use super::pending::Pending;
+use super::quiescence::Quiescence;
 use super::quotas::Timed;
+use super::repair::Repairs;
 use super::share_calls::ShareCalls;
 use super::shares::Shares;
-use super::sleepers::Sleepers;
-use super::stalls::Stalls;
+use super::snapshot_feed::Feeds;
 use super::sweep::Sweep;
 use super::transactions::Calls;
-use super::undecided::Undecided;
 use super::{Node, Peers, Signal, Timer, peers};
 use crate::access::Access;
 use crate::configs::{BrokerSettings, TopicSettings};
@@ -138,9 +138,9 @@ impl Node {
             opening: Some(Opening::default()),
             registration: None,
             is_registered: false,
-            stalls: Stalls::default(),
-            undecided: Undecided::default(),
-            doubts: Doubts::default(),
+            backpressure: Backpressure::default(),
+            pending: Pending::default(),
+            certainty: Certainty::default(),
             bytes_in_flight: 0,
             disk_shortage: None,
             producer_ids: (0, 0),
@@ -148,10 +148,10 @@ impl Node {
             peers: Peers::new(std::mem::take(&mut options.founders)),
             members: Members::default(),
             useless: BTreeSet::new(),
-            sleepers: Sleepers::new(options.quiet_ticks),
+            quiescence: Quiescence::new(options.quiet_ticks),
             moves: Moves::new(&options.settings),
             forwards: Forwards::default(),
-            mends: Mends::default(),
+            repairs: Repairs::default(),
             feeds: Feeds::default(),
             clock: ClockWatch::new(now),
             clocks: Clocks::default(),
@@ -163,7 +163,7 @@ impl Node {
             calls: Calls::default(),
             share_calls: ShareCalls::default(),
             shares: Shares::new(&options.settings),
-            burials: Burials::default(),
+            dead_letters: DeadLetterCopies::default(),
             chance: Prng::stream(seed, 0x006d_656d_6265_7273),
             meters: Meters::default(),
             timed: Timed::default(),
@@ -229,7 +229,7 @@ impl Node {
             }
         }
         self.peers.tick(found.replica);
-        self.sleepers.begin(found.replica);
+        self.quiescence.begin(found.replica);
         self.partitions.insert(found.replica, partition);
         self.mark_dirty(found.replica);
     }

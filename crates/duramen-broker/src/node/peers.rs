@@ -25,7 +25,6 @@ use crate::controller::image::Topic;
 use crate::controller::quorum::peer_of;
 use crate::controller::{Founder, METADATA_GROUP, METADATA_REPLICA};
 use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, ReadLog, RequestKey};
-use crate::group::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
     ACQUAINTANCES_MAX, LEAD_SETTLED_TICKS, PEER_BEAT_TICKS, PEER_BYTES_IN_FLIGHT_MAX,
@@ -33,6 +32,7 @@ use crate::limits::{
 };
 use crate::metadata_records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame, Reassigned, Useless};
+use crate::raft::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 
 /// State of the link to another node and back.
 #[derive(Debug, Default)]
@@ -551,8 +551,8 @@ impl Node {
             frame.incarnation = self.options.seed;
             frame.number = link.sent;
             frame.heard = link.heard.clone();
-            frame.heard.asleep = self.sleepers.known(to, link.heard.incarnation);
-            frame.asleep = self.sleepers.tell(to, link.sent);
+            frame.heard.asleep = self.quiescence.known(to, link.heard.incarnation);
+            frame.asleep = self.quiescence.tell(to, link.sent);
             frame.leads_after = link.told;
             frame.is_leaving = self.moves.is_draining();
             frame.has_slow_disk = has_slow_disk;
@@ -691,7 +691,7 @@ impl Node {
             return;
         }
         link.told = frame.heard.leads;
-        self.sleepers.on_heard(frame.broker_id, frame.heard.number, frame.heard.asleep);
+        self.quiescence.on_heard(frame.broker_id, frame.heard.number, frame.heard.asleep);
         while let Some(&(number, bytes)) = link.in_flight.front() {
             if number > frame.heard.number {
                 break;

@@ -4,10 +4,10 @@
 use duramen_protocol::wire::Uuid;
 
 use super::Node;
-use crate::group::Approach;
 use crate::limits::MOVES_BEGUN_MAX;
 use crate::metadata_records::PlacedReplica;
 use crate::peer::{Reassigned, Useless};
+use crate::raft::Approach;
 
 impl Node {
     /// Takes a step with each partition that is led here and being moved.

@@ -22,9 +22,9 @@ use crate::configs::TopicSettings;
 use crate::controller::image::{Change, Topic};
 use crate::controller::producer_ids_of;
 use crate::event::Action;
-use crate::group::GroupId;
 use crate::internal_topics;
 use crate::partition::{Effects, Partition};
+use crate::raft::GroupId;
 use duramen_storage::sabotage::{self, Bug};
 
 impl Node {
@@ -91,7 +91,7 @@ impl Node {
             made.group.campaign();
         }
         self.peers.tick(id);
-        self.sleepers.begin(id);
+        self.quiescence.begin(id);
         self.partitions.insert(id, made);
         self.mark_dirty(id);
         if let Some(kind) = kind {
@@ -141,7 +141,7 @@ impl Node {
     fn remove_replica(&mut self, replica: ReplicaId) {
         let Some(mut partition) = self.partitions.remove(&replica) else { return };
         self.peers.forget(replica, partition.id);
-        self.sleepers.forget(replica);
+        self.quiescence.forget(replica);
         self.bytes_in_flight -= partition.group.bytes_in_flight();
         self.forget_coordinated(replica);
         self.forget_shares(replica);

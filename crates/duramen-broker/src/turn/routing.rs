@@ -14,7 +14,7 @@ use crate::session::{Prepared, RequestContext};
 impl Node {
     /// Serves a request, unless another node is to serve it. A request about a topic that is being created or deleted
     /// waits, but not longer than its timeout. Before that it waits for a leadership check, if one is needed
-    /// (`node/doubts.rs`).
+    /// (`node/certainty.rs`).
     pub(super) fn judge(&mut self, key: RequestKey, context: RequestContext, request: Prepared) {
         let Prepared::Request(request) = request else {
             return api::dispatch(self, key, context, request);
@@ -82,14 +82,14 @@ impl Node {
 
     fn defer(&mut self, deferred: Deferred) {
         self.timers.insert((deferred.deadline_us, Timer::Request(deferred.key)));
-        self.undecided.queue.push_back(deferred);
+        self.pending.queue.push_back(deferred);
     }
 
     /// Serves the waiting requests whose topics or settings are decided now.
     pub(super) fn judge_again(&mut self) {
-        for deferred in std::mem::take(&mut self.undecided.queue) {
+        for deferred in std::mem::take(&mut self.pending.queue) {
             if self.is_to_wait(&deferred.request) {
-                self.undecided.queue.push_back(deferred);
+                self.pending.queue.push_back(deferred);
                 continue;
             }
             let Deferred { key, context, request, deadline_us } = deferred;
@@ -102,10 +102,10 @@ impl Node {
 
     /// Ends the wait of a request whose time is over. False if there is none.
     fn end_undecided(&mut self, key: RequestKey) -> bool {
-        let Some(at) = self.undecided.queue.iter().position(|deferred| deferred.key == key) else {
+        let Some(at) = self.pending.queue.iter().position(|deferred| deferred.key == key) else {
             return false;
         };
-        let Some(deferred) = self.undecided.queue.remove(at) else { return false };
+        let Some(deferred) = self.pending.queue.remove(at) else { return false };
         let Deferred { context, request, deadline_us, .. } = deferred;
         self.timers.remove(&(deadline_us, Timer::Request(key)));
         if !self.controller.is_deciding_on(&request) {
@@ -129,12 +129,12 @@ impl Node {
 
     /// Lets the first waiting produce in, if there is room. False if nothing was done.
     pub(super) fn resume_stalled(&mut self) -> bool {
-        let Some(first) = self.stalls.queue.front() else { return false };
+        let Some(first) = self.backpressure.queue.front() else { return false };
         if !self.has_room(first.request.bytes()) {
             return false;
         }
-        let first = self.stalls.queue.pop_front().expect("it was just looked at");
-        self.stalls.is_told &= self.has_stalled();
+        let first = self.backpressure.queue.pop_front().expect("it was just looked at");
+        self.backpressure.is_told &= self.has_stalled();
         let Stalled { key, context, request, deadline_us } = first;
         self.timers.remove(&(deadline_us, Timer::Request(key)));
         api::produce::append(self, key, &context, request, deadline_us);

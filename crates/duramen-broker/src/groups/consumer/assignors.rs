@@ -15,15 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use duramen_protocol::wire::Uuid;
 
 use super::view::Shares;
-
-/// A way to decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Assignor {
-    /// Equal counts of partitions for all members; a partition stays with its member if it can.
-    Uniform,
-    /// A range of each topic's partitions.
-    Range,
-}
+use crate::groups::rules::Assignor;
 
 /// Member that applies for partitions.
 pub(super) struct Applicant<'a> {
@@ -36,22 +28,6 @@ pub(super) struct Applicant<'a> {
 }
 
 impl Assignor {
-    /// Both, the default first.
-    pub const ALL: [Self; 2] = [Self::Uniform, Self::Range];
-
-    /// Returns Kafka's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uniform => "uniform",
-            Self::Range => "range",
-        }
-    }
-
-    /// Returns the assignor of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| it.name() == name)
-    }
-
     /// Returns the target assignment of each applicant. `partitions` gives the count of partitions of a topic.
     pub(super) fn assign(
         self,

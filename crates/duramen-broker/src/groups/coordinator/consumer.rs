@@ -18,11 +18,10 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::{BATCH_BYTES, Coordinator, Group, Then, Wish, refused_wish};
 use crate::event::{Now, RequestKey};
-use crate::groups::consumer::{
-    Answer, CONSUMER, ConsumerGroup, ConsumerRules, Refusal, Topics, check_request,
-};
-use crate::groups::membership::{Caller, Membership, Rules, State};
+use crate::groups::consumer::{Answer, CONSUMER, ConsumerGroup, Refusal, Topics, check_request};
+use crate::groups::membership::{Caller, Membership, State};
 use crate::groups::records::{Fact, GroupMetadataValue, GroupRecord};
+use crate::groups::rules::{ConsumerRules, Rules};
 use crate::groups::share;
 
 /// Request to a group of the consumer protocol or a share group, or to one that is to become such a group.

@@ -32,11 +32,12 @@ use super::consumer::Classic;
 use super::{Asked, Coordinator, Group, Reader, Then, Transactor};
 use crate::event::{Now, RequestKey};
 use crate::groups::consumer::{CONSUMER, CommitRight, ConsumerGroup};
-use crate::groups::membership::{Caller, Membership, Rules, State};
+use crate::groups::membership::{Caller, Membership, State};
 use crate::groups::offsets::Slot;
 use crate::groups::records::{
     Fact, FactValue, GroupRecord, NEVER, OffsetCommitKey, OffsetCommitValue,
 };
+use crate::groups::rules::Rules;
 use crate::groups::share::{SHARE, ShareGroup};
 
 /// Membership.

@@ -13,9 +13,10 @@ use duramen_protocol::wire::Uuid;
 use super::{Asked, Coordinator, Group, Output};
 use crate::event::Now;
 use crate::groups::consumer::{Refusal, Topics};
-use crate::groups::membership::{Caller, Membership, Rules, State};
+use crate::groups::membership::{Caller, Membership, State};
 use crate::groups::records::{Fact, FactValue, GroupRecord, ShareFact, ShareValue};
-use crate::groups::share::{ShareGroup, ShareRules, check_request, refused};
+use crate::groups::rules::{Rules, ShareRules};
+use crate::groups::share::{ShareGroup, check_request, refused};
 use crate::shares::ShareKey;
 use crate::shares::coordinator::{Answer, Ask};
 

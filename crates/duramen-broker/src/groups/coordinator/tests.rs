@@ -26,7 +26,8 @@ use crate::access::{Access, RequestContext};
 use crate::controller::image::Image as Metadata;
 use crate::event::ConnectionId;
 use crate::groups::consumer::Topics;
-use crate::groups::membership::{Caller, Rules};
+use crate::groups::membership::Caller;
+use crate::groups::rules::Rules;
 use crate::groups::{Assignor, ConsumerRules, Migration, ShareRules};
 use crate::metadata_records::{CreateTopic, DeleteTopic, MetadataRecord, PlacePartition};
 

@@ -8,7 +8,7 @@ use duramen_protocol::messages::sync_group::SyncGroupRequestAssignment;
 
 use super::*;
 use crate::event::ConnectionId;
-use crate::groups::consumer::Migration;
+use crate::groups::rules::{ConsumerRules, Migration, ShareRules};
 use crate::prng::Prng;
 
 const SECOND: u64 = 1_000_000;

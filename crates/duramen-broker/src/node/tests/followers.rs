@@ -12,8 +12,8 @@ use duramen_protocol::{ErrorCode, Response};
 use super::harness::{batch, bytes_of, fetch_request, new_topic, produce_request};
 use super::trio::{TICK_MS, Trio};
 use crate::event::Event;
-use crate::group::APPENDED;
 use crate::peer::Letter;
+use crate::raft::APPENDED;
 
 const NOT_LEADER: i16 = ErrorCode::NotLeaderOrFollower.code();
 const OUT_OF_RANGE: i16 = ErrorCode::OffsetOutOfRange.code();

@@ -13,9 +13,9 @@ use duramen_protocol::{ErrorCode, Response};
 use super::harness::{batch, new_topic};
 use super::trio::{TICK_MS, Trio};
 use crate::controller::quorum::is_of_directory;
-use crate::group::Group;
 use crate::internal_topics::GROUPS;
 use crate::limits::PEER_QUIET_TICKS;
+use crate::raft::Group;
 
 /// Nothing that the tests wait for takes longer.
 const PATIENCE_MS: u64 = 60_000;

@@ -17,8 +17,8 @@ use super::super::consumer::Asked;
 use super::super::{Coordinator, Then};
 use crate::event::{Now, RequestKey};
 use crate::groups::consumer::{Refusal, Topics};
-use crate::groups::membership::Rules;
 use crate::groups::records::GroupRecord;
+use crate::groups::rules::Rules;
 use crate::shares::ShareKey;
 use crate::shares::coordinator::{Answer, Ask};
 

@@ -8,9 +8,9 @@
 //! Invariants: a follower sleeps only while this node hears the leader's node, which reports the group asleep in the
 //!             same term. A leader sleeps only while the nodes of all its followers answer. No work of a tick grows
 //!             with the number of quiesced groups.
-//! Never:      the conditions of sleep, and waking (see `group/sleeping.rs`); the metadata group, which is always
+//! Never:      the conditions of sleep, and waking (see `raft/sleeping.rs`); the metadata group, which is always
 //!             awake.
-//! Tests:      `node/tests/sleepers.rs`; `duramen-sim`, scenario `cluster`.
+//! Tests:      `node/tests/quiescence.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Asleep`](crate::peer::Asleep).
 //!
 //! The quiesced groups that a node leads with another node are a set, which changes in numbered steps. A frame carries
@@ -24,10 +24,10 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Node;
-use crate::group::{Doze, GroupId};
 use crate::limits::{ELECTION_TICKS, PEER_SLEEPERS_MAX};
 use crate::peer::{Asleep, Sleeper};
 use crate::prng::Prng;
+use crate::raft::{Doze, GroupId};
 
 /// Ticks until unacknowledged steps are told again.
 const AGAIN_TICKS: u64 = 4;
@@ -179,7 +179,7 @@ struct Bond {
 
 /// See the room card.
 #[derive(Debug)]
-pub(super) struct Sleepers {
+pub(super) struct Quiescence {
     quiet_ticks: u64,
     ticks: u64,
     awake: BTreeSet<ReplicaId>,
@@ -191,7 +191,7 @@ pub(super) struct Sleepers {
     slept: u64,
 }
 
-impl Sleepers {
+impl Quiescence {
     pub(super) fn new(quiet_ticks: u64) -> Self {
         Self {
             quiet_ticks,
@@ -310,9 +310,9 @@ impl Node {
     /// Ticks the groups of several voters that are awake, except the metadata group, and wakes others.
     pub(super) fn tick_groups(&mut self) {
         let mut still = Vec::new();
-        for replica in self.sleepers.awake.clone() {
+        for replica in self.quiescence.awake.clone() {
             let Some(partition) = self.partitions.get_mut(&replica) else { continue };
-            match partition.group.doze(self.sleepers.quiet_ticks) {
+            match partition.group.doze(self.quiescence.quiet_ticks) {
                 Doze::Held => {}
                 Doze::Still => still.push(replica),
                 Doze::Awake => {
@@ -322,7 +322,7 @@ impl Node {
                 }
             }
         }
-        let (unled, silent) = self.sleepers.tick();
+        let (unled, silent) = self.quiescence.tick();
         for replica in still {
             self.lead_to_sleep(replica);
         }
@@ -346,7 +346,7 @@ impl Node {
         let left_of = |all: &Vec<(i32, u64)>| -> BTreeSet<u64> {
             all.iter().filter(|(broker_id, _)| silent.contains(broker_id)).map(|it| it.1).collect()
         };
-        let led = self.sleepers.led.iter().map(|(replica, all)| (*replica, left_of(all)));
+        let led = self.quiescence.led.iter().map(|(replica, all)| (*replica, left_of(all)));
         let left: Vec<_> = led.filter(|(_, silent)| !silent.is_empty()).collect();
         for (replica, silent) in left {
             if let Some(partition) = self.partitions.get_mut(&replica) {
@@ -365,15 +365,15 @@ impl Node {
         let place = |to| Some((self.placed(id, to)?.broker_id, to));
         let places: Option<Vec<(i32, u64)>> =
             partition.group.peers().into_iter().map(place).collect();
-        let is_there = |(broker_id, _): &(i32, u64)| self.sleepers.is_answered(*broker_id);
+        let is_there = |(broker_id, _): &(i32, u64)| self.quiescence.is_answered(*broker_id);
         let Some(places) = places.filter(|it| it.iter().all(is_there)) else { return };
         for &(broker_id, to) in &places {
             let sleeper = Sleeper { from: replica.0, to, term, index };
-            self.sleepers.bonds.entry(broker_id).or_default().led.change(sleeper);
+            self.quiescence.bonds.entry(broker_id).or_default().led.change(sleeper);
         }
-        self.sleepers.led.insert(replica, places);
-        self.sleepers.awake.remove(&replica);
-        self.sleepers.slept += 1;
+        self.quiescence.led.insert(replica, places);
+        self.quiescence.awake.remove(&replica);
+        self.quiescence.slept += 1;
         let partition = self.partitions.get_mut(&replica).expect("it was just there");
         partition.group.sleep();
     }
@@ -381,7 +381,7 @@ impl Node {
     /// Ticks a replica again if it has woken, and tells the other nodes. Every event that wakes a group gives it a
     /// turn.
     pub(crate) fn note_rest(&mut self, replica: ReplicaId) {
-        if self.sleepers.awake.contains(&replica) {
+        if self.quiescence.awake.contains(&replica) {
             return;
         }
         let Some(partition) = self.partitions.get(&replica) else { return };
@@ -389,9 +389,9 @@ impl Node {
             return;
         }
         if sabotage::is(Bug::StaysInSet) && !partition.group.is_serving() {
-            self.sleepers.led.remove(&replica);
+            self.quiescence.led.remove(&replica);
         }
-        self.sleepers.rouse(replica);
+        self.quiescence.rouse(replica);
     }
 
     /// Takes another node's set of quiesced groups.
@@ -402,17 +402,17 @@ impl Node {
         asleep: Asleep,
     ) {
         let Asleep { version, hash, after, upto, sleepers } = asleep;
-        let followed = &mut self.sleepers.bonds.entry(broker_id).or_default().followed;
+        let followed = &mut self.quiescence.bonds.entry(broker_id).or_default().followed;
         if followed.incarnation != incarnation {
             // Statements of another start of the node are void.
             let before = std::mem::take(followed);
             followed.incarnation = incarnation;
             for replica in before.sleepers.into_keys() {
-                self.sleepers.following.remove(&replica);
+                self.quiescence.following.remove(&replica);
                 self.wake(replica);
             }
         }
-        let followed = &mut self.sleepers.bonds.entry(broker_id).or_default().followed;
+        let followed = &mut self.quiescence.bonds.entry(broker_id).or_default().followed;
         if upto < followed.known || after > followed.known || upto > version {
             return;
         }
@@ -423,7 +423,7 @@ impl Node {
         if upto < version {
             return;
         }
-        let followed = &mut self.sleepers.bonds.entry(broker_id).or_default().followed;
+        let followed = &mut self.quiescence.bonds.entry(broker_id).or_default().followed;
         let mut unnamed = Vec::new();
         if std::mem::take(&mut followed.is_asking) {
             let asked = followed.asked;
@@ -446,7 +446,7 @@ impl Node {
         let Some(partition) = self.partitions.get(&replica) else { return };
         let (id, leader) = (partition.id, sleeper.from);
         if sleeper.has_woken() {
-            if self.sleepers.following.get(&replica) == Some(&broker_id) {
+            if self.quiescence.following.get(&replica) == Some(&broker_id) {
                 self.wake(replica);
             }
             return;
@@ -461,15 +461,15 @@ impl Node {
         let place = (sleeper.term, sleeper.index);
         let sleeps = partition.group.follow_to_sleep(leader, place, goes_first);
         super::mark(&mut self.dirty, partition);
-        if let Some(before) = self.sleepers.following.remove(&replica) {
-            self.sleepers.bonds.entry(before).or_default().followed.remove(replica);
+        if let Some(before) = self.quiescence.following.remove(&replica) {
+            self.quiescence.bonds.entry(before).or_default().followed.remove(replica);
         } else if sleeps {
-            self.sleepers.slept += 1;
+            self.quiescence.slept += 1;
         }
         if sleeps {
-            self.sleepers.awake.remove(&replica);
-            self.sleepers.following.insert(replica, broker_id);
-            self.sleepers.bonds.entry(broker_id).or_default().followed.insert(sleeper);
+            self.quiescence.awake.remove(&replica);
+            self.quiescence.following.insert(replica, broker_id);
+            self.quiescence.bonds.entry(broker_id).or_default().followed.insert(sleeper);
         }
     }
 

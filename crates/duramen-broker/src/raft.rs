@@ -8,8 +8,8 @@
 //! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log. After a
 //!             panic of the library the group is failed and never used again.
 //! Never:      the meaning of entries; offsets in responses.
-//! Tests:      `group/tests.rs`, with three groups that exchange messages; those of `node`.
-//! Start at:   [`Group::propose_batch`], then `group/turn.rs`.
+//! Tests:      `raft/tests.rs`, with three groups that exchange messages; those of `node`.
+//! Start at:   [`Group::propose_batch`], then `raft/turn.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,6 +32,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 mod catching_up;
 mod confirming;
+mod exchange;
 mod hearing;
 mod lag;
 mod letters;
@@ -44,9 +45,9 @@ mod snapshots;
 mod standing;
 mod turn;
 use catching_up::CatchingUp;
-pub(crate) use catching_up::ReadFor;
 use confirming::Confirming;
 pub(crate) use confirming::Doubt;
+pub(crate) use exchange::{GroupId, Outgoing, PayloadRead, ReadFor};
 pub(crate) use letters::{APPENDED, TIMEOUT_NOW, letter_of};
 pub(crate) use log::internal_of;
 use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
@@ -57,13 +58,6 @@ pub(crate) use sleeping::Doze;
 use sleeping::Sleeping;
 use turn::InFlight;
 pub(crate) use turn::Turn;
-
-/// Which log a group keeps; the same on all its nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct GroupId {
-    pub topic_id: [u8; 16],
-    pub partition: i32,
-}
 
 /// The index before the first entry of every group, so that an empty replica is always told from
 /// one that has seen the first entry.
@@ -81,27 +75,6 @@ pub(crate) enum Refused {
     Failed,
     /// Too much waits for its followers.
     Full,
-}
-
-/// A message for a peer, with the payload of the batches in it, in order.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub message: Message,
-    pub payloads: Vec<Bytes>,
-    /// True if the message may wait for the next frame, because the peer was told the same before.
-    pub can_wait: bool,
-}
-
-/// Batches that a peer lacks and that are no longer in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PayloadRead {
-    pub peer: u64,
-    pub from: i64,
-    /// Batches to pass over first.
-    pub pass: u64,
-    pub end: i64,
-    pub bytes: u32,
-    pub ticket: u64,
 }
 
 /// Pace of the replicas, as the leader sees it.

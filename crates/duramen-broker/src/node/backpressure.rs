@@ -16,13 +16,13 @@ pub(crate) struct Stalled {
 
 /// First come, first served, so that a producer's batches stay in order.
 #[derive(Debug, Default)]
-pub(crate) struct Stalls {
+pub(crate) struct Backpressure {
     pub queue: VecDeque<Stalled>,
     /// True if the operator was told of produces that waited in vain since the queue was last empty.
     pub is_told: bool,
 }
 
-impl Stalls {
+impl Backpressure {
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
@@ -37,7 +37,7 @@ impl Node {
 
     /// Tells whether produces wait for room already: later ones queue behind them.
     pub(crate) fn has_stalled(&self) -> bool {
-        !self.stalls.queue.is_empty()
+        !self.backpressure.queue.is_empty()
     }
 
     pub(crate) fn stall(
@@ -49,30 +49,30 @@ impl Node {
     ) {
         self.counters.stalls += 1;
         self.timers.insert((deadline_us, Timer::Request(key)));
-        self.stalls.queue.push_back(Stalled { key, context, request, deadline_us });
+        self.backpressure.queue.push_back(Stalled { key, context, request, deadline_us });
     }
 
     /// Takes back a produce whose time is over.
     pub(crate) fn take_back_stalled(&mut self, key: RequestKey) -> Option<PreparedProduce> {
-        let at = self.stalls.queue.iter().position(|stalled| stalled.key == key)?;
-        if !std::mem::replace(&mut self.stalls.is_told, true) {
+        let at = self.backpressure.queue.iter().position(|stalled| stalled.key == key)?;
+        if !std::mem::replace(&mut self.backpressure.is_told, true) {
             tracing::warn!(
                 bytes_in_flight = self.bytes_in_flight,
                 bytes_in_flight_max = self.options.bytes_in_flight_max,
-                waiting = self.stalls.queue.len(),
+                waiting = self.backpressure.queue.len(),
                 "produce requests time out before the node appends their batches: storage is \
                  slower than the producers, or stands still"
             );
         }
-        let stalled = self.stalls.queue.remove(at)?;
+        let stalled = self.backpressure.queue.remove(at)?;
         self.timers.remove(&(stalled.deadline_us, Timer::Request(key)));
-        self.stalls.is_told &= self.has_stalled();
+        self.backpressure.is_told &= self.has_stalled();
         Some(stalled.request)
     }
 
     pub(super) fn forget_stalled(&mut self, connection: ConnectionId) {
         let timers = &mut self.timers;
-        self.stalls.queue.retain(|stalled| {
+        self.backpressure.queue.retain(|stalled| {
             let stays = stalled.key.0 != connection;
             if !stays {
                 timers.remove(&(stalled.deadline_us, Timer::Request(stalled.key)));

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use duramen_protocol::wire::Uuid;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
-use super::{GroupId, snapshots};
+use super::exchange::GroupId;
+use super::snapshots;
 use crate::peer::{Letter, LetterEntry};
 
 /// The kind of a letter that lets its receiver stand for election at once.

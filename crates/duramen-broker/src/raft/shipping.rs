@@ -12,9 +12,8 @@ use duramen_storage::Descriptor;
 use duramen_storage::op::Content;
 use raft::eraftpb::{Message, MessageType};
 
-use super::catching_up::ReadFor;
-use super::log::GroupLog;
-use super::{Outgoing, PayloadRead, log};
+use super::exchange::{Outgoing, PayloadRead, ReadFor};
+use super::log::{self, GroupLog};
 use crate::limits::{GROUP_UNSENT_MAX, Memory};
 
 /// Messages for one peer; the first one's payload is being read.

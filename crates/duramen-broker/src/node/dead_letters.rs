@@ -51,12 +51,12 @@ struct Burial {
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct Burials {
+pub(super) struct DeadLetterCopies {
     open: BTreeMap<u64, Burial>,
     is_timed: bool,
 }
 
-impl Burials {
+impl DeadLetterCopies {
     /// Returns the number of open burials.
     pub(super) fn len(&self) -> usize {
         self.open.len()
@@ -70,36 +70,36 @@ impl Node {
             let nonce = self.chance.next();
             let (key, from, step) = (key.clone(), dying.first, Step::Waiting { again_us: 0 });
             let burial = Burial { key, number, dying, from, step, is_complained_of: false };
-            self.burials.open.insert(nonce, burial);
+            self.dead_letters.open.insert(nonce, burial);
         }
         self.begin_burials();
     }
 
     fn begin_burials(&mut self) {
         let is_due = |burial: &Burial| matches!(burial.step, Step::Waiting { again_us } if again_us <= self.now.mono_us);
-        let busy = self.burials.open.values();
+        let busy = self.dead_letters.open.values();
         let busy = busy.filter(|it| !matches!(it.step, Step::Waiting { .. })).count();
-        let waiting = self.burials.open.iter().filter(|(_, burial)| is_due(burial));
+        let waiting = self.dead_letters.open.iter().filter(|(_, burial)| is_due(burial));
         let room = BURIALS_MAX.saturating_sub(busy);
         let nonces: Vec<u64> = waiting.map(|(nonce, _)| *nonce).take(room).collect();
         for nonce in nonces {
             self.go_on_burying(nonce);
         }
-        if !self.burials.open.is_empty() && !self.burials.is_timed {
-            self.burials.is_timed = true;
+        if !self.dead_letters.open.is_empty() && !self.dead_letters.is_timed {
+            self.dead_letters.is_timed = true;
             let at = self.now.mono_us.saturating_add(BURIAL_US);
-            self.timers.insert((at, Timer::Burials));
+            self.timers.insert((at, Timer::DeadLetters));
         }
     }
 
     pub(crate) fn on_burials_timer(&mut self) {
-        self.burials.is_timed = false;
+        self.dead_letters.is_timed = false;
         let late = self.now.mono_us.saturating_sub(BURIAL_AGAIN_US);
         let is_late = |it: &Burial| matches!(it.step, Step::Sent { at_us, .. } if at_us <= late);
-        let open = self.burials.open.iter().filter(|(_, burial)| is_late(burial));
+        let open = self.dead_letters.open.iter().filter(|(_, burial)| is_late(burial));
         let nonces: Vec<u64> = open.map(|(nonce, _)| *nonce).collect();
         for nonce in nonces {
-            if let Some(burial) = self.burials.open.get(&nonce) {
+            if let Some(burial) = self.dead_letters.open.get(&nonce) {
                 let (key, number) = (burial.key.clone(), burial.number);
                 self.note_burial_waits(&key, number);
             }
@@ -124,17 +124,17 @@ impl Node {
 
     /// Reads the next records.
     fn go_on_burying(&mut self, nonce: u64) {
-        let Some(burial) = self.burials.open.get(&nonce) else { return };
+        let Some(burial) = self.dead_letters.open.get(&nonce) else { return };
         let (key, number, dying, from) =
             (burial.key.clone(), burial.number, burial.dying, burial.from);
         let Some(replica) = self.shared_replica(&key, number) else {
             // Another replica leads the share partition, or it was loaded again: the records are given up again there.
-            self.burials.open.remove(&nonce);
+            self.dead_letters.open.remove(&nonce);
             return;
         };
         let problem = match self.dead_letter_topic(&key.group) {
             None => {
-                self.burials.open.remove(&nonce);
+                self.dead_letters.open.remove(&nonce);
                 return self.note_buried(&key, number, from, dying.last);
             }
             Some(found) => found.err(),
@@ -166,13 +166,13 @@ impl Node {
             ticket: nonce,
         };
         self.out.push(Action::Look(Look::DeadLetters(letters)));
-        if let Some(burial) = self.burials.open.get_mut(&nonce) {
+        if let Some(burial) = self.dead_letters.open.get_mut(&nonce) {
             burial.step = Step::Reading;
         }
     }
 
     fn bury_later(&mut self, nonce: u64, problem: &str) {
-        let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
+        let Some(burial) = self.dead_letters.open.get_mut(&nonce) else { return };
         if !std::mem::replace(&mut burial.is_complained_of, true) {
             let group = &*burial.key.group;
             let offset = burial.from;
@@ -194,7 +194,7 @@ impl Node {
         match made {
             Err(problem) => self.bury_later(nonce, &problem),
             Ok((batch, upto)) => {
-                let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
+                let Some(burial) = self.dead_letters.open.get_mut(&nonce) else { return };
                 let is_empty = batch.is_empty();
                 burial.step = Step::Sent { batch, upto, at_us: self.now.mono_us };
                 if is_empty {
@@ -209,7 +209,7 @@ impl Node {
 
     /// Gives a batch to the leader of the partition that it goes to.
     fn send_dead_letters(&mut self, nonce: u64) {
-        let Some(burial) = self.burials.open.get(&nonce) else { return };
+        let Some(burial) = self.dead_letters.open.get(&nonce) else { return };
         let Step::Sent { batch, .. } = &burial.step else { return };
         let (batch, group, partition) =
             (batch.clone(), burial.key.group.clone(), burial.key.partition);
@@ -223,7 +223,7 @@ impl Node {
         };
         let replica = self.local_replica(topic, partition);
         if let Some(Burial { step: Step::Sent { at_us, .. }, .. }) =
-            self.burials.open.get_mut(&nonce)
+            self.dead_letters.open.get_mut(&nonce)
         {
             *at_us = self.now.mono_us;
         }
@@ -259,7 +259,7 @@ impl Node {
     }
 
     fn on_buried(&mut self, nonce: u64, code: ErrorCode) {
-        let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
+        let Some(burial) = self.dead_letters.open.get_mut(&nonce) else { return };
         let Step::Sent { upto, .. } = burial.step else { return };
         if !code.is_none() {
             return self.bury_later(nonce, code.name());
@@ -268,7 +268,7 @@ impl Node {
         burial.from = upto;
         burial.step = Step::Waiting { again_us: 0 };
         if upto > burial.dying.last {
-            self.burials.open.remove(&nonce);
+            self.dead_letters.open.remove(&nonce);
         }
         self.note_buried(&key, number, first, upto - 1);
         self.begin_burials();

@@ -8,8 +8,8 @@
 //!
 //! A compacted log keeps records from before that place: its prefix. The snapshot names the extent of the compaction,
 //! and the segments and terms of the prefix. The group gets the snapshot only when the whole prefix is on the replica's
-//! disk (`node/feeding.rs`), and the log begins anew with the prefix. A build that does not know prefixes cannot read
-//! such a snapshot, so its log does not begin anew without one.
+//! disk (`node/snapshot_feed.rs`), and the log begins anew with the prefix. A build that does not know prefixes cannot
+//! read such a snapshot, so its log does not begin anew without one.
 //!
 //! A new beginning takes no acknowledged data back. The replica may lose an entry that it had acknowledged in three
 //! cases. The entry was trimmed by an entry that a majority without this replica has. The entry never committed. Or the
@@ -27,9 +27,10 @@ use duramen_storage::sabotage::{self, Bug};
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{ProgressState, SnapshotStatus, StateRole};
 
+use super::exchange::Outgoing;
 use super::letters::SNAPSHOT;
 use super::log::{GroupLog, conf_to_raft};
-use super::{CREATE_TICKET, Group, Outgoing, Turn};
+use super::{CREATE_TICKET, Group, Turn};
 use crate::peer::Letter;
 
 /// Ticks after which a snapshot that was not acknowledged is sent again.

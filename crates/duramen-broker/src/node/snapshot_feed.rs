@@ -9,8 +9,8 @@
 //!             the snapshot names. Each piece names its compaction, which the giver checks as it reads the
 //!             piece. If the compaction changes, the feed begins anew: otherwise an older value could come back, or a
 //!             tombstone be missing.
-//! Never:      files (see storage's `staging`); the content of a snapshot (see `group/snapshots.rs`).
-//! Tests:      `node/tests/feeding.rs`; `duramen-sim`, scenario `cluster`.
+//! Never:      files (see storage's `staging`); the content of a snapshot (see `raft/snapshots.rs`).
+//! Tests:      `node/tests/snapshot_feed.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Node::on_prefixed`].
 //!
 //! A feed asks for no offset below the giver's log start, which an entry trimmed that a majority has. A feed also skips
@@ -28,9 +28,9 @@ use duramen_storage::staging::Stage;
 
 use super::Node;
 use crate::event::{Action, LogRead, MadeBy, ReadLog};
-use crate::group::GroupId;
 use crate::partition::Partition;
 use crate::peer::{Frame, Letter, PrefixGiven, PrefixWanted};
+use crate::raft::GroupId;
 
 /// About how much is asked for at once; at least one batch.
 const PIECE_BYTES: u32 = 256 * 1024;
@@ -301,7 +301,7 @@ impl Node {
             self.peers.frame_to(broker_id).prefixes_given.push(given);
             return;
         }
-        let ticket = self.mends.next_ticket();
+        let ticket = self.repairs.next_ticket();
         self.feeds.serving.insert(ticket, Serving { broker_id, nonce, compaction, below });
         self.peers.read_for_mending(ReadLog {
             replica,

@@ -11,7 +11,7 @@ use super::coordinators::Kind;
 use super::{Node, Signal};
 use crate::controller;
 use crate::event::{ConnectionId, RequestKey};
-use crate::group::Doubt;
+use crate::raft::Doubt;
 use crate::session::RequestContext;
 
 #[derive(Debug)]
@@ -23,12 +23,12 @@ struct Doubtful {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Doubts {
+pub(super) struct Certainty {
     requests: BTreeMap<RequestKey, Doubtful>,
     by_replica: BTreeMap<ReplicaId, Vec<(Doubt, RequestKey)>>,
 }
 
-impl Doubts {
+impl Certainty {
     pub(super) fn len(&self) -> usize {
         self.requests.len()
     }
@@ -51,13 +51,13 @@ impl Node {
         let mut outstanding = 0;
         for replica in replicas {
             let Some(doubt) = self.doubt_that_leads(replica) else { continue };
-            self.doubts.by_replica.entry(replica).or_default().push((doubt, key));
+            self.certainty.by_replica.entry(replica).or_default().push((doubt, key));
             outstanding += 1;
         }
         if outstanding == 0 {
             return Some((context, request));
         }
-        self.doubts.requests.insert(key, Doubtful { context, request, outstanding });
+        self.certainty.requests.insert(key, Doubtful { context, request, outstanding });
         None
     }
 
@@ -152,28 +152,28 @@ impl Node {
     pub(crate) fn settle_doubts(&mut self, replica: ReplicaId) {
         self.settle_doubted_answers(replica);
         self.settle_doubted_shares(replica);
-        let Some(mut waiting) = self.doubts.by_replica.remove(&replica) else { return };
+        let Some(mut waiting) = self.certainty.by_replica.remove(&replica) else { return };
         let group = self.group(replica);
         let is_sure = |doubt: Doubt| group.is_none_or(|group| group.led_at(doubt).is_some());
         let settled: Vec<_> = waiting.extract_if(.., |(doubt, _)| is_sure(*doubt)).collect();
         if !waiting.is_empty() {
-            self.doubts.by_replica.insert(replica, waiting);
+            self.certainty.by_replica.insert(replica, waiting);
         }
         for (_, key) in settled {
-            let Some(doubtful) = self.doubts.requests.get_mut(&key) else { continue };
+            let Some(doubtful) = self.certainty.requests.get_mut(&key) else { continue };
             doubtful.outstanding -= 1;
             if doubtful.outstanding > 0 {
                 continue;
             }
-            let doubtful = self.doubts.requests.remove(&key).expect("it was just looked at");
+            let doubtful = self.certainty.requests.remove(&key).expect("it was just looked at");
             let Doubtful { context, request, .. } = doubtful;
             self.signals.push_back(Signal::Certain { key, context, request: Box::new(request) });
         }
     }
 
     pub(super) fn forget_doubts(&mut self, connection: ConnectionId) {
-        self.doubts.requests.retain(|key, _| key.0 != connection);
-        self.doubts.by_replica.retain(|_, waiting| {
+        self.certainty.requests.retain(|key, _| key.0 != connection);
+        self.certainty.by_replica.retain(|_, waiting| {
             waiting.retain(|(_, key)| key.0 != connection);
             !waiting.is_empty()
         });

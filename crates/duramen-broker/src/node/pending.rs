@@ -19,11 +19,11 @@ pub(crate) struct Deferred {
 
 /// Waiting requests, in the order in which they came.
 #[derive(Debug, Default)]
-pub(crate) struct Undecided {
+pub(crate) struct Pending {
     pub queue: VecDeque<Deferred>,
 }
 
-impl Undecided {
+impl Pending {
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
@@ -32,7 +32,7 @@ impl Undecided {
 impl Node {
     pub(super) fn forget_undecided(&mut self, connection: ConnectionId) {
         let timers = &mut self.timers;
-        self.undecided.queue.retain(|deferred| {
+        self.pending.queue.retain(|deferred| {
             let stays = deferred.key.0 != connection;
             if !stays {
                 timers.remove(&(deferred.deadline_us, Timer::Request(deferred.key)));

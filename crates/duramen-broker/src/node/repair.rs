@@ -7,7 +7,7 @@
 //!             only, and give no others. This room checks received batches, and storage checks them once more.
 //! Never:      files; detection of damage (see storage's `scrub`), the choice of valid batches (see storage's
 //!             `mending`).
-//! Tests:      `node/tests/mending.rs`; `duramen-sim`, scenario `cluster`; `tests/cluster.rs` of the binary.
+//! Tests:      `node/tests/repair.rs`; `duramen-sim`, scenario `cluster`; `tests/cluster.rs` of the binary.
 //! Start at:   [`Node::tick_mends`].
 //!
 //! Repair does not depend on Raft: all replicas have the same bytes at the same offsets, so that any of them can give a
@@ -26,9 +26,9 @@ use duramen_storage::sabotage::{self, Bug};
 use super::Node;
 use crate::controller::METADATA_GROUP;
 use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, ReadLog};
-use crate::group::{Group, GroupId};
 use crate::metadata_records::PlacedReplica;
 use crate::peer::{Frame, RangeGiven, RangeWanted};
+use crate::raft::{Group, GroupId};
 
 /// About how much is asked for at once; at least one batch.
 const PIECE_BYTES: u32 = 256 * 1024;
@@ -99,7 +99,7 @@ struct Open {
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct Mends {
+pub(super) struct Repairs {
     open: BTreeMap<(ReplicaId, i64), Open>,
     /// The segment that is being repaired, or was last.
     turn: Option<(ReplicaId, i64)>,
@@ -108,7 +108,7 @@ pub(super) struct Mends {
     tickets: u64,
 }
 
-impl Mends {
+impl Repairs {
     /// Numbers a read for another node.
     pub(super) fn next_ticket(&mut self) -> u64 {
         self.tickets += 1;
@@ -217,8 +217,8 @@ impl Node {
     pub(crate) fn on_damaged(&mut self, damage: &Damage) {
         let key = (damage.replica, damage.segment);
         let Some((group, committed, _)) = self.log_here(damage.replica) else { return };
-        let known = self.mends.open.get(&key);
-        if known.is_some_and(|open| open.is_ordered) || self.mends.open.len() >= OPEN_MAX {
+        let known = self.repairs.open.get(&key);
+        if known.is_some_and(|open| open.is_ordered) || self.repairs.open.len() >= OPEN_MAX {
             return;
         }
         let bytes: u64 = damage.ranges.iter().map(|range| range.end_at - range.at).sum();
@@ -249,13 +249,13 @@ impl Node {
             (open.is_deplored, open.not_before_tick) = (known.is_deplored, known.not_before_tick);
             open.in_vain.clone_from(&known.in_vain);
         }
-        self.mends.open.insert(key, open);
+        self.repairs.open.insert(key, open);
     }
 
     /// Takes the result of a repair by storage.
     pub(super) fn on_mended(&mut self, replica: ReplicaId, segment: i64, is_done: bool) {
         let ticks = self.peers.ticks();
-        let Some(open) = self.mends.open.get_mut(&(replica, segment)) else { return };
+        let Some(open) = self.repairs.open.get_mut(&(replica, segment)) else { return };
         if !is_done {
             *open = Open { is_deplored: open.is_deplored, ..Open::of(&open.ranges()) };
             open.rest(ticks);
@@ -272,7 +272,7 @@ impl Node {
             return;
         }
         self.counters.segments_mended += 1;
-        self.mends.open.remove(&(replica, segment));
+        self.repairs.open.remove(&(replica, segment));
         tracing::info!(
             replica = replica.0,
             segment,
@@ -287,16 +287,16 @@ impl Node {
             let log = self.log_here(key.0);
             log.is_some_and(|(_, _, start)| open.is_kept(start))
         };
-        self.mends.open.iter().filter(is_damaged).count()
+        self.repairs.open.iter().filter(is_damaged).count()
     }
 
     /// Goes on with the segment whose turn it is.
     pub(crate) fn tick_mends(&mut self) {
-        if self.mends.open.is_empty() {
+        if self.repairs.open.is_empty() {
             return;
         }
         let ticks = self.peers.ticks();
-        if let Some(open) = self.mends.turn.and_then(|key| self.mends.open.get_mut(&key)) {
+        if let Some(open) = self.repairs.turn.and_then(|key| self.repairs.open.get_mut(&key)) {
             if open.is_ordered {
                 return;
             }
@@ -309,12 +309,12 @@ impl Node {
                 None => {}
             }
         }
-        let is_due = |key: &(ReplicaId, i64)| self.mends.open[key].not_before_tick <= ticks;
-        let at_work = self.mends.turn.filter(|key| self.mends.open.contains_key(key));
-        let keys = || self.mends.open.keys().copied().filter(is_due);
-        let next = keys().find(|key| Some(*key) > self.mends.turn).or_else(|| keys().next());
-        self.mends.turn = at_work.filter(is_due).or(next);
-        if let Some(key) = self.mends.turn.filter(|key| self.mends.open.contains_key(key)) {
+        let is_due = |key: &(ReplicaId, i64)| self.repairs.open[key].not_before_tick <= ticks;
+        let at_work = self.repairs.turn.filter(|key| self.repairs.open.contains_key(key));
+        let keys = || self.repairs.open.keys().copied().filter(is_due);
+        let next = keys().find(|key| Some(*key) > self.repairs.turn).or_else(|| keys().next());
+        self.repairs.turn = at_work.filter(is_due).or(next);
+        if let Some(key) = self.repairs.turn.filter(|key| self.repairs.open.contains_key(key)) {
             self.ask_for_ranges(key);
         }
     }
@@ -323,7 +323,7 @@ impl Node {
     fn ask_for_ranges(&mut self, key: (ReplicaId, i64)) {
         let ticks = self.peers.ticks();
         let Some((group, committed, start)) = self.log_here(key.0) else {
-            self.mends.open.remove(&key);
+            self.repairs.open.remove(&key);
             return;
         };
         let term = self.group(key.0).map_or(0, Group::term);
@@ -331,7 +331,7 @@ impl Node {
         let placed = others.len();
         others.retain(|it| self.peers.hears(it.broker_id));
         let (nonce, are_all_heard) = (self.chance.next(), others.len() == placed);
-        let Some(open) = self.mends.open.get_mut(&key) else { return };
+        let Some(open) = self.repairs.open.get_mut(&key) else { return };
         let question = Question { ranges: open.ranges(), others, term };
         if open.is_vain(&question, ticks) {
             // The question may change, so this look comes more often than the question.
@@ -364,7 +364,7 @@ impl Node {
             self.out.push(Action::Mend(Mend { replica: key.0, segment: key.1, patches }));
         } else if !open.is_kept(start) {
             // The range was trimmed, and the others no longer even have its file: nobody reads it.
-            self.mends.open.remove(&key);
+            self.repairs.open.remove(&key);
         } else {
             let is_committed = open.holes.iter().all(|hole| hole.range.end_offset <= committed);
             if are_all_heard && is_committed && !open.is_deplored {
@@ -434,7 +434,7 @@ impl Node {
         let group = GroupId { topic_id: wanted.topic_id.0, partition: wanted.partition };
         let sender = self.placed(group, wanted.replica);
         if sender.is_none_or(|placed| placed.directory_id != directory_id)
-            || self.mends.serving.len() >= SERVING_MAX
+            || self.repairs.serving.len() >= SERVING_MAX
         {
             return;
         }
@@ -450,8 +450,8 @@ impl Node {
             self.peers.frame_to(broker_id).ranges_given.push(refusal);
             return;
         };
-        let ticket = self.mends.next_ticket();
-        self.mends.serving.insert(ticket, (broker_id, wanted.nonce));
+        let ticket = self.repairs.next_ticket();
+        self.repairs.serving.insert(ticket, (broker_id, wanted.nonce));
         self.peers.read_for_mending(ReadLog {
             replica,
             from: wanted.offset,
@@ -467,7 +467,7 @@ impl Node {
 
     /// Sends batches that were read for another node's replica.
     pub(super) fn on_range_read(&mut self, read: LogRead) {
-        let Some((broker_id, nonce)) = self.mends.serving.remove(&read.ticket) else { return };
+        let Some((broker_id, nonce)) = self.repairs.serving.remove(&read.ticket) else { return };
         let batches = read.batches.unwrap_or_default();
         self.counters.ranges_given += u64::from(!batches.is_empty());
         self.peers.frame_to(broker_id).ranges_given.push(RangeGiven { nonce, batches });
@@ -475,8 +475,8 @@ impl Node {
 
     /// Takes another node's batches for a range, or its answer that it has none.
     fn on_range_given(&mut self, broker_id: i32, given: &RangeGiven) {
-        let Some(key) = self.mends.turn else { return };
-        let Some(open) = self.mends.open.get_mut(&key) else { return };
+        let Some(key) = self.repairs.turn else { return };
+        let Some(open) = self.repairs.open.get_mut(&key) else { return };
         let is_this =
             |asked: &mut Asked| (asked.nonce, asked.broker_id) == (given.nonce, broker_id);
         let Some(asked) = open.asked.take_if(is_this) else { return };

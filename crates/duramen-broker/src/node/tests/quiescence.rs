@@ -37,7 +37,7 @@ fn sleeps(trio: &Trio, at: usize) -> bool {
 fn sleeping(trio: &Trio) -> [bool; 3] {
     [0, 1, 2].map(|at| {
         let (node, replica) = (&trio.nodes[at].node, trio.replica(at, "t", 0));
-        let is_ticked = node.sleepers.awake().any(|id| id == replica);
+        let is_ticked = node.quiescence.awake().any(|id| id == replica);
         assert_ne!(is_ticked, sleeps(trio, at), "node {at}");
         sleeps(trio, at)
     })
@@ -345,8 +345,8 @@ fn many_groups_that_sleep_are_told_and_dropped_in_pieces() {
     trio.create("many", 150);
     trio.pass_ms(QUIET_MS);
     for node in &trio.nodes {
-        assert_eq!(node.node.sleepers.asleep(), 151);
-        assert_eq!(node.node.sleepers.awake().count(), 0);
+        assert_eq!(node.node.quiescence.asleep(), 151);
+        assert_eq!(node.node.quiescence.awake().count(), 0);
         assert_eq!(node.node.metrics().sleep_disputes, 0);
     }
     // All that one node leads is led by others when it is gone.

@@ -14,8 +14,9 @@ use duramen_protocol::batch::batches;
 use duramen_storage::Descriptor;
 use duramen_storage::op::{Compacted, Content, LogEntry, SegmentMeta};
 
-use super::log::GroupLog;
-use super::{Group, PayloadRead};
+use super::Group;
+use super::exchange::{PayloadRead, ReadFor};
+use super::log::{GroupLog, Piece};
 use crate::limits::{ELECTION_TICKS, LAG_TICKS};
 use duramen_storage::sabotage::{self, Bug};
 use raft::{ProgressState, StateRole};
@@ -25,37 +26,6 @@ use raft::{ProgressState, StateRole};
 const ACKNOWLEDGED_TICKS: u64 = 10;
 /// Ticks until a read that failed is tried again.
 const AGAIN_TICKS: u64 = 20;
-
-/// Entries that were made again, without a gap.
-#[derive(Debug)]
-pub(super) struct Piece {
-    first: u64,
-    entries: Vec<(LogEntry, Bytes)>,
-    /// The log's end offset at the last of them.
-    end_offset: i64,
-}
-
-impl Piece {
-    pub(super) fn get(&self, index: u64) -> Option<&(LogEntry, Bytes)> {
-        self.entries.get(usize::try_from(index.checked_sub(self.first)?).ok()?)
-    }
-
-    fn last(&self) -> u64 {
-        self.first + self.entries.len() as u64 - 1
-    }
-}
-
-/// Result of a read for a follower.
-#[derive(Debug)]
-pub(crate) struct ReadFor {
-    pub peer: u64,
-    pub ticket: u64,
-    /// The offset that it begins at.
-    pub from: i64,
-    /// The first batch is the first of its segment.
-    pub begins_segment: bool,
-    pub batches: Result<Bytes, String>,
-}
 
 /// A read that is under way.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@
 //! Invariants: a `Ready` counts as persisted only when its ticket and all before it came back; `must_sync == false`
 //!             only means that it causes no sync. Messages leave when the `Ready` is persisted that they came with.
 //! Never:      the meaning of entries; offsets in responses.
-//! Tests:      `group/tests.rs`.
+//! Tests:      `raft/tests.rs`.
 //! Start at:   [`Group::collect`], then `take_ready`.
 
 use bytes::Bytes;
@@ -15,7 +15,8 @@ use duramen_storage::sabotage::{self, Bug};
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
-use super::{CREATE_TICKET, Group, Outgoing, PayloadRead, log, membership};
+use super::exchange::{Outgoing, PayloadRead};
+use super::{CREATE_TICKET, Group, log, membership};
 use crate::limits::{GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX};
 
 /// Output of a turn of the group.

@@ -2,8 +2,8 @@
 //!
 //! A leader may sleep when it serves and gets no requests, and all followers have its whole log and know that the log
 //! is committed. The leader stops its heartbeats, waits for the answers to the last ones, and sleeps. From then on
-//! every frame of its node stands in for its heartbeats (see `node/sleepers.rs`). Its followers sleep when they hear of
-//! it. Any event that concerns a sleeping group wakes it first.
+//! every frame of its node stands in for its heartbeats (see `node/quiescence.rs`). Its followers sleep when they hear
+//! of it. Any event that concerns a sleeping group wakes it first.
 //!
 //! A follower wakes with its election clock expired. So it grants votes at once, and soon stands for election itself,
 //! unless it gets the heartbeat that a leader sends when it wakes. A leader wakes with all followers counted as active,

@@ -13,14 +13,31 @@ use duramen_storage::sabotage::{self, Bug};
 use raft::eraftpb::{self, Entry, EntryType, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
-use super::catching_up::Piece;
-
 /// First byte of a Raft entry's data: an encoded [`Descriptor`] follows.
 pub(super) const TAG_BATCH: u8 = 1;
 /// First byte of a Raft entry's data: an entry of ours follows.
 pub(super) const TAG_INTERNAL: u8 = 2;
 /// First byte of [`Content::Internal`]; the entry's type and data follow.
 const INTERNAL_VERSION: u8 = 1;
+
+/// Entries that were made again, without a gap.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) first: u64,
+    pub(super) entries: Vec<(LogEntry, Bytes)>,
+    /// The log's end offset at the last of them.
+    pub(super) end_offset: i64,
+}
+
+impl Piece {
+    pub(super) fn get(&self, index: u64) -> Option<&(LogEntry, Bytes)> {
+        self.entries.get(usize::try_from(index.checked_sub(self.first)?).ok()?)
+    }
+
+    pub(super) fn last(&self) -> u64 {
+        self.first + self.entries.len() as u64 - 1
+    }
+}
 
 /// One entry and where the log stands after it.
 #[derive(Debug)]
