@@ -97,7 +97,9 @@ fn circles_of_imports_only_shrink() {
     for circle in &circles {
         let first = &sources[circle[0]].path;
         println!("{} files import each other in a loop, {first} among them", circle.len());
-        circle.iter().for_each(|at| println!("  {}", sources[*at].path));
+        for at in circle {
+            println!("  {}", sources[*at].path);
+        }
     }
     for Rule { package, circle, .. } in &RULES {
         let of_it = circles.iter().filter(|circle| sources[circle[0]].package == *package);
