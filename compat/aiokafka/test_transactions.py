@@ -84,7 +84,7 @@ async def test_offsets_are_committed_with_the_records():
             await producer.send_offsets_to_transaction({partition: begin + 10}, group)
             await (producer.commit_transaction() if commits else producer.abort_transaction())
             # This client does not ask for stable offsets.
-            expected, deadline = begin + 10 if commits else begin, time.monotonic() + 10
+            expected, deadline = begin + 10 if commits else begin, time.monotonic() + 10 * checks.SLOWNESS
             while (await consumer.committed(partition) or 0) != expected:
                 assert time.monotonic() < deadline, f"{expected} was never committed"
                 await asyncio.sleep(0.02)

@@ -173,7 +173,7 @@ def test_one_of_three_is_away_while_the_others_compact_and_has_what_is_left_afte
                 # One that is not counted yet does not help if another is gone.
                 eventually("all three replicas count", writer.is_in_sync, PATIENCE_S)
                 if KIND == "duramen":
-                    assert "lacks what a compaction left" in away.log_path.read_text(), "it could catch up as any other"
+                    assert "lacks the prefix that a compaction left" in away.log_path.read_text(), "it could catch up as any other"
             # All of it is there with any one of them gone, who may have led.
             for broker in cluster.brokers:
                 broker.kill9()

@@ -65,7 +65,7 @@ def member(topic, group, **settings):
     reader = consumer(group_id=group, auto_offset_reset="earliest", session_timeout_ms=6000, heartbeat_interval_ms=200, **settings)
     assigned = threading.Event()
     reader.subscribe([topic], on_assign=lambda *_: assigned.set())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 30 * checks.SLOWNESS
     while not assigned.is_set():
         assert time.monotonic() < deadline, "no share within 30 s"
         # Nothing is there yet, or what is there is read again from the committed offset.
@@ -84,7 +84,7 @@ def test_commits_keep_offset_and_metadata_whether_they_wait_or_not():
     reader.close()
     reader = member(topic, group, on_commit=lambda error, offsets: told.append((error, [each.offset for each in offsets])))
     reader.commit(offsets=[TopicPartition(topic, 1, 7)], asynchronous=True)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * checks.SLOWNESS
     while not told and time.monotonic() < deadline:
         reader.poll(0.05)
     equal(told, [(None, [7])])
@@ -101,7 +101,7 @@ def test_automatic_commits_let_the_next_member_go_on():
     for expected in (list(range(10)), [10, 11]):
         reader = consumer(group_id=group, auto_offset_reset="earliest", enable_auto_commit=True)
         reader.subscribe([topic])
-        seen, deadline = [], time.monotonic() + 30
+        seen, deadline = [], time.monotonic() + 30 * checks.SLOWNESS
         while len(seen) < len(expected) and time.monotonic() < deadline:
             seen += [int(message.value()) for message in reader.consume(100, 0.2)]
         equal(seen, expected)

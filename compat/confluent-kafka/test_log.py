@@ -138,7 +138,7 @@ def test_many_partitions_are_read_by_one_consumer():
     equal(len(deliveries.messages), 1200)
     reader = consumer()
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(60)])
-    found, deadline = {}, time.monotonic() + 30
+    found, deadline = {}, time.monotonic() + 30 * checks.SLOWNESS
     while sum(map(len, found.values())) < 1200 and time.monotonic() < deadline:
         for message in reader.consume(500, timeout=0.5):
             found.setdefault(message.partition(), []).append(int(message.value()))
@@ -187,7 +187,7 @@ def describe(topic):
 
 
 def wait_until_gone(topic):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * checks.SLOWNESS
     while topic in admin().list_topics(timeout=10).topics:
         assert time.monotonic() < deadline, f"{topic} is still there"
         time.sleep(0.05)

@@ -8,7 +8,7 @@ import calls
 import schema
 from batch import batch
 from calls import connect, fetch, new_topic, produce
-from checks import equal, eventually
+from checks import SLOWNESS, equal, eventually
 from confluent_kafka import Producer
 from connection import Closed, request_header
 from load import QUICK, Load, assert_nothing_lost
@@ -36,7 +36,7 @@ def fill(broker, topic):
         "bootstrap.servers": broker.bootstrap, "acks": "all", "message.send.max.retries": 0, "message.timeout.ms": 15_000,
         "queue.buffering.max.kbytes": 16_384, "linger.ms": 0, **QUICK,
     })  # fmt: skip
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 30 * SLOWNESS
     while not any(answers):
         assert time.monotonic() < deadline, f"not full after {len(answers)} messages"
         try:
@@ -253,7 +253,7 @@ def test_a_checkpoint_that_finds_the_disk_full_uses_the_reserve():
         # A segment of one batch has no index: what waited while the producer connected would be one.
         load = Load(broker, topic, large_every=1_000_000, batch_num_messages=5)
         load.wait_for_acks(200)
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 40 * SLOWNESS
         while "ENOSPC" not in (directory / "trace").read_text() and time.monotonic() < deadline:
             time.sleep(0.1)
         load.finish()
@@ -300,7 +300,7 @@ def segments_that_were_read(broker):
 
 
 def assert_removed_files_are_closed(broker):
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 2 * SLOWNESS
     while broker.removed_files_open() and time.monotonic() < deadline:
         time.sleep(0.05)
     equal(broker.removed_files_open(), [], "removed, and still open, so that their space is not free")

@@ -30,7 +30,7 @@ def consume(topic, count, offset=0, **settings):
     consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap(), enable_auto_commit=False, fetch_max_wait_ms=200, **settings)
     consumer.assign([TopicPartition(topic, 0)])
     consumer.seek(TopicPartition(topic, 0), offset)
-    found, deadline = [], time.monotonic() + 30
+    found, deadline = [], time.monotonic() + 30 * checks.SLOWNESS
     while len(found) < count and time.monotonic() < deadline:
         for records in consumer.poll(500).values():
             found += records

@@ -82,7 +82,7 @@ def member(topic, group, **settings):
     """A consumer that has its share."""
     fixed = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
     consumer = KafkaConsumer(topic, bootstrap_servers=checks.bootstrap(), group_id=group, **{**fixed, **settings})
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * checks.SLOWNESS
     while not consumer.assignment():
         assert time.monotonic() < deadline, "no share within 20 s"
         consumer.poll(timeout_ms=50)
@@ -111,7 +111,7 @@ def test_commits_keep_offset_and_metadata_whether_they_wait_or_not():
     equal(reader.committed(zero, metadata=True)[:2], (4, "up to here"))
     told = []
     reader.commit_async({one: OffsetAndMetadata(7, "", -1)}, callback=lambda *answer: told.append(answer[1]))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * checks.SLOWNESS
     while not told and time.monotonic() < deadline:
         reader.poll(timeout_ms=50)
     assert not isinstance(told[0], Exception), told

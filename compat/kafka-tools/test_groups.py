@@ -44,7 +44,7 @@ def group_that_read(topic, lines):
 
 
 def wait_until_described(group, parts, *arguments):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * checks.SLOWNESS
     while True:
         said = plain(told("--describe", "--group", group, *arguments))
         if all(part in said for part in parts):

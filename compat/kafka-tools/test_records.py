@@ -74,7 +74,7 @@ def test_the_verifiable_tools_agree_on_what_was_written_and_read():
     topic = new_topic()
     producing = start("kafka-verifiable-producer", "--topic", topic, "--max-messages", 500, "--throughput", -1)
     # Its main method ends before the answers are there: in a JVM of its own it closes its producer when that ends.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * checks.SLOWNESS
     while len(sent := [event for event in events(producing.out) if event["name"] == "producer_send_success"]) < 500:
         assert time.monotonic() < deadline, producing
         time.sleep(0.05)

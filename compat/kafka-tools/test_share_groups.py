@@ -31,7 +31,7 @@ def member(topic, group):
 
 
 def wait_until(what, pattern):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * checks.SLOWNESS
     while True:
         said = plain(told(*what))
         if re.search(pattern, said):

@@ -201,7 +201,7 @@ def members_stay(connection, client):
         for number in range(sent, sent + 50):
             equal(calls.produce(connection, topic, batch([b"%d" % number]), number % 2)["ErrorCode"], 0)
         sent += 50
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 30 * checks.SLOWNESS
         while len(member.read) < sent:
             assert time.monotonic() < deadline, f"read {len(member.read)} of {sent}; it said {''.join(member.errors[-20:])}"
             time.sleep(0.02)
@@ -236,7 +236,7 @@ def committed_offsets_keep_their_metadata(connection):
 def committed(connection, group, topic, partition):
     """A coordinator that is loading says so; clients ask again."""
     body = {"Groups": [{"GroupId": group, "Topics": [{"Name": topic, "PartitionIndexes": [partition]}]}], "RequireStable": True}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * checks.SLOWNESS
     while (answer := connection.call("OffsetFetch", 9, body)["Groups"][0])["ErrorCode"] in (14, 15, 16):
         assert time.monotonic() < deadline, answer
         time.sleep(0.05)

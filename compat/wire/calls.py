@@ -72,7 +72,7 @@ def configure_group(connection, group, **configs):
 
 def wait_for_leaders(connection, name, partitions):
     """Kafka's broker learns of a topic a moment after its controller has answered the creation."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * checks.SLOWNESS
     while time.monotonic() < deadline:
         metadata = metadata_of(connection, name)
         [topic] = metadata["Topics"]

@@ -179,7 +179,7 @@ def own_settings(connection, topic):
 
 def wait_for_settings(connection, topic, expected):
     """Kafka's broker learns of a setting a moment after its controller has answered."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * checks.SLOWNESS
     while (found := own_settings(connection, topic)) != expected:
         assert time.monotonic() < deadline, f"expected {expected}, got {found}"
         time.sleep(0.02)
@@ -187,7 +187,7 @@ def wait_for_settings(connection, topic, expected):
 
 def wait_for_answer(connection, topic, expected):
     """Kafka's logs learn of a setting a moment after it is described."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * checks.SLOWNESS
     while (error := produce(connection, topic, batch([b"x" * 4000]))["ErrorCode"]) != expected:
         assert checks.broker_kind() == "kafka" and time.monotonic() < deadline, f"expected {expected}, got {error}"
         time.sleep(0.02)

@@ -5,7 +5,7 @@ import time
 import uuid
 
 from calls import configure_group, new_topic_for_groups, topic_id
-from checks import equal
+from checks import SLOWNESS, equal
 from differences import check
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
 
@@ -114,7 +114,7 @@ def test_times_of_members_are_their_groups_own():
     ):
         equal(configure_group(connection, group, **{name: value})["ErrorCode"], INVALID_CONFIG, f"{name}={value} is beyond what the broker allows")
     # Kafka's broker learns of it a moment after its controller.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * SLOWNESS
     epoch = join(connection, group, member, [topic])["MemberEpoch"]
     while (answer := heartbeat(connection, group, member, epoch))["HeartbeatIntervalMs"] != 3000:
         assert time.monotonic() < deadline, answer

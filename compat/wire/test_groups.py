@@ -141,7 +141,7 @@ def test_a_member_that_others_wait_for_learns_it_by_its_heartbeat():
         id = join(other, group)["MemberId"]
         body = {"GroupId": group, "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 10_000, "MemberId": id}
         waiting = other.send("JoinGroup", 9, {**body, "ProtocolType": "consumer", "Protocols": [PROTOCOL]})
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 5 * checks.SLOWNESS
         while heartbeat(connection, group, member["MemberId"], member["GenerationId"]) != REBALANCE_IN_PROGRESS:
             assert time.monotonic() < deadline, "never told"
             time.sleep(0.02)

@@ -459,7 +459,7 @@ def test_a_producer_goes_on_with_its_sequence_in_a_topic_that_was_made_again():
         producer = Producer(connection, topic)
         equal(producer.send([b"a", b"b"], 0), (0, 0))
         connection.call("DeleteTopics", 6, {"Topics": [{"Name": topic}], "TimeoutMs": 5000})
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 10 * checks.SLOWNESS
         while create_topic(connection, topic, ReplicationFactor=-1)["ErrorCode"] != 0:
             assert time.monotonic() < deadline, "it cannot be made again"
             time.sleep(0.02)

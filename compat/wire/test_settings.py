@@ -229,7 +229,7 @@ def replace(connection, kind, name, *configs):
 
 def wait_for(found, expected):
     """Kafka's broker learns of a setting a moment after its controller has answered, Duramen's of many topics likewise."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * checks.SLOWNESS
     while (now := found()) != expected:
         assert time.monotonic() < deadline, f"expected {expected}, got {now}"
         time.sleep(0.02)

@@ -7,7 +7,7 @@ import uuid
 import schema
 from batch import batch
 from calls import configure_group, connect, new_topic_for_groups, produce, topic_id
-from checks import equal
+from checks import SLOWNESS, equal
 from differences import check
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
 
@@ -38,7 +38,7 @@ def shared(topic_partitions=1, **configs):
     equal(configure_group(connection, group, share_auto_offset_reset="earliest", **configs)["ErrorCode"], 0)
     topic, member = new_topic_for_groups(connection, topic_partitions), member_id()
     answer = join(connection, group, member, [topic])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * SLOWNESS
     while not answer["Assignment"] or not answer["Assignment"]["TopicPartitions"]:
         assert time.monotonic() < deadline, answer
         time.sleep(0.05)
@@ -124,7 +124,7 @@ def test_times_of_members_are_their_groups_own():
         equal(configure_group(connection, group, **{name: value})["ErrorCode"], 40, f"{name}={value} is beyond what the broker allows")
     equal(configure_group(connection, group, share_auto_offset_reset="by_duration:-PT1H")["ErrorCode"], 40)
     # Kafka's broker learns of it a moment after its controller.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * SLOWNESS
     epoch, interval = 0, None
     while interval != 3000:
         assert time.monotonic() < deadline, interval
