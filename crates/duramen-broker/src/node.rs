@@ -321,7 +321,8 @@ impl Node {
             }
             Slot::Burial(asker) => return self.tell_burial(asker, error),
         };
-        let finished = Signal::Finished { key, topic, partition, error, base_offset, log_start };
+        let place = (topic, partition);
+        let finished = Signal::Finished { key, place, error, base_offset, log_start };
         self.signals.push_back(finished);
     }
 

@@ -25,18 +25,8 @@ pub(crate) fn resume(node: &mut Node, signal: Signal) {
         }
         Signal::Ready(key) => answer_decided(node, key),
         Signal::TimedOut(key) => on_timeout(node, key),
-        Signal::Finished { key, topic, partition, error, base_offset, log_start } => {
-            let place = (topic, partition);
-            match node.parked_mut(key) {
-                Some(Parked::Produce { .. }) => {
-                    produce::on_finished(node, key, place, error, (base_offset, log_start));
-                }
-                Some(Parked::Trims { .. }) => {
-                    delete_records::on_finished(node, key, place, error, log_start);
-                }
-                Some(other) => unreachable!("{other:?} waits for no log"),
-                None => {}
-            }
+        Signal::Finished { key, place, error, base_offset, log_start } => {
+            finish(node, key, place, error, (base_offset, log_start));
         }
         Signal::Appended { slot, appended, log_start } => {
             produce::settle_part(node, slot, appended, log_start);
@@ -52,13 +42,6 @@ pub(crate) fn resume(node: &mut Node, signal: Signal) {
             node.reply(key, unregister_broker::told(code));
         }
         Signal::Elected { key, outcomes } => elect_leaders::on_elected(node, key, &outcomes),
-        other => resume_at_coordinator(node, other),
-    }
-}
-
-/// Goes on with a request for which a coordinator has an answer.
-fn resume_at_coordinator(node: &mut Node, signal: Signal) {
-    match signal {
         Signal::GroupsMade(key) => add_partitions_to_txn::on_groups_made(node, key),
         Signal::OffsetsJudged { key, code } => txn_offset_commit::on_judged(node, key, code),
         Signal::Judged { key, part, code } => {
@@ -86,7 +69,27 @@ fn resume_at_coordinator(node: &mut Node, signal: Signal) {
             Some(_) => share_fetch::answer(node, key, *request),
             None => share_acknowledge::answer(node, key, *request),
         },
-        other => unreachable!("{other:?} is no coordinator's"),
+        Signal::Judge { .. } | Signal::Certain { .. } => unreachable!("`turn` serves requests"),
+    }
+}
+
+/// Records that a batch or trim of a request is committed, or failed.
+fn finish(
+    node: &mut Node,
+    key: RequestKey,
+    place: (usize, usize),
+    error: ErrorCode,
+    (base_offset, log_start): (i64, i64),
+) {
+    match node.parked_mut(key) {
+        Some(Parked::Produce { .. }) => {
+            produce::on_finished(node, key, place, error, (base_offset, log_start));
+        }
+        Some(Parked::Trims { .. }) => {
+            delete_records::on_finished(node, key, place, error, log_start);
+        }
+        Some(other) => unreachable!("{other:?} waits for no log"),
+        None => {}
     }
 }
 

@@ -25,11 +25,10 @@ pub(crate) enum Signal {
     Ready(RequestKey),
     /// The awaited event will not come.
     TimedOut(RequestKey),
-    /// A batch or trim of a waiting request is committed, or failed; `topic` and `partition` are its place in it.
+    /// A batch or trim of a waiting request is committed, or failed. Its place is that of topic and partition.
     Finished {
         key: RequestKey,
-        topic: usize,
-        partition: usize,
+        place: (usize, usize),
         error: ErrorCode,
         base_offset: i64,
         log_start: i64,
