@@ -33,10 +33,10 @@ const RULES: [Rule; 6] = [
     Rule {
         package: "duramen_broker",
         rooms: "limits prng configs live metadata_records access api_versions session peer event raft internal_topics shares partition \
-                fetch_sessions quotas controller survivor describe groups transactions node api \
+                fetch_sessions quotas controller survivor describe groups transactions core node api \
                 turn read_plan lib",
         upward: &[],
-        circle: 24,
+        circle: 10,
     },
     Rule {
         package: "duramen_client",

@@ -263,7 +263,7 @@ fn dispatch_to_groups(
             }
             // The session decodes only served APIs, and each of those has an arm.
             let reason = format!("{api} is not served");
-            node.out.push(Action::Close { connection: key.0, reason });
+            node.core.out.push(Action::Close { connection: key.0, reason });
         }
     }
 }
@@ -277,10 +277,10 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
         Request::ApiVersions(request) => {
             crate::api_versions::answer(&request, context.version).into()
         }
-        Request::CreateAcls(request) => acls::create(&node.access, context, &request).into(),
+        Request::CreateAcls(request) => acls::create(&node.core.access, context, &request).into(),
         Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
-        Request::DeleteAcls(request) => acls::delete(&node.access, context, &request).into(),
-        Request::DescribeAcls(_) => acls::describe(&node.access, context).into(),
+        Request::DeleteAcls(request) => acls::delete(&node.core.access, context, &request).into(),
+        Request::DescribeAcls(_) => acls::describe(&node.core.access, context).into(),
         Request::DescribeClientQuotas(request) => {
             describe_client_quotas::answer(node, context, &request).into()
         }

@@ -16,6 +16,7 @@ mod api;
 mod api_versions;
 pub mod configs;
 mod controller;
+mod core;
 pub mod describe;
 pub mod event;
 mod fetch_sessions;
@@ -37,6 +38,7 @@ pub mod survivor;
 mod transactions;
 mod turn;
 
+pub use self::core::{Metrics, NodeOptions, Readiness, Standing};
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};
-pub use node::{Metrics, Node, NodeOptions, Readiness, Standing};
+pub use node::Node;

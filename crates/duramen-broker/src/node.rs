@@ -1,292 +1,140 @@
 //! # Room card: node
 //!
 //! Purpose:    one node as a value: events in, actions out.
-//! Owns:       the replicas of this node, requests that wait, timers.
+//! Owns:       the parts of the node, and the order in which one event reaches several of them.
 //! Interface:  [`Node::open`], [`Node::metrics`]; [`Node::step`] and [`Node::flush`] are in `turn`.
 //! Invariants: nothing blocks. Every request gets exactly one reply or a closed connection. All writes leave in
 //!             [`Node::flush`], so that one turn makes one storage batch. The work for an event does not grow with the
 //!             number of partitions.
 //! Never:      async, locks, hash maps, clocks, globals; a call of an API (see [`Signal`]).
 //! Tests:      `node/tests`; `duramen-sim`.
-//! Start at:   [`Node::append`], then [`Node::follow`].
+//! Start at:   [`Node`], then [`Node::follow`].
+//!
+//! Each part is a value of its own. A method of a part takes the [`Core`] that it works on, and the one other part that
+//! it needs, if any; no part knows the node.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use bytes::BytesMut;
-use duramen_protocol::ErrorCode;
+use bytes::Bytes;
+use duramen_protocol::Response;
 use duramen_protocol::wire::Uuid;
-use duramen_storage::op::{Done, Op, ReplicaId, Shortage};
+use duramen_storage::op::{Done, Op, RecoveredReplica, ReplicaId};
+use duramen_storage::sabotage::{self, Bug};
 
-use crate::access::Access;
-use crate::controller::Controller;
-use crate::controller::image::Topic;
-use crate::event::{Action, ConnectionId, Now, RequestKey};
+use crate::configs::TopicSettings;
+use crate::controller::quorum::Quorum;
+use crate::controller::{Controller, METADATA_GROUP, METADATA_REPLICA, is_metadata};
+use crate::core::{
+    Core, Doubtful, Metrics, NodeOptions, Parked, Readiness, Signal, Standing, Timer, Waiting,
+    mark, metadata_replica, standing,
+};
+use crate::event::{Action, ConnectionId, Now, Reply, RequestKey};
 use crate::fetch_sessions::FetchSessions;
-use crate::limits::PRODUCER_ID_BLOCK;
+use crate::limits::OPENING_US_MAX;
 use crate::metadata_records::PlacedReplica;
-use crate::partition::retention::ClockWatch;
-use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
+use crate::partition::{Effects, Finished, Partition, Slot};
 use crate::prng::Prng;
-use crate::quotas::Meters;
-use crate::session::CheckedBatch;
+use crate::raft::{Doubt, GroupId};
 
-mod backpressure;
-mod certainty;
-mod clocks;
 mod coordinators;
 mod dead_letters;
 mod forwarding;
-mod in_sync;
-mod members;
-mod metrics;
+pub(crate) mod members;
 mod moves;
-mod opening;
-mod parked;
-mod peers;
-mod pending;
 mod quiescence;
-mod quotas;
-mod reassignments;
+pub(crate) mod reassignments;
 mod repair;
-mod replicas;
+pub(crate) mod replicas;
 mod share_calls;
 mod shares;
-mod signals;
 mod snapshot_feed;
 mod sweep;
 #[cfg(test)]
 mod tests;
 mod transactions;
 
-use backpressure::Backpressure;
-pub(crate) use backpressure::Stalled;
-use certainty::Certainty;
-use clocks::Clocks;
-use coordinators::Coordinators;
-use dead_letters::DeadLetterCopies;
-use forwarding::Forwards;
-use members::Members;
-pub use metrics::{Metrics, Readiness, Standing};
-use moves::Moves;
-pub(crate) use moves::{Election, ElectionWanted};
-pub use opening::NodeOptions;
-use opening::Opening;
-use parked::Waiting;
-pub(crate) use parked::{Describing, Fetch, Parked, ParkedFetch, Place};
-pub(crate) use peers::Peers;
-pub(crate) use pending::Deferred;
-use pending::Pending;
-use quiescence::Quiescence;
-use quotas::Timed;
-use repair::Repairs;
-use share_calls::ShareCalls;
-use shares::Shares;
-pub(crate) use shares::{ShareRequest, Told, Wanted};
-pub(crate) use signals::Signal;
-use snapshot_feed::Feeds;
-use sweep::Sweep;
-use transactions::Calls;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Timer {
-    Opened,
-    Retention,
-    Cleaning,
-    Producers,
-    Settings,
-    Offsets,
-    Peers,
-    Coordinator(ReplicaId),
-    Calls,
-    ShareCalls,
-    Share(u64),
-    DeadLetters,
-    Request(RequestKey),
-}
+pub(crate) use coordinators::{Coordinators, Kind};
+pub(crate) use forwarding::Forwards;
+pub(crate) use members::Members;
+pub(crate) use moves::{Election, Moves};
+pub(crate) use quiescence::Quiescence;
+pub(crate) use repair::Repairs;
+pub(crate) use shares::Shares;
+pub(crate) use snapshot_feed::Feeds;
+pub(crate) use sweep::Sweeps;
 
 /// See the room card.
 #[derive(Debug)]
 pub struct Node {
-    pub(crate) options: NodeOptions,
-    pub(crate) access: Access,
-    pub(crate) controller: Controller,
-    pub(crate) partitions: BTreeMap<ReplicaId, Partition>,
+    pub(crate) core: Core,
     pub(crate) sessions: FetchSessions,
-    pub(crate) counters: Metrics,
-    parked: BTreeMap<RequestKey, Waiting>,
-    pub(crate) timers: BTreeSet<(u64, Timer)>,
-    pub(crate) dirty: VecDeque<ReplicaId>,
-    pub(crate) is_controller_dirty: bool,
-    opening: Option<Opening>,
-    pub(crate) registration: Option<u64>,
-    /// The registration is applied: the image is complete, and replicas follow it.
-    pub(crate) is_registered: bool,
-    pub(crate) backpressure: Backpressure,
-    pub(crate) pending: Pending,
-    certainty: Certainty,
-    pub(crate) bytes_in_flight: u64,
-    /// Why appends are refused, if they are.
-    disk_shortage: Option<Shortage>,
-    pub(crate) producer_ids: (i64, i64),
-    /// A block of producer ids that this node gives itself: index, first and end.
-    pub(crate) allocating: Option<(u64, i64, i64)>,
-    pub(crate) peers: Peers,
-    members: Members,
-    /// Replicas here that were found damaged at the start.
-    useless: BTreeSet<ReplicaId>,
-    quiescence: Quiescence,
-    moves: Moves,
-    forwards: Forwards,
-    repairs: Repairs,
-    feeds: Feeds,
-    pub(crate) clock: ClockWatch,
-    clocks: Clocks,
-    retention: Sweep,
-    cleaning: Sweep,
-    producers: Sweep,
-    /// The last topic that was told of other settings of the node; `None` between two sweeps.
-    reconfigured: Option<Uuid>,
-    coordinators: Coordinators,
-    calls: Calls,
-    share_calls: ShareCalls,
+    pub(crate) forwards: Forwards,
+    pub(crate) coordinators: Coordinators,
     pub(crate) shares: Shares,
-    dead_letters: DeadLetterCopies,
-    chance: Prng,
-    meters: Meters,
-    timed: Timed,
-    /// When the present step or flush began.
-    pub(crate) now: Now,
-    /// Actions of the present step or flush.
-    pub(crate) out: Vec<Action>,
-    /// Things that happened here, with which requests go on; empty between steps.
-    pub(crate) signals: VecDeque<Signal>,
+    pub(crate) moves: Moves,
+    pub(crate) members: Members,
+    pub(crate) quiescence: Quiescence,
+    pub(crate) repairs: Repairs,
+    pub(crate) feeds: Feeds,
+    pub(crate) sweeps: Sweeps,
 }
 
 impl Node {
     pub(crate) fn on_disconnected(&mut self, connection: ConnectionId) {
         let range = (connection, 0)..=(connection, u64::MAX);
-        let keys: Vec<_> = self.parked.range(range).map(|(key, _)| *key).collect();
+        let keys: Vec<_> = self.core.parked.range(range).map(|(key, _)| *key).collect();
         for key in keys {
             self.unpark(key);
         }
-        self.forget_stalled(connection);
-        self.forget_undecided(connection);
-        self.forget_doubts(connection);
-        self.forget_times(connection);
-        self.forget_share_sessions(connection);
+        self.core.forget_stalled(connection);
+        self.core.forget_undecided(connection);
+        self.core.forget_doubts(connection);
+        self.core.forget_times(connection);
+        self.shares.forget_share_sessions(connection);
         self.moves.forget(connection);
         self.forwards.forget(connection);
-        if let Some(opening) = &mut self.opening {
+        if let Some(opening) = &mut self.core.opening {
             opening.held.retain(|(key, ..)| key.0 != connection);
         }
     }
 
     pub(crate) fn on_storage(&mut self, done: &Done) {
         match *done {
-            Done::Persisted { replica, ticket } if replica == self.controller.group.id() => {
-                self.controller.group.on_persisted(ticket);
-                self.is_controller_dirty = true;
+            Done::Persisted { replica, ticket } if replica == self.core.controller.group.id() => {
+                self.core.controller.group.on_persisted(ticket);
+                self.core.is_controller_dirty = true;
             }
             Done::Persisted { replica, ticket } => {
                 // A deleted replica's last writes may still come back.
-                if let Some(partition) = self.partitions.get_mut(&replica) {
+                if let Some(partition) = self.core.partitions.get_mut(&replica) {
                     let before = partition.group.bytes_in_flight();
                     partition.group.on_persisted(ticket);
-                    self.bytes_in_flight -= before - partition.group.bytes_in_flight();
-                    mark(&mut self.dirty, partition);
+                    self.core.bytes_in_flight -= before - partition.group.bytes_in_flight();
+                    mark(&mut self.core.dirty, partition);
                 }
             }
             Done::WantImage { replica } => {
-                let kind = if replica == self.controller.group.id() {
-                    Some(self.controller.image_op())
+                let kind = if replica == self.core.controller.group.id() {
+                    Some(self.core.controller.image_op())
                 } else {
-                    self.partitions.get(&replica).map(Partition::image)
+                    self.core.partitions.get(&replica).map(Partition::image)
                 };
-                self.out.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
+                self.core.out.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
             }
-            Done::DiskFull(shortage) => self.on_disk_full(shortage),
+            Done::DiskFull(shortage) => self.core.on_disk_full(shortage),
             Done::Cut { replica, segment } => self.repairs.forget(replica, segment),
-            Done::Mended { replica, segment, is_done } => self.on_mended(replica, segment, is_done),
-            Done::Compacted { replica, ref done } => self.on_compacted(replica, done.as_ref()),
-            Done::Put { replica, number, next } => self.on_put(replica, number, next),
+            Done::Mended { replica, segment, is_done } => {
+                self.repairs.on_mended(&mut self.core, replica, segment, is_done);
+            }
+            Done::Compacted { replica, ref done } => self.core.on_compacted(replica, done.as_ref()),
+            Done::Put { replica, number, next } => {
+                self.feeds.on_put(&mut self.core, replica, number, next);
+            }
             Done::Staged { replica, number, ref segments } => {
-                self.on_staged(replica, number, segments);
+                self.feeds.on_staged(&mut self.core, replica, number, segments);
             }
         }
-    }
-
-    fn on_disk_full(&mut self, shortage: Option<Shortage>) {
-        let was_full = self.disk_shortage.is_some();
-        self.disk_shortage = shortage;
-        match self.refusal() {
-            Some(refusal) if !was_full => tracing::warn!("{refusal}"),
-            None if was_full => tracing::info!("the disk has room again: appends are accepted"),
-            _ => {}
-        }
-    }
-
-    /// Returns the message for producers while the disk is full: which disk, the missing space, and the remedy.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        const MIB: u64 = 1 << 20;
-        let Shortage { free_bytes, needed_bytes } = self.disk_shortage?;
-        Some(format!(
-            "the disk of broker {} is full: {} MiB are free, and appends are taken from {} MiB on; delete topics or \
-             records, shorten their retention, or free space on the file system of its data directory",
-            self.options.facts.broker_id,
-            free_bytes / MIB,
-            needed_bytes.div_ceil(MIB)
-        ))
-    }
-
-    pub(crate) fn mark_dirty(&mut self, replica: ReplicaId) {
-        if let Some(partition) = self.partitions.get_mut(&replica) {
-            mark(&mut self.dirty, partition);
-        }
-    }
-
-    /// Gives a partition a batch. Returns its first offset kept too.
-    pub(crate) fn append(
-        &mut self,
-        replica: ReplicaId,
-        batch: CheckedBatch,
-        acks: Acks,
-        slot: Slot,
-    ) -> (Appended, i64) {
-        let bytes = batch.bytes.len() as u64;
-        let partition = self.partitions.get_mut(&replica).expect("it was just found");
-        let in_flight = partition.group.bytes_in_flight();
-        let appended = partition.produce(self.now, batch, acks, slot);
-        let added = partition.group.bytes_in_flight() - in_flight;
-        // Of one that has just failed, those who wait are told in the turn.
-        let waits = matches!(appended, Appended::Waits { .. });
-        if waits || added > 0 || partition.group.failure().is_some() {
-            mark(&mut self.dirty, partition);
-        }
-        let is_taken = matches!(appended, Appended::Waits { .. } | Appended::Done { .. });
-        if added > 0 {
-            self.bytes_in_flight += added;
-            self.counters.batches += 1;
-            self.counters.batch_bytes += bytes;
-        } else if is_taken {
-            self.counters.duplicates += 1;
-        }
-        (appended, partition.log_start())
-    }
-
-    /// Gives a partition a batch of this node's own.
-    fn append_own(&mut self, replica: ReplicaId, bytes: BytesMut, slot: Slot) -> Appended {
-        let Some(partition) = self.partitions.get_mut(&replica) else {
-            return Appended::Refused(ErrorCode::UnknownTopicOrPartition, None);
-        };
-        let in_flight = partition.group.bytes_in_flight();
-        let appended = partition.append_own(self.now, bytes, slot);
-        self.bytes_in_flight += partition.group.bytes_in_flight() - in_flight;
-        mark(&mut self.dirty, partition);
-        appended
-    }
-
-    pub(crate) fn mark_controller_dirty(&mut self) {
-        self.is_controller_dirty = true;
     }
 
     /// Notifies everyone who waited for the results of a partition's turn.
@@ -296,14 +144,14 @@ impl Node {
         }
         for (watcher, growth) in effects.touched {
             for key in self.sessions.touch(watcher).to_vec() {
-                self.signals.push_back(Signal::Grown { key, growth });
+                self.core.signals.push_back(Signal::Grown { key, growth });
             }
         }
         for (key, growth) in effects.woken {
-            self.signals.push_back(Signal::Grown { key, growth });
+            self.core.signals.push_back(Signal::Grown { key, growth });
         }
         for key in effects.served {
-            self.on_leader(key);
+            self.core.on_leader(key);
         }
     }
 
@@ -313,134 +161,328 @@ impl Node {
             Slot::Request { key, topic, partition } => (key, topic, partition),
             Slot::Coordinator { replica, ticket } => {
                 let result = if error.is_none() { Ok(base_offset) } else { Err(error) };
-                return self.on_stored(replica, ticket, result);
+                return self.coordinators.on_stored(&mut self.core, replica, ticket, result);
             }
             Slot::Marker { replica, producer_id, commits, asker } => {
                 let marker = (replica, producer_id, commits);
-                return self.on_marker(marker, asker, error);
+                return self.coordinators.on_marker(&mut self.core, marker, asker, error);
             }
-            Slot::Burial(asker) => return self.tell_burial(asker, error),
+            Slot::Burial(asker) => return self.shares.tell_burial(&mut self.core, asker, error),
         };
         let place = (topic, partition);
         let finished = Signal::Finished { key, place, error, base_offset, log_start };
-        self.signals.push_back(finished);
-    }
-
-    /// Returns a new random id.
-    pub(crate) fn fresh_id(&mut self) -> Uuid {
-        let (high, low) = (self.chance.next(), self.chance.next());
-        Uuid::from_u128(u128::from(high) << 64 | u128::from(low))
-    }
-
-    pub(crate) fn own_directory(&self) -> Uuid {
-        Uuid(self.options.facts.directory_id)
-    }
-
-    /// Returns the local replica of a partition.
-    pub(crate) fn local_replica(&self, topic: &Topic, partition: i32) -> Option<ReplicaId> {
-        let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
-        let own = self.own_directory();
-        let replica = replicas.iter().find(|replica| replica.directory_id == own)?;
-        Some(ReplicaId(replica.peer_id))
-    }
-
-    /// Returns the local replica of a partition that serves, or the error for a client.
-    pub(crate) fn serving(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
-        let partition = self.partition_here(topic, index)?;
-        partition.obstacle().map_or(Ok(partition), Err)
-    }
-
-    /// Returns the local replica of a partition, leader or not, or the reason why none can be read.
-    pub(crate) fn readable(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
-        let partition = self.partition_here(topic, index)?;
-        partition.obstacle_to_reading().map_or(Ok(partition), Err)
-    }
-
-    fn partition_here(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
-        let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-        if !(0..count).contains(&index) {
-            return Err(ErrorCode::UnknownTopicOrPartition);
-        }
-        let replica = self.local_replica(topic, index).ok_or(ErrorCode::NotLeaderOrFollower)?;
-        self.partitions.get(&replica).ok_or(ErrorCode::NotLeaderOrFollower)
-    }
-
-    /// Returns the node from which a client in `rack` should read a partition that this node leads. That node has a
-    /// replica that keeps up and is in the client's rack, while this node is not.
-    pub(crate) fn read_replica(&self, topic: &Topic, index: i32, rack: &str) -> Option<i32> {
-        let settings = &self.options.settings;
-        if rack.is_empty() || self.options.rack.as_deref() == Some(rack) || settings.leaders_only {
-            return None;
-        }
-        let partition = self.serving(topic, index).ok()?;
-        let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
-        let near = |placed: &&PlacedReplica| {
-            let broker = self.controller.image.brokers.get(&placed.broker_id);
-            let is_there =
-                self.peers.hears(placed.broker_id) && !self.peers.leaves(placed.broker_id);
-            is_there
-                && broker.is_some_and(|broker| broker.rack.as_deref() == Some(rack))
-                && self.keeps_up(partition, placed)
-        };
-        let best = replicas.iter().filter(near).max_by_key(|placed| {
-            (partition.group.matched(placed.peer_id), std::cmp::Reverse(placed.broker_id))
-        });
-        best.map(|placed| placed.broker_id)
-    }
-
-    pub(crate) fn is_disk_full(&self) -> bool {
-        self.disk_shortage.is_some()
-    }
-
-    /// Returns the free and the needed disk space while appends are refused for want of room.
-    pub(crate) fn disk_shortage(&self) -> Option<Shortage> {
-        self.disk_shortage
-    }
-
-    /// Returns the next producer id, or `None` after having asked for a block of them.
-    pub(crate) fn next_producer_id(&mut self) -> Result<Option<i64>, ErrorCode> {
-        let (next, end) = self.producer_ids;
-        if next < end {
-            self.producer_ids.0 += 1;
-            return Ok(Some(next));
-        }
-        if !self.controller.group.is_alone() && !self.controller.group.is_serving() {
-            return self.want_producer_ids().map(|()| None);
-        }
-        if self.allocating.is_none() {
-            let (cluster_id, broker_id) =
-                (self.options.facts.cluster_id, self.options.facts.broker_id);
-            let block = self.controller.allocate_producer_ids(cluster_id, broker_id);
-            let (first, end, record) = block;
-            debug_assert_eq!(end - first, PRODUCER_ID_BLOCK);
-            let index = self.controller.propose(self.now, &[record])?;
-            self.allocating = Some((index, first, end));
-            self.is_controller_dirty = true;
-        }
-        Ok(None)
+        self.core.signals.push_back(finished);
     }
 
     pub(crate) fn grant_producer_ids(&mut self) {
         let is_one = |waiting: &Waiting| matches!(waiting.parked, Parked::ProducerId);
-        let waiting = self.parked.iter().filter(|(_, waiting)| is_one(waiting));
+        let waiting = self.core.parked.iter().filter(|(_, waiting)| is_one(waiting));
         let keys: Vec<_> = waiting.map(|(key, _)| *key).collect();
         for key in keys {
-            match self.next_producer_id() {
+            match self.core.next_producer_id() {
                 Ok(Some(id)) => {
                     self.unpark(key);
-                    self.signals.push_back(Signal::ProducerId { key, id });
+                    self.core.signals.push_back(Signal::ProducerId { key, id });
                 }
                 Ok(None) => break,
-                Err(_) => self.signals.push_back(Signal::TimedOut(key)),
+                Err(_) => self.core.signals.push_back(Signal::TimedOut(key)),
             }
         }
-        self.give_producer_ids();
+        self.coordinators.give_producer_ids(&mut self.core);
     }
 }
 
-/// Gives the partition a turn in the next flush.
-fn mark(dirty: &mut VecDeque<ReplicaId>, partition: &mut Partition) {
-    if !std::mem::replace(&mut partition.is_dirty, true) {
-        dirty.push_back(partition.group.id());
+impl Node {
+    /// Begins or ends a coordinator, because its replica leads now, or does so no longer.
+    pub(crate) fn on_serves(&mut self, replica: ReplicaId, serves: bool) {
+        if !serves {
+            self.coordinators.forget_calls(&mut self.core, replica);
+            self.coordinators.forget_share_calls(replica);
+            self.shares.forget_shares(&mut self.core, replica);
+        }
+        if !self.coordinators.replicas.contains_key(&replica) {
+            return;
+        }
+        if serves {
+            self.coordinators.begin_coordinating(&mut self.core, replica);
+        } else {
+            self.coordinators.end_coordinating(&mut self.core, replica);
+        }
+    }
+}
+
+impl Node {
+    /// Returns the number of partitions that are being moved, or have a replica whose directory is lost. `None` if this
+    /// node does not lead the metadata.
+    pub fn unsettled(&self) -> Option<usize> {
+        let image = &self.core.controller.image;
+        let is_lost = |it: &PlacedReplica| image.retired.contains(&it.directory_id);
+        let topics = image.topics_by_name();
+        let lost = topics.flat_map(|topic| &topic.partitions).filter(|it| it.iter().any(is_lost));
+        let unsettled = lost.count() + image.reassignments.len();
+        self.core.controller.group.is_serving().then_some(unsettled)
+    }
+
+    /// Returns the data directories of the nodes that belong to the cluster, as far as this one knows.
+    pub fn directories(&self) -> impl Iterator<Item = [u8; 16]> {
+        self.core.controller.image.staying().map(|(_, broker)| broker.directory_id.0)
+    }
+
+    /// Returns the term of the metadata.
+    pub fn metadata_term(&self) -> u64 {
+        self.core.controller.group.term()
+    }
+
+    /// Tells whether all committed data would survive elsewhere, and could be served, if a node's directory were lost
+    /// now. Only the leader of the metadata knows.
+    pub fn can_spare(&self, broker_id: i32) -> bool {
+        let image = &self.core.controller.image;
+        let group = &self.core.controller.group;
+        let quorum = Quorum::of(image, self.core.peers.founders(), group.voter_ids(), |_| true);
+        // In a joint membership, a majority of the former voters is needed, too.
+        let is_kept =
+            group.voters() >= 3 && quorum.voters == group.voter_ids() && !group.is_joint();
+        let partitions = image.topics_by_name().flat_map(|topic| &topic.partitions);
+        let mut there = partitions.filter(|it| it.iter().any(|it| it.broker_id == broker_id));
+        self.unsettled() == Some(0) && is_kept && there.all(|it| it.len() >= 3)
+    }
+}
+
+impl Node {
+    /// Returns the states of all replicas here, that of the metadata first.
+    pub fn standings(&self) -> Vec<Standing> {
+        let (start, end) = (self.core.controller.log_start(), self.core.controller.end());
+        let metadata = standing(METADATA_GROUP, &self.core.controller.group, start, end);
+        let others = self.core.partitions.values();
+        let is_reassigned = |id: GroupId| {
+            let place = (Uuid(id.topic_id), id.partition);
+            self.core.controller.image.reassignments.contains_key(&place)
+        };
+        let others = others.map(|it| Standing {
+            is_reassigned: is_reassigned(it.id),
+            compacted: it.compacted(),
+            ..standing(it.id, &it.group, it.log_start(), it.committed())
+        });
+        std::iter::once(metadata).chain(others).collect()
+    }
+
+    /// Returns the readiness of the node to serve.
+    pub fn readiness(&self) -> Readiness {
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        Readiness {
+            is_opening: self.core.opening.is_some(),
+            is_member: self.core.is_registered,
+            knows_leader: self.core.metadata_leader().is_some(),
+            nodes: count(self.core.controller.image.brokers.len()),
+            nodes_unheard: count(self.core.unheard().count()),
+        }
+    }
+
+    /// Counters since the node was opened, and gauges. Walks over all partitions: not for every
+    /// turn.
+    pub fn metrics(&self) -> Metrics {
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let partitions = self.core.partitions.values();
+        let failed = partitions.clone().filter(|it| it.group.failure().is_some());
+        let waiting = [
+            self.core.parked.len(),
+            self.core.backpressure.len(),
+            self.core.pending.len(),
+            self.core.certainty.len(),
+        ];
+        Metrics {
+            parked: count(waiting.iter().sum()),
+            bytes_in_flight: self.core.bytes_in_flight,
+            partitions: count(self.core.partitions.len()),
+            partitions_asleep: count(self.quiescence.asleep()),
+            sleep_disputes: count(self.quiescence.uneven()),
+            partitions_slept: self.quiescence.slept(),
+            partitions_failed: count(failed.count()),
+            coordinators_failed: count(self.coordinators.failed()),
+            left_behind: count(
+                partitions.clone().map(|it| it.group.left_behind()).sum::<usize>()
+                    + self.core.controller.group.left_behind(),
+            ),
+            producers: count(partitions.map(Partition::producers_len).sum()),
+            fetch_sessions: count(self.sessions.len()),
+            share_sessions: count(self.shares.sessions.len()),
+            share_partitions: count(self.shares.len()),
+            burials: count(self.shares.dead_letters.len()),
+            share_records: u64::try_from(self.shares.unfinished()).unwrap_or(0),
+            segments_damaged: count(self.repairs.segments_damaged(&self.core)),
+            clock_holds: self.core.clock.holds(),
+            is_clock_held: self.core.clock.is_held(),
+            clocks_apart_ms: self.core.clocks.apart_ms,
+            is_clock_alone: self.core.clocks.is_alone,
+            is_disk_full: self.core.is_disk_full(),
+            has_slow_disk: self.moves.has_slow_disk(&self.core),
+            is_opening: self.core.opening.is_some(),
+            nodes_unheard: count(self.core.unheard().count()),
+            partitions_under_replicated: count(self.core.under_replicated()),
+            ..self.core.counters
+        }
+    }
+}
+
+impl Node {
+    /// Opens a node over the state that storage recovered. Requests are kept until its groups lead.
+    pub fn open(
+        mut options: NodeOptions,
+        recovered: Vec<RecoveredReplica>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Self {
+        let seed = options.seed;
+        options.settle();
+        let tail = std::mem::take(&mut options.metadata_tail);
+        let metadata = recovered.iter().find(|found| is_metadata(&found.identity));
+        let controller =
+            Self::open_controller(&options, metadata, tail).unwrap_or_else(|problem| {
+                actions.push(Action::Fatal(problem));
+                Controller::create(METADATA_REPLICA, &[METADATA_REPLICA.0], seed)
+            });
+        let mut node = Self {
+            sessions: FetchSessions::new(Prng::stream(seed, 0x6665_7463_6800)),
+            forwards: Forwards::default(),
+            coordinators: Coordinators::new(&options.settings),
+            shares: Shares::new(&options.settings),
+            moves: Moves::new(&options.settings),
+            members: Members::default(),
+            quiescence: Quiescence::new(options.quiet_ticks),
+            repairs: Repairs::default(),
+            feeds: Feeds::default(),
+            sweeps: Sweeps::default(),
+            core: Core::new(options, controller, now, std::mem::take(actions)),
+        };
+        node.core.controller.group.keep_in_memory(node.core.options.memory);
+        node.core.take_dynamic_settings();
+        if node.core.controller.group.is_alone() {
+            node.core.controller.group.campaign();
+        }
+        let logs = recovered.into_iter().filter(|found| !is_metadata(&found.identity));
+        logs.for_each(|found| node.adopt(&found));
+        node.core.tell_nodes();
+        node.core.schedule_ticks();
+        node.core.timers.insert((now.mono_us + OPENING_US_MAX, Timer::Opened));
+        node.core.schedule_sweeps();
+        *actions = std::mem::take(&mut node.core.out);
+        node.flush(now, actions);
+        node
+    }
+
+    fn open_controller(
+        options: &NodeOptions,
+        found: Option<&RecoveredReplica>,
+        tail: Vec<Bytes>,
+    ) -> Result<Controller, String> {
+        let (mut replica, voters) = metadata_replica(options)?;
+        if sabotage::is(Bug::WipedVotes) {
+            let mut founders = options.founders.iter();
+            let named = founders.find(|it| it.broker_id == options.facts.broker_id);
+            replica = named.map_or(replica, |named| ReplicaId(named.peer_id));
+        }
+        let Some(found) = found else {
+            return Ok(if voters.contains(&replica.0) {
+                Controller::create(replica, &voters, options.seed)
+            } else {
+                Controller::await_birth(replica, options.seed)
+            });
+        };
+        if found.replica != replica {
+            return Err("the data directory holds the metadata of another cluster".to_owned());
+        }
+        Controller::recover(found, tail, options.seed)
+    }
+
+    fn adopt(&mut self, found: &RecoveredReplica) {
+        // The topic's own settings come with the metadata, before anything is appended.
+        let settings = TopicSettings::resolve(&BTreeMap::new(), &self.core.options.settings);
+        let seed = self.core.options.seed;
+        let mut partition = Partition::recover(found, Arc::new(settings), self.core.now, seed);
+        partition.group.keep_in_memory(self.core.options.memory);
+        if found.damage.is_some() && !found.lacks_room {
+            self.members.useless.insert(found.replica);
+        }
+        // A group of several voters may elect its leader later; no request waits for that here.
+        if partition.group.is_alone() {
+            partition.group.campaign();
+            if let Some(opening) = &mut self.core.opening {
+                opening.awaited.insert(found.replica);
+            }
+        }
+        self.core.peers.tick(found.replica);
+        self.quiescence.begin(found.replica);
+        self.core.partitions.insert(found.replica, partition);
+        self.core.mark_dirty(found.replica);
+    }
+}
+
+impl Node {
+    /// Takes a waiting request back.
+    pub(crate) fn unpark(&mut self, key: RequestKey) -> Option<Parked> {
+        let parked = self.core.take_parked(key)?;
+        match &parked {
+            Parked::Fetch(fetch) => {
+                fetch.forget(key, &mut self.sessions, &mut self.core.partitions);
+            }
+            Parked::Share(request) => {
+                self.shares.forget_share_request(&mut self.core, key, request);
+            }
+            _ => {}
+        }
+        Some(parked)
+    }
+}
+
+impl Node {
+    /// Counts the time of the last event, as measured by the driver, if the event was a request.
+    pub fn took(&mut self, us: u64) {
+        self.core.count_time(us);
+    }
+}
+
+/// Answers to requests.
+impl Node {
+    pub(crate) fn reply(&mut self, key: RequestKey, response: impl Into<Response>) {
+        self.forwards.reply(&mut self.core, key, response);
+    }
+
+    pub(crate) fn reply_boxed(&mut self, key: RequestKey, response: Box<Response>) {
+        self.forwards.reply_boxed(&mut self.core, key, response);
+    }
+
+    pub(crate) fn reply_with(&mut self, key: RequestKey, reply: Reply) {
+        self.forwards.reply_with(&mut self.core, key, reply);
+    }
+}
+
+impl Node {
+    /// Serves the requests that waited for a replica's leadership check, once the check is done or the replica leads no
+    /// more. Then the request's own handler answers, or another node does.
+    pub(crate) fn settle_doubts(&mut self, replica: ReplicaId) {
+        self.coordinators.settle_doubted_answers(&mut self.core, replica);
+        self.coordinators.settle_doubted_shares(&mut self.core, replica);
+        let Some(mut waiting) = self.core.certainty.by_replica.remove(&replica) else { return };
+        let group = self.core.group(replica);
+        let is_sure = |doubt: Doubt| group.is_none_or(|group| group.led_at(doubt).is_some());
+        let settled: Vec<_> = waiting.extract_if(.., |(doubt, _)| is_sure(*doubt)).collect();
+        if !waiting.is_empty() {
+            self.core.certainty.by_replica.insert(replica, waiting);
+        }
+        for (_, key) in settled {
+            let Some(doubtful) = self.core.certainty.requests.get_mut(&key) else { continue };
+            doubtful.outstanding -= 1;
+            if doubtful.outstanding > 0 {
+                continue;
+            }
+            let doubtful =
+                self.core.certainty.requests.remove(&key).expect("it was just looked at");
+            let Doubtful { context, request, .. } = doubtful;
+            self.core.signals.push_back(Signal::Certain {
+                key,
+                context,
+                request: Box::new(request),
+            });
+        }
     }
 }

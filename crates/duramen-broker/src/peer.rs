@@ -6,7 +6,7 @@
 //!             and its parts.
 //! Invariants: decoding refuses all bytes but a whole, undamaged frame of a known version. Every number that sizes an
 //!             allocation is first compared with the bytes at hand. Neither encoding nor decoding copies payload.
-//! Never:      the rights of senders (see `node/peers.rs`), the meaning of messages (see `group`), sockets.
+//! Never:      the rights of senders (see `turn/frames.rs`), the meaning of messages (see `raft`), sockets.
 //! Tests:      below; `duramen-sim` sends every frame as bytes.
 //! Start at:   [`Frame`].
 

@@ -18,162 +18,170 @@ use duramen_storage::op::ReplicaId;
 
 use crate::api;
 use crate::controller::METADATA_GROUP;
+use crate::core::{Parked, Signal, Timer};
 use crate::event::{Action, Event, Now, RequestKey};
-use crate::node::{Node, Parked, Signal, Timer};
+use crate::node::{Node, replicas};
 use crate::partition::Effects;
 use crate::peer::Frame;
 use crate::raft::GroupId;
 use crate::session::{Prepared, RequestContext};
 
+mod frames;
 mod routing;
 
 impl Node {
     /// Takes one event in. Call [`Node::flush`] after the last one of a turn.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
-        self.now = self.clock.read(now);
-        std::mem::swap(&mut self.out, actions);
+        self.core.now = self.core.clock.read(now);
+        std::mem::swap(&mut self.core.out, actions);
         match event {
             Event::Request { connection, sequence, context, request } => {
                 self.on_request((connection, sequence), context, request);
             }
             Event::Disconnected(connection) => self.on_disconnected(connection),
             Event::Storage(done) => self.on_storage(&done),
-            Event::LogRead(read) if read.peer.is_some() => self.on_payload(read),
-            Event::LogRead(read) => self.on_log_read(read),
-            Event::Surveyed(surveyed) => self.on_surveyed(surveyed),
-            Event::Dated(dated) => self.on_dated(dated),
-            Event::DeadLetters(made) => self.on_dead_letters(made),
-            Event::Damaged(damage) => self.on_damaged(&damage),
+            Event::LogRead(read) if read.peer.is_some() => frames::on_payload(self, read),
+            Event::LogRead(read) => self.coordinators.on_log_read(&mut self.core, read),
+            Event::Surveyed(surveyed) => self.shares.on_surveyed(&mut self.core, surveyed),
+            Event::Dated(dated) => self.shares.on_dated(&mut self.core, dated),
+            Event::DeadLetters(made) => self.shares.on_dead_letters(&mut self.core, made),
+            Event::Damaged(damage) => self.repairs.on_damaged(&mut self.core, &damage),
             Event::Peer(frame) => self.on_peer(frame.0),
-            Event::Drain => self.drain(),
-            Event::Suspended { ms } => self.clock.note_suspended(ms),
+            Event::Drain => self.moves.drain(&mut self.core),
+            Event::Suspended { ms } => self.core.clock.note_suspended(ms),
             Event::Given(changes) => {
-                self.options.settings.give(changes);
-                self.reconfigure();
+                self.core.options.settings.give(changes);
+                self.sweeps.reconfigure(&mut self.core);
             }
             Event::Tick => {}
         }
         self.resume();
         self.fire_timers();
-        debug_assert!(self.signals.is_empty(), "a step handles all that it caused");
-        std::mem::swap(&mut self.out, actions);
+        debug_assert!(self.core.signals.is_empty(), "a step handles all that it caused");
+        std::mem::swap(&mut self.core.out, actions);
     }
 
     /// Ends a turn: what was proposed goes to storage, what was committed takes effect.
     pub fn flush(&mut self, now: Now, actions: &mut Vec<Action>) {
-        self.now = self.clock.read(now);
-        std::mem::swap(&mut self.out, actions);
+        self.core.now = self.core.clock.read(now);
+        std::mem::swap(&mut self.core.out, actions);
         // Effects can make more work: a committed topic makes replicas, a freed byte lets a
         // stalled produce in. Each round ends with fewer of either.
         loop {
-            if std::mem::take(&mut self.is_controller_dirty) {
+            if std::mem::take(&mut self.core.is_controller_dirty) {
                 self.turn_controller();
-            } else if let Some(replica) = self.dirty.pop_front() {
+            } else if let Some(replica) = self.core.dirty.pop_front() {
                 self.turn_partition(replica);
-            } else if !self.send_questions()
-                && !self.send_share_calls()
-                && !self.flush_shares()
-                && !self.resume_stalled()
-                && self.signals.is_empty()
+            } else if !self.coordinators.send_questions(&mut self.core)
+                && !self.coordinators.send_share_calls(&mut self.core)
+                && !self.shares.flush_shares(&mut self.core, &mut self.coordinators)
+                && !routing::resume_stalled(self)
+                && self.core.signals.is_empty()
             {
                 break;
             }
             self.resume();
         }
         // All that is to be stored has left before anything is said of it.
-        self.send_frames();
-        self.peers.begin_reads(&mut self.out);
-        std::mem::swap(&mut self.out, actions);
+        frames::send_frames(self);
+        self.core.peers.begin_reads(&mut self.core.out);
+        std::mem::swap(&mut self.core.out, actions);
     }
 
     /// Returns the time to send [`Event::Tick`] if nothing happens before, in monotonic microseconds.
     pub fn deadline(&self) -> u64 {
-        self.timers.first().map_or(u64::MAX, |(at, _)| *at)
+        self.core.timers.first().map_or(u64::MAX, |(at, _)| *at)
     }
 
     /// Hands each signal to the API whose request goes on. Signals that this causes come before the rest.
     fn resume(&mut self) {
-        while let Some(signal) = self.signals.pop_front() {
-            let rest = self.signals.len();
+        while let Some(signal) = self.core.signals.pop_front() {
+            let rest = self.core.signals.len();
             match signal {
-                Signal::Judge { key, context, request } => self.judge(key, context, *request),
+                Signal::Judge { key, context, request } => {
+                    routing::judge(self, key, context, *request);
+                }
                 Signal::Certain { key, context, request } => {
-                    self.judge_certain(key, context, *request);
+                    routing::judge_certain(self, key, context, *request);
                 }
                 signal => api::waiting::resume(self, signal),
             }
-            let caused = self.signals.len() - rest;
-            self.signals.rotate_right(caused);
+            let caused = self.core.signals.len() - rest;
+            self.core.signals.rotate_right(caused);
         }
     }
 
     fn on_request(&mut self, key: RequestKey, context: RequestContext, request: Box<Prepared>) {
-        self.counters.requests += 1;
-        self.begin_time(key, &context);
+        self.core.counters.requests += 1;
+        self.core.begin_time(key, &context);
         if api::needs_no_state(&request) {
-            return self.judge(key, context, *request);
+            return routing::judge(self, key, context, *request);
         }
-        if let Some((context, request)) = self.hold(key, context, request) {
-            self.judge(key, context, *request);
+        if let Some((context, request)) = self.core.hold(key, context, request) {
+            routing::judge(self, key, context, *request);
         }
     }
 
     fn on_peer(&mut self, frame: Frame) {
-        let Some(frame) = self.hear_of(frame) else { return };
+        let Some(frame) = frames::hear_of(self, frame) else { return };
         self.resume();
-        self.on_forwards(&frame);
+        self.forwards.on_forwards(&mut self.core, &frame);
         // A forwarded request is decided on before the letters change what this node knows.
         self.resume();
-        self.on_frame(frame);
+        frames::on_frame(self, frame);
     }
 
     fn fire_timers(&mut self) {
-        while let Some(&(at, timer)) = self.timers.first() {
-            if at > self.now.mono_us {
+        while let Some(&(at, timer)) = self.core.timers.first() {
+            if at > self.core.now.mono_us {
                 break;
             }
-            self.timers.pop_first();
+            self.core.timers.pop_first();
             match timer {
-                Timer::Opened => self.finish_opening(),
-                Timer::Retention => self.sweep_retention(),
-                Timer::Cleaning => self.sweep_cleaning(),
-                Timer::Producers => self.sweep_producers(),
-                Timer::Settings => self.sweep_settings(),
-                Timer::Offsets => self.sweep_offsets(),
-                Timer::Peers => {
-                    self.tick_peers();
-                    self.tick_moves();
-                    self.tick_mends();
-                    self.tick_feeds();
-                    self.tick_forwards();
+                Timer::Opened => self.core.finish_opening(),
+                Timer::Retention => self.sweeps.sweep_retention(&mut self.core),
+                Timer::Cleaning => self.sweeps.sweep_cleaning(&mut self.core),
+                Timer::Producers => {
+                    self.sweeps.sweep_producers(&mut self.core, &mut self.coordinators);
                 }
-                Timer::Coordinator(replica) => self.on_coordinator_timer(replica),
-                Timer::Calls => self.on_calls_timer(),
-                Timer::ShareCalls => self.on_share_calls_timer(),
-                Timer::Share(number) => self.on_share_timer(number),
-                Timer::DeadLetters => self.on_burials_timer(),
-                Timer::Request(key) => self.end_wait(key),
+                Timer::Settings => self.sweeps.sweep_settings(&mut self.core),
+                Timer::Offsets => self.coordinators.sweep_offsets(&mut self.core),
+                Timer::Peers => {
+                    frames::tick_peers(self);
+                    self.moves.tick_moves(&mut self.core, &mut self.quiescence);
+                    self.repairs.tick_mends(&mut self.core);
+                    self.feeds.tick_feeds(&mut self.core);
+                    self.forwards.tick_forwards(&mut self.core);
+                }
+                Timer::Coordinator(replica) => {
+                    self.coordinators.on_coordinator_timer(&mut self.core, replica);
+                }
+                Timer::Calls => self.coordinators.on_calls_timer(&mut self.core),
+                Timer::ShareCalls => self.coordinators.on_share_calls_timer(&mut self.core),
+                Timer::Share(number) => self.shares.on_share_timer(number),
+                Timer::DeadLetters => self.shares.on_burials_timer(&mut self.core),
+                Timer::Request(key) => routing::end_wait(self, key),
             }
             self.resume();
         }
     }
 
     fn turn_partition(&mut self, replica: ReplicaId) {
-        let Some(partition) = self.partitions.get_mut(&replica) else { return };
+        let Some(partition) = self.core.partitions.get_mut(&replica) else { return };
         partition.is_dirty = false;
         let before = partition.group.bytes_in_flight();
         let mut effects = Effects::default();
-        partition.turn(self.now, &mut self.out, &mut effects);
-        self.bytes_in_flight -= before - partition.group.bytes_in_flight();
+        partition.turn(self.core.now, &mut self.core.out, &mut effects);
+        self.core.bytes_in_flight -= before - partition.group.bytes_in_flight();
         let (id, lead) = (partition.id, partition.group.lead());
-        self.post(replica, id, &mut effects.messages);
-        self.peers.read(replica, &effects.reads);
-        self.note_rest(replica);
-        let Some(partition) = self.partitions.get(&replica) else { return };
+        self.core.post(replica, id, &mut effects.messages);
+        self.core.peers.read(replica, &effects.reads);
+        self.quiescence.note_rest(&mut self.core, replica);
+        let Some(partition) = self.core.partitions.get(&replica) else { return };
         let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
         let serves = effects.serves;
-        if serves == Some(true) && self.peers.may_be() {
-            self.peers.announce(id, lead);
+        if serves == Some(true) && self.core.peers.may_be() {
+            self.core.peers.announce(id, lead);
         }
         self.follow(effects);
         if let Some(serves) = serves {
@@ -181,66 +189,66 @@ impl Node {
         }
         self.settle_doubts(replica);
         if is_settled {
-            self.note_opened(replica);
+            self.core.note_opened(replica);
         }
     }
 
     fn turn_controller(&mut self) {
-        let mut outcome = self.controller.turn(&mut self.out);
-        let replica = self.controller.group.id();
-        self.post(replica, METADATA_GROUP, &mut outcome.messages);
-        self.peers.read(replica, &outcome.reads);
+        let mut outcome = self.core.controller.turn(&mut self.core.out);
+        let replica = self.core.controller.group.id();
+        self.core.post(replica, METADATA_GROUP, &mut outcome.messages);
+        self.core.peers.read(replica, &outcome.reads);
         if outcome.leads.is_some() {
             // An entry proposed in another term may have been replaced by now.
-            self.allocating = None;
-            self.registration = None;
-            self.peers.forget_grants();
+            self.core.allocating = None;
+            self.members.registration = None;
+            self.core.peers.forget_grants();
         }
-        if let Some(problem) = self.controller.group.failure() {
-            self.out.push(Action::Fatal(format!("the metadata group failed: {problem}")));
+        if let Some(problem) = self.core.controller.group.failure() {
+            self.core.out.push(Action::Fatal(format!("the metadata group failed: {problem}")));
             return;
         }
         if outcome.is_begun {
-            self.tell_nodes();
-            self.take_dynamic_settings();
-            if self.is_registered {
-                self.reconcile();
+            self.core.tell_nodes();
+            self.core.take_dynamic_settings();
+            if self.core.is_registered {
+                replicas::reconcile(self);
             }
         }
         let mut made = Vec::new();
         let may_be_gone = outcome.leads.is_some() || !outcome.changes.is_empty();
         for change in outcome.changes {
-            self.follow_change(change, &mut made);
+            replicas::follow_change(self, change, &mut made);
         }
         if may_be_gone {
-            self.note_departures(outcome.leads.is_some());
+            self.core.note_departures(outcome.leads.is_some());
         }
         for (key, is_committed) in outcome.released {
             self.on_committed(key, is_committed, &made);
         }
         self.resume();
-        self.judge_again();
+        routing::judge_again(self);
         self.settle_doubts(replica);
         // All of these may propose records, which come before this node's own.
         self.resume();
-        let applied = self.controller.group.applied();
-        if let Some((_, first, end)) = self.allocating.take_if(|block| block.0 <= applied) {
-            self.producer_ids = (first, end);
+        let applied = self.core.controller.group.applied();
+        if let Some((_, first, end)) = self.core.allocating.take_if(|block| block.0 <= applied) {
+            self.core.producer_ids = (first, end);
             self.grant_producer_ids();
         }
-        self.peers.grant(applied);
-        self.look_for_groups();
+        self.core.peers.grant(applied);
+        self.coordinators.look_for_groups(&mut self.core);
         self.resume();
-        self.register();
-        let log_bytes = self.options.settings.metadata_log_bytes.unsigned_abs();
-        self.is_controller_dirty |= self.controller.trim_if_large(log_bytes);
+        replicas::register(self);
+        let log_bytes = self.core.options.settings.metadata_log_bytes.unsigned_abs();
+        self.core.is_controller_dirty |= self.core.controller.trim_if_large(log_bytes);
     }
 
     /// Goes on with a request whose metadata records are committed, or lost.
     fn on_committed(&mut self, key: RequestKey, is_committed: bool, made: &[GroupId]) {
-        let Some(parked) = self.parked_mut(key) else { return };
+        let Some(parked) = self.core.parked_mut(key) else { return };
         if !is_committed {
-            return self.end_wait(key);
+            return routing::end_wait(self, key);
         }
         let (Parked::Commit { outstanding, .. }
         | Parked::Metadata { outstanding, .. }
@@ -253,14 +261,14 @@ impl Node {
             return api::waiting::answer_decided(self, key);
         }
         for group in made {
-            let Some(topic) = self.controller.image.topic(Uuid(group.topic_id)) else {
-                self.on_leader(key); // it was deleted at once
+            let Some(topic) = self.core.controller.image.topic(Uuid(group.topic_id)) else {
+                self.core.on_leader(key); // it was deleted at once
                 continue;
             };
-            let here = self.local_replica(topic, group.partition);
-            match here.and_then(|replica| self.partitions.get_mut(&replica)) {
+            let here = self.core.local_replica(topic, group.partition);
+            match here.and_then(|replica| self.core.partitions.get_mut(&replica)) {
                 Some(partition) => partition.creators.push(key),
-                None => self.peers.expect_leader(*group, key),
+                None => self.core.peers.expect_leader(*group, key),
             }
         }
     }

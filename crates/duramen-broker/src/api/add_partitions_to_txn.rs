@@ -14,9 +14,10 @@ use duramen_protocol::messages::{
 use duramen_protocol::{ErrorCode, Response};
 
 use crate::access::{Operation, Resource};
+use crate::core::{Parked, Place};
 use crate::event::RequestKey;
 use crate::internal_topics::{self, GROUPS, is_internal};
-use crate::node::{Node, Parked, Place};
+use crate::node::Node;
 use crate::session::RequestContext;
 use crate::transactions::coordinator::{Addition, Asker};
 use crate::transactions::records::Partitions;
@@ -48,7 +49,7 @@ pub(crate) fn handle(
     request: AddPartitionsToTxnRequest,
 ) {
     if context.version >= FIRST_BATCHED
-        && !node.access.may(context, Operation::ClusterAction, Resource::Cluster)
+        && !node.core.access.may(context, Operation::ClusterAction, Resource::Cluster)
     {
         let error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return node.reply(key, AddPartitionsToTxnResponse { error_code, ..Default::default() });
@@ -140,11 +141,11 @@ fn ask(
     }
     let (response, outstanding) = (Box::new(response), asked.len());
     let places = asked.iter().map(|(place, ..)| place.clone()).collect();
-    node.park(key, Parked::Addition { response, places, outstanding, version }, u64::MAX);
+    node.core.park(key, Parked::Addition { response, places, outstanding, version }, u64::MAX);
     for (part, (_, id, addition)) in asked.into_iter().enumerate() {
         let by = Asker::Request { key, part };
-        let now = node.now;
-        let given = node.coordinate_transaction(&id, |it| {
+        let now = node.core.now;
+        let given = node.coordinators.coordinate_transaction(&mut node.core, &id, |it| {
             it.add_partitions(&id, by, addition, now);
         });
         if let Err(code) = given {
@@ -155,7 +156,8 @@ fn ask(
 
 /// Records a coordinator's answer for one part.
 pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: ErrorCode) {
-    let Some(Parked::Addition { response, places, outstanding, version }) = node.parked_mut(key)
+    let Some(Parked::Addition { response, places, outstanding, version }) =
+        node.core.parked_mut(key)
     else {
         return;
     };
@@ -193,15 +195,19 @@ pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
     }
-    if !node.access.may(context, Operation::Write, Resource::TransactionalId(id)) {
+    if !node.core.access.may(context, Operation::Write, Resource::TransactionalId(id)) {
         return Err(ErrorCode::TransactionalIdAuthorizationFailed);
     }
-    node.coordinates(id)
+    node.coordinators.coordinates(&node.core, id)
 }
 
 /// Tells whether this node coordinates the transactional id that another node asks about.
 fn admit_node(node: &Node, id: &str) -> Result<(), ErrorCode> {
-    if id.is_empty() { Err(ErrorCode::InvalidRequest) } else { node.coordinates(id) }
+    if id.is_empty() {
+        Err(ErrorCode::InvalidRequest)
+    } else {
+        node.coordinators.coordinates(&node.core, id)
+    }
 }
 
 type Codes<'a> = BTreeMap<(&'a str, i32), ErrorCode>;
@@ -216,8 +222,8 @@ fn judge<'a>(
     for topic in topics {
         let name = topic.name.as_str();
         let may = context.version >= FIRST_BATCHED
-            || node.access.may(context, Operation::Write, Resource::Topic(name));
-        let known = node.controller.image.topic_named(name);
+            || node.core.access.may(context, Operation::Write, Resource::Topic(name));
+        let known = node.core.controller.image.topic_named(name);
         for &partition in &topic.partitions {
             let is_there = known.is_some_and(|it| {
                 usize::try_from(partition).is_ok_and(|at| at < it.partitions.len())
@@ -266,14 +272,14 @@ pub(crate) fn handle_offsets(
     let id = request.transactional_id.clone();
     let admitted = admit(node, &context, &id).and_then(|()| {
         let group = request.group_id.as_str();
-        let may = node.access.may(&context, Operation::Read, Resource::Group(group));
+        let may = node.core.access.may(&context, Operation::Read, Resource::Group(group));
         if may { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
     });
     if let Err(code) = admitted {
         return node.reply(key, offsets_refused(code, &context));
     }
-    let Some(topic) = node.controller.image.topic_named(GROUPS) else {
-        return node.await_groups(key, context, request);
+    let Some(topic) = node.core.controller.image.topic_named(GROUPS) else {
+        return node.coordinators.await_groups(&mut node.core, key, context, request);
     };
     let partition = internal_topics::partition_of(&request.group_id, topic.partitions.len());
     let addition = Addition {
@@ -296,7 +302,7 @@ pub(crate) fn handle_offsets(
 /// Goes on with a request that waited for `__consumer_offsets`.
 pub(crate) fn on_groups_made(node: &mut Node, key: RequestKey) {
     // The client may be gone.
-    let Some(Parked::AddOffsets { .. }) = node.parked_mut(key) else { return };
+    let Some(Parked::AddOffsets { .. }) = node.core.parked_mut(key) else { return };
     if let Some(Parked::AddOffsets { request, context }) = node.unpark(key) {
         handle_offsets(node, key, context, request);
     }

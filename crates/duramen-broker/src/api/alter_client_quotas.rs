@@ -8,8 +8,7 @@ use duramen_protocol::messages::{AlterClientQuotasRequest, AlterClientQuotasResp
 
 use super::decisions::{answer_after_commit, why_undecided};
 use crate::access::{Operation, Resource};
-use crate::controller::DECISION_MS;
-use crate::controller::Error;
+use crate::controller::{DECISION_MS, Error};
 use crate::event::RequestKey;
 use crate::metadata_records::{MetadataRecord, QuotaEntity, SetClientQuota};
 use crate::node::Node;
@@ -26,7 +25,7 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &AlterClientQuotasRequest,
 ) {
-    let is_allowed = node.access.may(context, Operation::AlterConfigs, Resource::Cluster);
+    let is_allowed = node.core.access.may(context, Operation::AlterConfigs, Resource::Cluster);
     let mut seen = BTreeSet::new();
     let mut response = AlterClientQuotasResponse::default();
     let mut records = Vec::new();
@@ -47,7 +46,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = node.now.deadline_us(DECISION_MS);
+    let deadline = node.core.now.deadline_us(DECISION_MS);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

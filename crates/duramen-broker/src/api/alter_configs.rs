@@ -8,8 +8,7 @@ use duramen_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 
 use super::decisions::{answer_after_commit, why_undecided};
 use super::settings::{Asked, Change, SET, decide};
-use crate::controller::DECISION_MS;
-use crate::controller::Error;
+use crate::controller::{DECISION_MS, Error};
 use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -30,7 +29,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = node.now.deadline_us(DECISION_MS);
+    let deadline = node.core.now.deadline_us(DECISION_MS);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn handle(
         allow_replication_factor_change: request.allow_replication_factor_change,
         ..AlterPartitionReassignmentsResponse::default()
     };
-    let obstacle = if !node.access.may(context, Operation::Alter, Resource::Cluster) {
+    let obstacle = if !node.core.access.may(context, Operation::Alter, Resource::Cluster) {
         let text = "not allowed to alter the cluster";
         Some(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
     } else if request.timeout_ms <= 0 {
@@ -65,7 +65,7 @@ pub(crate) fn handle(
         let name = topic.name.clone();
         response.responses.push(ReassignableTopicResponse { name, partitions });
     }
-    let deadline = node.now.deadline_us(request.timeout_ms);
+    let deadline = node.core.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
@@ -76,7 +76,7 @@ fn judge(
     name: &str,
     asked: &ReassignablePartition,
 ) -> Result<Option<MetadataRecord>, Error> {
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     let at = usize::try_from(asked.partition_index).ok();
     let there = image.topic_named(name).zip(at);
     let there = there.and_then(|(topic, at)| Some((topic.id, topic.partitions.get(at)?)));
@@ -89,14 +89,14 @@ fn judge(
     let Some(wanted) = &asked.replicas else {
         let text = "the partition is not being moved";
         let refused = || Error::new(ErrorCode::NoReassignmentInProgress, text);
-        return node.controller.cancel_move(topic_id, partition).map(Some).ok_or_else(refused);
+        return node.core.controller.cancel_move(topic_id, partition).map(Some).ok_or_else(refused);
     };
     let refuse = |text: String| Err(Error::new(ErrorCode::InvalidReplicaAssignment, text));
     if wanted.is_empty() {
         return refuse("a partition has at least one replica".to_owned());
     }
     // A node that is leaving the cluster has no replicas, and must get none.
-    let stays = |id: i32| node.controller.staying().any(|(staying, _)| staying == id);
+    let stays = |id: i32| node.core.controller.staying().any(|(staying, _)| staying == id);
     if let Some(id) = wanted.iter().find(|id| !stays(**id)) {
         return refuse(if image.brokers.contains_key(id) {
             format!("broker {id} is leaving the cluster")
@@ -114,7 +114,7 @@ fn judge(
             format!("the partition has {replicas} replicas, and would have {}", wanted.len());
         return Err(Error::new(ErrorCode::InvalidReplicationFactor, text));
     }
-    Ok(node.controller.move_partition(topic_id, partition, wanted))
+    Ok(node.core.controller.move_partition(topic_id, partition, wanted))
 }
 
 /// Returns the answer to a request that was still undecided when it timed out.

@@ -17,16 +17,16 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &AlterReplicaLogDirsRequest,
 ) -> AlterReplicaLogDirsResponse {
-    let is_allowed = node.access.may(context, Operation::Alter, Resource::Cluster);
+    let is_allowed = node.core.access.may(context, Operation::Alter, Resource::Cluster);
     let mut topics: BTreeMap<&str, Vec<AlterReplicaLogDirPartitionResult>> = BTreeMap::new();
     for dir in &request.dirs {
         for topic in &dir.topics {
             let results = topics.entry(&topic.name).or_default();
             for &partition_index in &topic.partitions {
-                let code = match node.controller.image.topic_named(&topic.name) {
+                let code = match node.core.controller.image.topic_named(&topic.name) {
                     _ if !is_allowed => ErrorCode::ClusterAuthorizationFailed,
-                    _ if dir.path != node.options.log_dir => ErrorCode::LogDirNotFound,
-                    Some(there) if node.local_replica(there, partition_index).is_some() => {
+                    _ if dir.path != node.core.options.log_dir => ErrorCode::LogDirNotFound,
+                    Some(there) if node.core.local_replica(there, partition_index).is_some() => {
                         ErrorCode::None
                     }
                     _ => ErrorCode::UnknownTopicOrPartition,

@@ -24,7 +24,7 @@ pub(super) fn admit_to_group(
     operation: Operation,
     group: &str,
 ) -> Result<(), ErrorCode> {
-    if !node.access.may(context, operation, Resource::Group(group)) {
+    if !node.core.access.may(context, operation, Resource::Group(group)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }
     if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }

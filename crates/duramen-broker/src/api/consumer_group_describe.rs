@@ -24,7 +24,7 @@ pub(crate) fn answer(
         });
         if request.include_authorized_operations && described.error_code == 0 {
             described.authorized_operations =
-                node.access.operations(context, Resource::Group(group));
+                node.core.access.operations(context, Resource::Group(group));
         }
         described
     };
@@ -37,15 +37,16 @@ fn describe(
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
-    if !node.access.may(context, Operation::Describe, Resource::Group(group)) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Group(group)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }
     if group.is_empty() {
         return Err(ErrorCode::InvalidGroupId);
     }
-    let (coordinator, sight) = node.coordinator_and_sight(group)?;
-    let described = coordinator.describe_consumers(sight.rules, sight.topics, group, node.now);
-    let may_see = |name: &str| node.access.may(context, Operation::Describe, Resource::Topic(name));
+    let (coordinator, sight) = node.coordinators.coordinator_and_sight(&node.core, group)?;
+    let described = coordinator.describe_consumers(sight.rules, sight.topics, group, node.core.now);
+    let may_see =
+        |name: &str| node.core.access.may(context, Operation::Describe, Resource::Topic(name));
     if topics_of(&described).all(may_see) {
         return Ok(described);
     }

@@ -51,7 +51,7 @@ pub(crate) fn handle(
         };
         response.results.push(result);
     }
-    let deadline = node.now.deadline_us(request.timeout_ms);
+    let deadline = node.core.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
@@ -61,7 +61,7 @@ fn add(
     topic: &CreatePartitionsTopic,
     decided: usize,
 ) -> Result<Vec<MetadataRecord>, Error> {
-    if !node.access.may(context, Operation::Alter, Resource::Topic(&topic.name)) {
+    if !node.core.access.may(context, Operation::Alter, Resource::Topic(&topic.name)) {
         let text = "not allowed to change the topic";
         return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
     }
@@ -69,7 +69,7 @@ fn add(
         let text = "its partitions stay as many as they are: what is kept in them would no longer be found";
         return Err(Error::new(ErrorCode::InvalidPartitions, text));
     }
-    node.controller.add_partitions(topic, decided)
+    node.core.controller.add_partitions(topic, decided)
 }
 
 fn refused(topic: &CreatePartitionsTopic, error: Error) -> CreatePartitionsTopicResult {

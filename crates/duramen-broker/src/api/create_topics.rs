@@ -50,13 +50,13 @@ pub(crate) fn handle(
         };
         response.topics.push(result);
     }
-    let deadline = node.now.deadline_us(request.timeout_ms);
+    let deadline = node.core.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
 fn partitions_of(node: &Node, topic: &CreatableTopic) -> i64 {
     match topic.num_partitions {
-        -1 if topic.assignments.is_empty() => i64::from(node.options.settings.num_partitions),
+        -1 if topic.assignments.is_empty() => i64::from(node.core.options.settings.num_partitions),
         -1 => i64::try_from(topic.assignments.len()).unwrap_or(i64::MAX),
         given => i64::from(given).max(0),
     }
@@ -75,13 +75,13 @@ fn create(
     if let Some((code, text)) = obstacle {
         return Err(Error::new(code, text));
     }
-    node.controller.create_topic(topic, &node.options.settings)
+    node.core.controller.create_topic(topic, &node.core.options.settings)
 }
 
 /// Tells whether the client may create a topic of this name.
 pub(super) fn may_create(node: &Node, context: &RequestContext, name: &str) -> bool {
-    node.access.may(context, Operation::Create, Resource::Cluster)
-        || node.access.may(context, Operation::Create, Resource::Topic(name))
+    node.core.access.may(context, Operation::Create, Resource::Cluster)
+        || node.core.access.may(context, Operation::Create, Resource::Topic(name))
 }
 
 fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
@@ -114,11 +114,11 @@ fn made(
         configs: Some(Vec::new()),
         ..CreatableTopicResult::default()
     };
-    if !node.access.may(context, Operation::DescribeConfigs, Resource::Topic(&topic.name)) {
+    if !node.core.access.may(context, Operation::DescribeConfigs, Resource::Topic(&topic.name)) {
         let topic_config_error_code = ErrorCode::TopicAuthorizationFailed.code();
         return CreatableTopicResult { topic_config_error_code, ..result };
     }
-    let settings = &node.options.settings;
+    let settings = &node.core.options.settings;
     let config = |row: &crate::configs::ConfigKey| {
         let (value, source) = effective(row.name, &creation.configs, settings)?;
         Some(CreatableTopicConfigs {

@@ -2,9 +2,10 @@
 
 use duramen_protocol::{ErrorCode, Response};
 
+use crate::core::{Parked, Signal};
 use crate::event::RequestKey;
 use crate::metadata_records::MetadataRecord;
-use crate::node::{Node, Parked, Signal};
+use crate::node::Node;
 
 /// Returns the reason for which the request was not decided here, or not in time.
 pub(super) fn why_undecided(code: ErrorCode) -> &'static str {
@@ -27,16 +28,16 @@ pub(super) fn answer_after_commit(
     if records.is_empty() {
         return node.reply(key, response);
     }
-    match node.controller.propose(node.now, records) {
+    match node.core.controller.propose(node.core.now, records) {
         Ok(index) => {
-            node.mark_controller_dirty();
-            node.controller.wait(index, key);
+            node.core.mark_controller_dirty();
+            node.core.controller.wait(index, key);
             let response = Box::new(response);
-            node.park(key, Parked::Commit { response, outstanding: 1 }, deadline_us);
+            node.core.park(key, Parked::Commit { response, outstanding: 1 }, deadline_us);
         }
         Err(code) => {
             let response = Box::new(response);
-            node.signals.push_back(Signal::NotProposed { key, response, code });
+            node.core.signals.push_back(Signal::NotProposed { key, response, code });
         }
     }
 }

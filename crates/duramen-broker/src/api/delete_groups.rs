@@ -7,8 +7,9 @@ use duramen_protocol::messages::delete_groups::DeletableGroupResult;
 use duramen_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse};
 
 use crate::access::{Operation, Resource};
+use crate::core::Parked;
 use crate::event::RequestKey;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
@@ -28,11 +29,12 @@ pub(crate) fn handle(
     let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
     // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = groups.len() + 1;
-    node.park(key, Parked::DeleteGroups { response, outstanding }, u64::MAX);
+    node.core.park(key, Parked::DeleteGroups { response, outstanding }, u64::MAX);
     for (part, group) in groups.iter().enumerate() {
-        let may = node.access.may(context, Operation::Delete, Resource::Group(group));
+        let may = node.core.access.may(context, Operation::Delete, Resource::Group(group));
         let asked = if may {
-            node.coordinate_part(group, |it, _| it.delete_group(key, part, group))
+            node.coordinators
+                .coordinate_part(&mut node.core, group, |it, _| it.delete_group(key, part, group))
         } else {
             Err(ErrorCode::GroupAuthorizationFailed)
         };
@@ -45,14 +47,14 @@ pub(crate) fn handle(
 
 /// Records the result for one of the groups, and answers once all are known.
 pub(crate) fn on_deleted(node: &mut Node, key: RequestKey, part: usize, error_code: i16) {
-    if let Some(Parked::DeleteGroups { response, .. }) = node.parked_mut(key) {
+    if let Some(Parked::DeleteGroups { response, .. }) = node.core.parked_mut(key) {
         response.results[part].error_code = error_code;
         finish(node, key);
     }
 }
 
 fn finish(node: &mut Node, key: RequestKey) {
-    let Some(Parked::DeleteGroups { outstanding, .. }) = node.parked_mut(key) else { return };
+    let Some(Parked::DeleteGroups { outstanding, .. }) = node.core.parked_mut(key) else { return };
     *outstanding -= 1;
     if *outstanding == 0
         && let Some(Parked::DeleteGroups { response, .. }) = node.unpark(key)

@@ -9,9 +9,10 @@ use duramen_protocol::messages::delete_records::{
 use duramen_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 
 use crate::access::{Operation, Resource};
+use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::internal_topics::is_internal;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::partition::Slot;
 use crate::session::RequestContext;
 
@@ -48,8 +49,8 @@ pub(crate) fn handle(
     if outstanding == 0 {
         node.reply(key, response);
     } else {
-        let deadline = node.now.deadline_us(request.timeout_ms);
-        node.park(key, Parked::Trims { response, outstanding }, deadline);
+        let deadline = node.core.now.deadline_us(request.timeout_ms);
+        node.core.park(key, Parked::Trims { response, outstanding }, deadline);
     }
 }
 
@@ -75,26 +76,26 @@ fn trim(
     offset: i64,
     slot: Slot,
 ) -> Result<Option<i64>, ErrorCode> {
-    if !node.access.may(context, Operation::Delete, Resource::Topic(name)) {
+    if !node.core.access.may(context, Operation::Delete, Resource::Topic(name)) {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
-    let topic = node.controller.image.topic_named(name);
+    let topic = node.core.controller.image.topic_named(name);
     let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
     if is_internal(name) {
         return Err(ErrorCode::InvalidTopicException);
     }
-    let partition = node.serving(topic, index)?;
+    let partition = node.core.serving(topic, index)?;
     if partition.settings.compact && !partition.settings.delete {
         return Err(ErrorCode::PolicyViolation);
     }
     let replica = partition.group.id();
-    let partition = node.partitions.get_mut(&replica).expect("it was just found");
+    let partition = node.core.partitions.get_mut(&replica).expect("it was just found");
     let offset = if offset == TO_THE_END { partition.committed() } else { offset };
     if offset < 0 {
         return Err(ErrorCode::OffsetOutOfRange);
     }
     if partition.trim(offset, Some(slot))? {
-        node.mark_dirty(replica);
+        node.core.mark_dirty(replica);
         return Ok(None);
     }
     Ok(Some(partition.log_start()))
@@ -115,7 +116,7 @@ pub(crate) fn on_finished(
     error: ErrorCode,
     log_start: i64,
 ) {
-    let Some(Parked::Trims { response, outstanding }) = node.parked_mut(key) else { return };
+    let Some(Parked::Trims { response, outstanding }) = node.core.parked_mut(key) else { return };
     let part = &mut response.topics[topic].partitions[partition];
     part.error_code = error.code();
     part.low_watermark = if error.is_none() { log_start } else { -1 };

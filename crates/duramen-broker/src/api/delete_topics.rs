@@ -36,7 +36,7 @@ pub(crate) fn handle(
         }
         response.responses.push(result);
     }
-    let deadline = node.now.deadline_us(request.timeout_ms);
+    let deadline = node.core.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
@@ -72,7 +72,7 @@ fn delete(
     {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     let (topic, missing) = match (&state.name, state.topic_id) {
         (Some(name), Uuid::ZERO) => (image.topic_named(name), ErrorCode::UnknownTopicOrPartition),
         (None, id) if !id.is_zero() => (image.topic(id), ErrorCode::UnknownTopicId),
@@ -84,12 +84,12 @@ fn delete(
         result.name = rights.may_see.then(|| topic.name.clone());
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
-    if !node.options.settings.delete_topic_enable {
+    if !node.core.options.settings.delete_topic_enable {
         return Err(ErrorCode::TopicDeletionDisabled);
     }
     result.name = Some(topic.name.clone());
     result.topic_id = topic.id;
-    node.controller.delete_topic(topic.id).ok_or(missing)
+    node.core.controller.delete_topic(topic.id).ok_or(missing)
 }
 
 /// Rights of a client on a topic.
@@ -99,7 +99,7 @@ struct Rights {
 }
 
 fn rights(node: &Node, context: &RequestContext, name: &str) -> Rights {
-    let may = |operation, resource| node.access.may(context, operation, resource);
+    let may = |operation, resource| node.core.access.may(context, operation, resource);
     if may(Operation::Delete, Resource::Cluster) {
         return Rights { may_see: true, may_delete: true };
     }

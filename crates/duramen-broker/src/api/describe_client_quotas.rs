@@ -35,7 +35,7 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &DescribeClientQuotasRequest,
 ) -> DescribeClientQuotasResponse {
-    let found = if node.access.may(context, Operation::DescribeConfigs, Resource::Cluster) {
+    let found = if node.core.access.may(context, Operation::DescribeConfigs, Resource::Cluster) {
         find(node, request)
     } else {
         let text = "not allowed to see the quotas";
@@ -76,7 +76,7 @@ fn find(node: &Node, request: &DescribeClientQuotasRequest) -> Result<Vec<EntryD
         };
         filter.iter().all(has) && (!request.strict || entity.len() == filter.len())
     };
-    let all = node.controller.image.quotas.all();
+    let all = node.core.controller.image.quotas.all();
     Ok(all
         .filter(|(entity, _)| is_wanted(entity))
         .map(|(entity, quotas)| entry(entity, quotas))

@@ -19,7 +19,7 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &DescribeClusterRequest,
 ) -> DescribeClusterResponse {
-    let cluster_id = Uuid(node.options.facts.cluster_id).to_string();
+    let cluster_id = Uuid(node.core.options.facts.cluster_id).to_string();
     if request.endpoint_type != BROKERS {
         let (code, text) = match request.endpoint_type {
             2 => (ErrorCode::MismatchedEndpointType, "this is the endpoint of a broker"),
@@ -31,8 +31,8 @@ pub(crate) fn answer(
             ..DescribeClusterResponse::default()
         };
     }
-    let unheard: BTreeSet<i32> = node.unheard().collect();
-    let brokers = node.controller.image.brokers.iter().filter_map(|(&broker_id, broker)| {
+    let unheard: BTreeSet<i32> = node.core.unheard().collect();
+    let brokers = node.core.controller.image.brokers.iter().filter_map(|(&broker_id, broker)| {
         let endpoint = broker.endpoints.first()?;
         let is_fenced = unheard.contains(&broker_id);
         if is_fenced && !request.include_fenced_brokers {
@@ -49,10 +49,10 @@ pub(crate) fn answer(
     let is_asked = request.include_cluster_authorized_operations;
     DescribeClusterResponse {
         cluster_id,
-        controller_id: node.metadata_leader().unwrap_or(-1),
+        controller_id: node.core.metadata_leader().unwrap_or(-1),
         brokers: brokers.collect(),
         cluster_authorized_operations: if is_asked {
-            node.access.cluster_operations(context)
+            node.core.access.cluster_operations(context)
         } else {
             i32::MIN
         },

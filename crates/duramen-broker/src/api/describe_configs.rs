@@ -78,7 +78,7 @@ fn describe(
         GROUP => Resource::Group(name),
         _ => Resource::Cluster,
     };
-    if !node.access.may(context, Operation::DescribeConfigs, asked) {
+    if !node.core.access.may(context, Operation::DescribeConfigs, asked) {
         let code = match kind {
             GROUP => ErrorCode::GroupAuthorizationFailed,
             TOPIC => ErrorCode::TopicAuthorizationFailed,
@@ -87,13 +87,13 @@ fn describe(
         return Err(Error::new(code, "not allowed"));
     }
     let invalid = |text: String| Err(Error::new(ErrorCode::InvalidRequest, text));
-    let settings = &node.options.settings;
+    let settings = &node.core.options.settings;
     match kind {
         TOPIC => {
             if let Some(problem) = name_problem(name) {
                 return Err(Error::new(ErrorCode::InvalidTopicException, problem));
             }
-            let topic = node.controller.image.topic_named(name).ok_or_else(|| {
+            let topic = node.core.controller.image.topic_named(name).ok_or_else(|| {
                 Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"))
             })?;
             let row = |row| topic_row(row, &topic.configs, settings);
@@ -103,7 +103,7 @@ fn describe(
             Ok(BROKER_CONFIGS.iter().map(|row| broker_row(row, settings)).collect())
         }
         BROKER => {
-            let shared = node.controller.image.broker_configs(ALL_BROKERS);
+            let shared = node.core.controller.image.broker_configs(ALL_BROKERS);
             let row = |row: &ConfigKey| Some(shared_row(row, shared.get(row.name)?));
             Ok(BROKER_CONFIGS.iter().filter_map(row).collect())
         }
@@ -114,7 +114,7 @@ fn describe(
             Ok(CLIENT_METRICS_DEFAULTS.iter().map(row).collect())
         }
         GROUP if !name.is_empty() => {
-            let own = node.controller.image.group_configs(name);
+            let own = node.core.controller.image.group_configs(name);
             Ok(GROUP_CONFIGS.iter().map(|row| group_row(row, own, settings)).collect())
         }
         BROKER_LOGGER | CLIENT_METRICS | GROUP => invalid("the resource needs a name".to_owned()),

@@ -21,7 +21,7 @@ pub(crate) fn answer(
         });
         if request.include_authorized_operations && described.error_code == 0 {
             described.authorized_operations =
-                node.access.operations(context, Resource::Group(group));
+                node.core.access.operations(context, Resource::Group(group));
         }
         described
     };
@@ -34,8 +34,8 @@ fn describe(
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
-    if !node.access.may(context, Operation::Describe, Resource::Group(group)) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Group(group)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }
-    Ok(node.coordinator(group)?.describe(context.version, group))
+    Ok(node.coordinators.coordinator(&node.core, group)?.describe(context.version, group))
 }

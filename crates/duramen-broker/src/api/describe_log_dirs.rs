@@ -20,28 +20,32 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &DescribeLogDirsRequest,
 ) {
-    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Cluster) {
         let error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return node.reply(key, DescribeLogDirsResponse { error_code, ..Default::default() });
     }
     let topics = match &request.topics {
-        None => {
-            node.controller.image.topics_by_name().map(|it| described(node, it, None)).collect()
-        }
+        None => node
+            .core
+            .controller
+            .image
+            .topics_by_name()
+            .map(|it| described(node, it, None))
+            .collect(),
         Some(asked) => {
             let mut indexes: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
             for topic in asked {
                 indexes.entry(&topic.topic).or_default().extend(&topic.partitions);
             }
             let known = indexes.iter().filter_map(|(name, indexes)| {
-                let topic = node.controller.image.topic_named(name)?;
+                let topic = node.core.controller.image.topic_named(name)?;
                 Some(described(node, topic, Some(indexes)))
             });
             known.filter(|topic| !topic.partitions.is_empty()).collect()
         }
     };
     let dir = DescribeLogDirsResult {
-        log_dir: node.options.log_dir.clone(),
+        log_dir: node.core.options.log_dir.clone(),
         topics,
         ..DescribeLogDirsResult::default()
     };
@@ -54,8 +58,8 @@ fn described(node: &Node, topic: &Topic, indexes: Option<&BTreeSet<i32>>) -> Des
     let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
     let wanted = |index: &i32| indexes.is_none_or(|indexes| indexes.contains(index));
     let one = |partition_index: i32| {
-        let replica = node.local_replica(topic, partition_index)?;
-        let partition = node.partitions.get(&replica)?;
+        let replica = node.core.local_replica(topic, partition_index)?;
+        let partition = node.core.partitions.get(&replica)?;
         let partition_size = i64::try_from(partition.bytes()).unwrap_or(i64::MAX);
         Some(DescribeLogDirsPartition {
             partition_index,

@@ -50,7 +50,7 @@ fn active(
     name: &str,
     index: i32,
 ) -> Result<Vec<ProducerState>, Error> {
-    if !node.access.may(context, Operation::Read, Resource::Topic(name)) {
+    if !node.core.access.may(context, Operation::Read, Resource::Topic(name)) {
         let text = "not allowed to read the topic";
         return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
     }
@@ -58,10 +58,11 @@ fn active(
         return Err(Error::new(ErrorCode::InvalidTopicException, problem));
     }
     let topic =
-        node.controller.image.topic_named(name).ok_or_else(|| {
+        node.core.controller.image.topic_named(name).ok_or_else(|| {
             Error::new(ErrorCode::UnknownTopicOrPartition, "there is no such topic")
         })?;
     let partition = node
+        .core
         .serving(topic, index)
         .map_err(|code| Error::new(code, "the partition is not served here now"))?;
     let one = |producer: ActiveProducer| ProducerState {

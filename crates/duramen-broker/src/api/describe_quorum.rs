@@ -26,7 +26,7 @@ pub(crate) fn answer(
 ) -> DescribeQuorumResponse {
     let mut response =
         DescribeQuorumResponse { error_message: Some(String::new()), ..Default::default() };
-    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }
@@ -69,22 +69,22 @@ fn unknown(partition_index: i32) -> ResponsePartitionData {
 
 /// Describes the metadata log as its leader knows it. A node that knows of no leader answers with its own knowledge.
 fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
-    let controller = &node.controller;
+    let controller = &node.core.controller;
     let group = &controller.group;
     let is_leader = group.is_serving();
     let in_sync: Vec<u64> = if is_leader { group.caught_up().collect() } else { Vec::new() };
     let state = |peer: u64| {
         let is_own = peer == group.id().0;
-        let placed = node.placed(METADATA_GROUP, peer);
+        let placed = node.core.placed(METADATA_GROUP, peer);
         let placed = placed.map(|placed| (placed.broker_id, placed.directory_id));
-        let own = is_own.then(|| (node.options.facts.broker_id, node.own_directory()));
+        let own = is_own.then(|| (node.core.options.facts.broker_id, node.core.own_directory()));
         let (broker_id, directory) = own.or(placed).unwrap_or((-1, Uuid::ZERO));
-        let silent_ticks = if is_own { Some(0) } else { node.peers.silent_ticks(broker_id) };
+        let silent_ticks = if is_own { Some(0) } else { node.core.peers.silent_ticks(broker_id) };
         // Without a leader, no node knows more.
-        let is_told = is_leader || is_own || node.metadata_leader().is_none();
+        let is_told = is_leader || is_own || node.core.metadata_leader().is_none();
         let heard = silent_ticks.filter(|_| is_told).map_or(-1, |ticks| {
             let silent_ms = i64::try_from(ticks * TICK_US / 1000).unwrap_or(i64::MAX);
-            node.now.wall_ms.saturating_sub(silent_ms)
+            node.core.now.wall_ms.saturating_sub(silent_ms)
         });
         let keeps_up = in_sync.contains(&peer);
         ReplicaState {
@@ -97,7 +97,7 @@ fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
     };
     ResponsePartitionData {
         error_message: Some(String::new()),
-        leader_id: node.metadata_leader().unwrap_or(-1),
+        leader_id: node.core.metadata_leader().unwrap_or(-1),
         leader_epoch: group.epoch(),
         high_watermark: controller.end(),
         current_voters: group.electorate().into_iter().map(state).collect(),
@@ -113,7 +113,7 @@ pub(crate) fn undecided(code: ErrorCode) -> DescribeQuorumResponse {
 }
 
 fn nodes(node: &Node) -> Vec<QuorumNode> {
-    let brokers = node.controller.image.brokers.iter();
+    let brokers = node.core.controller.image.brokers.iter();
     let one = |(&node_id, broker): (&i32, &crate::metadata_records::RegisterBroker)| {
         let listener = |endpoint: &crate::metadata_records::Endpoint| Listener {
             name: endpoint.listener.clone(),

@@ -25,12 +25,12 @@ pub(crate) fn handle(
     request: &DescribeReplicasRequest,
 ) {
     let mut response = DescribeReplicasResponse::default();
-    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return node.reply(key, response);
     }
-    (response.wall_ms, response.is_clock_alone) = node.clock();
-    if let Some(Shortage { free_bytes, needed_bytes }) = node.disk_shortage() {
+    (response.wall_ms, response.is_clock_alone) = node.core.clock();
+    if let Some(Shortage { free_bytes, needed_bytes }) = node.core.disk_shortage() {
         response.disk_free_bytes = i64::try_from(free_bytes).unwrap_or(i64::MAX);
         response.disk_needed_bytes = i64::try_from(needed_bytes).unwrap_or(i64::MAX);
     }
@@ -63,7 +63,7 @@ struct Held {
 
 fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
     if topic_id == Uuid(METADATA_GROUP.topic_id) && index == METADATA_GROUP.partition {
-        let controller = &node.controller;
+        let controller = &node.core.controller;
         if let Some(why) = controller.group.failure() {
             return Err(Error::new(ErrorCode::KafkaStorageError, why));
         }
@@ -71,11 +71,12 @@ fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
         let (replica, compacted) = (controller.group.id(), Compacted::default());
         return Ok(Held { replica, start, committed, compacted });
     }
-    let topic = node.controller.image.topic(topic_id).ok_or_else(|| {
+    let topic = node.core.controller.image.topic(topic_id).ok_or_else(|| {
         Error::new(ErrorCode::UnknownTopicId, "the topic is not known to the node")
     })?;
-    let replica = node.local_replica(topic, index);
-    let partition = replica.and_then(|replica| Some((replica, node.partitions.get(&replica)?)));
+    let replica = node.core.local_replica(topic, index);
+    let partition =
+        replica.and_then(|replica| Some((replica, node.core.partitions.get(&replica)?)));
     let (replica, partition) = partition.ok_or_else(|| {
         Error::new(ErrorCode::ReplicaNotAvailable, "the node holds no replica of the partition")
     })?;

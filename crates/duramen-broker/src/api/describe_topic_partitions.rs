@@ -30,8 +30,8 @@ pub(crate) fn answer(
     }
     let is_ahead = |name: &str| cursor.is_none_or(|cursor| name >= cursor.topic_name.as_str());
     let is_allowed =
-        |name: &str| node.access.may(context, Operation::Describe, Resource::Topic(name));
-    let image = &node.controller.image;
+        |name: &str| node.core.access.may(context, Operation::Describe, Resource::Topic(name));
+    let image = &node.core.controller.image;
     let mut page = Page::new(request);
     if named.is_empty() {
         for topic in image.topics_by_name() {
@@ -153,6 +153,7 @@ impl Page {
             is_internal: is_internal(&topic.name),
             partitions,
             topic_authorized_operations: node
+                .core
                 .access
                 .operations(context, Resource::Topic(&topic.name)),
         });
@@ -170,7 +171,8 @@ impl Page {
             None => ErrorCode::UnknownTopicOrPartition,
         };
         let mut topic = without_partitions(name, code);
-        topic.topic_authorized_operations = node.access.operations(context, Resource::Topic(name));
+        topic.topic_authorized_operations =
+            node.core.access.operations(context, Resource::Topic(name));
         self.response.topics.push(topic);
     }
 }

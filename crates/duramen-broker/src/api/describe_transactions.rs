@@ -26,7 +26,7 @@ const STATES: [&str; 8] = [
 ];
 
 fn may_describe(node: &Node, context: &RequestContext, id: &str) -> bool {
-    node.access.may(context, Operation::Describe, Resource::TransactionalId(id))
+    node.core.access.may(context, Operation::Describe, Resource::TransactionalId(id))
 }
 
 pub(crate) fn answer(
@@ -40,13 +40,13 @@ pub(crate) fn answer(
             () if !may_describe(node, context, id) => {
                 Err(ErrorCode::TransactionalIdAuthorizationFailed)
             }
-            () => node.transaction_coordinator(id),
+            () => node.coordinators.transaction_coordinator(&node.core, id),
         };
         match found {
             Ok(coordinator) => {
                 let mut told = coordinator.describe(id);
                 let may = |topic: &str| {
-                    node.access.may(context, Operation::Describe, Resource::Topic(topic))
+                    node.core.access.may(context, Operation::Describe, Resource::Topic(topic))
                 };
                 told.topics.retain(|it| may(&it.topic));
                 told
@@ -78,7 +78,7 @@ pub(crate) fn list(
     let (known, unknown): (Vec<_>, Vec<_>) =
         request.state_filters.iter().cloned().partition(|it| STATES.contains(&it.as_str()));
     let is_wanted = |id: &str, it: &Transaction| {
-        let lasts_ms = node.now.wall_ms.saturating_sub(it.started_ms);
+        let lasts_ms = node.core.now.wall_ms.saturating_sub(it.started_ms);
         let ids = &request.producer_id_filters;
         may_describe(node, context, id)
             && (request.state_filters.is_empty()
@@ -87,7 +87,7 @@ pub(crate) fn list(
             && (request.duration_filter < 0 || lasts_ms > request.duration_filter)
             && pattern.as_ref().is_none_or(|pattern| pattern.is_match(id))
     };
-    match node.transaction_coordinators() {
+    match node.coordinators.transaction_coordinators() {
         Err(code) => refused(code),
         Ok(coordinators) => ListTransactionsResponse {
             unknown_state_filters: unknown,

@@ -22,7 +22,7 @@ pub(crate) fn answer(
         error_message: Some(String::new()),
         ..DescribeUserScramCredentialsResponse::default()
     };
-    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }

@@ -10,9 +10,10 @@ use duramen_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse};
 use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::controller::image::Topic;
+use crate::core::{ElectionWanted, Parked};
 use crate::event::RequestKey;
 use crate::limits::ELECTION_WAITS_US;
-use crate::node::{Election, ElectionWanted, Node, Parked};
+use crate::node::{Election, Node};
 use crate::session::RequestContext;
 
 const PREFERRED: i8 = 0;
@@ -32,10 +33,11 @@ pub(crate) fn handle(
         return node.reply(key, response);
     }
     let deadline_us = node
+        .core
         .now
         .deadline_us(request.timeout_ms)
-        .min(node.now.mono_us.saturating_add(ELECTION_WAITS_US));
-    node.elect(key, response, wanted, deadline_us);
+        .min(node.core.now.mono_us.saturating_add(ELECTION_WAITS_US));
+    node.moves.elect(&mut node.core, key, response, wanted, deadline_us);
 }
 
 fn judge_some(
@@ -51,7 +53,7 @@ fn judge_some(
         response.error_code = error.code.code();
     }
     for (at, TopicPartitions { topic: name, partitions }) in topics.iter().enumerate() {
-        let topic = node.controller.image.topic_named(name);
+        let topic = node.core.controller.image.topic_named(name);
         let mut row = ReplicaElectionResult { topic: name.clone(), partition_result: Vec::new() };
         for &partition in partitions {
             let judged = match &obstacle {
@@ -83,7 +85,7 @@ fn judge_all(
         response.error_code = error.code.code();
         return (response, wanted);
     }
-    for (at, topic) in node.controller.image.topics_by_name().enumerate() {
+    for (at, topic) in node.core.controller.image.topics_by_name().enumerate() {
         let topic_id = topic.id;
         let mut row =
             ReplicaElectionResult { topic: topic.name.clone(), partition_result: Vec::new() };
@@ -109,12 +111,12 @@ fn judge(node: &Node, election_type: i8, topic: Option<&Topic>, partition: i32) 
     let error = |code, text: &str| Some(Error::new(code, text));
     let unknown = ErrorCode::UnknownTopicOrPartition;
     let Some(topic) = topic else { return error(unknown, "there is no such topic") };
-    let Some(election) = node.election(topic.id, partition) else {
+    let Some(election) = node.moves.election(&node.core, topic.id, partition) else {
         return error(unknown, "the topic has no such partition");
     };
     let not_needed = ErrorCode::ElectionNotNeeded;
     if election_type == UNCLEAN {
-        if node.leader_of(topic, partition).is_some() {
+        if node.core.leader_of(topic, partition).is_some() {
             return error(not_needed, "the partition has a leader");
         }
         let text =
@@ -140,7 +142,7 @@ fn result(partition_id: i32, error: Option<Error>) -> PartitionResult {
 
 /// Records results of elections, and answers when none is left.
 pub(crate) fn on_elected(node: &mut Node, key: RequestKey, outcomes: &[(ElectionWanted, bool)]) {
-    let Some(Parked::Election { response, wanted }) = node.parked_mut(key) else { return };
+    let Some(Parked::Election { response, wanted }) = node.core.parked_mut(key) else { return };
     for (one, is_led) in outcomes {
         let row = &mut response.replica_election_results[one.slot.0].partition_result[one.slot.1];
         *row = result(one.partition, (!is_led).then(not_available));
@@ -154,7 +156,7 @@ pub(crate) fn on_elected(node: &mut Node, key: RequestKey, outcomes: &[(Election
 
 /// Returns the error that forbids the whole request, if there is one.
 fn obstacle(node: &Node, context: &RequestContext, request: &ElectLeadersRequest) -> Option<Error> {
-    if !node.access.may(context, Operation::Alter, Resource::Cluster) {
+    if !node.core.access.may(context, Operation::Alter, Resource::Cluster) {
         let text = "not allowed to alter the cluster";
         return Some(Error::new(ErrorCode::ClusterAuthorizationFailed, text));
     }

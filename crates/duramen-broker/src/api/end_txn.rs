@@ -5,8 +5,9 @@ use duramen_protocol::{ErrorCode, Response};
 
 use super::add_partitions_to_txn::admit;
 use super::init_producer_id;
+use crate::core::Parked;
 use crate::event::RequestKey;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 use crate::transactions::coordinator::End;
 
@@ -39,9 +40,11 @@ pub(crate) fn handle(
         commits: request.committed,
         version: if context.version >= FIRST_WITH_EPOCHS { 2 } else { 1 },
     };
-    node.park(key, Parked::Transaction { version: context.version }, u64::MAX);
-    let now = node.now;
-    let ended = node.coordinate_transaction(id, |it| it.end(id, key, end, now));
+    node.core.park(key, Parked::Transaction { version: context.version }, u64::MAX);
+    let now = node.core.now;
+    let ended = node
+        .coordinators
+        .coordinate_transaction(&mut node.core, id, |it| it.end(id, key, end, now));
     debug_assert!(ended.is_ok(), "it was admitted");
 }
 
@@ -53,7 +56,7 @@ pub(crate) fn on_answered(
     is_certain: bool,
 ) {
     // The client may be gone.
-    let Some(&mut Parked::Transaction { version }) = node.parked_mut(key) else { return };
+    let Some(&mut Parked::Transaction { version }) = node.core.parked_mut(key) else { return };
     node.unpark(key);
     let moved = ErrorCode::NotCoordinator;
     match &mut *response {

@@ -7,17 +7,18 @@ use duramen_protocol::messages::fetch::{
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::leaders;
 use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
+use crate::core::{Core, Fetch, Parked, ParkedFetch};
 use crate::event::{FetchPart, FetchPlan, Reply, RequestKey};
 use crate::fetch_sessions::{Asked, Target, Wanted};
-use crate::node::{Fetch, Node, Parked, ParkedFetch};
+use crate::node::Node;
 use crate::partition::{Aborted, Growth, Partition, Place};
 use crate::quotas::QuotaKey;
 use crate::session::RequestContext;
-use duramen_storage::sabotage::{self, Bug};
 
 const READ_COMMITTED: i8 = 1;
 /// The first version in which a client may be sent to, and read from, a replica that does not lead.
@@ -62,9 +63,9 @@ pub(crate) fn handle(
     context: RequestContext,
     request: &FetchRequest,
 ) {
-    let begun = node.sessions.begin(request, context.version, node.now.mono_us);
+    let begun = node.sessions.begin(request, context.version, node.core.now.mono_us);
     for (replica, watcher) in node.sessions.take_unwatched() {
-        if let Some(partition) = node.partitions.get_mut(&replica) {
+        if let Some(partition) = node.core.partitions.get_mut(&replica) {
             partition.watchers.retain(|other| *other != watcher);
         }
     }
@@ -75,8 +76,8 @@ pub(crate) fn handle(
             return node.reply(key, response);
         }
     };
-    let mut bytes_max = request.max_bytes.min(node.options.settings.fetch_max_bytes).max(0);
-    let quota = node.quota(QuotaKey::ConsumerByteRate, &context);
+    let mut bytes_max = request.max_bytes.min(node.core.options.settings.fetch_max_bytes).max(0);
+    let quota = node.core.quota(QuotaKey::ConsumerByteRate, &context);
     if let Some(quota) = &quota {
         bytes_max = bytes_max.min(quota.window_max());
     }
@@ -111,20 +112,20 @@ pub(crate) fn handle(
         let there = found.iter().enumerate();
         waits_on.extend(there.filter_map(|(at, found)| Some((at, found.replica?))));
         for (_, replica) in &waits_on {
-            if let Some(partition) = node.partitions.get_mut(replica) {
+            if let Some(partition) = node.core.partitions.get_mut(replica) {
                 partition.fetches.insert(key);
             }
         }
     }
     let parked = Parked::Fetch(ParkedFetch { fetch, waits_on, available });
-    node.park(key, parked, node.now.deadline_us(request.max_wait_ms));
+    node.core.park(key, parked, node.core.now.deadline_us(request.max_wait_ms));
 }
 
 /// Looks again at a parked fetch, because the high watermark of one of its partitions has risen.
 pub(crate) fn on_woken(node: &mut Node, key: RequestKey, growth: Growth) {
-    let parked = match node.parked_mut(key) {
+    let parked = match node.core.parked_mut(key) {
         Some(Parked::Fetch(parked)) => parked,
-        Some(Parked::Share(_)) => return node.wake_share(key),
+        Some(Parked::Share(_)) => return node.shares.wake_share(key),
         _ => return,
     };
     let bytes = if parked.fetch.is_read_committed { growth.stable } else { growth.committed };
@@ -181,8 +182,8 @@ impl Fetch {
                 first: 0,
             };
             let readable = topic.and_then(|topic| match self.context.version {
-                FIRST_FROM_ANY_REPLICA.. => node.readable(topic, target.partition),
-                _ => node.serving(topic, target.partition),
+                FIRST_FROM_ANY_REPLICA.. => node.core.readable(topic, target.partition),
+                _ => node.core.serving(topic, target.partition),
             });
             found.push(match readable {
                 Err(ErrorCode::UnknownTopicId) => refuse(self.missing(node, asked)),
@@ -197,7 +198,7 @@ impl Fetch {
                     if found.error.is_none()
                         && let Ok(topic) = topic
                     {
-                        found.send_elsewhere(node.read_replica(
+                        found.send_elsewhere(node.core.read_replica(
                             topic,
                             target.partition,
                             &self.rack,
@@ -212,7 +213,8 @@ impl Fetch {
     }
 
     fn watch(&self, node: &mut Node, found: &[(Place, ReplicaId, Uuid)]) {
-        let Node { sessions, partitions, controller, .. } = node;
+        let Node { sessions, core, .. } = node;
+        let Core { partitions, controller, .. } = core;
         let mut last = (Uuid::ZERO, "");
         for &(place, replica, topic) in found {
             if last.0 != topic {
@@ -229,7 +231,7 @@ impl Fetch {
     }
 
     fn topic<'a>(&self, node: &'a Node, target: &Target) -> Result<&'a Topic, ErrorCode> {
-        let (access, context) = (&node.access, &self.context);
+        let (access, context) = (&node.core.access, &self.context);
         if self.is_of_replica && !access.may(context, Operation::ClusterAction, Resource::Cluster) {
             return Err(DENIED);
         }
@@ -237,13 +239,14 @@ impl Fetch {
             self.is_of_replica || access.may(context, Operation::Read, Resource::Topic(name))
         };
         if self.context.version >= FIRST_BY_ID {
-            let topic = node.controller.image.topic(target.id).ok_or(ErrorCode::UnknownTopicId)?;
+            let topic =
+                node.core.controller.image.topic(target.id).ok_or(ErrorCode::UnknownTopicId)?;
             return if may_read(&topic.name) { Ok(topic) } else { Err(DENIED) };
         }
         if !may_read(&target.name) {
             return Err(DENIED);
         }
-        let topic = node.controller.image.topic_named(&target.name);
+        let topic = node.core.controller.image.topic_named(&target.name);
         topic.ok_or(ErrorCode::UnknownTopicOrPartition)
     }
 
@@ -252,7 +255,7 @@ impl Fetch {
     fn missing(&self, node: &Node, asked: &Asked) -> ErrorCode {
         let watcher = asked.place.map(|place| (self.session_id, place));
         let name = watcher.and_then(|watcher| node.sessions.name_at(watcher));
-        match name.map(|name| node.controller.image.topic_named(name)) {
+        match name.map(|name| node.core.controller.image.topic_named(name)) {
             None => ErrorCode::UnknownTopicId,
             Some(None) => ErrorCode::UnknownTopicOrPartition,
             Some(Some(_)) => ErrorCode::InconsistentTopicId,
@@ -322,14 +325,14 @@ fn look_at(
 /// Returns the time that a quota makes the fetcher wait, in milliseconds. A fetcher that waits gets none of the records
 /// found, and they do not count against the quota.
 fn rest_ms(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) -> i32 {
-    let for_time_ms = node.time_rest_ms(key);
+    let for_time_ms = node.core.time_rest_ms(key);
     let Some(quota) = &fetch.quota else { return for_time_ms };
     let available: u64 = found.iter().map(|found| found.available).sum();
     let first = found.iter().find(|found| found.available > 0).map_or(0, |found| found.first);
     let bytes = available.min(u64::from(fetch.bytes_max)).max(first);
-    let rest_ms = node.use_up(quota, bytes).max(for_time_ms);
+    let rest_ms = node.core.use_up(quota, bytes).max(for_time_ms);
     if rest_ms > 0 {
-        node.give_back(quota, bytes);
+        node.core.give_back(quota, bytes);
     }
     rest_ms
 }
@@ -368,7 +371,7 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
         if has_records {
             let mut compaction = None;
             if fetch.is_read_committed {
-                compaction = node.partitions.get(&replica).map(Partition::compaction);
+                compaction = node.core.partitions.get(&replica).map(Partition::compaction);
                 let aborted;
                 (aborted, end) = aborted_in(node, replica, wanted.offset, found.stable);
                 let part = &mut response.responses[topic].partitions[partition];
@@ -409,7 +412,7 @@ fn aborted_in(
     from: i64,
     to: i64,
 ) -> (Vec<AbortedTransaction>, i64) {
-    let Some(partition) = node.partitions.get(&replica) else { return (Vec::new(), to) };
+    let Some(partition) = node.core.partitions.get(&replica) else { return (Vec::new(), to) };
     let (aborted, end) = partition.aborted(from, to);
     let told = |it: Aborted| AbortedTransaction {
         producer_id: it.producer_id,

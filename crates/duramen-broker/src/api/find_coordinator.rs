@@ -6,9 +6,10 @@ use duramen_protocol::messages::find_coordinator::Coordinator;
 use duramen_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
 
 use crate::access::{Operation, Resource};
+use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 use crate::shares::ShareKey;
 
@@ -33,17 +34,17 @@ pub(crate) fn handle(
     let missing = topic_of(&context, &request).filter(|topic| {
         let mut keys = keys_of(&context, &request).iter();
         keys.any(|key| may_find(node, &context, request.key_type, key))
-            && node.controller.image.topic_named(topic).is_none()
+            && node.core.controller.image.topic_named(topic).is_none()
     });
-    let leads = node.metadata_leader() == Some(node.options.facts.broker_id);
+    let leads = node.core.metadata_leader() == Some(node.core.options.facts.broker_id);
     if let Some(topic) = missing.filter(|_| !leads) {
-        node.want_topic(topic);
+        node.core.want_topic(topic);
     }
     let made = missing.filter(|_| leads);
-    if let Some(index) = made.and_then(|topic| node.make_topic_here(topic)) {
-        node.controller.wait(index, key);
+    if let Some(index) = made.and_then(|topic| node.core.make_topic_here(topic)) {
+        node.core.controller.wait(index, key);
         let parked = Parked::FindCoordinator { request, context, outstanding: 1 };
-        node.park(key, parked, node.now.deadline_us(CREATION_MS_MAX));
+        node.core.park(key, parked, node.core.now.deadline_us(CREATION_MS_MAX));
     } else {
         let response = answer(node, &context, &request);
         node.reply(key, response);
@@ -97,7 +98,7 @@ pub(crate) fn answer(
 
 /// Tells whether the client may learn the coordinator of a key.
 fn may_find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> bool {
-    let may = |operation, resource| node.access.may(context, operation, resource);
+    let may = |operation, resource| node.core.access.may(context, operation, resource);
     match key_type {
         GROUP => may(Operation::Describe, Resource::Group(key)),
         TRANSACTION => may(Operation::Describe, Resource::TransactionalId(key)),
@@ -116,25 +117,25 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
             TRANSACTION => ErrorCode::TransactionalIdAuthorizationFailed,
             _ => ErrorCode::ClusterAuthorizationFailed,
         }),
-        GROUP => node.coordinator_of(GROUPS, &key).ok_or(ErrorCode::CoordinatorNotAvailable),
+        GROUP => node.core.coordinator_of(GROUPS, &key).ok_or(ErrorCode::CoordinatorNotAvailable),
         TRANSACTION => {
-            node.coordinator_of(TRANSACTIONS, &key).ok_or(ErrorCode::CoordinatorNotAvailable)
+            node.core.coordinator_of(TRANSACTIONS, &key).ok_or(ErrorCode::CoordinatorNotAvailable)
         }
         SHARE if context.version >= FIRST_OF_SHARES => {
             let known = ShareKey::named(&key).ok_or(ErrorCode::InvalidRequest);
             known.and_then(|it| {
-                let found = node.coordinator_of(SHARES, &it.to_string());
+                let found = node.core.coordinator_of(SHARES, &it.to_string());
                 found.ok_or(ErrorCode::CoordinatorNotAvailable)
             })
         }
         _ => Err(ErrorCode::InvalidRequest),
     };
     let found = match found {
-        Ok(broker_id) if !node.may_lead(broker_id) => Err(ErrorCode::CoordinatorNotAvailable),
+        Ok(broker_id) if !node.core.may_lead(broker_id) => Err(ErrorCode::CoordinatorNotAvailable),
         found => found,
     };
     let located = found.and_then(|broker_id| {
-        let broker = node.controller.image.brokers.get(&broker_id);
+        let broker = node.core.controller.image.brokers.get(&broker_id);
         let endpoint = broker.and_then(|broker| broker.endpoints.first());
         endpoint.map(|endpoint| (broker_id, endpoint)).ok_or(ErrorCode::CoordinatorNotAvailable)
     });

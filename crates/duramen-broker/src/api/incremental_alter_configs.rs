@@ -9,8 +9,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::decisions::{answer_after_commit, why_undecided};
 use super::settings::{Asked, Change, decide};
-use crate::controller::DECISION_MS;
-use crate::controller::Error;
+use crate::controller::{DECISION_MS, Error};
 use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -31,11 +30,13 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    if sabotage::is(Bug::AlteredBeforeKept) && node.controller.propose(node.now, &records).is_ok() {
-        node.mark_controller_dirty();
+    if sabotage::is(Bug::AlteredBeforeKept)
+        && node.core.controller.propose(node.core.now, &records).is_ok()
+    {
+        node.core.mark_controller_dirty();
         return node.reply(key, response);
     }
-    let deadline = node.now.deadline_us(DECISION_MS);
+    let deadline = node.core.now.deadline_us(DECISION_MS);
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 

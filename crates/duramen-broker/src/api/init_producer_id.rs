@@ -6,8 +6,9 @@ use duramen_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
 use super::add_partitions_to_txn::admit;
 use crate::access::{Kind, Operation, Resource};
+use crate::core::Parked;
 use crate::event::RequestKey;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 /// Longest time that a producer waits while a block of producer ids is allocated, in milliseconds.
@@ -33,14 +34,16 @@ pub(crate) fn handle(
     if let Some(id) = &request.transactional_id {
         return of_transactions(node, key, context, id, request);
     }
-    if !node.access.may(context, Operation::IdempotentWrite, Resource::Cluster)
-        && !node.access.may_on_any(context, Operation::Write, Kind::Topic)
+    if !node.core.access.may(context, Operation::IdempotentWrite, Resource::Cluster)
+        && !node.core.access.may_on_any(context, Operation::Write, Kind::Topic)
     {
         return node.reply(key, refused(ErrorCode::ClusterAuthorizationFailed));
     }
-    match node.next_producer_id() {
+    match node.core.next_producer_id() {
         Ok(Some(id)) => node.reply(key, granted(id)),
-        Ok(None) => node.park(key, Parked::ProducerId, node.now.deadline_us(ALLOCATION_MS_MAX)),
+        Ok(None) => {
+            node.core.park(key, Parked::ProducerId, node.core.now.deadline_us(ALLOCATION_MS_MAX));
+        }
         Err(_) => node.reply(key, refused(ErrorCode::CoordinatorNotAvailable)),
     }
 }
@@ -52,7 +55,7 @@ fn of_transactions(
     id: &str,
     request: &InitProducerIdRequest,
 ) {
-    let longest_ms = node.options.settings.transaction_max_timeout_ms;
+    let longest_ms = node.core.options.settings.transaction_max_timeout_ms;
     let admitted = admit(node, context, id).and_then(|()| {
         let is_possible = (1..=longest_ms).contains(&request.transaction_timeout_ms);
         if is_possible { Ok(()) } else { Err(ErrorCode::InvalidTransactionTimeout) }
@@ -62,9 +65,9 @@ fn of_transactions(
     }
     let expected = (request.producer_id, request.producer_epoch);
     let expected = (expected.0 >= 0).then_some(expected);
-    node.park(key, Parked::Transaction { version: context.version }, u64::MAX);
-    let now = node.now;
-    let asked = node.coordinate_transaction(id, |it| {
+    node.core.park(key, Parked::Transaction { version: context.version }, u64::MAX);
+    let now = node.core.now;
+    let asked = node.coordinators.coordinate_transaction(&mut node.core, id, |it| {
         it.init_producer_id(id, key, request.transaction_timeout_ms, expected, now);
     });
     debug_assert!(asked.is_ok(), "it was admitted");

@@ -5,9 +5,10 @@ use duramen_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 
 use super::checks::admit_to_group;
 use crate::access::Operation;
+use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::groups::Caller;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 /// The first version in which there may be no protocol.
@@ -20,7 +21,7 @@ pub(crate) fn handle(
     request: &JoinGroupRequest,
 ) {
     let group = request.group_id.as_str();
-    let fresh = node.fresh_id();
+    let fresh = node.core.fresh_id();
     let caller = Caller {
         key,
         context: context.clone(),
@@ -29,8 +30,8 @@ pub(crate) fn handle(
         fresh,
     };
     let asked = admit_to_group(node, context, Operation::Read, group).and_then(|()| {
-        let now = node.now;
-        node.coordinate(key, context.version, group, |it, sight| {
+        let now = node.core.now;
+        node.coordinators.coordinate(&mut node.core, key, context.version, group, |it, sight| {
             it.join_group(sight.rules, context.version, caller, request, now);
         })
     });
@@ -53,7 +54,7 @@ fn settle(answer: &mut JoinGroupResponse, version: i16) {
 /// Sends the answer of a group's coordinator, to any request about the group.
 pub(crate) fn on_answered(node: &mut Node, key: RequestKey, mut response: Box<Response>) {
     // The client may be gone.
-    let Some(&mut Parked::Group { version }) = node.parked_mut(key) else { return };
+    let Some(&mut Parked::Group { version }) = node.core.parked_mut(key) else { return };
     node.unpark(key);
     if let Response::JoinGroup(answer) = &mut *response {
         settle(answer, version);

@@ -19,7 +19,7 @@ const FETCH_FROM_VERSION: i16 = 12;
 const FETCH_ENDPOINTS_FROM_VERSION: i16 = 16;
 
 fn topic_of<'a>(node: &'a Node, name: &str, id: Uuid) -> Option<&'a Topic> {
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     if id.is_zero() { image.topic_named(name) } else { image.topic(id) }
 }
 
@@ -27,7 +27,7 @@ fn brokers<'a>(
     node: &'a Node,
     ids: &'a BTreeSet<i32>,
 ) -> impl Iterator<Item = (&'a RegisterBroker, &'a str, u16)> {
-    let brokers = ids.iter().filter_map(|id| node.controller.image.brokers.get(id));
+    let brokers = ids.iter().filter_map(|id| node.core.controller.image.brokers.get(id));
     brokers.filter_map(|broker| {
         let endpoint = broker.endpoints.first()?;
         Some((broker, endpoint.host.as_str(), endpoint.port))
@@ -44,7 +44,7 @@ pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version
         let code = ErrorCode::NotLeaderOrFollower.code();
         for part in topic.partition_responses.iter_mut().filter(|part| part.error_code == code) {
             let found = topic_of(node, &topic.name, topic.topic_id);
-            let leader = found.and_then(|topic| node.leader_of(topic, part.index));
+            let leader = found.and_then(|topic| node.core.leader_of(topic, part.index));
             let Some((leader_id, leader_epoch)) = leader else { continue };
             part.current_leader = produce::LeaderIdAndEpoch { leader_id, leader_epoch };
             named.insert(leader_id);
@@ -75,7 +75,7 @@ pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: 
                 continue;
             }
             let found = topic_of(node, &topic.topic, topic.topic_id);
-            let leader = found.and_then(|topic| node.leader_of(topic, part.partition_index));
+            let leader = found.and_then(|topic| node.core.leader_of(topic, part.partition_index));
             let Some((leader_id, leader_epoch)) = leader else { continue };
             part.current_leader = fetch::LeaderIdAndEpoch { leader_id, leader_epoch };
             named.insert(leader_id);
@@ -104,8 +104,8 @@ fn named(
     if code != ErrorCode::NotLeaderOrFollower.code() {
         return None;
     }
-    let topic = node.controller.image.topic(topic_id)?;
-    let leader = node.leader_of(topic, partition)?;
+    let topic = node.core.controller.image.topic(topic_id)?;
+    let leader = node.core.leader_of(topic, partition)?;
     named.insert(leader.0);
     Some(leader)
 }

@@ -16,8 +16,8 @@ pub(crate) fn handle(
 ) {
     let group = request.group_id.as_str();
     let asked = admit_to_group(node, context, Operation::Read, group).and_then(|()| {
-        let now = node.now;
-        node.coordinate(key, context.version, group, |it, _| {
+        let now = node.core.now;
+        node.coordinators.coordinate(&mut node.core, key, context.version, group, |it, _| {
             it.leave_group(key, context.version, request, now);
         })
     });

@@ -21,7 +21,7 @@ pub(crate) fn answer(
         error_code: code.code(),
         ..ListConfigResourcesResponse::default()
     };
-    if !node.access.may(context, Operation::DescribeConfigs, Resource::Cluster) {
+    if !node.core.access.may(context, Operation::DescribeConfigs, Resource::Cluster) {
         return refused(ErrorCode::ClusterAuthorizationFailed);
     }
     let mut kinds = [TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP].to_vec();
@@ -33,7 +33,7 @@ pub(crate) fn answer(
     } else if !request.resource_types.is_empty() {
         kinds.retain(|kind| request.resource_types.contains(kind));
     }
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     let mut response = ListConfigResourcesResponse::default();
     for resource_type in kinds {
         let row = |resource_name| ConfigResource { resource_name, resource_type };

@@ -12,14 +12,14 @@ pub(crate) fn answer(
     request: &ListGroupsRequest,
 ) -> ListGroupsResponse {
     let mut response = ListGroupsResponse::default();
-    match node.groups(request) {
+    match node.coordinators.groups(&node.core, request) {
         Ok(groups) => response.groups = groups,
         Err(code) => response.error_code = code.code(),
     }
-    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Cluster) {
         response.groups.retain(|group| {
             let group = Resource::Group(&group.group_id);
-            node.access.may(context, Operation::Describe, group)
+            node.core.access.may(context, Operation::Describe, group)
         });
     }
     response

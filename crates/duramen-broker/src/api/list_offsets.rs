@@ -114,15 +114,15 @@ fn one<'a>(
     asked: &ListOffsetsPartition,
     is_read_committed: bool,
 ) -> Result<(&'a Partition, Answer), ErrorCode> {
-    if !node.access.may(context, Operation::Describe, Resource::Topic(name)) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Topic(name)) {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
     if context.version < first_version(asked.timestamp) {
         return Err(ErrorCode::UnsupportedVersion);
     }
-    let topic = node.controller.image.topic_named(name);
+    let topic = node.core.controller.image.topic_named(name);
     let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    let partition = node.serving(topic, asked.partition_index)?;
+    let partition = node.core.serving(topic, asked.partition_index)?;
     partition.check_epoch(asked.current_leader_epoch)?;
     let start = partition.log_start();
     let end = if is_read_committed { partition.stable() } else { partition.committed() };

@@ -19,11 +19,11 @@ pub(crate) fn answer(
     request: &ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse {
     let mut response = ListPartitionReassignmentsResponse::default();
-    if !node.access.may(context, Operation::Describe, Resource::Cluster) {
+    if !node.core.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     let is_asked = |topic: &Topic, partition: i32| {
         let is_it = |asked: &_| is_named(asked, topic, partition);
         request.topics.as_ref().is_none_or(|topics| topics.iter().any(is_it))

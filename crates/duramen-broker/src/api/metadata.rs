@@ -13,11 +13,12 @@ use super::create_topics::may_create;
 use crate::access::{Operation, Resource};
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
+use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::internal_topics::is_internal;
 use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::metadata_records::PlacedReplica;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::partition::Partition;
 use crate::raft::GroupId;
 use crate::session::RequestContext;
@@ -36,9 +37,9 @@ pub(crate) fn handle(
     request: MetadataRequest,
 ) {
     if let Some(index) = create_missing(node, &context, &request) {
-        node.controller.wait(index, key);
+        node.core.controller.wait(index, key);
         let parked = Parked::Metadata { request, context, outstanding: 1 };
-        node.park(key, parked, node.now.deadline_us(CREATION_MS_MAX));
+        node.core.park(key, parked, node.core.now.deadline_us(CREATION_MS_MAX));
     } else {
         let response = answer(node, &context, &request);
         node.reply(key, response);
@@ -51,10 +52,10 @@ fn create_missing(
     context: &RequestContext,
     request: &MetadataRequest,
 ) -> Option<u64> {
-    if !request.allow_auto_topic_creation || !node.options.settings.auto_create_topics_enable {
+    if !request.allow_auto_topic_creation || !node.core.options.settings.auto_create_topics_enable {
         return None;
     }
-    if node.metadata_leader() != Some(node.options.facts.broker_id) {
+    if node.core.metadata_leader() != Some(node.core.options.facts.broker_id) {
         want_missing(node, context, request);
         return None;
     }
@@ -63,15 +64,18 @@ fn create_missing(
     let mut partitions = 0;
     let names = request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref());
     for name in names.filter(|name| !name.is_empty()) {
-        if node.controller.image.topic_named(name).is_some() || !may_see_made(node, context, name) {
+        if node.core.controller.image.topic_named(name).is_some()
+            || !may_see_made(node, context, name)
+        {
             continue;
         }
-        if let Some(index) = node.controller.creating(name) {
+        if let Some(index) = node.core.controller.creating(name) {
             wait = wait.max(Some(index));
             continue;
         }
-        let topic = node.topic_to_make(name);
-        let creation = topic.map(|it| node.controller.create_topic(&it, &node.options.settings));
+        let topic = node.core.topic_to_make(name);
+        let creation =
+            topic.map(|it| node.core.controller.create_topic(&it, &node.core.options.settings));
         if let Some(Ok(creation)) = creation {
             // One request makes no more on the way than it could by asking for it.
             partitions += i64::from(creation.partitions);
@@ -82,9 +86,9 @@ fn create_missing(
         }
     }
     if !records.is_empty()
-        && let Ok(index) = node.controller.propose(node.now, &records)
+        && let Ok(index) = node.core.controller.propose(node.core.now, &records)
     {
-        node.mark_controller_dirty();
+        node.core.mark_controller_dirty();
         wait = wait.max(Some(index));
     }
     wait
@@ -94,9 +98,9 @@ fn create_missing(
 fn want_missing(node: &mut Node, context: &RequestContext, request: &MetadataRequest) {
     let names = request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref());
     for name in names.filter(|name| name_problem(name).is_none()).take(WANTED_MAX) {
-        let is_missing = node.controller.image.topic_named(name).is_none();
+        let is_missing = node.core.controller.image.topic_named(name).is_none();
         if is_missing && may_see_made(node, context, name) {
-            node.want_topic(name);
+            node.core.want_topic(name);
         }
     }
 }
@@ -107,7 +111,7 @@ fn may_see_made(node: &Node, context: &RequestContext, name: &str) -> bool {
 }
 
 fn may_see(node: &Node, context: &RequestContext, name: &str) -> bool {
-    node.access.may(context, Operation::Describe, Resource::Topic(name))
+    node.core.access.may(context, Operation::Describe, Resource::Topic(name))
 }
 
 /// Builds the answer from the present state.
@@ -116,7 +120,7 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &MetadataRequest,
 ) -> MetadataResponse {
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     let broker = |(node_id, broker): (i32, &crate::metadata_records::RegisterBroker)| {
         let endpoint = broker.endpoints.first()?;
         Some(MetadataResponseBroker {
@@ -161,12 +165,12 @@ pub(crate) fn answer(
     };
     let is_asked = request.include_cluster_authorized_operations;
     MetadataResponse {
-        brokers: node.live_brokers().filter_map(broker).collect(),
-        cluster_id: Some(Uuid(node.options.facts.cluster_id).to_string()),
-        controller_id: node.metadata_leader().unwrap_or(-1),
+        brokers: node.core.live_brokers().filter_map(broker).collect(),
+        cluster_id: Some(Uuid(node.core.options.facts.cluster_id).to_string()),
+        controller_id: node.core.metadata_leader().unwrap_or(-1),
         topics,
         cluster_authorized_operations: if is_asked {
-            node.access.cluster_operations(context)
+            node.core.access.cluster_operations(context)
         } else {
             i32::MIN
         },
@@ -189,19 +193,19 @@ fn by_name(
     if !may_see(node, context, name) {
         return refuse(ErrorCode::TopicAuthorizationFailed);
     }
-    if let Some(topic) = node.controller.image.topic_named(name) {
+    if let Some(topic) = node.core.controller.image.topic_named(name) {
         return describe(node, context, topic, include);
     }
     let is_wanted =
-        request.allow_auto_topic_creation && node.options.settings.auto_create_topics_enable;
+        request.allow_auto_topic_creation && node.core.options.settings.auto_create_topics_enable;
     if is_wanted && !may_create(node, context, name) {
         let refused = refuse(ErrorCode::TopicAuthorizationFailed);
         MetadataResponseTopic { is_internal: is_internal(name), ..refused }
     } else if name_problem(name).is_some() {
         refuse(ErrorCode::InvalidTopicException)
-    } else if is_wanted && node.controller.creating(name).is_some() {
+    } else if is_wanted && node.core.controller.creating(name).is_some() {
         refuse(ErrorCode::LeaderNotAvailable)
-    } else if is_wanted && node.controller.image.confusable(name).is_some() {
+    } else if is_wanted && node.core.controller.image.confusable(name).is_some() {
         refuse(ErrorCode::InvalidTopicException)
     } else if is_wanted && !can_replicate(node) {
         refuse(ErrorCode::InvalidReplicationFactor)
@@ -211,14 +215,14 @@ fn by_name(
 }
 
 fn can_replicate(node: &Node) -> bool {
-    let wanted = usize::try_from(node.options.settings.default_replication_factor);
-    wanted.is_ok_and(|wanted| wanted <= node.controller.image.brokers.len())
+    let wanted = usize::try_from(node.core.options.settings.default_replication_factor);
+    wanted.is_ok_and(|wanted| wanted <= node.core.controller.image.brokers.len())
 }
 
 /// Describes a topic by its id. Ids are no secrets, as in Kafka: a client that may not see the topic learns that the id
 /// exists, and not the name.
 fn by_id(node: &Node, context: &RequestContext, id: Uuid, include: bool) -> MetadataResponseTopic {
-    let code = match node.controller.image.topic(id) {
+    let code = match node.core.controller.image.topic(id) {
         Some(topic) if may_see(node, context, &topic.name) => {
             return describe(node, context, topic, include);
         }
@@ -248,7 +252,7 @@ fn describe(
         is_internal: is_internal(&topic.name),
         partitions: partitions.collect(),
         topic_authorized_operations: if include {
-            node.access.operations(context, Resource::Topic(&topic.name))
+            node.core.access.operations(context, Resource::Topic(&topic.name))
         } else {
             i32::MIN
         },
@@ -265,7 +269,7 @@ fn first_leader(
 ) -> Option<(i32, i32)> {
     let first = replicas.first()?.broker_id;
     let may_be_first = own.is_none_or(|partition| partition.group.is_before_first_leader());
-    (may_be_first && node.live_brokers().any(|(id, _)| id == first)).then_some((first, -1))
+    (may_be_first && node.core.live_brokers().any(|(id, _)| id == first)).then_some((first, -1))
 }
 
 /// Describes a partition's replicas and its leader.
@@ -283,10 +287,11 @@ pub(super) fn partition_of(
         }
     }
     let partition = node
+        .core
         .local_replica(topic, partition_index)
-        .and_then(|replica| node.partitions.get(&replica));
-    let led = match node.leader_of(topic, partition_index) {
-        Some(led) => Some(led).filter(|(id, _)| node.may_lead(*id)),
+        .and_then(|replica| node.core.partitions.get(&replica));
+    let led = match node.core.leader_of(topic, partition_index) {
+        Some(led) => Some(led).filter(|(id, _)| node.core.may_lead(*id)),
         None => first_leader(node, partition, replicas),
     };
     let own_epoch = partition.map_or(-1, |partition| partition.group.epoch());
@@ -294,8 +299,8 @@ pub(super) fn partition_of(
     let group = GroupId { topic_id: topic.id.0, partition: partition_index };
     let (isr_nodes, offline_replicas) = match led {
         Some((leader, _)) => {
-            let unheard = node.unheard().filter(|id| nodes.contains(id)).collect();
-            (node.in_sync(group, leader, replicas), unheard)
+            let unheard = node.core.unheard().filter(|id| nodes.contains(id)).collect();
+            (node.core.in_sync(group, leader, replicas), unheard)
         }
         None => (Vec::new(), nodes.clone()),
     };

@@ -23,13 +23,13 @@ pub(crate) fn handle(
     mut request: OffsetCommitRequest,
 ) {
     let group = request.group_id.clone();
-    if !node.access.may(context, Operation::Read, Resource::Group(&group)) {
+    if !node.core.access.may(context, Operation::Read, Resource::Group(&group)) {
         let refused = refused(&request, ErrorCode::GroupAuthorizationFailed);
         return node.reply(key, refused);
     }
     let by_id = context.version >= FIRST_BY_ID;
     for topic in &mut request.topics {
-        let image = &node.controller.image;
+        let image = &node.core.controller.image;
         if by_id {
             topic.name = image.topic(topic.topic_id).map_or_else(String::new, |it| it.name.clone());
         } else {
@@ -37,7 +37,7 @@ pub(crate) fn handle(
         }
     }
     // Kafka's answer begins with the partitions that it refuses.
-    let (access, image) = (&node.access, &node.controller.image);
+    let (access, image) = (&node.core.access, &node.core.controller.image);
     let is_good = |topic: &OffsetCommitRequestTopic, partition| {
         problem(access, image, context, topic, partition).is_none()
     };
@@ -50,14 +50,15 @@ pub(crate) fn handle(
         topic.partitions.first().is_some_and(|it| is_good(topic, it.partition_index))
     });
     let mut request = Some(request);
-    let now = node.now;
-    let asked = node.coordinate(key, context.version, &group, |it, sight| {
-        let refuse = |topic: &OffsetCommitRequestTopic, partition| {
-            problem(sight.topics.access, sight.image, context, topic, partition)
-        };
-        let request = request.take().expect("it is asked once");
-        it.offset_commit(sight.rules, key, context.version, request, refuse, now);
-    });
+    let now = node.core.now;
+    let asked =
+        node.coordinators.coordinate(&mut node.core, key, context.version, &group, |it, sight| {
+            let refuse = |topic: &OffsetCommitRequestTopic, partition| {
+                problem(sight.topics.access, sight.image, context, topic, partition)
+            };
+            let request = request.take().expect("it is asked once");
+            it.offset_commit(sight.rules, key, context.version, request, refuse, now);
+        });
     if let (Err(code), Some(request)) = (asked, request) {
         node.reply(key, refused(&request, code));
     }

@@ -21,7 +21,7 @@ pub(crate) fn handle(
         return node.reply(key, refused(code));
     }
     // Kafka's answer begins with the partitions that it refuses.
-    let (access, image) = (&node.access, &node.controller.image);
+    let (access, image) = (&node.core.access, &node.core.controller.image);
     let is_good =
         |topic: &str, partition| problem(access, image, context, topic, partition).is_none();
     for topic in &mut request.topics {
@@ -30,12 +30,13 @@ pub(crate) fn handle(
     request.topics.sort_by_key(|topic| {
         topic.partitions.first().is_some_and(|it| is_good(&topic.name, it.partition_index))
     });
-    let asked = node.coordinate(key, context.version, &group, |it, sight| {
-        let access = sight.topics.access;
-        let refuse =
-            |topic: &str, partition| problem(access, sight.image, context, topic, partition);
-        it.offset_delete(key, request, refuse);
-    });
+    let asked =
+        node.coordinators.coordinate(&mut node.core, key, context.version, &group, |it, sight| {
+            let access = sight.topics.access;
+            let refuse =
+                |topic: &str, partition| problem(access, sight.image, context, topic, partition);
+            it.offset_delete(key, request, refuse);
+        });
     if let Err(code) = asked {
         node.reply(key, refused(code));
     }

@@ -9,9 +9,10 @@ use duramen_protocol::messages::offset_fetch::{
 use duramen_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
 
 use crate::access::{Operation, Resource};
+use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::groups::coordinator::Coordinator;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 /// First version that has an error code for a whole group.
@@ -38,13 +39,13 @@ pub(crate) fn handle(
     // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = asked.len() + 1;
     let parked = Parked::OffsetFetch { groups, outstanding, context: context.clone() };
-    node.park(key, parked, u64::MAX);
+    node.core.park(key, parked, u64::MAX);
     for (part, mut group) in asked.into_iter().enumerate() {
         let id = group.group_id.clone();
-        let fetched = if node.access.may(context, Operation::Describe, Resource::Group(&id)) {
+        let fetched = if node.core.access.may(context, Operation::Describe, Resource::Group(&id)) {
             refuse_topics(node, key, context, part, &mut group);
             let spare = (version < FIRST_WITH_GROUP_ERROR).then(|| group.clone());
-            let fetch = node.coordinate_part(&id, |it, _| {
+            let fetch = node.coordinators.coordinate_part(&mut node.core, &id, |it, _| {
                 it.offset_fetch(key, part, group, stable);
             });
             fetch.map_err(|code| (code, spare))
@@ -82,7 +83,7 @@ fn refuse_topics(
     part: usize,
     group: &mut OffsetFetchRequestGroup,
 ) {
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     let by_id = context.version >= FIRST_BY_ID;
     let Some(asked) = &mut group.topics else { return };
     let (mut refused, mut kept) = (Vec::new(), Vec::new());
@@ -95,7 +96,8 @@ fn refuse_topics(
         }
         let code = if by_id && known.is_none() {
             ErrorCode::UnknownTopicId
-        } else if !node.access.may(context, Operation::Describe, Resource::Topic(&topic.name)) {
+        } else if !node.core.access.may(context, Operation::Describe, Resource::Topic(&topic.name))
+        {
             ErrorCode::TopicAuthorizationFailed
         } else {
             kept.push(topic);
@@ -104,7 +106,7 @@ fn refuse_topics(
         refused.push(refused_topic(topic, code));
     }
     *asked = kept;
-    if let Some(Parked::OffsetFetch { groups, .. }) = node.parked_mut(key) {
+    if let Some(Parked::OffsetFetch { groups, .. }) = node.core.parked_mut(key) {
         groups[part].topics = refused;
     }
 }
@@ -131,22 +133,24 @@ pub(crate) fn on_fetched(
     part: usize,
     mut fetched: OffsetFetchResponseGroup,
 ) {
-    let Some(Parked::OffsetFetch { context, .. }) = node.parked_mut(key) else { return };
+    let Some(Parked::OffsetFetch { context, .. }) = node.core.parked_mut(key) else { return };
     let context = context.clone();
     fetched.topics.retain(|topic| {
-        node.access.may(&context, Operation::Describe, Resource::Topic(&topic.name))
+        node.core.access.may(&context, Operation::Describe, Resource::Topic(&topic.name))
     });
     record(node, key, part, fetched);
 }
 
 /// Records the answer for one of the groups.
 fn record(node: &mut Node, key: RequestKey, part: usize, mut fetched: OffsetFetchResponseGroup) {
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     for topic in fetched.topics.iter_mut().filter(|topic| topic.topic_id.is_zero()) {
         let known = image.topic_named(&topic.name);
         topic.topic_id = known.map(|topic| topic.id).unwrap_or_default();
     }
-    let Some(Parked::OffsetFetch { groups, context, .. }) = node.parked_mut(key) else { return };
+    let Some(Parked::OffsetFetch { groups, context, .. }) = node.core.parked_mut(key) else {
+        return;
+    };
     let version = context.version;
     if version >= FIRST_BY_ID {
         // A topic that is gone has no id to be named by.
@@ -166,7 +170,7 @@ fn record(node: &mut Node, key: RequestKey, part: usize, mut fetched: OffsetFetc
 }
 
 fn finish(node: &mut Node, key: RequestKey) {
-    let Some(Parked::OffsetFetch { outstanding, .. }) = node.parked_mut(key) else { return };
+    let Some(Parked::OffsetFetch { outstanding, .. }) = node.core.parked_mut(key) else { return };
     *outstanding -= 1;
     if *outstanding == 0
         && let Some(Parked::OffsetFetch { groups, context, .. }) = node.unpark(key)

@@ -16,10 +16,11 @@ pub(crate) fn answer(
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let mut response = OffsetForLeaderEpochResponse::default();
-    let may_all = node.access.may(context, Operation::ClusterAction, Resource::Cluster);
+    let may_all = node.core.access.may(context, Operation::ClusterAction, Resource::Cluster);
     for topic in request.topics {
         let name = topic.topic.as_str();
-        let may = may_all || node.access.may(context, Operation::Describe, Resource::Topic(name));
+        let may =
+            may_all || node.core.access.may(context, Operation::Describe, Resource::Topic(name));
         let one = |asked: &OffsetForLeaderPartition| {
             let partition = asked.partition;
             let found = if may {
@@ -49,9 +50,9 @@ fn end_of(
     name: &str,
     asked: &OffsetForLeaderPartition,
 ) -> Result<(i32, i64), ErrorCode> {
-    let topic = node.controller.image.topic_named(name);
+    let topic = node.core.controller.image.topic_named(name);
     let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    let partition = node.serving(topic, asked.partition)?;
+    let partition = node.core.serving(topic, asked.partition)?;
     partition.check_epoch(asked.current_leader_epoch)?;
     Ok(partition.epoch_end(asked.leader_epoch))
 }

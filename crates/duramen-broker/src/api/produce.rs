@@ -11,9 +11,10 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::leaders;
 use crate::access::{Operation, Resource};
+use crate::core::Parked;
 use crate::event::{Action, Reply, RequestKey};
 use crate::internal_topics::is_internal;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Slot};
 use crate::quotas::QuotaKey;
@@ -35,9 +36,9 @@ pub(crate) fn handle(
 ) {
     // A producer that gives no time means: no more than it takes. The disk takes some.
     let timeout_ms = if request.timeout_ms > 0 { request.timeout_ms } else { UNTIMED_MS };
-    let deadline = node.now.deadline_us(timeout_ms);
-    if node.has_stalled() || !node.has_room(request.bytes()) {
-        node.stall(key, context, request, deadline);
+    let deadline = node.core.now.deadline_us(timeout_ms);
+    if node.core.has_stalled() || !node.core.has_room(request.bytes()) {
+        node.core.stall(key, context, request, deadline);
     } else {
         append(node, key, &context, request, deadline);
     }
@@ -45,10 +46,10 @@ pub(crate) fn handle(
 
 /// Answers a stalled produce request whose timeout has passed; none of its batches was appended.
 pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
-    let Some(request) = node.take_back_stalled(key) else { return };
+    let Some(request) = node.core.take_back_stalled(key) else { return };
     let code = ErrorCode::RequestTimedOut;
     if request.acks == 0 {
-        return hang_up(key, code, &mut node.out);
+        return hang_up(key, code, &mut node.core.out);
     }
     let answer = |partition: PreparedPartition| {
         let code = partition.batch.err().map_or(code, |rejection| rejection.code);
@@ -103,7 +104,7 @@ pub(crate) fn append(
     };
     let id = request.transactional_id.as_deref();
     let may_transact =
-        |id| node.access.may(context, Operation::Write, Resource::TransactionalId(id));
+        |id| node.core.access.may(context, Operation::Write, Resource::TransactionalId(id));
     let acks = match acks {
         Ok(_) if request.is_transactional && !id.is_some_and(may_transact) => {
             Err(ErrorCode::TransactionalIdAuthorizationFailed)
@@ -111,8 +112,8 @@ pub(crate) fn append(
         acks => acks,
     };
     let transactional_id = id.unwrap_or("").to_owned();
-    let quota = node.quota(QuotaKey::ProducerByteRate, context);
-    let rest_ms = quota.map_or(0, |quota| node.use_up(&quota, request.bytes()));
+    let quota = node.core.quota(QuotaKey::ProducerByteRate, context);
+    let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, request.bytes()));
     let mut response = ProduceResponse { throttle_time_ms: rest_ms, ..ProduceResponse::default() };
     let mut outstanding = 0;
     let mut error = None;
@@ -155,13 +156,13 @@ pub(crate) fn append(
     if request.acks == 0 {
         match error {
             None => node.reply_with(key, Reply::Nothing { rest_ms }),
-            Some(code) => hang_up(key, code, &mut node.out),
+            Some(code) => hang_up(key, code, &mut node.core.out),
         }
     } else if outstanding == 0 {
         answer(node, key, response, context.version);
     } else {
         let version = context.version;
-        node.park(key, Parked::Produce { response, outstanding, version }, deadline_us);
+        node.core.park(key, Parked::Produce { response, outstanding, version }, deadline_us);
     }
 }
 
@@ -180,14 +181,15 @@ fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
 /// Returns the topic's id, by name or id.
 fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Result<Uuid, ErrorCode> {
     if context.version >= 13 {
-        let topic = node.controller.image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
-        let is_allowed = node.access.may(context, Operation::Write, Resource::Topic(&topic.name));
+        let topic = node.core.controller.image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
+        let is_allowed =
+            node.core.access.may(context, Operation::Write, Resource::Topic(&topic.name));
         return if is_allowed { Ok(id) } else { Err(ErrorCode::TopicAuthorizationFailed) };
     }
-    if !node.access.may(context, Operation::Write, Resource::Topic(name)) {
+    if !node.core.access.may(context, Operation::Write, Resource::Topic(name)) {
         return Err(ErrorCode::TopicAuthorizationFailed);
     }
-    let topic = node.controller.image.topic_named(name);
+    let topic = node.core.controller.image.topic_named(name);
     topic.map(|topic| topic.id).ok_or(ErrorCode::UnknownTopicOrPartition)
 }
 
@@ -204,9 +206,16 @@ fn one(
         Err((code, message)) => return refused(index, code, message),
     };
     let (appended, log_start_offset) = if batch.header.attributes.is_transactional() {
-        node.append_in_transaction(replica, transaction, batch, acks, slot)
+        node.coordinators.append_in_transaction(
+            &mut node.core,
+            replica,
+            transaction,
+            batch,
+            acks,
+            slot,
+        )
     } else {
-        node.append(replica, batch, acks, slot)
+        node.core.append(replica, batch, acks, slot)
     };
     outcome_of(index, appended, log_start_offset)
 }
@@ -248,7 +257,9 @@ pub(crate) fn on_finished(
     error: ErrorCode,
     (base_offset, log_start): (i64, i64),
 ) {
-    let Some(Parked::Produce { response, outstanding, .. }) = node.parked_mut(key) else { return };
+    let Some(Parked::Produce { response, outstanding, .. }) = node.core.parked_mut(key) else {
+        return;
+    };
     let part = &mut response.responses[topic].partition_responses[partition];
     part.error_code = error.code();
     part.base_offset = base_offset;
@@ -267,14 +278,14 @@ pub(crate) fn on_finished(
 /// Records the refusal of a batch that waited for its transaction.
 pub(crate) fn refuse_part(node: &mut Node, slot: Slot, code: ErrorCode) {
     let Slot::Request { key, .. } = slot else { return };
-    let Some(&mut Parked::Produce { version, .. }) = node.parked_mut(key) else { return };
+    let Some(&mut Parked::Produce { version, .. }) = node.core.parked_mut(key) else { return };
     settle_part(node, slot, Appended::Refused(judged(code, version), None), -1);
 }
 
 /// Records the result of a batch that waited for its transaction.
 pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_start: i64) {
     let Slot::Request { key, topic, partition } = slot else { return };
-    let Some(Parked::Produce { response, outstanding, version }) = node.parked_mut(key) else {
+    let Some(Parked::Produce { response, outstanding, version }) = node.core.parked_mut(key) else {
         return;
     };
     let part = &mut response.responses[topic].partition_responses[partition];
@@ -317,13 +328,13 @@ fn find(
     acks: Acks,
 ) -> Result<ReplicaId, (ErrorCode, Option<String>)> {
     let blunt = |code| (code, None);
-    let topic = node.controller.image.topic(topic);
+    let topic = node.core.controller.image.topic(topic);
     let topic = topic.ok_or(blunt(ErrorCode::UnknownTopicOrPartition))?;
     if is_internal(&topic.name) {
         return Err(blunt(ErrorCode::InvalidTopicException));
     }
-    let partition = node.serving(topic, index).map_err(blunt)?;
-    if let Some(refusal) = node.refusal()
+    let partition = node.core.serving(topic, index).map_err(blunt)?;
+    if let Some(refusal) = node.core.refusal()
         && !sabotage::is(Bug::FullDiskIgnored)
     {
         return Err((ErrorCode::KafkaStorageError, Some(refusal)));

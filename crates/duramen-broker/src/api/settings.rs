@@ -53,7 +53,7 @@ pub(super) fn decide(
             GROUP => Resource::Group(it.name),
             _ => Resource::Cluster,
         };
-        if !node.access.may(context, Operation::AlterConfigs, resource) {
+        if !node.core.access.may(context, Operation::AlterConfigs, resource) {
             let code = match it.kind {
                 TOPIC => ErrorCode::TopicAuthorizationFailed,
                 GROUP => ErrorCode::GroupAuthorizationFailed,
@@ -88,7 +88,7 @@ fn check_names(changes: &[Change<'_>]) -> Result<(), Error> {
 
 /// Returns the id that a broker's resource names; `None` stands for all brokers.
 pub(super) fn broker_named(node: &Node, name: &str) -> Result<Option<i32>, Error> {
-    let own = node.options.facts.broker_id;
+    let own = node.core.options.facts.broker_id;
     match name.parse() {
         _ if name.is_empty() => Ok(None),
         Ok(id) if id == own => Ok(Some(id)),
@@ -99,7 +99,7 @@ pub(super) fn broker_named(node: &Node, name: &str) -> Result<Option<i32>, Error
 /// Returns the id of a broker whose settings the client alters; `None` stands for all brokers. Any node may receive the
 /// request.
 fn broker_to_alter(node: &Node, name: &str) -> Result<Option<i32>, Error> {
-    let is_there = |id: &i32| node.controller.image.brokers.contains_key(id);
+    let is_there = |id: &i32| node.core.controller.image.brokers.contains_key(id);
     match name.parse().ok().filter(is_there) {
         Some(id) => Ok(Some(id)),
         None => broker_named(node, name),
@@ -124,14 +124,14 @@ impl<'a> Owner<'a> {
                 if let Some(problem) = name_problem(name) {
                     return Err(Error::new(ErrorCode::InvalidTopicException, problem));
                 }
-                let topic = node.controller.image.topic_named(name).ok_or_else(|| {
+                let topic = node.core.controller.image.topic_named(name).ok_or_else(|| {
                     Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"))
                 })?;
                 Ok(Self::Topic(topic))
             }
             BROKER => {
                 let id = broker_to_alter(node, name)?.unwrap_or(ALL_BROKERS);
-                Ok(Self::Broker(id, node.controller.image.broker_configs(id)))
+                Ok(Self::Broker(id, node.core.controller.image.broker_configs(id)))
             }
             BROKER_LOGGER if !asked.replaces && broker_to_alter(node, name)?.is_some() => {
                 let text = "what is logged is changed by a restart only";
@@ -139,7 +139,7 @@ impl<'a> Owner<'a> {
             }
             CLIENT_METRICS => Err(invalid("metrics of clients are not collected here")),
             GROUP if !name.is_empty() => {
-                Ok(Self::Group(name, node.controller.image.group_configs(name)))
+                Ok(Self::Group(name, node.core.controller.image.group_configs(name)))
             }
             other => Err(invalid(format!("there is no such resource '{name}' of type {other}"))),
         }
@@ -194,7 +194,7 @@ impl<'a> Owner<'a> {
     fn list(&self, node: &'a Node, name: &str) -> &str {
         match self {
             Self::Topic(topic) => {
-                let found = effective(name, &topic.configs, &node.options.settings);
+                let found = effective(name, &topic.configs, &node.core.options.settings);
                 found.map_or("", |(value, _)| value)
             }
             Self::Broker(_, own) | Self::Group(_, own) => {
@@ -209,7 +209,7 @@ impl<'a> Owner<'a> {
         match self {
             Self::Topic(_) => check_topic(name, value)
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
-            Self::Group(..) => check_group(name, value, &node.options.settings)
+            Self::Group(..) => check_group(name, value, &node.core.options.settings)
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
             // The setting decides how many replicas must have a topic's records, which must not depend on the leader.
             Self::Broker(0.., _) if name == "min.insync.replicas" => {
@@ -247,13 +247,13 @@ impl<'a> Owner<'a> {
             records.push(self.record(name, Some(value)));
         }
         if let (Self::Group(..), false) = (self, records.is_empty()) {
-            check_group_as_one(wanted, &node.options.settings)
+            check_group_as_one(wanted, &node.core.options.settings)
                 .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
         }
         let gone = own.keys().filter(|name| !wanted.contains_key(*name));
         records.extend(gone.map(|name| self.record(name, None)));
         if let (Self::Topic(_), false) = (self, records.is_empty()) {
-            check_topic_as_one(wanted, &node.options.settings)
+            check_topic_as_one(wanted, &node.core.options.settings)
                 .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
         }
         Ok(records)

@@ -7,8 +7,9 @@ use duramen_protocol::messages::share_acknowledge::{PartitionData, ShareAcknowle
 use duramen_protocol::messages::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
 
 use super::{leaders, share_fetch};
+use crate::core::ShareRequest;
 use crate::event::RequestKey;
-use crate::node::{Node, ShareRequest};
+use crate::node::Node;
 use crate::session::RequestContext;
 use crate::shares::partition::Acknowledgement;
 use crate::shares::sessions::{FINAL_EPOCH, Target};
@@ -51,17 +52,17 @@ pub(crate) fn handle(
     let mut waiting = ShareRequest::new(member.clone(), context.clone(), None);
     waiting.is_renewing = request.is_renew_ack;
     for (target, said) in said {
-        node.acknowledge_share(key, &mut waiting, target, &said);
+        node.shares.acknowledge_share(&mut node.core, key, &mut waiting, target, &said);
     }
     if epoch == FINAL_EPOCH {
-        node.end_share_session(&member);
+        node.shares.end_share_session(&member);
     }
-    node.wait_for_shares(key, waiting, u64::MAX);
+    node.shares.wait_for_shares(&mut node.core, &mut node.coordinators, key, waiting, u64::MAX);
 }
 
 /// Answers the request: all its decisions are durable, or their result will not come.
 pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
-    let lock_ms = node.group_settings(&request.member.0).record_lock_duration_ms;
+    let lock_ms = node.core.group_settings(&request.member.0).record_lock_duration_ms;
     let mut response = ShareAcknowledgeResponse {
         acquisition_lock_timeout_ms: lock_ms,
         ..ShareAcknowledgeResponse::default()

@@ -11,8 +11,9 @@ use duramen_protocol::messages::{ShareFetchRequest, ShareFetchResponse};
 
 use super::leaders;
 use crate::access::{Operation, Resource};
+use crate::core::{Parked, ShareRequest, Told, Wanted};
 use crate::event::{Reply, RequestKey, SharePart, SharePlan};
-use crate::node::{Node, Parked, ShareRequest, Told, Wanted};
+use crate::node::Node;
 use crate::quotas::QuotaKey;
 use crate::session::RequestContext;
 use crate::shares::partition::{Acknowledgement, Limits};
@@ -32,7 +33,7 @@ pub(super) fn admit(
     member: Option<&str>,
 ) -> Result<Member, Refusal> {
     let group = group.ok_or((ErrorCode::InvalidRequest, "a group id is missing"))?;
-    if !node.access.may(context, Operation::Read, Resource::Group(group)) {
+    if !node.core.access.may(context, Operation::Read, Resource::Group(group)) {
         return Err((ErrorCode::GroupAuthorizationFailed, "not allowed to read of the group"));
     }
     let is_good = |it: &&str| !it.is_empty() && it.chars().count() <= MEMBER_ID_MAX;
@@ -82,7 +83,7 @@ fn begin(
             return Err((ErrorCode::InvalidRequest, "a new session has nothing to acknowledge"));
         }
         if epoch == FIRST_EPOCH {
-            node.forget_share_session(&member);
+            node.shares.forget_share_session(&member);
         }
         let asked = request.topics.iter();
         let asked =
@@ -92,11 +93,11 @@ fn begin(
         let (asked, forgotten): (Vec<Target>, Vec<Target>) = (asked.collect(), forgotten.collect());
         let begun = node.shares.sessions.begin(&member, epoch, key.0, &asked, &forgotten);
         let changed = begun.map_err(|code| (code, "the share session is not as it was said"))?;
-        node.note_share_session(&member, &changed.added, &changed.removed);
+        node.shares.note_share_session(&member, &changed.added, &changed.removed);
     }
     let is_strict = request.share_acquire_mode == RECORD_LIMIT;
-    let quota = node.quota(QuotaKey::ConsumerByteRate, context);
-    let bytes = request.max_bytes.min(node.options.settings.fetch_max_bytes);
+    let quota = node.core.quota(QuotaKey::ConsumerByteRate, context);
+    let bytes = request.max_bytes.min(node.core.options.settings.fetch_max_bytes);
     let bytes = quota.as_ref().map_or(bytes, |quota| bytes.min(quota.window_max()));
     let bytes = bytes.max(0).unsigned_abs();
     let (bytes, records) = (u64::from(bytes), i64::from(request.max_records.max(0)));
@@ -109,13 +110,14 @@ fn begin(
     let mut waiting = ShareRequest::new(member.clone(), context.clone(), Some(wanted));
     (waiting.is_renewing, waiting.quota) = (request.is_renew_ack, quota);
     for (target, said) in said {
-        node.acknowledge_share(key, &mut waiting, target, &said);
+        node.shares.acknowledge_share(&mut node.core, key, &mut waiting, target, &said);
     }
     if epoch == FINAL_EPOCH {
-        node.end_share_session(&member);
+        node.shares.end_share_session(&member);
     }
     let wait_ms = if is_fetching { request.max_wait_ms } else { 0 };
-    node.wait_for_shares(key, waiting, node.now.deadline_us(wait_ms));
+    let deadline_us = node.core.now.deadline_us(wait_ms);
+    node.shares.wait_for_shares(&mut node.core, &mut node.coordinators, key, waiting, deadline_us);
     Ok(())
 }
 
@@ -140,15 +142,15 @@ fn acknowledgements(request: &ShareFetchRequest) -> BTreeMap<Target, Vec<Acknowl
 /// Answers a request that timed out with the records at hand. The request still waits for its decisions to become
 /// durable.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
-    if let Some(Parked::Share(request)) = node.parked_mut(key) {
+    if let Some(Parked::Share(request)) = node.core.parked_mut(key) {
         request.is_over = true;
-        node.wake_share(key);
+        node.shares.wake_share(key);
     }
 }
 
 /// Answers a fetch.
 pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
-    let lock_ms = node.group_settings(&request.member.0).record_lock_duration_ms;
+    let lock_ms = node.core.group_settings(&request.member.0).record_lock_duration_ms;
     let mut response = ShareFetchResponse {
         acquisition_lock_timeout_ms: lock_ms,
         throttle_time_ms: request.rest_ms,

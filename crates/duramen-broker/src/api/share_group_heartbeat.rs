@@ -21,11 +21,11 @@ pub(crate) fn handle(
         context: context.clone(),
         client_id: context.client_id.clone().unwrap_or_default(),
         client_host: context.client_host.to_string(),
-        fresh: node.fresh_id(),
+        fresh: node.core.fresh_id(),
     };
     let asked = admit(node, context, &request).and_then(|()| {
-        let now = node.now;
-        node.coordinate(key, version, &group, |it, sight| {
+        let now = node.core.now;
+        node.coordinators.coordinate(&mut node.core, key, version, &group, |it, sight| {
             it.share_group_heartbeat(sight.rules, sight.topics, caller, request, now);
         })
     });
@@ -42,7 +42,7 @@ fn admit(
     context: &RequestContext,
     request: &ShareGroupHeartbeatRequest,
 ) -> Result<(), ErrorCode> {
-    let access = &node.access;
+    let access = &node.core.access;
     if !access.may(context, Operation::Read, Resource::Group(&request.group_id)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }

@@ -21,11 +21,12 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 
 use crate::access::{Operation, Resource};
+use crate::core::{Describing, Parked};
 use crate::event::RequestKey;
 use crate::groups::Refusal;
 use crate::groups::coordinator::{Wish, refused_wish};
 use crate::internal_topics::SHARES;
-use crate::node::{Describing, Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 use crate::shares::ShareKey;
 use crate::shares::coordinator::Answer;
@@ -58,7 +59,7 @@ pub(crate) fn describe(
         groups,
         ..DescribeShareGroupOffsetsResponse::default()
     };
-    let is_any_kept = node.controller.image.topic_named(SHARES).is_some();
+    let is_any_kept = node.core.controller.image.topic_named(SHARES).is_some();
     if places.is_empty() || !is_any_kept {
         return node.reply(key, response);
     }
@@ -66,9 +67,9 @@ pub(crate) fn describe(
     let outstanding = keys.len();
     let with_lag = context.version >= FIRST_WITH_LAG;
     let describing = Describing { response, places, outstanding, with_lag };
-    node.park(key, Parked::ShareOffsets(Box::new(describing)), u64::MAX);
+    node.core.park(key, Parked::ShareOffsets(Box::new(describing)), u64::MAX);
     for (part, of) in keys.into_iter().enumerate() {
-        node.look_at_share_state(key, part, of);
+        node.coordinators.look_at_share_state(&mut node.core, key, part, of);
     }
 }
 
@@ -86,16 +87,19 @@ fn describe_group(
         group_id,
         ..DescribeShareGroupOffsetsResponseGroup::default()
     };
-    let may_see = |name: &str| node.access.may(context, Operation::Describe, Resource::Topic(name));
-    if !node.access.may(context, Operation::Describe, Resource::Group(&request.group_id)) {
+    let may_see =
+        |name: &str| node.core.access.may(context, Operation::Describe, Resource::Topic(name));
+    if !node.core.access.may(context, Operation::Describe, Resource::Group(&request.group_id)) {
         described.error_code = ErrorCode::GroupAuthorizationFailed.code();
         return described;
     }
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     let Some(topics) = &request.topics else {
-        let begun = node.coordinator_and_sight(&request.group_id).map(|(coordinator, sight)| {
-            coordinator.begun_of_shares(sight.rules, &request.group_id, node.now)
-        });
+        let begun = node.coordinators.coordinator_and_sight(&node.core, &request.group_id).map(
+            |(coordinator, sight)| {
+                coordinator.begun_of_shares(sight.rules, &request.group_id, node.core.now)
+            },
+        );
         match begun {
             Ok(begun) => {
                 let known = begun.into_iter().filter_map(|(id, all)| Some((image.topic(id)?, all)));
@@ -133,7 +137,7 @@ fn describe_group(
 
 /// Records the share group's stored state of a partition.
 pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
-    let Some(Parked::ShareOffsets(describing)) = node.parked_mut(key) else { return };
+    let Some(Parked::ShareOffsets(describing)) = node.core.parked_mut(key) else { return };
     let with_lag = describing.with_lag;
     let Describing { response, places, .. } = &mut **describing;
     let (g, t, p, of) = &places[part];
@@ -145,7 +149,7 @@ pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &
                 // The end offset of the partition turns this into the lag later.
                 slot.lag = i64::from(state.complete);
                 let of = of.clone();
-                return node.look_at_end(key, part, of);
+                return node.coordinators.look_at_end(&mut node.core, key, part, of);
             }
         }
         // Without stored state the start offset is unknown, which is no error.
@@ -162,7 +166,7 @@ pub(crate) fn on_end_known(
     part: usize,
     end: Result<i64, ErrorCode>,
 ) {
-    let Some(Parked::ShareOffsets(describing)) = node.parked_mut(key) else { return };
+    let Some(Parked::ShareOffsets(describing)) = node.core.parked_mut(key) else { return };
     let (g, t, p, _) = &describing.places[part];
     let slot = &mut describing.response.groups[*g].topics[*t].partitions[*p];
     match end {
@@ -180,7 +184,7 @@ fn fail(slot: &mut Described, code: ErrorCode) {
 }
 
 fn finish(node: &mut Node, key: RequestKey) {
-    let Some(Parked::ShareOffsets(describing)) = node.parked_mut(key) else { return };
+    let Some(Parked::ShareOffsets(describing)) = node.core.parked_mut(key) else { return };
     describing.outstanding -= 1;
     if describing.outstanding == 0
         && let Some(Parked::ShareOffsets(describing)) = node.unpark(key)
@@ -198,14 +202,15 @@ pub(crate) fn alter(
 ) {
     let group = &request.group_id;
     let mut response = AlterShareGroupOffsetsResponse::default();
-    if !node.access.may(context, Operation::Read, Resource::Group(group)) {
+    if !node.core.access.may(context, Operation::Read, Resource::Group(group)) {
         response.error_code = ErrorCode::GroupAuthorizationFailed.code();
         return node.reply(key, response);
     }
     let (mut starts, mut names) = (BTreeMap::new(), BTreeMap::new());
     for asked in &request.topics {
-        let may = node.access.may(context, Operation::Read, Resource::Topic(&asked.topic_name));
-        let topic = node.controller.image.topic_named(&asked.topic_name);
+        let may =
+            node.core.access.may(context, Operation::Read, Resource::Topic(&asked.topic_name));
+        let topic = node.core.controller.image.topic_named(&asked.topic_name);
         let known = topic.filter(|_| may);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for it in &asked.partitions {
@@ -250,13 +255,14 @@ pub(crate) fn delete(
 ) {
     let group = &request.group_id;
     let mut response = DeleteShareGroupOffsetsResponse::default();
-    if !node.access.may(context, Operation::Delete, Resource::Group(group)) {
+    if !node.core.access.may(context, Operation::Delete, Resource::Group(group)) {
         response.error_code = ErrorCode::GroupAuthorizationFailed.code();
         return node.reply(key, response);
     }
     for asked in &request.topics {
-        let may = node.access.may(context, Operation::Read, Resource::Topic(&asked.topic_name));
-        let topic = node.controller.image.topic_named(&asked.topic_name);
+        let may =
+            node.core.access.may(context, Operation::Read, Resource::Topic(&asked.topic_name));
+        let topic = node.core.controller.image.topic_named(&asked.topic_name);
         let problem = match topic {
             _ if !may => Some((ErrorCode::TopicAuthorizationFailed, NO_TOPIC_ACCESS)),
             None => Some((ErrorCode::UnknownTopicOrPartition, NO_SUCH_TOPIC)),
@@ -278,10 +284,11 @@ fn wish(node: &mut Node, key: RequestKey, context: &RequestContext, group: &str,
         return node.reply(key, refused(ErrorCode::InvalidGroupId));
     }
     let not_here = refused(ErrorCode::NotCoordinator);
-    let now = node.now;
-    let asked = node.coordinate(key, context.version, group, |it, sight| {
-        it.change_shares(sight.rules, sight.topics, key, group, wish, now);
-    });
+    let now = node.core.now;
+    let asked =
+        node.coordinators.coordinate(&mut node.core, key, context.version, group, |it, sight| {
+            it.change_shares(sight.rules, sight.topics, key, group, wish, now);
+        });
     if let Err(code) = asked {
         let mut answer = not_here;
         match &mut answer {

@@ -16,8 +16,9 @@ use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
 use crate::access::{Operation, Resource};
+use crate::core::Parked;
 use crate::event::RequestKey;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 use crate::shares::coordinator::{Answer, Ask, Asker};
 use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
@@ -163,7 +164,7 @@ fn ask(
     parts: Vec<Part>,
     mut response: Response,
 ) {
-    let may = node.access.may(context, Operation::ClusterAction, Resource::Cluster);
+    let may = node.core.access.may(context, Operation::ClusterAction, Resource::Cluster);
     if group.is_empty() || has_empty_topic(&response) {
         // As Kafka has it.
         clear(&mut response);
@@ -174,14 +175,14 @@ fn ask(
     }
     let group: Arc<str> = group.into();
     let (response, outstanding) = (Box::new(response), parts.len());
-    node.park(key, Parked::ShareStates { response, outstanding }, u64::MAX);
+    node.core.park(key, Parked::ShareStates { response, outstanding }, u64::MAX);
     for (part, Part { topic_id, partition, ask }) in parts.into_iter().enumerate() {
         let of = ShareKey { group: group.clone(), topic_id, partition };
         let asker = Asker::Request { key, part };
         let given = match partition {
             _ if !may => Err(ErrorCode::ClusterAuthorizationFailed),
             i32::MIN..0 => Err(ErrorCode::InvalidRequest),
-            _ => node.coordinate_share(&of, asker, ask),
+            _ => node.coordinators.coordinate_share(&mut node.core, &of, asker, ask),
         };
         if let Err(code) = given {
             on_answer(node, key, part, &Err(code));
@@ -217,7 +218,9 @@ fn clear(response: &mut Response) {
 
 /// Records a coordinator's answer for one part, by its place among all parts of the request.
 pub(crate) fn on_answer(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
-    let Some(Parked::ShareStates { response, outstanding }) = node.parked_mut(key) else { return };
+    let Some(Parked::ShareStates { response, outstanding }) = node.core.parked_mut(key) else {
+        return;
+    };
     fill(response, part, answer);
     *outstanding -= 1;
     if *outstanding == 0

@@ -24,8 +24,8 @@ pub(crate) fn handle(
         Err(ErrorCode::InconsistentGroupProtocol)
     } else {
         admit_to_group(node, context, Operation::Read, group).and_then(|()| {
-            let now = node.now;
-            node.coordinate(key, context.version, group, |it, _| {
+            let now = node.core.now;
+            node.coordinators.coordinate(&mut node.core, key, context.version, group, |it, _| {
                 it.sync_group(key, request, now);
             })
         })

@@ -11,9 +11,10 @@ use duramen_protocol::wire::Uuid;
 use super::checks::admit_to_group;
 use crate::access::{Access, Operation, Resource};
 use crate::controller::image::Image;
+use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::internal_topics::GROUPS;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 /// First version in which a client learns that it can only abort its transaction.
@@ -26,18 +27,20 @@ pub(crate) fn handle(
     request: TxnOffsetCommitRequest,
 ) {
     let id = request.transactional_id.as_str();
-    let may_transact = node.access.may(context, Operation::Write, Resource::TransactionalId(id));
+    let may_transact =
+        node.core.access.may(context, Operation::Write, Resource::TransactionalId(id));
     let admitted = if may_transact {
         admit_to_group(node, context, Operation::Read, &request.group_id)
     } else {
         Err(ErrorCode::TransactionalIdAuthorizationFailed)
     };
-    let found = admitted.and_then(|()| node.group_partition(&request.group_id));
+    let found =
+        admitted.and_then(|()| node.coordinators.group_partition(&node.core, &request.group_id));
     let (replica, partition) = match found {
         Ok(found) => found,
         Err(code) => return node.reply(key, refused(&request, code)),
     };
-    let (access, image) = (&node.access, &node.controller.image);
+    let (access, image) = (&node.core.access, &node.core.controller.image);
     let topics = request.topics.iter();
     let mut all = topics.flat_map(|it| it.partitions.iter().map(|at| (&it.name, at)));
     let is_any =
@@ -47,11 +50,17 @@ pub(crate) fn handle(
         let answer = answer(&request, |topic, it| problem(access, image, context, topic, it).err());
         return node.reply(key, answer);
     }
-    match node.check_transactor(replica, request.producer_id, request.producer_epoch) {
+    match node.core.check_transactor(replica, request.producer_id, request.producer_epoch) {
         Err(code) => node.reply(key, refused(&request, code)),
         Ok(true) => commit(node, key, context, request),
         Ok(false) => {
-            node.judge_offsets(key, context, request, (GROUPS, partition));
+            node.coordinators.judge_offsets(
+                &mut node.core,
+                key,
+                context,
+                request,
+                (GROUPS, partition),
+            );
         }
     }
 }
@@ -59,7 +68,7 @@ pub(crate) fn handle(
 /// Takes the answer of the transaction's coordinator, which knows whether the group's partition is in the transaction.
 pub(crate) fn on_judged(node: &mut Node, key: RequestKey, code: ErrorCode) {
     // The client may have gone.
-    let Some(Parked::TxnOffsets { .. }) = node.parked_mut(key) else { return };
+    let Some(Parked::TxnOffsets { .. }) = node.core.parked_mut(key) else { return };
     let Some(Parked::TxnOffsets { request, context }) = node.unpark(key) else { return };
     if code.is_none() {
         return commit(node, key, &context, *request);
@@ -86,14 +95,15 @@ fn commit(
 ) {
     let group = request.group_id.clone();
     let mut request = Some(request);
-    let now = node.now;
-    let asked = node.coordinate(key, context.version, &group, |it, sight| {
-        let access = sight.topics.access;
-        let judge =
-            |topic: &str, partition| problem(access, sight.image, context, topic, partition);
-        let request = request.take().expect("it is asked once");
-        it.txn_offset_commit(sight.rules, key, request, judge, now);
-    });
+    let now = node.core.now;
+    let asked =
+        node.coordinators.coordinate(&mut node.core, key, context.version, &group, |it, sight| {
+            let access = sight.topics.access;
+            let judge =
+                |topic: &str, partition| problem(access, sight.image, context, topic, partition);
+            let request = request.take().expect("it is asked once");
+            it.txn_offset_commit(sight.rules, key, request, judge, now);
+        });
     if let (Err(code), Some(request)) = (asked, request) {
         node.reply(key, refused(&request, code));
     }

@@ -7,11 +7,11 @@ use duramen_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerRespon
 
 use super::decisions::why_undecided;
 use crate::access::{Operation, Resource};
-use crate::controller::DECISION_MS;
-use crate::controller::Error;
+use crate::controller::{DECISION_MS, Error};
+use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::metadata_records::{MetadataRecord, RetireDirectory};
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
@@ -20,7 +20,7 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &UnregisterBrokerRequest,
 ) {
-    let is_allowed = node.access.may(context, Operation::Alter, Resource::Cluster);
+    let is_allowed = node.core.access.may(context, Operation::Alter, Resource::Cluster);
     let decided = if is_allowed {
         decide(node, request.broker_id)
     } else {
@@ -31,14 +31,18 @@ pub(crate) fn handle(
         if records.is_empty() {
             return Ok(());
         }
-        node.mark_controller_dirty();
-        let proposed = node.controller.propose(node.now, &records);
+        node.core.mark_controller_dirty();
+        let proposed = node.core.controller.propose(node.core.now, &records);
         proposed.map_or_else(|code| Err(Error::new(code, why_undecided(code))), |_| Ok(()))
     });
     match proposed {
         Ok(()) => {
             let broker_id = request.broker_id;
-            node.park(key, Parked::Departure { broker_id }, node.now.deadline_us(DECISION_MS));
+            node.core.park(
+                key,
+                Parked::Departure { broker_id },
+                node.core.now.deadline_us(DECISION_MS),
+            );
         }
         Err(error) => node.reply(key, refused(error.code, error.message)),
     }
@@ -50,7 +54,7 @@ fn refused(code: ErrorCode, text: String) -> UnregisterBrokerResponse {
 }
 
 fn decide(node: &Node, id: i32) -> Result<Vec<MetadataRecord>, Error> {
-    let image = &node.controller.image;
+    let image = &node.core.controller.image;
     let Some(broker) = image.brokers.get(&id) else {
         return Err(Error::new(
             ErrorCode::BrokerIdNotRegistered,
@@ -62,11 +66,11 @@ fn decide(node: &Node, id: i32) -> Result<Vec<MetadataRecord>, Error> {
         return Ok(Vec::new());
     }
     let invalid = |text: String| Err(Error::new(ErrorCode::InvalidRequest, text));
-    if node.controller.staying().count() == 1 {
+    if node.core.controller.staying().count() == 1 {
         return invalid(format!("broker {id} is the only one"));
     }
-    match node.replicas_in(directory_id) {
-        0 if node.controller.is_placing() => {
+    match node.core.replicas_in(directory_id) {
+        0 if node.core.controller.is_placing() => {
             let text = "partitions are placed or moved just now; ask again";
             Err(Error::new(ErrorCode::RequestTimedOut, text))
         }

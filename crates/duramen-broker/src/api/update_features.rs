@@ -15,7 +15,7 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &UpdateFeaturesRequest,
 ) -> UpdateFeaturesResponse {
-    let refused = if node.access.may(context, Operation::Alter, Resource::Cluster) {
+    let refused = if node.core.access.may(context, Operation::Alter, Resource::Cluster) {
         // One that cannot be updated keeps all others from it.
         let refusal = request.feature_updates.iter().find_map(refusal);
         refusal.map(|text| (ErrorCode::InvalidUpdateVersion, text))

@@ -9,8 +9,9 @@ use super::{
     init_producer_id, join_group, metadata, offset_fetch, produce, share_acknowledge, share_fetch,
     share_offsets, share_states, txn_offset_commit, unregister_broker, write_txn_markers,
 };
+use crate::core::{Parked, Signal};
 use crate::event::RequestKey;
-use crate::node::{Node, Parked, Signal};
+use crate::node::Node;
 
 /// Goes on with the request of a signal. The request may be gone.
 pub(crate) fn resume(node: &mut Node, signal: Signal) {
@@ -81,7 +82,7 @@ fn finish(
     error: ErrorCode,
     (base_offset, log_start): (i64, i64),
 ) {
-    match node.parked_mut(key) {
+    match node.core.parked_mut(key) {
         Some(Parked::Produce { .. }) => {
             produce::on_finished(node, key, place, error, (base_offset, log_start));
         }
@@ -151,7 +152,7 @@ fn fail(response: &mut Response, code: ErrorCode) {
 /// Answers a request that timed out, or that waits for something that will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let code = ErrorCode::RequestTimedOut;
-    let Some(parked) = node.parked_mut(key) else {
+    let Some(parked) = node.core.parked_mut(key) else {
         return produce::on_stalled_too_long(node, key);
     };
     match parked {
@@ -184,9 +185,9 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
         }
         Parked::Forwarded { nonce } => {
             let nonce = *nonce;
-            node.end_forward(nonce, code);
+            node.forwards.end_forward(&mut node.core, nonce, code);
         }
-        Parked::Election { .. } => node.settle_elections(key, true),
+        Parked::Election { .. } => node.moves.settle_elections(&mut node.core, key, true),
         Parked::ProducerId => {
             node.unpark(key);
             node.reply(key, init_producer_id::refused(code));

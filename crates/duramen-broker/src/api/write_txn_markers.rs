@@ -7,8 +7,9 @@ use duramen_protocol::messages::write_txn_markers::{
 use duramen_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 
 use crate::access::{Operation, Resource};
+use crate::core::Parked;
 use crate::event::RequestKey;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::partition::{MarkAsker, Marker};
 use crate::session::RequestContext;
 
@@ -18,8 +19,8 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: WriteTxnMarkersRequest,
 ) {
-    let may = node.access.may(context, Operation::Alter, Resource::Cluster)
-        || node.access.may(context, Operation::ClusterAction, Resource::Cluster);
+    let may = node.core.access.may(context, Operation::Alter, Resource::Cluster)
+        || node.core.access.may(context, Operation::ClusterAction, Resource::Cluster);
     let mut response = WriteTxnMarkersResponse::default();
     let mut asked = Vec::new();
     let mut at = 0;
@@ -34,10 +35,10 @@ pub(crate) fn handle(
         for topic in marker.topics {
             let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
             for partition_index in topic.partition_indexes {
-                let code = match node.controller.image.topic_named(&topic.name) {
+                let code = match node.core.controller.image.topic_named(&topic.name) {
                     _ if !may => ErrorCode::ClusterAuthorizationFailed,
                     None => ErrorCode::UnknownTopicOrPartition,
-                    Some(known) => match node.serving(known, partition_index) {
+                    Some(known) => match node.core.serving(known, partition_index) {
                         Err(code) => code,
                         // A producer of version 2 has another epoch after each transaction.
                         Ok(it)
@@ -66,15 +67,21 @@ pub(crate) fn handle(
         return node.reply(key, response);
     }
     let outstanding = asked.len();
-    node.park(key, Parked::Markers { response, outstanding }, u64::MAX);
+    node.core.park(key, Parked::Markers { response, outstanding }, u64::MAX);
     for (at, replica, marker) in asked {
-        node.mark(replica, marker, None, MarkAsker::Request { key, at });
+        node.coordinators.mark(
+            &mut node.core,
+            replica,
+            marker,
+            None,
+            MarkAsker::Request { key, at },
+        );
     }
 }
 
 /// Records the result of one marker, by its place among all markers of the request.
 pub(crate) fn on_marked(node: &mut Node, key: RequestKey, at: usize, code: ErrorCode) {
-    let Some(Parked::Markers { response, outstanding }) = node.parked_mut(key) else { return };
+    let Some(Parked::Markers { response, outstanding }) = node.core.parked_mut(key) else { return };
     let topics = response.markers.iter_mut().flat_map(|marker| &mut marker.topics);
     let mut partitions = topics.flat_map(|topic| &mut topic.partitions);
     if let Some(partition) = partitions.nth(at) {

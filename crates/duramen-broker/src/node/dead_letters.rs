@@ -3,12 +3,12 @@
 //! Purpose:    copy records that a share group gave up to its dead-letter topic (KIP-1191).
 //! Owns:       dead letters until they are durable. The node reads them, sends them to the leader of their partition,
 //!             and sends them again.
-//! Interface:  [`Node::bury`]; the node calls the rest on events.
+//! Interface:  [`Shares::bury`]; the node calls the rest on events.
 //! Invariants: a record counts as buried only once its copy is durable in its partition. The node sends a copy again
 //!             that may be lost: a dead letter may be in the topic twice, and is never missing.
 //! Never:      the reason of a dead letter (see `shares::partition`), its format (see `read_plan`).
 //! Tests:      `node/tests/share_groups.rs`.
-//! Start at:   [`Node::bury`], then `go_on_burying`.
+//! Start at:   [`Shares::bury`], then `go_on_burying`.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,9 @@ use duramen_protocol::ErrorCode;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::{Node, Timer};
+use super::Shares;
 use crate::controller::image::Topic;
+use crate::core::{Core, Timer};
 use crate::event::{Action, DeadLetters, DeadLettersMade, Look};
 use crate::limits::{BURIAL_AGAIN_US, BURIAL_BYTES, BURIAL_US, BURIALS_MAX};
 use crate::partition::{Appended, Slot};
@@ -51,7 +52,7 @@ struct Burial {
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct DeadLetterCopies {
+pub(crate) struct DeadLetterCopies {
     open: BTreeMap<u64, Burial>,
     is_timed: bool,
 }
@@ -63,38 +64,38 @@ impl DeadLetterCopies {
     }
 }
 
-impl Node {
+impl Shares {
     /// Sees to it that records of a share partition are kept in the dead-letter topic of its group.
-    pub(super) fn bury(&mut self, key: &ShareKey, number: u64, dying: Vec<Dying>) {
+    pub(super) fn bury(&mut self, core: &mut Core, key: &ShareKey, number: u64, dying: Vec<Dying>) {
         for dying in dying {
-            let nonce = self.chance.next();
+            let nonce = core.chance.next();
             let (key, from, step) = (key.clone(), dying.first, Step::Waiting { again_us: 0 });
             let burial = Burial { key, number, dying, from, step, is_complained_of: false };
             self.dead_letters.open.insert(nonce, burial);
         }
-        self.begin_burials();
+        self.begin_burials(core);
     }
 
-    fn begin_burials(&mut self) {
-        let is_due = |burial: &Burial| matches!(burial.step, Step::Waiting { again_us } if again_us <= self.now.mono_us);
+    fn begin_burials(&mut self, core: &mut Core) {
+        let is_due = |burial: &Burial| matches!(burial.step, Step::Waiting { again_us } if again_us <= core.now.mono_us);
         let busy = self.dead_letters.open.values();
         let busy = busy.filter(|it| !matches!(it.step, Step::Waiting { .. })).count();
         let waiting = self.dead_letters.open.iter().filter(|(_, burial)| is_due(burial));
         let room = BURIALS_MAX.saturating_sub(busy);
         let nonces: Vec<u64> = waiting.map(|(nonce, _)| *nonce).take(room).collect();
         for nonce in nonces {
-            self.go_on_burying(nonce);
+            self.go_on_burying(core, nonce);
         }
         if !self.dead_letters.open.is_empty() && !self.dead_letters.is_timed {
             self.dead_letters.is_timed = true;
-            let at = self.now.mono_us.saturating_add(BURIAL_US);
-            self.timers.insert((at, Timer::DeadLetters));
+            let at = core.now.mono_us.saturating_add(BURIAL_US);
+            core.timers.insert((at, Timer::DeadLetters));
         }
     }
 
-    pub(crate) fn on_burials_timer(&mut self) {
+    pub(crate) fn on_burials_timer(&mut self, core: &mut Core) {
         self.dead_letters.is_timed = false;
-        let late = self.now.mono_us.saturating_sub(BURIAL_AGAIN_US);
+        let late = core.now.mono_us.saturating_sub(BURIAL_AGAIN_US);
         let is_late = |it: &Burial| matches!(it.step, Step::Sent { at_us, .. } if at_us <= late);
         let open = self.dead_letters.open.iter().filter(|(_, burial)| is_late(burial));
         let nonces: Vec<u64> = open.map(|(nonce, _)| *nonce).collect();
@@ -103,27 +104,13 @@ impl Node {
                 let (key, number) = (burial.key.clone(), burial.number);
                 self.note_burial_waits(&key, number);
             }
-            self.send_dead_letters(nonce);
+            self.send_dead_letters(core, nonce);
         }
-        self.begin_burials();
-    }
-
-    /// Returns the topic that a group's dead letters go to, or the reason why it cannot be used. `None` if the group
-    /// has no such topic any more.
-    fn dead_letter_topic(&self, group: &str) -> Option<Result<&Topic, &'static str>> {
-        let name = self.dead_letters_of(group)?;
-        let Some(topic) = self.controller.image.topic_named(name) else {
-            return Some(Err("there is no such topic"));
-        };
-        let is_one = topic.configs.get("errors.deadletterqueue.group.enable");
-        Some(match is_one.map(String::as_str) {
-            Some("true") => Ok(topic),
-            _ => Err("the topic's errors.deadletterqueue.group.enable is not true"),
-        })
+        self.begin_burials(core);
     }
 
     /// Reads the next records.
-    fn go_on_burying(&mut self, nonce: u64) {
+    fn go_on_burying(&mut self, core: &mut Core, nonce: u64) {
         let Some(burial) = self.dead_letters.open.get(&nonce) else { return };
         let (key, number, dying, from) =
             (burial.key.clone(), burial.number, burial.dying, burial.from);
@@ -132,7 +119,7 @@ impl Node {
             self.dead_letters.open.remove(&nonce);
             return;
         };
-        let problem = match self.dead_letter_topic(&key.group) {
+        let problem = match core.dead_letter_topic(&key.group) {
             None => {
                 self.dead_letters.open.remove(&nonce);
                 return self.note_buried(&key, number, from, dying.last);
@@ -140,13 +127,13 @@ impl Node {
             Some(found) => found.err(),
         };
         if let Some(problem) = problem {
-            return self.bury_later(nonce, problem);
+            return self.bury_later(core, nonce, problem);
         }
-        let source = self.controller.image.topic(key.topic_id);
-        let (Some(source), Some(partition)) = (source, self.partitions.get(&replica)) else {
+        let source = core.controller.image.topic(key.topic_id);
+        let (Some(source), Some(partition)) = (source, core.partitions.get(&replica)) else {
             return;
         };
-        let settings = self.group_settings(&key.group);
+        let settings = core.group_settings(&key.group);
         let reason = match dying.reason {
             Reason::Rejected => "it was rejected by a consumer",
             Reason::Exhausted => "it was given out as often as it may be",
@@ -165,13 +152,13 @@ impl Node {
             bytes_max: BURIAL_BYTES,
             ticket: nonce,
         };
-        self.out.push(Action::Look(Look::DeadLetters(letters)));
+        core.out.push(Action::Look(Look::DeadLetters(letters)));
         if let Some(burial) = self.dead_letters.open.get_mut(&nonce) {
             burial.step = Step::Reading;
         }
     }
 
-    fn bury_later(&mut self, nonce: u64, problem: &str) {
+    fn bury_later(&mut self, core: &mut Core, nonce: u64, problem: &str) {
         let Some(burial) = self.dead_letters.open.get_mut(&nonce) else { return };
         if !std::mem::replace(&mut burial.is_complained_of, true) {
             let group = &*burial.key.group;
@@ -183,86 +170,92 @@ impl Node {
                 "a dead letter cannot be appended yet; this node tries again"
             );
         }
-        let again_us = self.now.mono_us.saturating_add(BURIAL_AGAIN_US);
+        let again_us = core.now.mono_us.saturating_add(BURIAL_AGAIN_US);
         burial.step = Step::Waiting { again_us };
         let (key, number) = (burial.key.clone(), burial.number);
         self.note_burial_waits(&key, number);
     }
 
-    pub(crate) fn on_dead_letters(&mut self, made: DeadLettersMade) {
+    pub(crate) fn on_dead_letters(&mut self, core: &mut Core, made: DeadLettersMade) {
         let DeadLettersMade { ticket: nonce, made } = made;
         match made {
-            Err(problem) => self.bury_later(nonce, &problem),
+            Err(problem) => self.bury_later(core, nonce, &problem),
             Ok((batch, upto)) => {
                 let Some(burial) = self.dead_letters.open.get_mut(&nonce) else { return };
                 let is_empty = batch.is_empty();
-                burial.step = Step::Sent { batch, upto, at_us: self.now.mono_us };
+                burial.step = Step::Sent { batch, upto, at_us: core.now.mono_us };
                 if is_empty {
                     // There is no record any more.
-                    return self.on_buried(nonce, ErrorCode::None);
+                    return self.on_buried(core, nonce, ErrorCode::None);
                 }
-                self.send_dead_letters(nonce);
+                self.send_dead_letters(core, nonce);
             }
         }
-        self.begin_burials();
+        self.begin_burials(core);
     }
 
     /// Gives a batch to the leader of the partition that it goes to.
-    fn send_dead_letters(&mut self, nonce: u64) {
+    fn send_dead_letters(&mut self, core: &mut Core, nonce: u64) {
         let Some(burial) = self.dead_letters.open.get(&nonce) else { return };
         let Step::Sent { batch, .. } = &burial.step else { return };
         let (batch, group, partition) =
             (batch.clone(), burial.key.group.clone(), burial.key.partition);
-        let Some(Ok(topic)) = self.dead_letter_topic(&group) else {
-            return self.bury_later(nonce, "its topic is gone");
+        let Some(Ok(topic)) = core.dead_letter_topic(&group) else {
+            return self.bury_later(core, nonce, "its topic is gone");
         };
         let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX).max(1);
         let (topic_id, partition) = (topic.id, partition % count);
-        let Some((leader, _)) = self.leader_of(topic, partition) else {
-            return self.bury_later(nonce, "nobody leads the partition that it goes to");
+        let Some((leader, _)) = core.leader_of(topic, partition) else {
+            return self.bury_later(core, nonce, "nobody leads the partition that it goes to");
         };
-        let replica = self.local_replica(topic, partition);
+        let replica = core.local_replica(topic, partition);
         if let Some(Burial { step: Step::Sent { at_us, .. }, .. }) =
             self.dead_letters.open.get_mut(&nonce)
         {
-            *at_us = self.now.mono_us;
+            *at_us = core.now.mono_us;
         }
-        if leader != self.options.facts.broker_id {
+        if leader != core.options.facts.broker_id {
             let wanted = BurialWanted { nonce, topic_id, partition, batch };
-            self.peers.frame_to(leader).burials_wanted.push(wanted);
+            core.peers.frame_to(leader).burials_wanted.push(wanted);
         } else if let Some(replica) = replica {
-            self.append_dead_letters(replica, &batch, BurialAsker::Own { nonce });
+            self.append_dead_letters(core, replica, &batch, BurialAsker::Own { nonce });
         }
         if sabotage::is(Bug::BuriedBeforeKept) {
-            self.on_buried(nonce, ErrorCode::None);
+            self.on_buried(core, nonce, ErrorCode::None);
         }
     }
 
-    fn append_dead_letters(&mut self, replica: ReplicaId, batch: &Bytes, asker: BurialAsker) {
-        if self.is_disk_full() {
-            return self.tell_burial(asker, ErrorCode::KafkaStorageError);
+    fn append_dead_letters(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        batch: &Bytes,
+        asker: BurialAsker,
+    ) {
+        if core.is_disk_full() {
+            return self.tell_burial(core, asker, ErrorCode::KafkaStorageError);
         }
         let bytes = BytesMut::from(&batch[..]);
-        if let Appended::Refused(code, _) = self.append_own(replica, bytes, Slot::Burial(asker)) {
-            self.tell_burial(asker, code);
+        if let Appended::Refused(code, _) = core.append_own(replica, bytes, Slot::Burial(asker)) {
+            self.tell_burial(core, asker, code);
         }
     }
 
-    pub(super) fn tell_burial(&mut self, asker: BurialAsker, code: ErrorCode) {
+    pub(super) fn tell_burial(&mut self, core: &mut Core, asker: BurialAsker, code: ErrorCode) {
         match asker {
-            BurialAsker::Own { nonce } => self.on_buried(nonce, code),
+            BurialAsker::Own { nonce } => self.on_buried(core, nonce, code),
             BurialAsker::Node { broker_id, nonce } => {
                 let buried = Buried { nonce, error_code: code.code() };
-                self.peers.frame_to(broker_id).buried.push(buried);
+                core.peers.frame_to(broker_id).buried.push(buried);
             }
         }
     }
 
-    fn on_buried(&mut self, nonce: u64, code: ErrorCode) {
+    fn on_buried(&mut self, core: &mut Core, nonce: u64, code: ErrorCode) {
         let Some(burial) = self.dead_letters.open.get_mut(&nonce) else { return };
         let Step::Sent { upto, .. } = burial.step else { return };
         if !code.is_none() {
-            return self.bury_later(nonce, code.name());
+            return self.bury_later(core, nonce, code.name());
         }
         let (key, number, first) = (burial.key.clone(), burial.number, burial.from);
         burial.from = upto;
@@ -271,26 +264,42 @@ impl Node {
             self.dead_letters.open.remove(&nonce);
         }
         self.note_buried(&key, number, first, upto - 1);
-        self.begin_burials();
+        self.begin_burials(core);
     }
 
-    pub(super) fn on_burial_calls(&mut self, frame: &Frame) {
+    pub(crate) fn on_burial_calls(&mut self, core: &mut Core, frame: &Frame) {
         let broker_id = frame.broker_id;
         for wanted in &frame.burials_wanted {
             let asker = BurialAsker::Node { broker_id, nonce: wanted.nonce };
-            let topic = self.controller.image.topic(wanted.topic_id);
-            let here = topic.and_then(|topic| self.serving(topic, wanted.partition).ok());
+            let topic = core.controller.image.topic(wanted.topic_id);
+            let here = topic.and_then(|topic| core.serving(topic, wanted.partition).ok());
             match here.map(|partition| partition.group.id()) {
                 Some(replica) => {
-                    self.append_dead_letters(replica, &wanted.batch, asker);
+                    self.append_dead_letters(core, replica, &wanted.batch, asker);
                 }
-                None => self.tell_burial(asker, ErrorCode::NotLeaderOrFollower),
+                None => self.tell_burial(core, asker, ErrorCode::NotLeaderOrFollower),
             }
         }
         for buried in &frame.buried {
             let code = ErrorCode::from_code(buried.error_code);
             let code = code.unwrap_or(ErrorCode::UnknownServerError);
-            self.on_buried(buried.nonce, code);
+            self.on_buried(core, buried.nonce, code);
         }
+    }
+}
+
+impl Core {
+    /// Returns the topic that a group's dead letters go to, or the reason why it cannot be used. `None` if the group
+    /// has no such topic any more.
+    fn dead_letter_topic(&self, group: &str) -> Option<Result<&Topic, &'static str>> {
+        let name = self.dead_letters_of(group)?;
+        let Some(topic) = self.controller.image.topic_named(name) else {
+            return Some(Err("there is no such topic"));
+        };
+        let is_one = topic.configs.get("errors.deadletterqueue.group.enable");
+        Some(match is_one.map(String::as_str) {
+            Some("true") => Ok(topic),
+            _ => Err("the topic's errors.deadletterqueue.group.enable is not true"),
+        })
     }
 }

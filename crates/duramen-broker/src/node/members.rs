@@ -3,7 +3,7 @@
 //! Purpose:    the nodes and data directories of the cluster.
 //! Owns:       this node's registration; admission of nodes, and of directories in the place of others; the voters of
 //!             the metadata; the fate of replicas whose directory is lost.
-//! Interface:  [`Node::register`], [`Node::admit`], [`Node::tend_members`], [`Node::tell_nodes`].
+//! Interface:  [`admit`], [`Members::tend_members`]; registration is in `node/replicas.rs`.
 //! Invariants: a retired directory never takes part in the cluster again. Another directory takes a node's place only
 //!             if an operator asked for that, and no node hears the former directory. The next step follows from the
 //!             metadata and the membership of its group. So a new leader of the metadata goes on where the former one
@@ -11,144 +11,26 @@
 //! Never:      changes of a group's members (see `raft/membership.rs`).
 //! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that lose their disk, join and
 //!             leave.
-//! Start at:   [`Node::tend_members`].
+//! Start at:   [`Members::tend_members`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
+use duramen_storage::op::ReplicaId;
 
-use super::{Node, Parked, Signal};
 use crate::controller::image::Topic;
 use crate::controller::quorum::{Quorum, peer_of};
-use crate::event::{Action, Membership, NodeAddress};
+use crate::core::{Core, Parked, Signal};
 use crate::internal_topics;
 use crate::limits::MOVES_BEGUN_MAX;
 use crate::metadata_records::{
-    Endpoint, MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
+    MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
 };
 use crate::raft::Approach;
 
-/// The name of the listener for other nodes, among a node's endpoints.
-const NODES: &str = "NODES";
-
-/// This node's registration.
-impl Node {
-    /// Registers this node. The registration counts once the metadata group has committed it; then the node knows which
-    /// replicas it should have.
-    pub(crate) fn register(&mut self) {
-        if self.is_registered {
-            return;
-        }
-        if self.controller.group.is_serving() && self.registration.is_none() {
-            let record = MetadataRecord::RegisterBroker(self.registration_record());
-            self.registration = self.controller.propose(self.now, &[record]).ok();
-            self.is_controller_dirty = self.registration.is_some();
-            return;
-        }
-        let is_done = if self.controller.group.is_alone() {
-            let applied = self.controller.group.applied();
-            self.registration.is_some_and(|index| index <= applied)
-        } else {
-            // Another node may have proposed the registration. Its number shows that it is of this start.
-            let broker = self.controller.image.brokers.get(&self.options.facts.broker_id);
-            broker.is_some_and(|it| it.incarnation == self.options.seed)
-        };
-        if !is_done {
-            return;
-        }
-        self.is_registered = true;
-        self.tell_members();
-        self.reconcile();
-        self.note_opened(self.controller.group.id());
-    }
-
-    pub(super) fn registration_record(&self) -> RegisterBroker {
-        let options = &self.options;
-        let endpoint = Endpoint {
-            listener: options.listener.clone(),
-            host: options.host.clone(),
-            port: options.port,
-        };
-        let for_nodes = options.node_address.clone().map(|(host, port)| Endpoint {
-            listener: NODES.to_owned(),
-            host,
-            port,
-        });
-        RegisterBroker {
-            broker_id: options.facts.broker_id,
-            directory_id: self.own_directory(),
-            incarnation: options.seed,
-            endpoints: std::iter::once(endpoint).chain(for_nodes).collect(),
-            rack: options.rack.clone(),
-        }
-    }
-
-    /// Reports which directories are the cluster, so that others learn that they are not.
-    fn tell_members(&mut self) {
-        if !self.is_clustered() {
-            return;
-        }
-        let image = &self.controller.image;
-        let staying = image.staying().map(|(id, broker)| (id, broker.directory_id.0));
-        let founders = self.peers.founders().iter();
-        let founders = founders.map(|it| (it.broker_id, it.directory_id));
-        // A founder may not have registered yet. A node's registration is newer than its founding.
-        let founders = founders.filter(|(id, directory_id)| {
-            let is_retired = image.retired.contains(&Uuid(*directory_id));
-            !is_retired && !image.brokers.contains_key(id)
-        });
-        self.out.push(Action::Members(Membership {
-            // A replica that began anew has an image of later entries than it has applied.
-            index: self.controller.group.applied().max(image.as_of),
-            directories: founders.chain(staying).collect(),
-            retired: image.retired.iter().map(|it| it.0).collect(),
-            is_registered: self.is_registered,
-        }));
-    }
-
-    /// Says where the other nodes are, as far as they have said so, and which directories they are.
-    pub(crate) fn tell_nodes(&mut self) {
-        self.tell_members();
-        let address = |(&broker_id, broker): (&i32, &RegisterBroker)| {
-            let endpoint = broker.endpoints.iter().find(|it| it.listener == NODES)?;
-            Some(NodeAddress { broker_id, host: endpoint.host.clone(), port: endpoint.port })
-        };
-        let brokers = self.controller.image.brokers.iter();
-        let nodes: Vec<_> = brokers.filter_map(address).collect();
-        if !nodes.is_empty() {
-            self.out.push(Action::Nodes(nodes));
-        }
-    }
-}
-
 /// Work of the node that leads the metadata.
-impl Node {
-    /// Registers a directory that is not known to be its node: it joins, or `replaces` one that is lost.
-    pub(super) fn admit(&mut self, registration: &RegisterBroker, replaces: bool) {
-        let &RegisterBroker { broker_id, directory_id, .. } = registration;
-        if !self.controller.group.is_serving()
-            || self.controller.image.retired.contains(&directory_id)
-        {
-            return;
-        }
-        let mut records = Vec::new();
-        if let Some(before) = self.directory_of(broker_id) {
-            // An empty directory may be a mount that is missing, and the lost one may be whole. An operator who lets a
-            // cluster survive, or removes a node, has given the former directory up already.
-            let is_given_up = self.controller.image.retired.contains(&before);
-            let may_follow = replaces || is_given_up;
-            // The other directory was let in since it spoke. Or it may be alive, and the speaker is only another
-            // process of the same number.
-            if before == directory_id || !may_follow || self.peers.hears(broker_id) {
-                return;
-            }
-            records.push(MetadataRecord::RetireDirectory(RetireDirectory { directory_id: before }));
-        }
-        records.push(MetadataRecord::RegisterBroker(registration.clone()));
-        self.propose_for_peer(&records);
-    }
-
+impl Core {
     /// Answers requests that wait for a node's removal, once the node is gone or another node knows.
     pub(crate) fn note_departures(&mut self, is_other_term: bool) {
         let brokers = &self.controller.image.brokers;
@@ -161,73 +43,6 @@ impl Node {
         for (key, is_gone) in departing {
             let code = if is_gone { ErrorCode::None } else { ErrorCode::NotController };
             self.signals.push_back(Signal::Departed { key, code });
-        }
-    }
-
-    /// Takes a step towards the cluster as it should be: which nodes keep the metadata, which are gone, where replicas
-    /// are.
-    pub(super) fn tend_members(&mut self) {
-        if !self.controller.group.is_serving() {
-            return;
-        }
-        let voters = self.controller.group.voter_ids().to_vec();
-        let image = &self.controller.image;
-        let quorum = Quorum::of(image, self.peers.founders(), &voters, |id| self.is_heard(id));
-        let Quorum { voters, observers } = quorum;
-        let approached = self.controller.group.approach(&voters, &observers, 0);
-        self.is_controller_dirty |= approached == Approach::Stepped;
-        self.let_go();
-        self.mend_placements();
-    }
-
-    /// Removes a node whose directory was retired, once it has no part in the metadata any more.
-    fn let_go(&mut self) {
-        let image = &self.controller.image;
-        let is_gone = |broker: &&RegisterBroker| {
-            let peer = peer_of(self.peers.founders(), broker.directory_id);
-            image.retired.contains(&broker.directory_id) && !self.controller.group.has_member(peer)
-        };
-        let gone = image.brokers.values().filter(is_gone);
-        let unregister = |broker: &RegisterBroker| {
-            MetadataRecord::UnregisterBroker(UnregisterBroker { broker_id: broker.broker_id })
-        };
-        let records: Vec<_> = gone.map(unregister).collect();
-        if !records.is_empty() && self.members.decided != Some(self.controller.group.applied()) {
-            self.members.decided = Some(self.controller.group.applied());
-            self.propose_for_peer(&records);
-        }
-    }
-
-    /// Makes replicas anew on the node of their lost directory, and gives internal topics the replicas that they should
-    /// have.
-    fn mend_placements(&mut self) {
-        let applied = self.controller.group.applied();
-        if self.members.mended == Some(applied) {
-            return;
-        }
-        let mut wanted = Vec::new();
-        for topic in self.controller.image.topics_by_name() {
-            if self.controller.is_changing(topic.id) {
-                continue;
-            }
-            for partition in (0..).take(topic.partitions.len()) {
-                let brokers = self.brokers_wanted(topic, partition);
-                wanted.extend(brokers.map(|brokers| (topic.id, partition, brokers)));
-            }
-        }
-        if wanted.is_empty() {
-            // A node that is silent now may be needed when it is back.
-            let are_all_heard = self.controller.image.staying().all(|(id, _)| self.is_heard(id));
-            self.members.mended = are_all_heard.then_some(applied);
-            return;
-        }
-        wanted.truncate(MOVES_BEGUN_MAX);
-        let records: Vec<_> = wanted
-            .iter()
-            .filter_map(|(id, partition, to)| self.controller.move_partition(*id, *partition, to))
-            .collect();
-        if !records.is_empty() {
-            self.propose_for_peer(&records);
         }
     }
 
@@ -264,41 +79,6 @@ impl Node {
         (is_better && !wanted.is_empty()).then_some(wanted)
     }
 
-    /// Returns the number of partitions that are being moved, or have a replica whose directory is lost. `None` if this
-    /// node does not lead the metadata.
-    pub fn unsettled(&self) -> Option<usize> {
-        let image = &self.controller.image;
-        let is_lost = |it: &PlacedReplica| image.retired.contains(&it.directory_id);
-        let topics = image.topics_by_name();
-        let lost = topics.flat_map(|topic| &topic.partitions).filter(|it| it.iter().any(is_lost));
-        let unsettled = lost.count() + image.reassignments.len();
-        self.controller.group.is_serving().then_some(unsettled)
-    }
-
-    /// Returns the data directories of the nodes that belong to the cluster, as far as this one knows.
-    pub fn directories(&self) -> impl Iterator<Item = [u8; 16]> {
-        self.controller.image.staying().map(|(_, broker)| broker.directory_id.0)
-    }
-
-    /// Returns the term of the metadata.
-    pub fn metadata_term(&self) -> u64 {
-        self.controller.group.term()
-    }
-
-    /// Tells whether all committed data would survive elsewhere, and could be served, if a node's directory were lost
-    /// now. Only the leader of the metadata knows.
-    pub fn can_spare(&self, broker_id: i32) -> bool {
-        let image = &self.controller.image;
-        let group = &self.controller.group;
-        let quorum = Quorum::of(image, self.peers.founders(), group.voter_ids(), |_| true);
-        // In a joint membership, a majority of the former voters is needed, too.
-        let is_kept =
-            group.voters() >= 3 && quorum.voters == group.voter_ids() && !group.is_joint();
-        let partitions = image.topics_by_name().flat_map(|topic| &topic.partitions);
-        let mut there = partitions.filter(|it| it.iter().any(|it| it.broker_id == broker_id));
-        self.unsettled() == Some(0) && is_kept && there.all(|it| it.len() >= 3)
-    }
-
     fn is_heard(&self, broker_id: i32) -> bool {
         broker_id == self.options.facts.broker_id || self.peers.hears(broker_id)
     }
@@ -311,9 +91,106 @@ impl Node {
     }
 }
 
+impl Members {
+    /// Takes a step towards the cluster as it should be: which nodes keep the metadata, which are gone, where replicas
+    /// are.
+    pub(crate) fn tend_members(&mut self, core: &mut Core) {
+        if !core.controller.group.is_serving() {
+            return;
+        }
+        let voters = core.controller.group.voter_ids().to_vec();
+        let image = &core.controller.image;
+        let quorum = Quorum::of(image, core.peers.founders(), &voters, |id| core.is_heard(id));
+        let Quorum { voters, observers } = quorum;
+        let approached = core.controller.group.approach(&voters, &observers, 0);
+        core.is_controller_dirty |= approached == Approach::Stepped;
+        self.let_go(core);
+        self.mend_placements(core);
+    }
+
+    /// Removes a node whose directory was retired, once it has no part in the metadata any more.
+    fn let_go(&mut self, core: &mut Core) {
+        let image = &core.controller.image;
+        let is_gone = |broker: &&RegisterBroker| {
+            let peer = peer_of(core.peers.founders(), broker.directory_id);
+            image.retired.contains(&broker.directory_id) && !core.controller.group.has_member(peer)
+        };
+        let gone = image.brokers.values().filter(is_gone);
+        let unregister = |broker: &RegisterBroker| {
+            MetadataRecord::UnregisterBroker(UnregisterBroker { broker_id: broker.broker_id })
+        };
+        let records: Vec<_> = gone.map(unregister).collect();
+        if !records.is_empty() && self.decided != Some(core.controller.group.applied()) {
+            self.decided = Some(core.controller.group.applied());
+            core.propose_for_peer(&records);
+        }
+    }
+
+    /// Makes replicas anew on the node of their lost directory, and gives internal topics the replicas that they should
+    /// have.
+    fn mend_placements(&mut self, core: &mut Core) {
+        let applied = core.controller.group.applied();
+        if self.mended == Some(applied) {
+            return;
+        }
+        let mut wanted = Vec::new();
+        for topic in core.controller.image.topics_by_name() {
+            if core.controller.is_changing(topic.id) {
+                continue;
+            }
+            for partition in (0..).take(topic.partitions.len()) {
+                let brokers = core.brokers_wanted(topic, partition);
+                wanted.extend(brokers.map(|brokers| (topic.id, partition, brokers)));
+            }
+        }
+        if wanted.is_empty() {
+            // A node that is silent now may be needed when it is back.
+            let are_all_heard = core.controller.image.staying().all(|(id, _)| core.is_heard(id));
+            self.mended = are_all_heard.then_some(applied);
+            return;
+        }
+        wanted.truncate(MOVES_BEGUN_MAX);
+        let records: Vec<_> = wanted
+            .iter()
+            .filter_map(|(id, partition, to)| core.controller.move_partition(*id, *partition, to))
+            .collect();
+        if !records.is_empty() {
+            core.propose_for_peer(&records);
+        }
+    }
+}
+
 /// Last steps, as the indexes that were applied then: nothing changes until more is applied.
 #[derive(Debug, Default)]
-pub(super) struct Members {
+pub(crate) struct Members {
     mended: Option<u64>,
     decided: Option<u64>,
+    /// Index of this node's own registration, once it is proposed.
+    pub(crate) registration: Option<u64>,
+    /// Replicas here that were found damaged at the start.
+    pub(super) useless: BTreeSet<ReplicaId>,
+}
+
+/// Registers a directory that is not known to be its node: it joins, or `replaces` one that is lost.
+pub(crate) fn admit(core: &mut Core, registration: &RegisterBroker, replaces: bool) {
+    let &RegisterBroker { broker_id, directory_id, .. } = registration;
+    if !core.controller.group.is_serving() || core.controller.image.retired.contains(&directory_id)
+    {
+        return;
+    }
+    let mut records = Vec::new();
+    if let Some(before) = core.directory_of(broker_id) {
+        // An empty directory may be a mount that is missing, and the lost one may be whole. An operator who lets a
+        // cluster survive, or removes a node, has given the former directory up already.
+        let is_given_up = core.controller.image.retired.contains(&before);
+        let may_follow = replaces || is_given_up;
+        // The other directory was let in since it spoke. Or it may be alive, and the speaker is only another
+        // process of the same number.
+        if before == directory_id || !may_follow || core.peers.hears(broker_id) {
+            return;
+        }
+        records.push(MetadataRecord::RetireDirectory(RetireDirectory { directory_id: before }));
+    }
+    records.push(MetadataRecord::RegisterBroker(registration.clone()));
+    core.propose_for_peer(&records);
 }

@@ -4,14 +4,14 @@
 //!             and from a node about to end.
 //! Owns:       transfers that wait and those under way; the state of this node's disk, slow or steadily full; elections
 //!             that administrators wait for.
-//! Interface:  [`Node::tick_moves`], [`Node::drain`], [`Node::elect`].
+//! Interface:  [`Moves::tick_moves`], [`Moves::drain`], [`Moves::elect`].
 //! Invariants: the node transfers a group only to an in-sync replica, on a node that it hears and that does not leave;
 //!             few groups at once. A node with a slow disk gets no group while the own disk makes progress, so that
 //!             leadership does not go to and fro. Exceptions are an administrator's request, and a shutdown of all
 //!             nodes. A node with a full disk gets a group only from a node that is about to end.
 //! Never:      the transfer of one group (see `raft/moving.rs`).
 //! Tests:      `node/tests/moves.rs`; `duramen-sim`.
-//! Start at:   [`Node::tick_moves`].
+//! Start at:   [`Moves::tick_moves`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,8 +19,9 @@ use duramen_protocol::messages::ElectLeadersResponse;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
-use super::{Node, Parked, Signal};
+use super::Quiescence;
 use crate::controller::METADATA_GROUP;
+use crate::core::{Core, ElectionWanted, Parked, Signal, mark};
 use crate::event::{Action, ConnectionId, RequestKey};
 use crate::limits::{
     DISK_STILL_TICKS, DRAIN_MOVES_MAX, ELECTION_ASKED_TICKS, ELECTION_TICKS, ELECTIONS_MAX,
@@ -31,7 +32,7 @@ use crate::raft::{Group, GroupId};
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct Moves {
+pub(crate) struct Moves {
     /// Ticks between two looks for groups that others should lead; never if there is none.
     look_ticks: Option<u64>,
     /// Groups that another replica should lead.
@@ -71,14 +72,6 @@ pub(crate) enum Election {
     NotThere,
 }
 
-/// A partition of a request for elections, and where in the response its result stands.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ElectionWanted {
-    pub topic_id: Uuid,
-    pub partition: i32,
-    pub slot: (usize, usize),
-}
-
 impl Moves {
     pub(super) fn new(settings: &crate::configs::BrokerSettings) -> Self {
         let seconds = settings.leader_imbalance_check_interval_seconds;
@@ -87,7 +80,7 @@ impl Moves {
         Self { look_ticks, ..Self::default() }
     }
 
-    pub(super) fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.is_draining
     }
 
@@ -96,32 +89,190 @@ impl Moves {
     }
 }
 
-impl Node {
+impl Moves {
     /// Goes on with the handovers, at a tick of peers.
-    pub(crate) fn tick_moves(&mut self) {
-        let under_way = std::mem::take(&mut self.moves.under_way);
-        let is_moving = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_moving);
-        self.moves.under_way = under_way.into_iter().filter(is_moving).collect();
-        let own = self.has_full_disk().then_some(self.options.facts.broker_id);
-        self.controller.full = self.peers.full_disks().chain(own).collect();
-        if self.moves.is_draining {
-            self.go_on_draining();
+    pub(crate) fn tick_moves(&mut self, core: &mut Core, quiescence: &mut Quiescence) {
+        let under_way = std::mem::take(&mut self.under_way);
+        let is_moving = |id: &ReplicaId| core.group(*id).is_some_and(Group::is_moving);
+        self.under_way = under_way.into_iter().filter(is_moving).collect();
+        let own = self.has_full_disk(core).then_some(core.options.facts.broker_id);
+        core.controller.full = core.peers.full_disks().chain(own).collect();
+        if self.is_draining {
+            self.go_on_draining(core);
         } else {
-            self.leave_slow_disk();
-            self.leave_full_disk();
-            self.return_to_preferred();
+            self.leave_slow_disk(core, quiescence);
+            self.leave_full_disk(core);
+            self.return_to_preferred(core);
         }
-        if self.peers.ticks().is_multiple_of(ELECTION_ASKED_TICKS) {
-            for key in self.moves.elections.clone() {
-                self.ask_for_elections(key);
+        if core.peers.ticks().is_multiple_of(ELECTION_ASKED_TICKS) {
+            for key in self.elections.clone() {
+                self.ask_for_elections(core, key);
             }
         }
-        for key in self.moves.elections.clone() {
-            self.settle_elections(key, false);
+        for key in self.elections.clone() {
+            self.settle_elections(core, key, false);
         }
     }
 
-    pub(super) fn group(&self, replica: ReplicaId) -> Option<&Group> {
+    /// Tells whether this node has given up leadership because of its disk, and is not to be given any yet.
+    pub(crate) fn has_slow_disk(&self, core: &Core) -> bool {
+        core.peers.ticks() < self.slow_until
+    }
+
+    /// Tells whether this node has refused appends for long enough for others to lead, and is not to be given any
+    /// leadership yet.
+    pub(crate) fn has_full_disk(&self, core: &Core) -> bool {
+        core.peers.ticks() < self.full_until
+    }
+
+    /// Tells whether a node reports a full disk: it is to lead nothing.
+    pub(crate) fn is_full_at(&self, core: &Core, broker_id: i32) -> bool {
+        if broker_id == core.options.facts.broker_id {
+            self.has_full_disk(core)
+        } else {
+            core.peers.has_full_disk(broker_id)
+        }
+    }
+
+    fn hand_over(&mut self, core: &mut Core, replica: ReplicaId, to: u64, in_haste: bool) -> bool {
+        let is_begun = if replica == core.controller.group.id() {
+            core.is_controller_dirty = true;
+            core.controller.group.hand_over(to, in_haste)
+        } else {
+            let Some(partition) = core.partitions.get_mut(&replica) else { return false };
+            mark(&mut core.dirty, partition);
+            partition.group.hand_over(to, in_haste)
+        };
+        if is_begun {
+            self.under_way.insert(replica);
+            core.counters.handovers += 1;
+        }
+        is_begun
+    }
+
+    /// Hands a group whose commits wait for this node's disk to a replica whose disk is faster.
+    fn leave_slow_disk(&mut self, core: &mut Core, quiescence: &mut Quiescence) {
+        let behind = |id| Some((id, core.group(id)?.held_up_by_disk()?));
+        let awake = quiescence.awake().chain([core.controller.group.id()]);
+        let held_up: Vec<(ReplicaId, u64)> = awake.filter_map(behind).collect();
+        for (replica, behind) in held_up {
+            let leads = core.led(std::iter::once(replica)).next().is_some();
+            // A replica that follows may have much to catch up with.
+            if leads || self.has_slow_disk(core) {
+                self.slow_until = core.peers.ticks() + SLOW_DISK_TICKS;
+            }
+            if !leads || self.under_way.len() >= DRAIN_MOVES_MAX {
+                continue;
+            }
+            let stands_still = behind >= DISK_STILL_TICKS;
+            let worst = if stands_still { DiskState::Slow } else { DiskState::Well };
+            let successors = core.best_successors(replica, worst);
+            // The replica with the most entries is the quickest successor.
+            let matched = |peer: &u64| core.group(replica).map(|group| group.matched(*peer));
+            let Some(to) = successors.into_iter().max_by_key(matched) else { continue };
+            // The disk would be too late to catch up within the handover.
+            let in_haste = 2 * behind >= ELECTION_TICKS as u64;
+            if self.hand_over(core, replica, to, in_haste) {
+                tracing::warn!(
+                    replica = replica.0,
+                    "this node's disk is behind the disks of a majority; this node transfers leadership"
+                );
+            }
+        }
+    }
+
+    /// Hands over what this node leads to replicas with room that keep up, once its disk has refused appends for a
+    /// second.
+    fn leave_full_disk(&mut self, core: &mut Core) {
+        let Self { full_ticks, full_until, .. } = self;
+        *full_ticks = if core.disk_shortage.is_some() { *full_ticks + 1 } else { 0 };
+        if *full_ticks == 0 {
+            return;
+        }
+        // The others learn of it at once: two disks that fill together must not lead for each other.
+        *full_until = core.peers.ticks() + FULL_DISK_ROOM_TICKS;
+        if !full_ticks.is_multiple_of(FULL_DISK_TICKS) {
+            return;
+        }
+        let mut moved = 0;
+        for replica in core.all_led().collect::<Vec<_>>() {
+            if self.under_way.len() >= DRAIN_MOVES_MAX {
+                break;
+            }
+            let matched = |peer: &u64| core.group(replica).map(|group| group.matched(*peer));
+            let successors = core.best_successors(replica, DiskState::Slow);
+            let Some(to) = successors.into_iter().max_by_key(matched) else { continue };
+            moved += usize::from(self.hand_over(core, replica, to, false));
+        }
+        if moved > 0 {
+            tracing::warn!(
+                moved,
+                "this node's disk is full; this node transfers leadership to nodes with room"
+            );
+        }
+    }
+
+    /// Returns groups to their preferred replicas, a few at a time.
+    fn return_to_preferred(&mut self, core: &mut Core) {
+        if self.look_ticks.is_some_and(|every| core.peers.ticks().is_multiple_of(every)) {
+            let is_elsewhere = |id: &ReplicaId| core.preferred(*id).is_some_and(|to| to != id.0);
+            self.misplaced = core.all_led().filter(is_elsewhere).collect();
+        }
+        while self.under_way.len() < MOVES_MAX
+            && let Some(replica) = self.misplaced.pop_front()
+        {
+            let Some(to) = core.preferred(replica) else { continue };
+            // One that does not keep up, or whose disk is slow or full, is looked at again the next time.
+            if core.best_successors(replica, DiskState::Well).contains(&to) {
+                self.hand_over(core, replica, to, false);
+            }
+        }
+    }
+
+    /// Hands over whatever this node leads, because the node is about to end. [`Action::Drained`] reports when that is
+    /// done, or when no other replica can take the rest.
+    pub(crate) fn drain(&mut self, core: &mut Core) {
+        if std::mem::replace(&mut self.is_draining, true) {
+            return;
+        }
+        self.misplaced.clear();
+        if core.is_clustered() {
+            // A node that is about to end, too, then gives nothing to this one.
+            core.say_something_to_all();
+        }
+        self.go_on_draining(core);
+    }
+
+    fn go_on_draining(&mut self, core: &mut Core) {
+        let led: Vec<_> = core.all_led().collect();
+        // Groups that are given away at the same time are spread over several nodes.
+        let mut given: BTreeMap<i32, usize> = BTreeMap::new();
+        for replica in led {
+            if self.under_way.len() >= DRAIN_MOVES_MAX {
+                break;
+            }
+            if self.under_way.contains(&replica) {
+                continue;
+            }
+            let Some(id) = core.id_of_group(replica) else { continue };
+            let node_of = |peer: u64| core.placed(id, peer).map(|placed| placed.broker_id);
+            let successors = core.best_successors(replica, DiskState::Full).into_iter();
+            let named = successors.filter_map(|peer| Some((node_of(peer)?, peer)));
+            let least = named.min_by_key(|(node, _)| given.get(node).copied().unwrap_or(0));
+            if let Some((node, to)) = least {
+                *given.entry(node).or_default() += 1;
+                self.hand_over(core, replica, to, false);
+            }
+        }
+        if self.under_way.is_empty() && !self.is_drained {
+            self.is_drained = true;
+            core.out.push(Action::Drained);
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn group(&self, replica: ReplicaId) -> Option<&Group> {
         if replica == self.controller.group.id() {
             return Some(&self.controller.group);
         }
@@ -159,26 +310,6 @@ impl Node {
         successors
     }
 
-    /// Tells whether this node has given up leadership because of its disk, and is not to be given any yet.
-    pub(super) fn has_slow_disk(&self) -> bool {
-        self.peers.ticks() < self.moves.slow_until
-    }
-
-    /// Tells whether this node has refused appends for long enough for others to lead, and is not to be given any
-    /// leadership yet.
-    pub(super) fn has_full_disk(&self) -> bool {
-        self.peers.ticks() < self.moves.full_until
-    }
-
-    /// Tells whether a node reports a full disk: it is to lead nothing.
-    pub(crate) fn is_full_at(&self, broker_id: i32) -> bool {
-        if broker_id == self.options.facts.broker_id {
-            self.has_full_disk()
-        } else {
-            self.peers.has_full_disk(broker_id)
-        }
-    }
-
     fn disk_of(&self, broker_id: i32) -> DiskState {
         match (self.peers.has_full_disk(broker_id), self.peers.has_slow_disk(broker_id)) {
             (true, _) => DiskState::Full,
@@ -187,108 +318,13 @@ impl Node {
         }
     }
 
-    /// Returns those of [`Node::successors`] whose nodes report the best disks; none if these are worse than `worst`.
+    /// Returns those of [`Core::successors`] whose nodes report the best disks; none if these are worse than `worst`.
     fn best_successors(&self, replica: ReplicaId, worst: DiskState) -> Vec<u64> {
         let id = self.id_of_group(replica);
         let state_of = |peer| Some((self.disk_of(self.placed(id?, peer)?.broker_id), peer));
         let all: Vec<_> = self.successors(replica).into_iter().filter_map(state_of).collect();
         let best = all.iter().map(|(state, _)| *state).min().filter(|best| *best <= worst);
         all.into_iter().filter(|(state, _)| Some(*state) == best).map(|(_, peer)| peer).collect()
-    }
-
-    fn hand_over(&mut self, replica: ReplicaId, to: u64, in_haste: bool) -> bool {
-        let is_begun = if replica == self.controller.group.id() {
-            self.is_controller_dirty = true;
-            self.controller.group.hand_over(to, in_haste)
-        } else {
-            let Some(partition) = self.partitions.get_mut(&replica) else { return false };
-            super::mark(&mut self.dirty, partition);
-            partition.group.hand_over(to, in_haste)
-        };
-        if is_begun {
-            self.moves.under_way.insert(replica);
-            self.counters.handovers += 1;
-        }
-        is_begun
-    }
-
-    /// Hands a group whose commits wait for this node's disk to a replica whose disk is faster.
-    fn leave_slow_disk(&mut self) {
-        let behind = |id| Some((id, self.group(id)?.held_up_by_disk()?));
-        let awake = self.quiescence.awake().chain([self.controller.group.id()]);
-        let held_up: Vec<(ReplicaId, u64)> = awake.filter_map(behind).collect();
-        for (replica, behind) in held_up {
-            let leads = self.led(std::iter::once(replica)).next().is_some();
-            // A replica that follows may have much to catch up with.
-            if leads || self.has_slow_disk() {
-                self.moves.slow_until = self.peers.ticks() + SLOW_DISK_TICKS;
-            }
-            if !leads || self.moves.under_way.len() >= DRAIN_MOVES_MAX {
-                continue;
-            }
-            let stands_still = behind >= DISK_STILL_TICKS;
-            let worst = if stands_still { DiskState::Slow } else { DiskState::Well };
-            let successors = self.best_successors(replica, worst);
-            // The replica with the most entries is the quickest successor.
-            let matched = |peer: &u64| self.group(replica).map(|group| group.matched(*peer));
-            let Some(to) = successors.into_iter().max_by_key(matched) else { continue };
-            // The disk would be too late to catch up within the handover.
-            let in_haste = 2 * behind >= ELECTION_TICKS as u64;
-            if self.hand_over(replica, to, in_haste) {
-                tracing::warn!(
-                    replica = replica.0,
-                    "this node's disk is behind the disks of a majority; this node transfers leadership"
-                );
-            }
-        }
-    }
-
-    /// Hands over what this node leads to replicas with room that keep up, once its disk has refused appends for a
-    /// second.
-    fn leave_full_disk(&mut self) {
-        let Moves { full_ticks, full_until, .. } = &mut self.moves;
-        *full_ticks = if self.disk_shortage.is_some() { *full_ticks + 1 } else { 0 };
-        if *full_ticks == 0 {
-            return;
-        }
-        // The others learn of it at once: two disks that fill together must not lead for each other.
-        *full_until = self.peers.ticks() + FULL_DISK_ROOM_TICKS;
-        if !full_ticks.is_multiple_of(FULL_DISK_TICKS) {
-            return;
-        }
-        let mut moved = 0;
-        for replica in self.all_led().collect::<Vec<_>>() {
-            if self.moves.under_way.len() >= DRAIN_MOVES_MAX {
-                break;
-            }
-            let matched = |peer: &u64| self.group(replica).map(|group| group.matched(*peer));
-            let successors = self.best_successors(replica, DiskState::Slow);
-            let Some(to) = successors.into_iter().max_by_key(matched) else { continue };
-            moved += usize::from(self.hand_over(replica, to, false));
-        }
-        if moved > 0 {
-            tracing::warn!(
-                moved,
-                "this node's disk is full; this node transfers leadership to nodes with room"
-            );
-        }
-    }
-
-    /// Returns groups to their preferred replicas, a few at a time.
-    fn return_to_preferred(&mut self) {
-        if self.moves.look_ticks.is_some_and(|every| self.peers.ticks().is_multiple_of(every)) {
-            let is_elsewhere = |id: &ReplicaId| self.preferred(*id).is_some_and(|to| to != id.0);
-            self.moves.misplaced = self.all_led().filter(is_elsewhere).collect();
-        }
-        while self.moves.under_way.len() < MOVES_MAX
-            && let Some(replica) = self.moves.misplaced.pop_front()
-        {
-            let Some(to) = self.preferred(replica) else { continue };
-            // One that does not keep up, or whose disk is slow or full, is looked at again the next time.
-            if self.best_successors(replica, DiskState::Well).contains(&to) {
-                self.hand_over(replica, to, false);
-            }
-        }
     }
 
     /// Returns the replica that should lead a partition: the first of its placement.
@@ -298,63 +334,22 @@ impl Node {
         let replicas = topic.partitions.get(usize::try_from(id.partition).ok()?)?;
         replicas.first().map(|first| first.peer_id)
     }
-
-    /// Hands over whatever this node leads, because the node is about to end. [`Action::Drained`] reports when that is
-    /// done, or when no other replica can take the rest.
-    pub(crate) fn drain(&mut self) {
-        if std::mem::replace(&mut self.moves.is_draining, true) {
-            return;
-        }
-        self.moves.misplaced.clear();
-        if self.is_clustered() {
-            // A node that is about to end, too, then gives nothing to this one.
-            self.say_something_to_all();
-        }
-        self.go_on_draining();
-    }
-
-    fn go_on_draining(&mut self) {
-        let led: Vec<_> = self.all_led().collect();
-        // Groups that are given away at the same time are spread over several nodes.
-        let mut given: BTreeMap<i32, usize> = BTreeMap::new();
-        for replica in led {
-            if self.moves.under_way.len() >= DRAIN_MOVES_MAX {
-                break;
-            }
-            if self.moves.under_way.contains(&replica) {
-                continue;
-            }
-            let Some(id) = self.id_of_group(replica) else { continue };
-            let node_of = |peer: u64| self.placed(id, peer).map(|placed| placed.broker_id);
-            let successors = self.best_successors(replica, DiskState::Full).into_iter();
-            let named = successors.filter_map(|peer| Some((node_of(peer)?, peer)));
-            let least = named.min_by_key(|(node, _)| given.get(node).copied().unwrap_or(0));
-            if let Some((node, to)) = least {
-                *given.entry(node).or_default() += 1;
-                self.hand_over(replica, to, false);
-            }
-        }
-        if self.moves.under_way.is_empty() && !self.moves.is_drained {
-            self.moves.is_drained = true;
-            self.out.push(Action::Drained);
-        }
-    }
 }
 
 /// Elections that administrators ask for.
-impl Node {
+impl Moves {
     /// Tells whether the preferred replica of a partition leads it.
-    pub(crate) fn election(&self, topic: Uuid, index: i32) -> Option<Election> {
-        let topic = self.controller.image.topic(topic)?;
+    pub(crate) fn election(&self, core: &Core, topic: Uuid, index: i32) -> Option<Election> {
+        let topic = core.controller.image.topic(topic)?;
         let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
         let preferred = replicas.first()?.broker_id;
-        if self.leader_of(topic, index).is_some_and(|(leader, _)| leader == preferred) {
+        if core.leader_of(topic, index).is_some_and(|(leader, _)| leader == preferred) {
             return Some(Election::Led);
         }
-        let is_there = self.live_brokers().any(|(id, _)| id == preferred);
+        let is_there = core.live_brokers().any(|(id, _)| id == preferred);
         let may = is_there
-            && !self.peers.leaves(preferred)
-            && !self.is_full_at(preferred)
+            && !core.peers.leaves(preferred)
+            && !self.is_full_at(core, preferred)
             && replicas.len() > 1;
         Some(if may { Election::Pending } else { Election::NotThere })
     }
@@ -362,60 +357,61 @@ impl Node {
     /// Keeps a request until its elections were held.
     pub(crate) fn elect(
         &mut self,
+        core: &mut Core,
         key: RequestKey,
         response: ElectLeadersResponse,
         wanted: Vec<ElectionWanted>,
         deadline_us: u64,
     ) {
         let response = Box::new(response);
-        self.park(key, Parked::Election { response, wanted: wanted.into() }, deadline_us);
-        self.moves.elections.insert(key);
-        self.ask_for_elections(key);
+        core.park(key, Parked::Election { response, wanted: wanted.into() }, deadline_us);
+        self.elections.insert(key);
+        self.ask_for_elections(core, key);
     }
 
     /// Asks the leaders of the partitions to hand over to the preferred replicas. A question may be lost, so it is
     /// asked again and again.
-    fn ask_for_elections(&mut self, key: RequestKey) {
-        let Some(Parked::Election { wanted, .. }) = self.parked_mut(key) else { return };
+    fn ask_for_elections(&mut self, core: &mut Core, key: RequestKey) {
+        let Some(Parked::Election { wanted, .. }) = core.parked_mut(key) else { return };
         let wanted: Vec<_> = wanted.iter().take(ELECTIONS_MAX).copied().collect();
         for ElectionWanted { topic_id, partition, .. } in wanted {
-            let Some(topic) = self.controller.image.topic(topic_id) else { continue };
+            let Some(topic) = core.controller.image.topic(topic_id) else { continue };
             let at = usize::try_from(partition).unwrap_or(usize::MAX);
             let Some(to) = topic.partitions.get(at).and_then(|it| it.first()) else { continue };
             let wish = MoveWanted { topic_id, partition, peer_id: to.peer_id };
-            let Some((leader, _)) = self.leader_of(topic, partition) else { continue };
-            if leader == self.options.facts.broker_id {
-                self.grant_move(&wish);
+            let Some((leader, _)) = core.leader_of(topic, partition) else { continue };
+            if leader == core.options.facts.broker_id {
+                self.grant_move(core, &wish);
             } else {
-                self.peers.frame_to(leader).moves_wanted.push(wish);
+                core.peers.frame_to(leader).moves_wanted.push(wish);
             }
         }
     }
 
     /// Takes other nodes' wishes for other leaders.
-    pub(super) fn on_moves_wanted(&mut self, frame: &Frame) {
+    pub(crate) fn on_moves_wanted(&mut self, core: &mut Core, frame: &Frame) {
         for wish in &frame.moves_wanted {
-            self.grant_move(wish);
+            self.grant_move(core, wish);
         }
     }
 
-    fn grant_move(&mut self, wish: &MoveWanted) {
-        let Some(topic) = self.controller.image.topic(wish.topic_id) else { return };
-        let Some(replica) = self.local_replica(topic, wish.partition) else { return };
-        let id = self.id_of_group(replica);
-        let placed = id.and_then(|id| self.placed(id, wish.peer_id));
-        if placed.is_none_or(|placed| self.is_full_at(placed.broker_id)) {
+    fn grant_move(&mut self, core: &mut Core, wish: &MoveWanted) {
+        let Some(topic) = core.controller.image.topic(wish.topic_id) else { return };
+        let Some(replica) = core.local_replica(topic, wish.partition) else { return };
+        let id = core.id_of_group(replica);
+        let placed = id.and_then(|id| core.placed(id, wish.peer_id));
+        if placed.is_none_or(|placed| self.is_full_at(core, placed.broker_id)) {
             return;
         }
-        if !self.moves.is_draining && self.successors(replica).contains(&wish.peer_id) {
-            self.hand_over(replica, wish.peer_id, false);
+        if !self.is_draining && core.successors(replica).contains(&wish.peer_id) {
+            self.hand_over(core, replica, wish.peer_id, false);
         }
     }
 
     /// Reports the elections of a request that were held, or, once its time is over, all.
-    pub(crate) fn settle_elections(&mut self, key: RequestKey, is_over: bool) {
-        let Some(Parked::Election { wanted, .. }) = self.parked_mut(key) else {
-            self.moves.elections.remove(&key);
+    pub(crate) fn settle_elections(&mut self, core: &mut Core, key: RequestKey, is_over: bool) {
+        let Some(Parked::Election { wanted, .. }) = core.parked_mut(key) else {
+            self.elections.remove(&key);
             return;
         };
         let mut wanted = std::mem::take(wanted);
@@ -423,7 +419,7 @@ impl Node {
         let count = if is_over { wanted.len() } else { wanted.len().min(ELECTIONS_MAX) };
         for _ in 0..count {
             let Some(one) = wanted.pop_front() else { break };
-            match self.election(one.topic_id, one.partition) {
+            match self.election(core, one.topic_id, one.partition) {
                 Some(Election::Pending) if !is_over => wanted.push_back(one),
                 outcome => {
                     outcomes.push((one, outcome == Some(Election::Led)));
@@ -431,11 +427,11 @@ impl Node {
             }
         }
         if wanted.is_empty() {
-            self.moves.elections.remove(&key);
+            self.elections.remove(&key);
         }
-        if let Some(Parked::Election { wanted: left, .. }) = self.parked_mut(key) {
+        if let Some(Parked::Election { wanted: left, .. }) = core.parked_mut(key) {
             *left = wanted;
         }
-        self.signals.push_back(Signal::Elected { key, outcomes });
+        core.signals.push_back(Signal::Elected { key, outcomes });
     }
 }

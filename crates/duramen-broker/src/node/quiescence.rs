@@ -4,7 +4,7 @@
 //!             their heartbeats.
 //! Owns:       the groups that get ticks; the quiesced groups that this node leads with each other node, and that each
 //!             other node leads with this one; knowledge of which nodes answer each other.
-//! Interface:  [`Node::tick_groups`], [`Node::on_asleep`], [`Node::note_rest`].
+//! Interface:  [`Quiescence::tick_groups`], [`Quiescence::on_asleep`], [`Quiescence::note_rest`].
 //! Invariants: a follower sleeps only while this node hears the leader's node, which reports the group asleep in the
 //!             same term. A leader sleeps only while the nodes of all its followers answer. No work of a tick grows
 //!             with the number of quiesced groups.
@@ -23,7 +23,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::Node;
+use crate::core::{Core, mark};
 use crate::limits::{ELECTION_TICKS, PEER_SLEEPERS_MAX};
 use crate::peer::{Asleep, Sleeper};
 use crate::prng::Prng;
@@ -179,7 +179,7 @@ struct Bond {
 
 /// See the room card.
 #[derive(Debug)]
-pub(super) struct Quiescence {
+pub(crate) struct Quiescence {
     quiet_ticks: u64,
     ticks: u64,
     awake: BTreeSet<ReplicaId>,
@@ -254,7 +254,7 @@ impl Quiescence {
     }
 
     /// Notes that another node has heard a frame of this one, and which version of the set it knows.
-    pub(super) fn on_heard(&mut self, broker_id: i32, number: u64, version: u64) {
+    pub(crate) fn on_heard(&mut self, broker_id: i32, number: u64, version: u64) {
         let bond = self.bonds.entry(broker_id).or_default();
         let Answers { open, at } = &mut bond.answers;
         while let Some((_, sent_at)) = open.front().filter(|(sent, _)| *sent <= number) {
@@ -265,13 +265,13 @@ impl Quiescence {
     }
 
     /// Returns the known version of another node's set, for this start of it.
-    pub(super) fn known(&self, broker_id: i32, incarnation: u64) -> u64 {
+    pub(crate) fn known(&self, broker_id: i32, incarnation: u64) -> u64 {
         let bond = self.bonds.get(&broker_id).map(|bond| &bond.followed);
         bond.filter(|it| it.incarnation == incarnation).map_or(0, |it| it.known)
     }
 
     /// Returns the part of a frame about quiesced groups, and notes that the frame is sent.
-    pub(super) fn tell(&mut self, broker_id: i32, number: u64) -> Asleep {
+    pub(crate) fn tell(&mut self, broker_id: i32, number: u64) -> Asleep {
         let bond = self.bonds.entry(broker_id).or_default();
         let open = &mut bond.answers.open;
         if open.back().is_none_or(|(_, at)| *at < self.ticks) {
@@ -306,124 +306,118 @@ impl Quiescence {
     }
 }
 
-impl Node {
+impl Quiescence {
     /// Ticks the groups of several voters that are awake, except the metadata group, and wakes others.
-    pub(super) fn tick_groups(&mut self) {
+    pub(crate) fn tick_groups(&mut self, core: &mut Core) {
         let mut still = Vec::new();
-        for replica in self.quiescence.awake.clone() {
-            let Some(partition) = self.partitions.get_mut(&replica) else { continue };
-            match partition.group.doze(self.quiescence.quiet_ticks) {
+        for replica in self.awake.clone() {
+            let Some(partition) = core.partitions.get_mut(&replica) else { continue };
+            match partition.group.doze(self.quiet_ticks) {
                 Doze::Held => {}
                 Doze::Still => still.push(replica),
                 Doze::Awake => {
                     if partition.group.tick() {
-                        super::mark(&mut self.dirty, partition);
+                        mark(&mut core.dirty, partition);
                     }
                 }
             }
         }
-        let (unled, silent) = self.quiescence.tick();
+        let (unled, silent) = self.tick();
         for replica in still {
-            self.lead_to_sleep(replica);
+            self.lead_to_sleep(core, replica);
         }
         for replica in unled {
-            self.wake(replica);
+            core.wake(replica);
         }
         if !silent.is_empty() {
-            self.wake_without(&silent);
-        }
-    }
-
-    fn wake(&mut self, replica: ReplicaId) {
-        if let Some(partition) = self.partitions.get_mut(&replica) {
-            partition.group.wake();
-            super::mark(&mut self.dirty, partition);
+            self.wake_without(core, &silent);
         }
     }
 
     /// Wakes the groups that are led here with nodes that do not answer, so that they see which members are left.
-    fn wake_without(&mut self, silent: &BTreeSet<i32>) {
+    fn wake_without(&mut self, core: &mut Core, silent: &BTreeSet<i32>) {
         let left_of = |all: &Vec<(i32, u64)>| -> BTreeSet<u64> {
             all.iter().filter(|(broker_id, _)| silent.contains(broker_id)).map(|it| it.1).collect()
         };
-        let led = self.quiescence.led.iter().map(|(replica, all)| (*replica, left_of(all)));
+        let led = self.led.iter().map(|(replica, all)| (*replica, left_of(all)));
         let left: Vec<_> = led.filter(|(_, silent)| !silent.is_empty()).collect();
         for (replica, silent) in left {
-            if let Some(partition) = self.partitions.get_mut(&replica) {
+            if let Some(partition) = core.partitions.get_mut(&replica) {
                 partition.group.wake_without(&silent);
-                super::mark(&mut self.dirty, partition);
+                mark(&mut core.dirty, partition);
             }
         }
     }
 
     /// Puts a group that is led here and has nothing to do to sleep, if all its nodes are there.
-    fn lead_to_sleep(&mut self, replica: ReplicaId) {
+    fn lead_to_sleep(&mut self, core: &mut Core, replica: ReplicaId) {
         // While the group sleeps, nobody checks which replicas keep up.
-        self.note_lacking_of(replica);
-        let Some(partition) = self.partitions.get(&replica) else { return };
+        core.note_lacking_of(replica);
+        let Some(partition) = core.partitions.get(&replica) else { return };
         let (id, term, index) = (partition.id, partition.group.term(), partition.group.applied());
-        let place = |to| Some((self.placed(id, to)?.broker_id, to));
+        let place = |to| Some((core.placed(id, to)?.broker_id, to));
         let places: Option<Vec<(i32, u64)>> =
             partition.group.peers().into_iter().map(place).collect();
-        let is_there = |(broker_id, _): &(i32, u64)| self.quiescence.is_answered(*broker_id);
+        let is_there = |(broker_id, _): &(i32, u64)| self.is_answered(*broker_id);
         let Some(places) = places.filter(|it| it.iter().all(is_there)) else { return };
         for &(broker_id, to) in &places {
             let sleeper = Sleeper { from: replica.0, to, term, index };
-            self.quiescence.bonds.entry(broker_id).or_default().led.change(sleeper);
+            self.bonds.entry(broker_id).or_default().led.change(sleeper);
         }
-        self.quiescence.led.insert(replica, places);
-        self.quiescence.awake.remove(&replica);
-        self.quiescence.slept += 1;
-        let partition = self.partitions.get_mut(&replica).expect("it was just there");
+        self.led.insert(replica, places);
+        self.awake.remove(&replica);
+        self.slept += 1;
+        let partition = core.partitions.get_mut(&replica).expect("it was just there");
         partition.group.sleep();
     }
 
     /// Ticks a replica again if it has woken, and tells the other nodes. Every event that wakes a group gives it a
     /// turn.
-    pub(crate) fn note_rest(&mut self, replica: ReplicaId) {
-        if self.quiescence.awake.contains(&replica) {
+    pub(crate) fn note_rest(&mut self, core: &mut Core, replica: ReplicaId) {
+        if self.awake.contains(&replica) {
             return;
         }
-        let Some(partition) = self.partitions.get(&replica) else { return };
+        let Some(partition) = core.partitions.get(&replica) else { return };
         if partition.group.is_asleep() {
             return;
         }
         if sabotage::is(Bug::StaysInSet) && !partition.group.is_serving() {
-            self.quiescence.led.remove(&replica);
+            self.led.remove(&replica);
         }
-        self.quiescence.rouse(replica);
+        self.rouse(replica);
     }
 
     /// Takes another node's set of quiesced groups.
-    pub(super) fn on_asleep(
+    pub(crate) fn on_asleep(
         &mut self,
+        core: &mut Core,
         (broker_id, incarnation): (i32, u64),
         directory_id: Uuid,
         asleep: Asleep,
     ) {
         let Asleep { version, hash, after, upto, sleepers } = asleep;
-        let followed = &mut self.quiescence.bonds.entry(broker_id).or_default().followed;
+        let followed = &mut self.bonds.entry(broker_id).or_default().followed;
         if followed.incarnation != incarnation {
             // Statements of another start of the node are void.
             let before = std::mem::take(followed);
             followed.incarnation = incarnation;
             for replica in before.sleepers.into_keys() {
-                self.quiescence.following.remove(&replica);
-                self.wake(replica);
+                self.following.remove(&replica);
+                core.wake(replica);
             }
         }
-        let followed = &mut self.quiescence.bonds.entry(broker_id).or_default().followed;
+        let followed = &mut self.bonds.entry(broker_id).or_default().followed;
         if upto < followed.known || after > followed.known || upto > version {
             return;
         }
         (followed.known, followed.silent) = (upto, 0);
         for sleeper in sleepers {
-            self.follow_sleeper(broker_id, directory_id, sleeper);
+            self.follow_sleeper(core, broker_id, directory_id, sleeper);
         }
         if upto < version {
             return;
         }
-        let followed = &mut self.quiescence.bonds.entry(broker_id).or_default().followed;
+        let followed = &mut self.bonds.entry(broker_id).or_default().followed;
         let mut unnamed = Vec::new();
         if std::mem::take(&mut followed.is_asking) {
             let asked = followed.asked;
@@ -436,40 +430,55 @@ impl Node {
             followed.uneven.get_or_insert(0);
         }
         for replica in unnamed {
-            self.wake(replica);
+            core.wake(replica);
         }
     }
 
     /// Follows a leader elsewhere that sleeps or has woken.
-    fn follow_sleeper(&mut self, broker_id: i32, directory_id: Uuid, sleeper: Sleeper) {
+    fn follow_sleeper(
+        &mut self,
+        core: &mut Core,
+        broker_id: i32,
+        directory_id: Uuid,
+        sleeper: Sleeper,
+    ) {
         let replica = ReplicaId(sleeper.to);
-        let Some(partition) = self.partitions.get(&replica) else { return };
+        let Some(partition) = core.partitions.get(&replica) else { return };
         let (id, leader) = (partition.id, sleeper.from);
         if sleeper.has_woken() {
-            if self.quiescence.following.get(&replica) == Some(&broker_id) {
-                self.wake(replica);
+            if self.following.get(&replica) == Some(&broker_id) {
+                core.wake(replica);
             }
             return;
         }
-        let is_placed = self.placed(id, leader).is_some_and(|it| it.directory_id == directory_id);
+        let is_placed = core.placed(id, leader).is_some_and(|it| it.directory_id == directory_id);
         if !is_placed {
-            self.counters.foreign_letters += 1;
+            core.counters.foreign_letters += 1;
             return;
         }
-        let goes_first = self.is_next_preferred(id, leader, replica);
-        let Some(partition) = self.partitions.get_mut(&replica) else { return };
+        let goes_first = core.is_next_preferred(id, leader, replica);
+        let Some(partition) = core.partitions.get_mut(&replica) else { return };
         let place = (sleeper.term, sleeper.index);
         let sleeps = partition.group.follow_to_sleep(leader, place, goes_first);
-        super::mark(&mut self.dirty, partition);
-        if let Some(before) = self.quiescence.following.remove(&replica) {
-            self.quiescence.bonds.entry(before).or_default().followed.remove(replica);
+        mark(&mut core.dirty, partition);
+        if let Some(before) = self.following.remove(&replica) {
+            self.bonds.entry(before).or_default().followed.remove(replica);
         } else if sleeps {
-            self.quiescence.slept += 1;
+            self.slept += 1;
         }
         if sleeps {
-            self.quiescence.awake.remove(&replica);
-            self.quiescence.following.insert(replica, broker_id);
-            self.quiescence.bonds.entry(broker_id).or_default().followed.insert(sleeper);
+            self.awake.remove(&replica);
+            self.following.insert(replica, broker_id);
+            self.bonds.entry(broker_id).or_default().followed.insert(sleeper);
+        }
+    }
+}
+
+impl Core {
+    fn wake(&mut self, replica: ReplicaId) {
+        if let Some(partition) = self.partitions.get_mut(&replica) {
+            partition.group.wake();
+            mark(&mut self.dirty, partition);
         }
     }
 
@@ -480,6 +489,19 @@ impl Node {
         let placed = topic.and_then(|topic| topic.partitions.get(at)).into_iter().flatten();
         let mut others = placed.filter(|placed| placed.peer_id != leader);
         others.next().is_some_and(|next| next.peer_id == replica.0)
+    }
+}
+
+impl Quiescence {
+    /// Finds which replicas of the partitions led here lack something. Quiesced groups have no such replica.
+    pub(crate) fn note_lacking(&mut self, core: &mut Core) {
+        let is_settled = |replica: &ReplicaId| {
+            core.partitions.get(replica).is_some_and(|it| core.peers.is_settled(it.id))
+        };
+        let led: Vec<ReplicaId> = self.awake().filter(is_settled).collect();
+        for replica in led {
+            core.note_lacking_of(replica);
+        }
     }
 }
 

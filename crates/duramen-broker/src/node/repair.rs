@@ -2,13 +2,13 @@
 //!
 //! Purpose:    repair damaged ranges of segments with the bytes of other replicas.
 //! Owns:       damaged ranges on this node, requests to other replicas, requests of other nodes.
-//! Interface:  [`Node::on_damaged`], [`Node::on_mended`], [`Node::tick_mends`], [`Node::on_ranges`].
+//! Interface:  [`Repairs::on_damaged`], [`Repairs::on_mended`], [`Repairs::tick_mends`], [`Repairs::on_ranges`].
 //! Invariants: the node repairs one segment at a time, with one request at a time. Nodes ask for committed batches
 //!             only, and give no others. This room checks received batches, and storage checks them once more.
 //! Never:      files; detection of damage (see storage's `scrub`), the choice of valid batches (see storage's
 //!             `mending`).
 //! Tests:      `node/tests/repair.rs`; `duramen-sim`, scenario `cluster`; `tests/cluster.rs` of the binary.
-//! Start at:   [`Node::tick_mends`].
+//! Start at:   [`Repairs::tick_mends`].
 //!
 //! Repair does not depend on Raft: all replicas have the same bytes at the same offsets, so that any of them can give a
 //! range. The damaged replica goes on to follow or to lead meanwhile. The node refuses only reads of damaged ranges.
@@ -23,8 +23,8 @@ use duramen_storage::mending::{Damage, DamagedRange, Mend};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::Node;
 use crate::controller::METADATA_GROUP;
+use crate::core::Core;
 use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, ReadLog};
 use crate::metadata_records::PlacedReplica;
 use crate::peer::{Frame, RangeGiven, RangeWanted};
@@ -99,7 +99,7 @@ struct Open {
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct Repairs {
+pub(crate) struct Repairs {
     open: BTreeMap<(ReplicaId, i64), Open>,
     /// The segment that is being repaired, or was last.
     turn: Option<(ReplicaId, i64)>,
@@ -212,17 +212,17 @@ impl Hole {
 }
 
 /// Damage here.
-impl Node {
+impl Repairs {
     /// Takes in that a segment of a replica here is damaged.
-    pub(crate) fn on_damaged(&mut self, damage: &Damage) {
+    pub(crate) fn on_damaged(&mut self, core: &mut Core, damage: &Damage) {
         let key = (damage.replica, damage.segment);
-        let Some((group, committed, _)) = self.log_here(damage.replica) else { return };
-        let known = self.repairs.open.get(&key);
-        if known.is_some_and(|open| open.is_ordered) || self.repairs.open.len() >= OPEN_MAX {
+        let Some((group, committed, _)) = core.log_here(damage.replica) else { return };
+        let known = self.open.get(&key);
+        if known.is_some_and(|open| open.is_ordered) || self.open.len() >= OPEN_MAX {
             return;
         }
         let bytes: u64 = damage.ranges.iter().map(|range| range.end_at - range.at).sum();
-        let others = self.others_of(group, damage.replica).len();
+        let others = core.others_of(group, damage.replica).len();
         let (replica, segment, ranges) = (damage.replica.0, damage.segment, damage.ranges.len());
         if others == 0 {
             tracing::error!(
@@ -249,20 +249,26 @@ impl Node {
             (open.is_deplored, open.not_before_tick) = (known.is_deplored, known.not_before_tick);
             open.in_vain.clone_from(&known.in_vain);
         }
-        self.repairs.open.insert(key, open);
+        self.open.insert(key, open);
     }
 
     /// Takes the result of a repair by storage.
-    pub(super) fn on_mended(&mut self, replica: ReplicaId, segment: i64, is_done: bool) {
-        let ticks = self.peers.ticks();
-        let Some(open) = self.repairs.open.get_mut(&(replica, segment)) else { return };
+    pub(super) fn on_mended(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        segment: i64,
+        is_done: bool,
+    ) {
+        let ticks = core.peers.ticks();
+        let Some(open) = self.open.get_mut(&(replica, segment)) else { return };
         if !is_done {
             *open = Open { is_deplored: open.is_deplored, ..Open::of(&open.ranges()) };
             open.rest(ticks);
             return;
         }
         let (bytes, rest) = (open.bytes(), open.rest_of_ranges());
-        self.counters.mended_bytes += bytes as u64;
+        core.counters.mended_bytes += bytes as u64;
         if !rest.is_empty() {
             let is_given_up = open.holes.iter().any(|hole| hole.is_given_up);
             *open = Open { is_deplored: open.is_deplored, ..Open::of(&rest) };
@@ -271,8 +277,8 @@ impl Node {
             }
             return;
         }
-        self.counters.segments_mended += 1;
-        self.repairs.open.remove(&(replica, segment));
+        core.counters.segments_mended += 1;
+        self.open.remove(&(replica, segment));
         tracing::info!(
             replica = replica.0,
             segment,
@@ -282,21 +288,21 @@ impl Node {
     }
 
     /// Returns the number of segments that are known to be damaged, and not repaired yet.
-    pub(super) fn segments_damaged(&self) -> usize {
+    pub(super) fn segments_damaged(&self, core: &Core) -> usize {
         let is_damaged = |(key, open): &(&(ReplicaId, i64), &Open)| {
-            let log = self.log_here(key.0);
+            let log = core.log_here(key.0);
             log.is_some_and(|(_, _, start)| open.is_kept(start))
         };
-        self.repairs.open.iter().filter(is_damaged).count()
+        self.open.iter().filter(is_damaged).count()
     }
 
     /// Goes on with the segment whose turn it is.
-    pub(crate) fn tick_mends(&mut self) {
-        if self.repairs.open.is_empty() {
+    pub(crate) fn tick_mends(&mut self, core: &mut Core) {
+        if self.open.is_empty() {
             return;
         }
-        let ticks = self.peers.ticks();
-        if let Some(open) = self.repairs.turn.and_then(|key| self.repairs.open.get_mut(&key)) {
+        let ticks = core.peers.ticks();
+        if let Some(open) = self.turn.and_then(|key| self.open.get_mut(&key)) {
             if open.is_ordered {
                 return;
             }
@@ -309,29 +315,29 @@ impl Node {
                 None => {}
             }
         }
-        let is_due = |key: &(ReplicaId, i64)| self.repairs.open[key].not_before_tick <= ticks;
-        let at_work = self.repairs.turn.filter(|key| self.repairs.open.contains_key(key));
-        let keys = || self.repairs.open.keys().copied().filter(is_due);
-        let next = keys().find(|key| Some(*key) > self.repairs.turn).or_else(|| keys().next());
-        self.repairs.turn = at_work.filter(is_due).or(next);
-        if let Some(key) = self.repairs.turn.filter(|key| self.repairs.open.contains_key(key)) {
-            self.ask_for_ranges(key);
+        let is_due = |key: &(ReplicaId, i64)| self.open[key].not_before_tick <= ticks;
+        let at_work = self.turn.filter(|key| self.open.contains_key(key));
+        let keys = || self.open.keys().copied().filter(is_due);
+        let next = keys().find(|key| Some(*key) > self.turn).or_else(|| keys().next());
+        self.turn = at_work.filter(is_due).or(next);
+        if let Some(key) = self.turn.filter(|key| self.open.contains_key(key)) {
+            self.ask_for_ranges(core, key);
         }
     }
 
     /// Asks another replica for the missing batches, or gives storage the received ones.
-    fn ask_for_ranges(&mut self, key: (ReplicaId, i64)) {
-        let ticks = self.peers.ticks();
-        let Some((group, committed, start)) = self.log_here(key.0) else {
-            self.repairs.open.remove(&key);
+    fn ask_for_ranges(&mut self, core: &mut Core, key: (ReplicaId, i64)) {
+        let ticks = core.peers.ticks();
+        let Some((group, committed, start)) = core.log_here(key.0) else {
+            self.open.remove(&key);
             return;
         };
-        let term = self.group(key.0).map_or(0, Group::term);
-        let mut others = self.others_of(group, key.0);
+        let term = core.group(key.0).map_or(0, Group::term);
+        let mut others = core.others_of(group, key.0);
         let placed = others.len();
-        others.retain(|it| self.peers.hears(it.broker_id));
-        let (nonce, are_all_heard) = (self.chance.next(), others.len() == placed);
-        let Some(open) = self.repairs.open.get_mut(&key) else { return };
+        others.retain(|it| core.peers.hears(it.broker_id));
+        let (nonce, are_all_heard) = (core.chance.next(), others.len() == placed);
+        let Some(open) = self.open.get_mut(&key) else { return };
         let question = Question { ranges: open.ranges(), others, term };
         if open.is_vain(&question, ticks) {
             // The question may change, so this look comes more often than the question.
@@ -354,17 +360,17 @@ impl Node {
             let GroupId { topic_id, partition } = group;
             let (topic_id, replica) = (Uuid(topic_id), key.0.0);
             let wanted = RangeWanted { nonce, topic_id, partition, replica, offset, end_offset };
-            self.peers.frame_to(broker_id).ranges_wanted.push(wanted);
+            core.peers.frame_to(broker_id).ranges_wanted.push(wanted);
             return;
         }
         if open.bytes() > 0 {
             open.is_ordered = true;
             let patches = open.holes.iter().map(|it| (it.range, it.batches.clone().freeze()));
             let patches = patches.collect();
-            self.out.push(Action::Mend(Mend { replica: key.0, segment: key.1, patches }));
+            core.out.push(Action::Mend(Mend { replica: key.0, segment: key.1, patches }));
         } else if !open.is_kept(start) {
             // The range was trimmed, and the others no longer even have its file: nobody reads it.
-            self.repairs.open.remove(&key);
+            self.open.remove(&key);
         } else {
             let is_committed = open.holes.iter().all(|hole| hole.range.end_offset <= committed);
             if are_all_heard && is_committed && !open.is_deplored {
@@ -381,11 +387,13 @@ impl Node {
                 open.note_vain(question, ticks);
             }
             if is_stuck {
-                self.step_aside(key.0);
+                core.step_aside(key.0);
             }
         }
     }
+}
 
+impl Core {
     /// Gives up leadership, if it leads, because a replica here has damage in entries that are not committed. No other
     /// replica may have them, and this leader could never give them. Then a replica leads that has less, or has them
     /// and can give them.
@@ -418,41 +426,47 @@ impl Node {
 }
 
 /// Ranges that other nodes lack or give.
-impl Node {
+impl Repairs {
     /// Takes a frame's questions and answers about damaged ranges.
-    pub(super) fn on_ranges(&mut self, frame: &Frame) {
+    pub(crate) fn on_ranges(&mut self, core: &mut Core, frame: &Frame) {
         for wanted in &frame.ranges_wanted {
-            self.serve_range(frame.broker_id, frame.directory_id, wanted);
+            self.serve_range(core, frame.broker_id, frame.directory_id, wanted);
         }
         for given in &frame.ranges_given {
-            self.on_range_given(frame.broker_id, given);
+            self.on_range_given(core, frame.broker_id, given);
         }
     }
 
     /// Serves another node's replica, which lacks a range that this node's may have.
-    fn serve_range(&mut self, broker_id: i32, directory_id: Uuid, wanted: &RangeWanted) {
+    fn serve_range(
+        &mut self,
+        core: &mut Core,
+        broker_id: i32,
+        directory_id: Uuid,
+        wanted: &RangeWanted,
+    ) {
         let group = GroupId { topic_id: wanted.topic_id.0, partition: wanted.partition };
-        let sender = self.placed(group, wanted.replica);
+        let sender = core.placed(group, wanted.replica);
         if sender.is_none_or(|placed| placed.directory_id != directory_id)
-            || self.repairs.serving.len() >= SERVING_MAX
+            || self.serving.len() >= SERVING_MAX
         {
             return;
         }
-        let own = self.own_directory();
-        let here = self.placed_all(group).into_iter().find(|placed| placed.directory_id == own);
+        let own = core.own_directory();
+        let here = core.placed_all(group).into_iter().find(|placed| placed.directory_id == own);
         let here = here.map(|placed| ReplicaId(placed.peer_id));
-        let log = here.and_then(|replica| Some((replica, self.log_here(replica)?)));
+        let log = here.and_then(|replica| Some((replica, core.log_here(replica)?)));
         // Trimmed batches count, too: the segment may be there still, and all of it be the same as elsewhere.
         let has = |committed: i64| wanted.offset < wanted.end_offset.min(committed);
         let log = log.filter(|(_, (_, committed, _))| has(*committed));
         let Some((replica, (_, committed, _))) = log else {
             let refusal = RangeGiven { nonce: wanted.nonce, batches: Bytes::new() };
-            self.peers.frame_to(broker_id).ranges_given.push(refusal);
+            core.peers.frame_to(broker_id).ranges_given.push(refusal);
             return;
         };
-        let ticket = self.repairs.next_ticket();
-        self.repairs.serving.insert(ticket, (broker_id, wanted.nonce));
-        self.peers.read_for_mending(ReadLog {
+        let ticket = self.next_ticket();
+        self.serving.insert(ticket, (broker_id, wanted.nonce));
+        core.peers.read_for_mending(ReadLog {
             replica,
             from: wanted.offset,
             pass: 0,
@@ -466,23 +480,23 @@ impl Node {
     }
 
     /// Sends batches that were read for another node's replica.
-    pub(super) fn on_range_read(&mut self, read: LogRead) {
-        let Some((broker_id, nonce)) = self.repairs.serving.remove(&read.ticket) else { return };
+    pub(crate) fn on_range_read(&mut self, core: &mut Core, read: LogRead) {
+        let Some((broker_id, nonce)) = self.serving.remove(&read.ticket) else { return };
         let batches = read.batches.unwrap_or_default();
-        self.counters.ranges_given += u64::from(!batches.is_empty());
-        self.peers.frame_to(broker_id).ranges_given.push(RangeGiven { nonce, batches });
+        core.counters.ranges_given += u64::from(!batches.is_empty());
+        core.peers.frame_to(broker_id).ranges_given.push(RangeGiven { nonce, batches });
     }
 
     /// Takes another node's batches for a range, or its answer that it has none.
-    fn on_range_given(&mut self, broker_id: i32, given: &RangeGiven) {
-        let Some(key) = self.repairs.turn else { return };
-        let Some(open) = self.repairs.open.get_mut(&key) else { return };
+    fn on_range_given(&mut self, core: &mut Core, broker_id: i32, given: &RangeGiven) {
+        let Some(key) = self.turn else { return };
+        let Some(open) = self.open.get_mut(&key) else { return };
         let is_this =
             |asked: &mut Asked| (asked.nonce, asked.broker_id) == (given.nonce, broker_id);
         let Some(asked) = open.asked.take_if(is_this) else { return };
         if !open.holes[asked.range].take(given.batches.clone()) {
             open.refused.insert(broker_id);
         }
-        self.ask_for_ranges(key);
+        self.ask_for_ranges(core, key);
     }
 }

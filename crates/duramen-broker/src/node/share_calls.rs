@@ -3,15 +3,15 @@
 //! Purpose:    calls of partition leaders to the coordinators of share groups' states, on this node and others; calls
 //!             of these coordinators to the leader of the metadata about the existence of topics.
 //! Owns:       open calls; answers of coordinators that may have a successor.
-//! Interface:  [`Node::read_share_state`], [`Node::write_share_state`] and [`Node::take_share_answers`] for leaders,
-//!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the node calls the rest
-//!             on events.
+//! Interface:  [`Coordinators::read_share_state`], [`Coordinators::write_share_state`] and
+//!             [`Coordinators::take_share_answers`] for leaders, [`Coordinators::coordinate_share`] for clients,
+//!             [`Coordinators::doubt_topics`] for coordinators; the node calls the rest on events.
 //! Invariants: the node repeats a call until it gets the answer, or gives the call up. A former leader gets no answer.
 //!             The coordinator sends an answer without a write only after a leadership check. The metadata's leader
 //!             reports a topic as missing only after a leadership check.
 //! Never:      the stored state (see `shares`), its use by leaders.
 //! Tests:      `node/tests/shares.rs`.
-//! Start at:   [`Node::send_share_call`], then [`Node::on_share_answer`].
+//! Start at:   [`Coordinators::send_share_call`], then [`Coordinators::on_share_answer`].
 //!
 //! Frames may be lost, late, and come twice, so every call may be repeated (see `shares/coordinator.rs`).
 
@@ -22,8 +22,9 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
+use super::Coordinators;
 use super::coordinators::Kind;
-use super::{Node, Signal, Timer};
+use crate::core::{Core, Signal, Timer};
 use crate::event::RequestKey;
 use crate::internal_topics::SHARES;
 use crate::limits::{SHARE_CALL_AGAIN_US, SHARE_CALL_US, SHARE_CALL_US_MAX};
@@ -69,7 +70,7 @@ struct Call {
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct ShareCalls {
+pub(crate) struct ShareCalls {
     calls: BTreeMap<u64, Call>,
     /// Calls that were sent to no node yet.
     unsent: Vec<u64>,
@@ -96,23 +97,29 @@ pub(crate) struct ShareTold {
 }
 
 /// Callers.
-impl Node {
+impl Coordinators {
     /// Reads the state for a leader. The coordinator learns the leader's term, and refuses earlier leaders from now on.
     /// Returns the number of the call.
-    pub(crate) fn read_share_state(&mut self, replica: ReplicaId, key: ShareKey) -> u64 {
-        let leader_epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
-        self.call_shares(Caller::Leader(replica), key, Ask::Read { leader_epoch })
+    pub(crate) fn read_share_state(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        key: ShareKey,
+    ) -> u64 {
+        let leader_epoch = core.partitions.get(&replica).map_or(0, |it| it.group.epoch());
+        self.call_shares(core, Caller::Leader(replica), key, Ask::Read { leader_epoch })
     }
 
     /// Writes state for a leader. Returns the number of the call.
     pub(crate) fn write_share_state(
         &mut self,
+        core: &mut Core,
         replica: ReplicaId,
         key: ShareKey,
         write: ShareWrite,
     ) -> u64 {
-        let leader_epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
-        self.call_shares(Caller::Leader(replica), key, Ask::Write { leader_epoch, write })
+        let leader_epoch = core.partitions.get(&replica).map_or(0, |it| it.group.epoch());
+        self.call_shares(core, Caller::Leader(replica), key, Ask::Write { leader_epoch, write })
     }
 
     /// Returns the results of leaders' calls since the last time.
@@ -121,138 +128,169 @@ impl Node {
     }
 
     /// Asks the coordinator of a key, on whichever node, until it answers, or for a while.
-    pub(super) fn call_shares(&mut self, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
-        let nonce = self.chance.next();
-        let until_us = self.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
-        self.call(nonce, Call { caller, key, question: Question::Kept(ask), to: None, until_us })
+    pub(super) fn call_shares(
+        &mut self,
+        core: &mut Core,
+        caller: Caller,
+        key: ShareKey,
+        ask: Ask,
+    ) -> u64 {
+        let nonce = core.chance.next();
+        let until_us = core.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+        self.call(
+            core,
+            nonce,
+            Call { caller, key, question: Question::Kept(ask), to: None, until_us },
+        )
     }
 
     /// Reads the state for a client.
-    pub(crate) fn look_at_share_state(&mut self, key: RequestKey, part: usize, of: ShareKey) {
-        self.call_shares(Caller::Request(key, part), of, Ask::Look);
+    pub(crate) fn look_at_share_state(
+        &mut self,
+        core: &mut Core,
+        key: RequestKey,
+        part: usize,
+        of: ShareKey,
+    ) {
+        self.call_shares(core, Caller::Request(key, part), of, Ask::Look);
     }
 
     /// Asks for the end of a partition for a client.
-    pub(crate) fn look_at_end(&mut self, key: RequestKey, part: usize, of: ShareKey) {
-        let nonce = self.chance.next();
-        let until_us = self.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+    pub(crate) fn look_at_end(
+        &mut self,
+        core: &mut Core,
+        key: RequestKey,
+        part: usize,
+        of: ShareKey,
+    ) {
+        let nonce = core.chance.next();
+        let until_us = core.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
         let caller = Caller::Request(key, part);
-        self.call(nonce, Call { caller, key: of, question: Question::End, to: None, until_us });
+        self.call(
+            core,
+            nonce,
+            Call { caller, key: of, question: Question::End, to: None, until_us },
+        );
     }
 
     /// Asks whether topics exist of which a coordinator keeps state. A topic that this node does not know may have been
     /// deleted while no node coordinated. Or the topic is new, and this node has not heard of it yet.
     pub(super) fn doubt_topics(
         &mut self,
+        core: &mut Core,
         keeper: ReplicaId,
         topics: impl IntoIterator<Item = Uuid>,
     ) {
         for topic_id in topics {
-            if self.controller.image.topic(topic_id).is_some() {
+            if core.controller.image.topic(topic_id).is_some() {
                 continue;
             }
-            let nonce = self.chance.next();
-            let until_us = self.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+            let nonce = core.chance.next();
+            let until_us = core.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
             let key = ShareKey { group: "".into(), topic_id, partition: 0 };
             let caller = Caller::Keeper(keeper);
-            self.call(nonce, Call { caller, key, question: Question::Topic, to: None, until_us });
+            self.call(
+                core,
+                nonce,
+                Call { caller, key, question: Question::Topic, to: None, until_us },
+            );
         }
     }
 
-    fn call(&mut self, nonce: u64, call: Call) -> u64 {
+    fn call(&mut self, core: &mut Core, nonce: u64, call: Call) -> u64 {
         self.share_calls.calls.insert(nonce, call);
         // The caller has more to do with the call, and the answer may be at hand.
         self.share_calls.unsent.push(nonce);
-        self.time_share_calls();
+        self.time_share_calls(core);
         nonce
     }
 
     /// Sends the questions of this turn, and delivers the answers.
-    pub(crate) fn send_share_calls(&mut self) -> bool {
+    pub(crate) fn send_share_calls(&mut self, core: &mut Core) -> bool {
         let unsent = std::mem::take(&mut self.share_calls.unsent);
         for nonce in &unsent {
-            self.send_share_call(*nonce);
+            self.send_share_call(core, *nonce);
         }
         let told = std::mem::take(&mut self.share_calls.for_groups);
         let is_any = !unsent.is_empty() || !told.is_empty();
         for (replica, key, ask, answer) in told {
-            self.tell_groups_of_share(replica, (&key, &ask, &answer));
+            self.tell_groups_of_share(core, replica, (&key, &ask, &answer));
         }
         let told = std::mem::take(&mut self.share_calls.for_requests);
         let is_any = is_any || !told.is_empty();
         for (key, part, question, answer) in told {
             if question == Question::End {
                 let end = answer.map(|it| it.map_or(0, |state| state.start));
-                self.signals.push_back(Signal::ShareEnd { key, part, end });
+                core.signals.push_back(Signal::ShareEnd { key, part, end });
             } else {
-                self.signals.push_back(Signal::ShareLooked { key, part, answer });
+                core.signals.push_back(Signal::ShareLooked { key, part, answer });
             }
         }
         let gone = std::mem::take(&mut self.share_calls.for_keepers);
         let is_any = is_any || !gone.is_empty();
         for (keeper, topic_id) in gone {
-            self.forget_kept(keeper, topic_id);
+            self.forget_kept(core, keeper, topic_id);
         }
         is_any
     }
 
-    fn send_share_call(&mut self, nonce: u64) {
+    fn send_share_call(&mut self, core: &mut Core, nonce: u64) {
         let Some(call) = self.share_calls.calls.get(&nonce) else { return };
         if matches!(call.caller, Caller::Group(_))
-            && self.controller.image.topic_named(SHARES).is_none()
+            && core.controller.image.topic_named(SHARES).is_none()
         {
-            return self.make_or_want_topic(SHARES);
+            return core.make_or_want_topic(SHARES);
         }
         let leader = match &call.question {
-            Question::Kept(_) => self.coordinator_of(SHARES, &call.key.to_string()),
+            Question::Kept(_) => core.coordinator_of(SHARES, &call.key.to_string()),
             Question::End => {
-                let topic = self.controller.image.topic(call.key.topic_id);
-                topic.and_then(|it| self.leader_of(it, call.key.partition)).map(|(id, _)| id)
+                let topic = core.controller.image.topic(call.key.topic_id);
+                topic.and_then(|it| core.leader_of(it, call.key.partition)).map(|(id, _)| id)
             }
-            Question::Topic => self.metadata_leader(),
+            Question::Topic => core.metadata_leader(),
         };
         let Some(leader) = leader else { return };
-        let own = self.options.facts.broker_id;
+        let own = core.options.facts.broker_id;
         let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
         // This node answers each of its own questions, so none is asked again.
         let is_due = |(to, at): (i32, u64)| {
-            to != leader || to != own && self.now.mono_us >= at.saturating_add(SHARE_CALL_AGAIN_US)
+            to != leader || to != own && core.now.mono_us >= at.saturating_add(SHARE_CALL_AGAIN_US)
         };
         if !call.to.is_none_or(is_due) {
             return;
         }
-        call.to = Some((leader, self.now.mono_us));
+        call.to = Some((leader, core.now.mono_us));
         let (key, question) = (call.key.clone(), call.question.clone());
         match question {
             Question::End if leader == own => {
-                let end = self.end_of_shared(key.topic_id, key.partition);
-                self.on_share_answer(nonce, end);
+                let end = core.end_of_shared(key.topic_id, key.partition);
+                self.on_share_answer(core, nonce, end);
             }
             Question::End => {
                 let ask = ShareAsk { kind: END, ..said(nonce, &key, Ask::Look) };
-                self.peers.frame_to(leader).share_asks.push(ask);
+                core.peers.frame_to(leader).share_asks.push(ask);
             }
             Question::Topic if leader == own => {
-                self.tell_of_topic(key.topic_id, Asker::Own { nonce });
+                self.tell_of_topic(core, key.topic_id, Asker::Own { nonce });
             }
             Question::Topic => {
                 let ask = ShareAsk { kind: TOPIC, ..said(nonce, &key, Ask::Look) };
-                self.peers.frame_to(leader).share_asks.push(ask);
+                core.peers.frame_to(leader).share_asks.push(ask);
             }
             Question::Kept(ask) if leader == own => {
                 let asker = Asker::Own { nonce };
-                if let Err(code) = self.coordinate_share(&key, asker, ask) {
-                    self.on_share_answer(nonce, Err(code));
+                if let Err(code) = self.coordinate_share(core, &key, asker, ask) {
+                    self.on_share_answer(core, nonce, Err(code));
                 }
             }
             Question::Kept(ask) => {
-                self.peers.frame_to(leader).share_asks.push(said(nonce, &key, ask));
+                core.peers.frame_to(leader).share_asks.push(said(nonce, &key, ask));
             }
         }
     }
 
     /// Takes the answer to a call.
-    fn on_share_answer(&mut self, nonce: u64, answer: Answer) {
+    fn on_share_answer(&mut self, core: &mut Core, nonce: u64, answer: Answer) {
         let Some(call) = self.share_calls.calls.get_mut(&nonce) else { return };
         let is_elsewhere = matches!(
             answer,
@@ -265,7 +303,7 @@ impl Node {
         );
         // The topic may be here before the coordinator hears of it.
         let is_known = answer == Err(ErrorCode::UnknownTopicOrPartition)
-            && self.controller.image.has_partition(call.key.topic_id, call.key.partition);
+            && core.controller.image.has_partition(call.key.topic_id, call.key.partition);
         let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
         if is_elsewhere {
             call.to = None;
@@ -311,84 +349,96 @@ impl Node {
     }
 
     /// Looks again in a while, as long as anything is open.
-    fn time_share_calls(&mut self) {
+    fn time_share_calls(&mut self, core: &mut Core) {
         if !self.share_calls.calls.is_empty() && !self.share_calls.is_timed {
             self.share_calls.is_timed = true;
-            let at = self.now.mono_us.saturating_add(SHARE_CALL_US);
-            self.timers.insert((at, Timer::ShareCalls));
+            let at = core.now.mono_us.saturating_add(SHARE_CALL_US);
+            core.timers.insert((at, Timer::ShareCalls));
         }
     }
 
     /// Asks again what was not answered, and gives up what has waited too long.
-    pub(crate) fn on_share_calls_timer(&mut self) {
+    pub(crate) fn on_share_calls_timer(&mut self, core: &mut Core) {
         self.share_calls.is_timed = false;
         let nonces: Vec<u64> = self.share_calls.calls.keys().copied().collect();
         for nonce in nonces {
             let Some(call) = self.share_calls.calls.get(&nonce) else { continue };
-            if call.until_us > self.now.mono_us {
-                self.send_share_call(nonce);
+            if call.until_us > core.now.mono_us {
+                self.send_share_call(core, nonce);
             } else if let Some(call) = self.share_calls.calls.remove(&nonce) {
                 let answer = Err(ErrorCode::CoordinatorNotAvailable);
                 self.end_share_call(nonce, call, answer);
             }
         }
-        self.time_share_calls();
+        self.time_share_calls(core);
     }
 }
 
 /// Coordinators.
-impl Node {
+impl Coordinators {
     /// Puts a question to the coordinator of a key, if it is here.
     pub(crate) fn coordinate_share(
         &mut self,
+        core: &mut Core,
         key: &ShareKey,
         asker: Asker,
         ask: Ask,
     ) -> Result<(), ErrorCode> {
-        let replica = self.shard_of(Kind::Shares, &key.to_string())?;
-        if !self.controller.image.has_partition(key.topic_id, key.partition) {
+        let replica = self.shard_of(core, Kind::Shares, &key.to_string())?;
+        if !core.controller.image.has_partition(key.topic_id, key.partition) {
             return Err(ErrorCode::UnknownTopicOrPartition);
         }
-        let now = self.now;
-        self.with_shares(replica, |it| it.ask(key, asker, ask, now));
+        let now = core.now;
+        self.with_shares(core, replica, |it| it.ask(key, asker, ask, now));
         Ok(())
     }
 
     /// Carries out a coordinator's outputs.
-    pub(super) fn carry_out_shares(&mut self, replica: ReplicaId, outputs: Vec<Output>) {
+    pub(super) fn carry_out_shares(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        outputs: Vec<Output>,
+    ) {
         for output in outputs {
             match output {
-                Output::Answered { asker, answer, is_written: false } if self.is_clustered() => {
-                    self.tell_when_certain(replica, asker, answer);
+                Output::Answered { asker, answer, is_written: false } if core.is_clustered() => {
+                    self.tell_when_certain(core, replica, asker, answer);
                 }
                 Output::Answered { asker, answer, .. } => {
-                    self.tell_share_asker(asker, answer);
+                    self.tell_share_asker(core, asker, answer);
                 }
                 Output::Append(ticket, records) => {
                     let records: Result<Vec<_>, _> =
                         records.iter().map(ShareRecord::encode).collect();
-                    self.append_records(replica, ticket, records, None);
+                    self.append_records(core, replica, ticket, records, None);
                 }
             }
         }
     }
 
     /// Answers once it is certain that a replica leads.
-    fn tell_when_certain(&mut self, replica: ReplicaId, asker: Asker, answer: Answer) {
-        match self.doubt_that_leads(replica) {
+    fn tell_when_certain(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        asker: Asker,
+        answer: Answer,
+    ) {
+        match core.doubt_that_leads(replica) {
             Some(doubt) => {
                 let doubted = self.share_calls.doubted.entry(replica).or_default();
                 doubted.push((doubt, asker, answer));
             }
-            None => self.tell_share_asker(asker, answer),
+            None => self.tell_share_asker(core, asker, answer),
         }
     }
 
     /// Sends the answers that waited for a leadership check of this replica, once the check is done or the replica
     /// leads no more.
-    pub(super) fn settle_doubted_shares(&mut self, replica: ReplicaId) {
+    pub(super) fn settle_doubted_shares(&mut self, core: &mut Core, replica: ReplicaId) {
         let Some(mut waiting) = self.share_calls.doubted.remove(&replica) else { return };
-        let group = self.group(replica);
+        let group = core.group(replica);
         let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
         let known = waiting.extract_if(.., |(doubt, ..)| led(*doubt).is_some());
         let known: Vec<_> =
@@ -398,19 +448,19 @@ impl Node {
         }
         for (led, asker, answer) in known {
             let answer = if led == Some(true) { answer } else { Err(ErrorCode::NotCoordinator) };
-            self.tell_share_asker(asker, answer);
+            self.tell_share_asker(core, asker, answer);
         }
     }
 
-    fn tell_share_asker(&mut self, asker: Asker, answer: Answer) {
+    fn tell_share_asker(&mut self, core: &mut Core, asker: Asker, answer: Answer) {
         match asker {
-            Asker::Own { nonce } => self.on_share_answer(nonce, answer),
+            Asker::Own { nonce } => self.on_share_answer(core, nonce, answer),
             Asker::Node { broker_id, nonce } => {
                 let answer = answered(nonce, answer);
-                self.peers.frame_to(broker_id).share_answers.push(answer);
+                core.peers.frame_to(broker_id).share_answers.push(answer);
             }
             Asker::Request { key, part } => {
-                self.signals.push_back(Signal::ShareState { key, part, answer });
+                core.signals.push_back(Signal::ShareState { key, part, answer });
             }
             Asker::Nobody => {}
         }
@@ -418,7 +468,7 @@ impl Node {
 }
 
 /// Other nodes.
-impl Node {
+impl Core {
     /// Returns the end of a partition that is led here.
     fn end_of_shared(&self, topic_id: Uuid, partition: i32) -> Answer {
         let topic = self.controller.image.topic(topic_id);
@@ -428,40 +478,42 @@ impl Node {
         let batches = Vec::new();
         Ok(Some(Arc::new(ShareState { state_epoch, leader_epoch, start, complete, batches })))
     }
+}
 
+impl Coordinators {
     /// Tells an asker whether a topic exists, after a leadership check of the metadata's leader.
-    fn tell_of_topic(&mut self, topic_id: Uuid, asker: Asker) {
-        let group = &self.controller.group;
+    fn tell_of_topic(&mut self, core: &mut Core, topic_id: Uuid, asker: Asker) {
+        let group = &core.controller.group;
         let (replica, leads) = (group.id(), group.is_serving());
         if !leads {
-            return self.tell_share_asker(asker, Err(ErrorCode::NotController));
+            return self.tell_share_asker(core, asker, Err(ErrorCode::NotController));
         }
-        let is_there = self.controller.image.topic(topic_id).is_some();
+        let is_there = core.controller.image.topic(topic_id).is_some();
         let answer = if is_there { Ok(None) } else { Err(ErrorCode::UnknownTopicId) };
-        self.tell_when_certain(replica, asker, answer);
+        self.tell_when_certain(core, replica, asker, answer);
     }
 
-    pub(super) fn on_share_frames(&mut self, frame: &Frame) {
+    pub(crate) fn on_share_frames(&mut self, core: &mut Core, frame: &Frame) {
         let broker_id = frame.broker_id;
         for said in &frame.share_asks {
             if said.kind == END {
-                let end = self.end_of_shared(said.topic_id, said.partition);
-                self.peers.frame_to(broker_id).share_answers.push(answered(said.nonce, end));
+                let end = core.end_of_shared(said.topic_id, said.partition);
+                core.peers.frame_to(broker_id).share_answers.push(answered(said.nonce, end));
                 continue;
             }
             let asker = Asker::Node { broker_id, nonce: said.nonce };
             if said.kind == TOPIC {
-                self.tell_of_topic(said.topic_id, asker);
+                self.tell_of_topic(core, said.topic_id, asker);
                 continue;
             }
             let Some((key, ask)) = understood(said) else { continue };
-            if let Err(code) = self.coordinate_share(&key, asker, ask) {
+            if let Err(code) = self.coordinate_share(core, &key, asker, ask) {
                 let answer = answered(said.nonce, Err(code));
-                self.peers.frame_to(broker_id).share_answers.push(answer);
+                core.peers.frame_to(broker_id).share_answers.push(answer);
             }
         }
         for said in &frame.share_answers {
-            self.on_share_answer(said.nonce, heard(said));
+            self.on_share_answer(core, said.nonce, heard(said));
         }
     }
 }

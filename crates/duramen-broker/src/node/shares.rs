@@ -3,14 +3,14 @@
 //! Purpose:    share groups on the partitions that this node leads, for their consumers (KIP-932).
 //! Owns:       share partitions while they are in use: reads and writes of their state, surveys of their logs; the
 //!             requests that wait for them; share sessions.
-//! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the
-//!             node calls the rest on events.
+//! Interface:  [`Shares::acknowledge_share`], [`Shares::wait_for_shares`], [`Shares::end_share_session`] for requests;
+//!             the node calls the rest on events.
 //! Invariants: no consumer gets a record before the state is known, and no answer to a decision leaves before it is
 //!             durable. The node drops a share partition when its replica no longer leads, or another leader has taken
 //!             the state.
 //! Never:      the holders of records (see `shares::partition`), the place of the state (see `share_calls`).
 //! Tests:      `node/tests/shares.rs`; `duramen-sim`.
-//! Start at:   [`Node::wait_for_shares`], then `try_share`.
+//! Start at:   [`Shares::wait_for_shares`], then `try_share`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,16 +20,17 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
+use super::Coordinators;
+use super::dead_letters::DeadLetterCopies;
 use super::share_calls::ShareTold;
-use super::{Node, Parked, Signal, Timer};
 use crate::access::{Operation, Resource};
 use crate::configs::{Beginning, BrokerSettings, GroupSettings};
+use crate::core::{Core, Parked, ShareRequest, Signal, Timer};
 use crate::event::{
     Action, ConnectionId, Date, Dated, Look, RequestKey, SeenBatch, Survey, Surveyed,
 };
 use crate::limits::{SHARE_AGAIN_US, SHARE_SURVEY_BYTES};
 use crate::partition::Partition;
-use crate::quotas::Quota;
 use crate::session::RequestContext;
 use crate::shares::partition::{
     Acknowledgement, Limits, Plan, RENEW, Rules, Seen, SharePartition, Span,
@@ -107,6 +108,7 @@ pub(crate) struct Shares {
     /// Requests that may be answered by now.
     woken: BTreeSet<RequestKey>,
     counted: u64,
+    pub(super) dead_letters: DeadLetterCopies,
 }
 
 impl Shares {
@@ -122,6 +124,7 @@ impl Shares {
             wanted: Vec::new(),
             woken: BTreeSet::new(),
             counted: 0,
+            dead_letters: DeadLetterCopies::default(),
         }
     }
 
@@ -145,64 +148,8 @@ impl Shares {
     }
 }
 
-/// Limits of a consumer's fetch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub limits: Limits,
-    pub bytes_min: u64,
-    /// True for a new session: all of its partitions are answered for.
-    pub is_full: bool,
-}
-
-/// Answer for one partition of a request.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    pub acknowledged: Option<ErrorCode>,
-    pub error: Option<ErrorCode>,
-    pub plan: Option<(ReplicaId, Plan)>,
-}
-
-/// A request of a consumer of a share group, until it is answered.
-#[derive(Debug)]
-pub(crate) struct ShareRequest {
-    pub member: Member,
-    /// Client of the request.
-    pub context: RequestContext,
-    /// Limits of the fetch; `None` if the request only acknowledges.
-    pub wanted: Option<Wanted>,
-    /// True if the request declares that it renews locks; other requests may not.
-    pub is_renewing: bool,
-    /// Quota that the bytes of the answer count for, and the time that the consumer has to rest, in milliseconds.
-    pub quota: Option<Quota>,
-    pub rest_ms: i32,
-    pub told: BTreeMap<Target, Told>,
-    /// Number of decisions that are not durable yet.
-    pub undecided: usize,
-    /// True once the request has waited long enough for records.
-    pub is_over: bool,
-    /// Share partitions and replicas that wake the request.
-    waits_on: Vec<(ShareKey, ReplicaId)>,
-}
-
-impl ShareRequest {
-    pub(crate) fn new(member: Member, context: RequestContext, wanted: Option<Wanted>) -> Self {
-        Self {
-            member,
-            context,
-            wanted,
-            is_renewing: false,
-            quota: None,
-            rest_ms: 0,
-            told: BTreeMap::new(),
-            undecided: 0,
-            is_over: false,
-            waits_on: Vec::new(),
-        }
-    }
-}
-
 /// Requests.
-impl Node {
+impl Core {
     pub(crate) fn group_settings(&self, group: &str) -> GroupSettings {
         GroupSettings::resolve(self.controller.image.group_configs(group), &self.options.settings)
     }
@@ -212,30 +159,6 @@ impl Node {
         let own = self.controller.image.group_configs(group);
         let name = own.get("errors.deadletterqueue.topic.name").map(String::as_str);
         name.filter(|name| !name.is_empty())
-    }
-
-    /// Returns the replica of a share partition of this number, if it is still that one.
-    pub(super) fn shared_replica(&self, key: &ShareKey, number: u64) -> Option<ReplicaId> {
-        let entry = self.shares.entries.get(key).filter(|entry| entry.number == number);
-        entry.map(|entry| entry.replica)
-    }
-
-    /// Notes that the dead letters of records are durable.
-    pub(super) fn note_buried(&mut self, key: &ShareKey, number: u64, first: i64, last: i64) {
-        let entry = self.shares.entries.get_mut(key).filter(|entry| entry.number == number);
-        if let Some(part) = entry.and_then(Entry::known) {
-            part.on_buried(first, last);
-            self.shares.dirty.insert(key.clone());
-        }
-    }
-
-    /// Ends the waits of the consumers that gave up records, because the dead letters cannot be made durable yet.
-    pub(super) fn note_burial_waits(&mut self, key: &ShareKey, number: u64) {
-        let entry = self.shares.entries.get_mut(key).filter(|entry| entry.number == number);
-        if let Some(part) = entry.and_then(Entry::known) {
-            part.fail_dying(ErrorCode::CoordinatorNotAvailable);
-            self.shares.dirty.insert(key.clone());
-        }
     }
 
     fn share_rules(&self, group: &str) -> Rules {
@@ -265,219 +188,6 @@ impl Node {
         Ok((ShareKey { group: Arc::clone(group), topic_id, partition }, replica))
     }
 
-    /// Takes a consumer's acknowledgements of records that it holds. The request waits if there is something to wait
-    /// for.
-    pub(crate) fn acknowledge_share(
-        &mut self,
-        request_key: RequestKey,
-        request: &mut ShareRequest,
-        target: Target,
-        said: &[Acknowledgement],
-    ) {
-        let result = self.decide_share(request_key, request, target, said);
-        let told = request.told.entry(target).or_default();
-        match result {
-            Ok(true) => request.undecided += 1,
-            Ok(false) => told.acknowledged = Some(ErrorCode::None),
-            Err(code) => told.acknowledged = Some(code),
-        }
-    }
-
-    fn decide_share(
-        &mut self,
-        request_key: RequestKey,
-        request: &ShareRequest,
-        target: Target,
-        said: &[Acknowledgement],
-    ) -> Result<bool, ErrorCode> {
-        let (group, member) = &request.member;
-        if !request.is_renewing && said.iter().any(|it| it.types.contains(&RENEW)) {
-            return Err(ErrorCode::InvalidRequest);
-        }
-        let (key, replica) = self.share_target(&request.context, group, target)?;
-        let rules = self.share_rules(group);
-        let log_start = self.partitions.get(&replica).map_or(0, Partition::log_start);
-        let entry = self.shares.entries.get_mut(&key).filter(|entry| entry.replica == replica);
-        // No member holds any record of it here.
-        let part = entry.and_then(Entry::known).ok_or(ErrorCode::InvalidRecordState)?;
-        part.trim(log_start);
-        part.expire(self.now.mono_us, &rules);
-        self.shares.counted += 1;
-        let ticket = self.shares.counted;
-        let waits = part.acknowledge(self.now.mono_us, member, said, ticket, &rules);
-        self.shares.dirty.insert(key);
-        if waits == Ok(true) {
-            self.shares.tickets.insert(ticket, (request_key, target));
-        }
-        waits
-    }
-
-    /// Notes which partitions a session has gained and lost.
-    pub(crate) fn note_share_session(
-        &mut self,
-        (group, member): &Member,
-        added: &[Target],
-        removed: &[Target],
-    ) {
-        for &(topic_id, partition) in removed {
-            let key = ShareKey { group: Arc::clone(group), topic_id, partition };
-            if let Some(entry) = self.shares.entries.get_mut(&key) {
-                entry.members.remove(member);
-                self.shares.dirty.insert(key);
-            }
-        }
-        for &(topic_id, partition) in added {
-            let key = ShareKey { group: Arc::clone(group), topic_id, partition };
-            if let Some(entry) = self.shares.entries.get_mut(&key) {
-                entry.members.insert(Arc::clone(member));
-            }
-        }
-    }
-
-    /// Resets a session. Its consumer keeps the records that it holds, as with Kafka.
-    pub(crate) fn forget_share_session(&mut self, member: &Member) {
-        if let Some(targets) = self.shares.sessions.end(member) {
-            self.note_share_session(member, &[], &targets);
-        }
-    }
-
-    /// Ends a session, and releases the records that its consumer holds.
-    pub(crate) fn end_share_session(&mut self, member: &Member) {
-        let Some(targets) = self.shares.sessions.end(member) else { return };
-        self.note_share_session(member, &[], &targets);
-        let (group, member) = member;
-        let first = ShareKey { group: Arc::clone(group), topic_id: Uuid::ZERO, partition: 0 };
-        let of_group = self.shares.entries.range_mut(first..);
-        // The consumer may hold records of partitions that it no longer fetches.
-        for (key, entry) in of_group.take_while(|(key, _)| key.group == *group) {
-            if let Some(part) = entry.known() {
-                part.release(member);
-                self.shares.dirty.insert(key.clone());
-            }
-        }
-    }
-
-    /// Ends the sessions of a connection that is gone.
-    pub(super) fn forget_share_sessions(&mut self, connection: ConnectionId) {
-        for member in self.shares.sessions.of(connection) {
-            self.end_share_session(&member);
-        }
-    }
-
-    /// Keeps a request until there is an answer.
-    pub(crate) fn wait_for_shares(
-        &mut self,
-        key: RequestKey,
-        request: ShareRequest,
-        deadline_us: u64,
-    ) {
-        let mut request = request;
-        request.is_over = deadline_us <= self.now.mono_us;
-        self.park(key, Parked::Share(Box::new(request)), deadline_us);
-        self.try_share(key);
-    }
-
-    /// Stops to wake a request.
-    pub(super) fn forget_share_request(&mut self, key: RequestKey, request: &ShareRequest) {
-        for (share, replica) in &request.waits_on {
-            self.forget_waiting(key, share, *replica);
-        }
-    }
-
-    fn forget_waiting(&mut self, key: RequestKey, share: &ShareKey, replica: ReplicaId) {
-        if let Some(entry) = self.shares.entries.get_mut(share) {
-            entry.waiting.remove(&key);
-            self.shares.dirty.insert(share.clone());
-        }
-        if let Some(partition) = self.partitions.get_mut(&replica) {
-            partition.fetches.remove(&key);
-        }
-    }
-
-    /// Wakes the requests that wait on a partition, because an entry was committed there.
-    pub(crate) fn wake_share(&mut self, key: RequestKey) {
-        self.shares.woken.insert(key);
-    }
-
-    /// Answers a request if there is enough, or if its time is over.
-    fn try_share(&mut self, key: RequestKey) {
-        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
-        if request.undecided > 0 {
-            return;
-        }
-        let is_over = request.is_over;
-        let (member, context) = (request.member.clone(), request.context.clone());
-        let Some(wanted) = request.wanted.filter(|it| it.limits.records > 0) else {
-            return self.answer_share(key);
-        };
-        let mut limits = wanted.limits;
-        let (mut found, mut refused, mut waits_on) = (Vec::new(), Vec::new(), Vec::new());
-        let rules = self.share_rules(&member.0);
-        let mut bytes = 0;
-        let targets = self.shares.sessions.targets(&member);
-        for &target in &targets {
-            let (share, replica) = match self.share_target(&context, &member.0, target) {
-                Ok(found) => found,
-                Err(code) => {
-                    refused.push((target, code));
-                    continue;
-                }
-            };
-            let plan = self.plan_share(&share, replica, &member.1, &limits, &rules);
-            waits_on.push((share.clone(), replica));
-            if !plan.pieces.is_empty() && limits.records > 0 && (bytes == 0 || limits.bytes > 0) {
-                bytes += plan.bytes;
-                limits.records -= plan.records;
-                limits.bytes = limits.bytes.saturating_sub(plan.bytes);
-                found.push((target, share, replica, plan));
-            }
-        }
-        let is_enough = !found.is_empty() && bytes >= wanted.bytes_min;
-        if !(is_enough || is_over || !refused.is_empty()) {
-            return self.go_on_waiting(key, waits_on);
-        }
-        if !self.may_have(key, bytes) {
-            found.clear();
-        }
-        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
-        if wanted.is_full {
-            for target in &targets {
-                request.told.entry(*target).or_default();
-            }
-        }
-        for (target, code) in refused {
-            request.told.entry(target).or_default().error = Some(code);
-        }
-        for (target, share, replica, plan) in found {
-            self.shares.sessions.served(&member, &target);
-            if let Some(part) = self.shares.entries.get_mut(&share).and_then(Entry::known) {
-                part.acquire(self.now.mono_us, &member.1, &plan, &rules);
-                self.shares.dirty.insert(share);
-            }
-            if let Some(Parked::Share(request)) = self.parked_mut(key) {
-                request.told.entry(target).or_default().plan = Some((replica, plan));
-            }
-        }
-        self.answer_share(key);
-    }
-
-    fn go_on_waiting(&mut self, key: RequestKey, waits_on: Vec<(ShareKey, ReplicaId)>) {
-        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
-        // Its session may have forgotten some since it was looked at last.
-        let before = std::mem::replace(&mut request.waits_on, waits_on.clone());
-        for (share, replica) in before.iter().filter(|it| !waits_on.contains(it)) {
-            self.forget_waiting(key, share, *replica);
-        }
-        for (share, replica) in waits_on {
-            if let Some(entry) = self.shares.entries.get_mut(&share) {
-                entry.waiting.insert(key);
-            }
-            if let Some(partition) = self.partitions.get_mut(&replica) {
-                partition.fetches.insert(key);
-            }
-        }
-    }
-
     /// Tells whether a consumer's quota lets it have so many bytes now. If not, the consumer has to rest, acquires
     /// nothing, and the bytes do not count.
     fn may_have(&mut self, key: RequestKey, bytes: u64) -> bool {
@@ -492,39 +202,301 @@ impl Node {
         }
         rest_ms == 0
     }
+}
 
-    fn answer_share(&mut self, key: RequestKey) {
-        let Some(Parked::Share(request)) = self.unpark(key) else { return };
-        self.signals.push_back(Signal::Shared { key, request });
+impl Shares {
+    /// Returns the replica of a share partition of this number, if it is still that one.
+    pub(super) fn shared_replica(&self, key: &ShareKey, number: u64) -> Option<ReplicaId> {
+        let entry = self.entries.get(key).filter(|entry| entry.number == number);
+        entry.map(|entry| entry.replica)
+    }
+
+    /// Notes that the dead letters of records are durable.
+    pub(super) fn note_buried(&mut self, key: &ShareKey, number: u64, first: i64, last: i64) {
+        let entry = self.entries.get_mut(key).filter(|entry| entry.number == number);
+        if let Some(part) = entry.and_then(Entry::known) {
+            part.on_buried(first, last);
+            self.dirty.insert(key.clone());
+        }
+    }
+
+    /// Ends the waits of the consumers that gave up records, because the dead letters cannot be made durable yet.
+    pub(super) fn note_burial_waits(&mut self, key: &ShareKey, number: u64) {
+        let entry = self.entries.get_mut(key).filter(|entry| entry.number == number);
+        if let Some(part) = entry.and_then(Entry::known) {
+            part.fail_dying(ErrorCode::CoordinatorNotAvailable);
+            self.dirty.insert(key.clone());
+        }
+    }
+
+    /// Takes a consumer's acknowledgements of records that it holds. The request waits if there is something to wait
+    /// for.
+    pub(crate) fn acknowledge_share(
+        &mut self,
+        core: &mut Core,
+        request_key: RequestKey,
+        request: &mut ShareRequest,
+        target: Target,
+        said: &[Acknowledgement],
+    ) {
+        let result = self.decide_share(core, request_key, request, target, said);
+        let told = request.told.entry(target).or_default();
+        match result {
+            Ok(true) => request.undecided += 1,
+            Ok(false) => told.acknowledged = Some(ErrorCode::None),
+            Err(code) => told.acknowledged = Some(code),
+        }
+    }
+
+    fn decide_share(
+        &mut self,
+        core: &mut Core,
+        request_key: RequestKey,
+        request: &ShareRequest,
+        target: Target,
+        said: &[Acknowledgement],
+    ) -> Result<bool, ErrorCode> {
+        let (group, member) = &request.member;
+        if !request.is_renewing && said.iter().any(|it| it.types.contains(&RENEW)) {
+            return Err(ErrorCode::InvalidRequest);
+        }
+        let (key, replica) = core.share_target(&request.context, group, target)?;
+        let rules = core.share_rules(group);
+        let log_start = core.partitions.get(&replica).map_or(0, Partition::log_start);
+        let entry = self.entries.get_mut(&key).filter(|entry| entry.replica == replica);
+        // No member holds any record of it here.
+        let part = entry.and_then(Entry::known).ok_or(ErrorCode::InvalidRecordState)?;
+        part.trim(log_start);
+        part.expire(core.now.mono_us, &rules);
+        self.counted += 1;
+        let ticket = self.counted;
+        let waits = part.acknowledge(core.now.mono_us, member, said, ticket, &rules);
+        self.dirty.insert(key);
+        if waits == Ok(true) {
+            self.tickets.insert(ticket, (request_key, target));
+        }
+        waits
+    }
+
+    /// Notes which partitions a session has gained and lost.
+    pub(crate) fn note_share_session(
+        &mut self,
+        (group, member): &Member,
+        added: &[Target],
+        removed: &[Target],
+    ) {
+        for &(topic_id, partition) in removed {
+            let key = ShareKey { group: Arc::clone(group), topic_id, partition };
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.members.remove(member);
+                self.dirty.insert(key);
+            }
+        }
+        for &(topic_id, partition) in added {
+            let key = ShareKey { group: Arc::clone(group), topic_id, partition };
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.members.insert(Arc::clone(member));
+            }
+        }
+    }
+
+    /// Resets a session. Its consumer keeps the records that it holds, as with Kafka.
+    pub(crate) fn forget_share_session(&mut self, member: &Member) {
+        if let Some(targets) = self.sessions.end(member) {
+            self.note_share_session(member, &[], &targets);
+        }
+    }
+
+    /// Ends a session, and releases the records that its consumer holds.
+    pub(crate) fn end_share_session(&mut self, member: &Member) {
+        let Some(targets) = self.sessions.end(member) else { return };
+        self.note_share_session(member, &[], &targets);
+        let (group, member) = member;
+        let first = ShareKey { group: Arc::clone(group), topic_id: Uuid::ZERO, partition: 0 };
+        let of_group = self.entries.range_mut(first..);
+        // The consumer may hold records of partitions that it no longer fetches.
+        for (key, entry) in of_group.take_while(|(key, _)| key.group == *group) {
+            if let Some(part) = entry.known() {
+                part.release(member);
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// Ends the sessions of a connection that is gone.
+    pub(super) fn forget_share_sessions(&mut self, connection: ConnectionId) {
+        for member in self.sessions.of(connection) {
+            self.end_share_session(&member);
+        }
+    }
+
+    /// Keeps a request until there is an answer.
+    pub(crate) fn wait_for_shares(
+        &mut self,
+        core: &mut Core,
+        coordinators: &mut Coordinators,
+        key: RequestKey,
+        request: ShareRequest,
+        deadline_us: u64,
+    ) {
+        let mut request = request;
+        request.is_over = deadline_us <= core.now.mono_us;
+        core.park(key, Parked::Share(Box::new(request)), deadline_us);
+        self.try_share(core, coordinators, key);
+    }
+
+    /// Stops to wake a request.
+    pub(super) fn forget_share_request(
+        &mut self,
+        core: &mut Core,
+        key: RequestKey,
+        request: &ShareRequest,
+    ) {
+        for (share, replica) in &request.waits_on {
+            self.forget_waiting(core, key, share, *replica);
+        }
+    }
+
+    fn forget_waiting(
+        &mut self,
+        core: &mut Core,
+        key: RequestKey,
+        share: &ShareKey,
+        replica: ReplicaId,
+    ) {
+        if let Some(entry) = self.entries.get_mut(share) {
+            entry.waiting.remove(&key);
+            self.dirty.insert(share.clone());
+        }
+        if let Some(partition) = core.partitions.get_mut(&replica) {
+            partition.fetches.remove(&key);
+        }
+    }
+
+    /// Wakes the requests that wait on a partition, because an entry was committed there.
+    pub(crate) fn wake_share(&mut self, key: RequestKey) {
+        self.woken.insert(key);
+    }
+
+    /// Answers a request if there is enough, or if its time is over.
+    fn try_share(&mut self, core: &mut Core, coordinators: &mut Coordinators, key: RequestKey) {
+        let Some(Parked::Share(request)) = core.parked_mut(key) else { return };
+        if request.undecided > 0 {
+            return;
+        }
+        let is_over = request.is_over;
+        let (member, context) = (request.member.clone(), request.context.clone());
+        let Some(wanted) = request.wanted.filter(|it| it.limits.records > 0) else {
+            return self.answer_share(core, key);
+        };
+        let mut limits = wanted.limits;
+        let (mut found, mut refused, mut waits_on) = (Vec::new(), Vec::new(), Vec::new());
+        let rules = core.share_rules(&member.0);
+        let mut bytes = 0;
+        let targets = self.sessions.targets(&member);
+        for &target in &targets {
+            let (share, replica) = match core.share_target(&context, &member.0, target) {
+                Ok(found) => found,
+                Err(code) => {
+                    refused.push((target, code));
+                    continue;
+                }
+            };
+            let plan =
+                self.plan_share(core, coordinators, (&share, replica), &member.1, &limits, &rules);
+            waits_on.push((share.clone(), replica));
+            if !plan.pieces.is_empty() && limits.records > 0 && (bytes == 0 || limits.bytes > 0) {
+                bytes += plan.bytes;
+                limits.records -= plan.records;
+                limits.bytes = limits.bytes.saturating_sub(plan.bytes);
+                found.push((target, share, replica, plan));
+            }
+        }
+        let is_enough = !found.is_empty() && bytes >= wanted.bytes_min;
+        if !(is_enough || is_over || !refused.is_empty()) {
+            return self.go_on_waiting(core, key, waits_on);
+        }
+        if !core.may_have(key, bytes) {
+            found.clear();
+        }
+        let Some(Parked::Share(request)) = core.parked_mut(key) else { return };
+        if wanted.is_full {
+            for target in &targets {
+                request.told.entry(*target).or_default();
+            }
+        }
+        for (target, code) in refused {
+            request.told.entry(target).or_default().error = Some(code);
+        }
+        for (target, share, replica, plan) in found {
+            self.sessions.served(&member, &target);
+            if let Some(part) = self.entries.get_mut(&share).and_then(Entry::known) {
+                part.acquire(core.now.mono_us, &member.1, &plan, &rules);
+                self.dirty.insert(share);
+            }
+            if let Some(Parked::Share(request)) = core.parked_mut(key) {
+                request.told.entry(target).or_default().plan = Some((replica, plan));
+            }
+        }
+        self.answer_share(core, key);
+    }
+
+    fn go_on_waiting(
+        &mut self,
+        core: &mut Core,
+        key: RequestKey,
+        waits_on: Vec<(ShareKey, ReplicaId)>,
+    ) {
+        let Some(Parked::Share(request)) = core.parked_mut(key) else { return };
+        // Its session may have forgotten some since it was looked at last.
+        let before = std::mem::replace(&mut request.waits_on, waits_on.clone());
+        for (share, replica) in before.iter().filter(|it| !waits_on.contains(it)) {
+            self.forget_waiting(core, key, share, *replica);
+        }
+        for (share, replica) in waits_on {
+            if let Some(entry) = self.entries.get_mut(&share) {
+                entry.waiting.insert(key);
+            }
+            if let Some(partition) = core.partitions.get_mut(&replica) {
+                partition.fetches.insert(key);
+            }
+        }
+    }
+
+    fn answer_share(&mut self, core: &mut Core, key: RequestKey) {
+        let Some(Parked::Share(request)) = core.take_parked(key) else { return };
+        self.forget_share_request(core, key, &request);
+        core.signals.push_back(Signal::Shared { key, request });
     }
 }
 
 /// Share partitions.
-impl Node {
+impl Shares {
     /// Returns the records of a share partition that a consumer would get now. Begins the reads that more records need.
     fn plan_share(
         &mut self,
-        key: &ShareKey,
-        replica: ReplicaId,
+        core: &mut Core,
+        coordinators: &mut Coordinators,
+        (key, replica): (&ShareKey, ReplicaId),
         member: &Arc<str>,
         limits: &Limits,
         rules: &Rules,
     ) -> Plan {
-        let Some(partition) = self.partitions.get(&replica) else { return Plan::default() };
+        let Some(partition) = core.partitions.get(&replica) else { return Plan::default() };
         let (term, log_start) = (partition.group.term(), partition.log_start());
         let is_it = |entry: &Entry| entry.replica == replica && entry.term == term;
-        if !self.shares.entries.get(key).is_some_and(is_it) {
-            self.drop_share(key, ErrorCode::NotLeaderOrFollower);
-            self.read_share(key, replica, term);
+        if !self.entries.get(key).is_some_and(is_it) {
+            self.drop_share(core, key, ErrorCode::NotLeaderOrFollower);
+            self.read_share(core, coordinators, key, replica, term);
         }
-        let Some(entry) = self.shares.entries.get_mut(key) else { return Plan::default() };
+        let Some(entry) = self.entries.get_mut(key) else { return Plan::default() };
         entry.members.insert(Arc::clone(member));
         let Stage::Known { part, is_ready, by_key, .. } = &mut entry.stage else {
             return Plan::default();
         };
-        let now_us = if sabotage::is(Bug::LockEndsEarly) { u64::MAX } else { self.now.mono_us };
+        let now_us = if sabotage::is(Bug::LockEndsEarly) { u64::MAX } else { core.now.mono_us };
         if part.trim(log_start) | part.expire(now_us, rules) {
-            self.shares.dirty.insert(key.clone());
+            self.dirty.insert(key.clone());
         }
         if *by_key != rules.by_key {
             // Until no member holds a record, nothing more is given out.
@@ -540,15 +512,22 @@ impl Node {
         }
         let plan = part.plan(limits, rules);
         if plan.records < limits.records {
-            self.survey_share(key, rules);
+            self.survey_share(core, key, rules);
         }
         plan
     }
 
-    fn read_share(&mut self, key: &ShareKey, replica: ReplicaId, term: u64) {
-        let call = self.read_share_state(replica, key.clone());
-        let number = self.shares.count();
-        self.shares.by_number.insert(number, key.clone());
+    fn read_share(
+        &mut self,
+        core: &mut Core,
+        coordinators: &mut Coordinators,
+        key: &ShareKey,
+        replica: ReplicaId,
+        term: u64,
+    ) {
+        let call = coordinators.read_share_state(core, replica, key.clone());
+        let number = self.count();
+        self.by_number.insert(number, key.clone());
         let entry = Entry {
             number,
             replica,
@@ -560,52 +539,52 @@ impl Node {
             waiting: BTreeSet::new(),
             timer_us: None,
         };
-        self.shares.entries.insert(key.clone(), entry);
+        self.entries.insert(key.clone(), entry);
     }
 
     /// Forgets a share partition. Requests that wait for its decisions get the error; those that wait for records try
     /// again.
-    fn drop_share(&mut self, key: &ShareKey, code: ErrorCode) {
-        let Some(mut entry) = self.shares.entries.remove(key) else { return };
-        self.shares.by_number.remove(&entry.number);
+    fn drop_share(&mut self, core: &mut Core, key: &ShareKey, code: ErrorCode) {
+        let Some(mut entry) = self.entries.remove(key) else { return };
+        self.by_number.remove(&entry.number);
         let dating = match entry.stage {
             Stage::Dating { look, .. } => Some(look),
             _ => None,
         };
         for ticket in entry.survey.into_iter().chain(dating) {
-            self.shares.looks.remove(&ticket);
+            self.looks.remove(&ticket);
         }
         if let Some(at) = entry.timer_us {
-            self.timers.remove(&(at, Timer::Share(entry.number)));
+            core.timers.remove(&(at, Timer::Share(entry.number)));
         }
         let waiting = entry.waiting.clone();
         if let Some(part) = entry.known() {
             part.fail_tickets(code);
             for (ticket, code) in part.take_answers() {
-                self.note_decided(ticket, code);
+                self.note_decided(core, ticket, code);
             }
         }
-        self.shares.woken.extend(waiting);
+        self.woken.extend(waiting);
     }
 
     /// Notes that a decision is durable or has failed.
-    fn note_decided(&mut self, ticket: u64, code: ErrorCode) {
-        let Some((key, target)) = self.shares.tickets.remove(&ticket) else { return };
-        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
+    fn note_decided(&mut self, core: &mut Core, ticket: u64, code: ErrorCode) {
+        let Some((key, target)) = self.tickets.remove(&ticket) else { return };
+        let Some(Parked::Share(request)) = core.parked_mut(key) else { return };
         request.undecided -= 1;
         let told = request.told.entry(target).or_default();
         told.acknowledged = Some(code);
         if request.undecided == 0 {
-            self.shares.woken.insert(key);
+            self.woken.insert(key);
         }
     }
 
     /// Begins a survey of the log, if there is more and there is room for it.
-    fn survey_share(&mut self, key: &ShareKey, rules: &Rules) {
-        let settings = self.group_settings(&key.group);
-        let Some(entry) = self.shares.entries.get_mut(key) else { return };
-        let Some(partition) = self.partitions.get(&entry.replica) else { return };
-        if entry.survey.is_some() || entry.survey_again_us > self.now.mono_us {
+    fn survey_share(&mut self, core: &mut Core, key: &ShareKey, rules: &Rules) {
+        let settings = core.group_settings(&key.group);
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(partition) = core.partitions.get(&entry.replica) else { return };
+        if entry.survey.is_some() || entry.survey_again_us > core.now.mono_us {
             return;
         }
         let end = end_of(partition, &settings);
@@ -613,28 +592,28 @@ impl Node {
         let Some(from) = part.wants(rules, end) else { return };
         let room = rules.unfinished_max - part.unfinished();
         let keys_max = if rules.by_key { usize::try_from(room).unwrap_or(1) } else { 0 };
-        self.shares.counted += 1;
-        let ticket = self.shares.counted;
+        self.counted += 1;
+        let ticket = self.counted;
         entry.survey = Some(ticket);
         entry.survey_again_us = 0;
         let replica = entry.replica;
-        self.shares.looks.insert(ticket, key.clone());
+        self.looks.insert(ticket, key.clone());
         let bytes_max = SHARE_SURVEY_BYTES;
         let survey = Survey { replica, from, end, bytes_max, keys_max, ticket };
-        self.out.push(Action::Look(Look::Survey(survey)));
+        core.out.push(Action::Look(Look::Survey(survey)));
     }
 
-    pub(crate) fn on_surveyed(&mut self, surveyed: Surveyed) {
+    pub(crate) fn on_surveyed(&mut self, core: &mut Core, surveyed: Surveyed) {
         let Surveyed { replica, from, ticket, found } = surveyed;
-        let Some(key) = self.shares.looks.remove(&ticket) else { return };
-        let rules = self.share_rules(&key.group);
-        let is_read_committed = self.group_settings(&key.group).is_read_committed;
-        let Some(entry) = self.shares.entries.get_mut(&key) else { return };
+        let Some(key) = self.looks.remove(&ticket) else { return };
+        let rules = core.share_rules(&key.group);
+        let is_read_committed = core.group_settings(&key.group).is_read_committed;
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         if entry.survey != Some(ticket) {
             return;
         }
         entry.survey = None;
-        let Some(partition) = self.partitions.get(&replica) else { return };
+        let Some(partition) = core.partitions.get(&replica) else { return };
         match found {
             Ok((batches, mut to)) => {
                 let mut aborted = Vec::new();
@@ -666,22 +645,22 @@ impl Node {
                     problem,
                     "cannot read a log for a share group"
                 );
-                entry.survey_again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
+                entry.survey_again_us = core.now.mono_us.saturating_add(SHARE_AGAIN_US);
             }
         }
-        self.shares.dirty.insert(key);
+        self.dirty.insert(key);
     }
 
     /// Takes the result of a call to the coordinator of share groups.
-    fn on_share_told(&mut self, told: ShareTold) {
+    fn on_share_told(&mut self, core: &mut Core, told: ShareTold) {
         let ShareTold { replica, key, call, answer } = told;
-        let Some(entry) = self.shares.entries.get_mut(&key) else { return };
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         if entry.replica != replica {
             return;
         }
         match &mut entry.stage {
             Stage::Reading { call: waits, .. } if *waits == Some(call) => {
-                self.on_share_read(&key, answer);
+                self.on_share_read(core, &key, answer);
             }
             Stage::Known { part, writing, is_ready, .. } if *writing == Some(call) => {
                 *writing = None;
@@ -692,26 +671,31 @@ impl Node {
                     }
                     // The write may be durable, and is sent again until that is known.
                     Err(code @ ErrorCode::CoordinatorNotAvailable) => part.fail_tickets(code),
-                    Err(code) => return self.drop_share(&key, refused(code)),
+                    Err(code) => return self.drop_share(core, &key, refused(code)),
                 }
             }
             _ => return,
         }
-        self.shares.dirty.insert(key);
+        self.dirty.insert(key);
     }
 
-    fn on_share_read(&mut self, key: &ShareKey, answer: Result<Arc<ShareState>, ErrorCode>) {
-        let settings = self.group_settings(&key.group);
-        let Some(entry) = self.shares.entries.get_mut(key) else { return };
-        let Some(partition) = self.partitions.get(&entry.replica) else { return };
+    fn on_share_read(
+        &mut self,
+        core: &mut Core,
+        key: &ShareKey,
+        answer: Result<Arc<ShareState>, ErrorCode>,
+    ) {
+        let settings = core.group_settings(&key.group);
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(partition) = core.partitions.get(&entry.replica) else { return };
         let state = match answer {
             Ok(state) => state,
             Err(ErrorCode::FencedLeaderEpoch) => {
-                return self.drop_share(key, ErrorCode::NotLeaderOrFollower);
+                return self.drop_share(core, key, ErrorCode::NotLeaderOrFollower);
             }
             Err(code) => {
                 tracing::debug!(share = %key, %code, "the state of a share partition is unknown yet");
-                let again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
+                let again_us = core.now.mono_us.saturating_add(SHARE_AGAIN_US);
                 entry.stage = Stage::Reading { call: None, again_us };
                 return;
             }
@@ -721,28 +705,28 @@ impl Node {
             (0.., _) => state.start,
             (_, Beginning::Earliest) => log_start,
             (_, Beginning::Ago(ms)) if log_start < end => {
-                self.shares.counted += 1;
-                let ticket = self.shares.counted;
+                self.counted += 1;
+                let ticket = self.counted;
                 let replica = entry.replica;
                 entry.stage = Stage::Dating { look: ticket, state };
-                self.shares.looks.insert(ticket, key.clone());
-                let timestamp = self.now.wall_ms.saturating_sub(ms);
+                self.looks.insert(ticket, key.clone());
+                let timestamp = core.now.wall_ms.saturating_sub(ms);
                 let date = Date { replica, timestamp, start: log_start, end, ticket };
-                self.shares.wanted.push(Look::Date(date));
+                self.wanted.push(Look::Date(date));
                 return;
             }
             _ => end,
         };
-        Self::begin_share_partition(entry, &state, first, log_start, settings.by_key);
+        begin_share_partition(entry, &state, first, log_start, settings.by_key);
     }
 
     /// Starts a share partition at the first record since the requested time.
-    pub(crate) fn on_dated(&mut self, dated: Dated) {
+    pub(crate) fn on_dated(&mut self, core: &mut Core, dated: Dated) {
         let Dated { ticket, found } = dated;
-        let Some(key) = self.shares.looks.remove(&ticket) else { return };
-        let settings = self.group_settings(&key.group);
-        let Some(entry) = self.shares.entries.get_mut(&key) else { return };
-        let Some(partition) = self.partitions.get(&entry.replica) else { return };
+        let Some(key) = self.looks.remove(&ticket) else { return };
+        let settings = core.group_settings(&key.group);
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(partition) = core.partitions.get(&entry.replica) else { return };
         let Stage::Dating { look, state } = &entry.stage else { return };
         if *look != ticket {
             return;
@@ -752,64 +736,51 @@ impl Node {
                 let first = offset.unwrap_or_else(|| end_of(partition, &settings));
                 let state = Arc::clone(state);
                 let log_start = partition.log_start();
-                Self::begin_share_partition(entry, &state, first, log_start, settings.by_key);
+                begin_share_partition(entry, &state, first, log_start, settings.by_key);
             }
             Err(problem) => {
                 tracing::warn!(share = %key, problem, "cannot survey a log for a share group");
-                let again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
+                let again_us = core.now.mono_us.saturating_add(SHARE_AGAIN_US);
                 entry.stage = Stage::Reading { call: None, again_us };
             }
         }
-        self.shares.dirty.insert(key);
-    }
-
-    fn begin_share_partition(
-        entry: &mut Entry,
-        state: &ShareState,
-        first: i64,
-        log_start: i64,
-        by_key: bool,
-    ) {
-        let kept = if sabotage::is(Bug::KeptForgotten) { &[] } else { &state.batches[..] };
-        let mut part = Box::new(SharePartition::new(first.max(log_start), kept));
-        let is_ready = state.start >= 0;
-        if first.max(log_start) != state.start {
-            part.save_start();
-        }
-        let state_epoch = state.state_epoch;
-        entry.stage = Stage::Known { part, state_epoch, writing: None, is_ready, by_key };
+        self.dirty.insert(key);
     }
 
     /// Does the follow-up work of all events of share partitions in this turn.
-    pub(crate) fn flush_shares(&mut self) -> bool {
+    pub(crate) fn flush_shares(
+        &mut self,
+        core: &mut Core,
+        coordinators: &mut Coordinators,
+    ) -> bool {
         // Without share partitions no request waits for any.
-        if !self.shares.entries.is_empty() {
-            for told in self.take_share_answers() {
-                self.on_share_told(told);
+        if !self.entries.is_empty() {
+            for told in coordinators.take_share_answers() {
+                self.on_share_told(core, told);
             }
         }
-        self.out.extend(std::mem::take(&mut self.shares.wanted).into_iter().map(Action::Look));
-        let dirty = std::mem::take(&mut self.shares.dirty);
+        core.out.extend(std::mem::take(&mut self.wanted).into_iter().map(Action::Look));
+        let dirty = std::mem::take(&mut self.dirty);
         for key in &dirty {
-            self.settle_share(key);
+            self.settle_share(core, coordinators, key);
         }
-        let woken = std::mem::take(&mut self.shares.woken);
+        let woken = std::mem::take(&mut self.woken);
         for key in &woken {
-            self.try_share(*key);
+            self.try_share(core, coordinators, *key);
         }
         !dirty.is_empty() || !woken.is_empty()
     }
 
-    fn settle_share(&mut self, key: &ShareKey) {
-        let rules = self.share_rules(&key.group);
-        let Some(entry) = self.shares.entries.get_mut(key) else { return };
+    fn settle_share(&mut self, core: &mut Core, coordinators: &mut Coordinators, key: &ShareKey) {
+        let rules = core.share_rules(&key.group);
+        let Some(entry) = self.entries.get_mut(key) else { return };
         let (replica, number) = (entry.replica, entry.number);
         let (mut answers, mut dying) = (Vec::new(), Vec::new());
         let mut write = None;
         let mut is_unused = entry.members.is_empty() && entry.waiting.is_empty();
         match &mut entry.stage {
             Stage::Known { part, state_epoch, writing, .. } => {
-                part.expire(self.now.mono_us, &rules);
+                part.expire(core.now.mono_us, &rules);
                 answers = part.take_answers();
                 dying = part.take_dying();
                 if writing.is_none() {
@@ -823,61 +794,78 @@ impl Node {
                 }
                 is_unused &= write.is_none() && part.is_idle();
             }
-            Stage::Reading { call: None, again_us } if *again_us <= self.now.mono_us => {
+            Stage::Reading { call: None, again_us } if *again_us <= core.now.mono_us => {
                 // A request that waits asks for it again.
                 is_unused = true;
             }
             Stage::Reading { .. } | Stage::Dating { .. } => {}
         }
-        self.shares.woken.extend(entry.waiting.iter().copied());
+        self.woken.extend(entry.waiting.iter().copied());
         for (ticket, code) in answers {
-            self.note_decided(ticket, code);
+            self.note_decided(core, ticket, code);
         }
         if !dying.is_empty() {
-            self.bury(key, number, dying);
+            self.bury(core, key, number, dying);
         }
         if is_unused {
-            return self.drop_share(key, ErrorCode::NotLeaderOrFollower);
+            return self.drop_share(core, key, ErrorCode::NotLeaderOrFollower);
         }
         if let Some(write) = write {
-            let call = self.write_share_state(replica, key.clone(), write);
+            let call = coordinators.write_share_state(core, replica, key.clone(), write);
             if let Some(Entry { stage: Stage::Known { part, writing, .. }, .. }) =
-                self.shares.entries.get_mut(key)
+                self.entries.get_mut(key)
             {
                 *writing = Some(call);
                 if sabotage::is(Bug::DecidedBeforeKept) {
                     part.on_written();
-                    self.shares.dirty.insert(key.clone());
+                    self.dirty.insert(key.clone());
                 }
             }
         }
-        let Some(entry) = self.shares.entries.get_mut(key) else { return };
+        let Some(entry) = self.entries.get_mut(key) else { return };
         let due = Some(entry.due_us()).filter(|at| *at < u64::MAX);
         if entry.timer_us != due {
             if let Some(at) = std::mem::replace(&mut entry.timer_us, due) {
-                self.timers.remove(&(at, Timer::Share(number)));
+                core.timers.remove(&(at, Timer::Share(number)));
             }
-            self.timers.extend(due.map(|at| (at, Timer::Share(number))));
+            core.timers.extend(due.map(|at| (at, Timer::Share(number))));
         }
     }
 
     pub(crate) fn on_share_timer(&mut self, number: u64) {
-        let Some(key) = self.shares.by_number.get(&number) else { return };
-        if let Some(entry) = self.shares.entries.get_mut(key) {
+        let Some(key) = self.by_number.get(&number) else { return };
+        if let Some(entry) = self.entries.get_mut(key) {
             entry.timer_us = None;
             entry.survey_again_us = 0;
         }
-        self.shares.dirty.insert(key.clone());
+        self.dirty.insert(key.clone());
     }
 
     /// Forgets the share partitions of a replica that leads no more, or is gone.
-    pub(super) fn forget_shares(&mut self, replica: ReplicaId) {
-        let of_it = self.shares.entries.iter().filter(|(_, entry)| entry.replica == replica);
+    pub(super) fn forget_shares(&mut self, core: &mut Core, replica: ReplicaId) {
+        let of_it = self.entries.iter().filter(|(_, entry)| entry.replica == replica);
         let keys: Vec<ShareKey> = of_it.map(|(key, _)| key.clone()).collect();
         for key in keys {
-            self.drop_share(&key, ErrorCode::NotLeaderOrFollower);
+            self.drop_share(core, &key, ErrorCode::NotLeaderOrFollower);
         }
     }
+}
+
+fn begin_share_partition(
+    entry: &mut Entry,
+    state: &ShareState,
+    first: i64,
+    log_start: i64,
+    by_key: bool,
+) {
+    let kept = if sabotage::is(Bug::KeptForgotten) { &[] } else { &state.batches[..] };
+    let mut part = Box::new(SharePartition::new(first.max(log_start), kept));
+    let is_ready = state.start >= 0;
+    if first.max(log_start) != state.start {
+        part.save_start();
+    }
+    let state_epoch = state.state_epoch;
+    entry.stage = Stage::Known { part, state_epoch, writing: None, is_ready, by_key };
 }
 
 /// Returns the end of a partition as a group sees it: the last stable offset or the high watermark.

@@ -3,15 +3,15 @@
 //! Purpose:    give a replica the prefix of a compacted log that it lacks, before its log begins anew behind the
 //!             prefix.
 //! Owns:       feeds for replicas on this node and their progress; requests of other nodes for pieces.
-//! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`],
-//!             [`Node::on_staged`].
+//! Interface:  [`Feeds::on_prefixed`], [`Feeds::tick_feeds`], [`Feeds::on_prefixes`], [`Feeds::on_put`],
+//!             [`Feeds::on_staged`].
 //! Invariants: a group gets a snapshot with a prefix only when this disk has the whole prefix, of the compaction that
 //!             the snapshot names. Each piece names its compaction, which the giver checks as it reads the
 //!             piece. If the compaction changes, the feed begins anew: otherwise an older value could come back, or a
 //!             tombstone be missing.
 //! Never:      files (see storage's `staging`); the content of a snapshot (see `raft/snapshots.rs`).
 //! Tests:      `node/tests/snapshot_feed.rs`; `duramen-sim`, scenario `cluster`.
-//! Start at:   [`Node::on_prefixed`].
+//! Start at:   [`Feeds::on_prefixed`].
 //!
 //! A feed asks for no offset below the giver's log start, which an entry trimmed that a majority has. A feed also skips
 //! offsets that are trimmed meanwhile. The log begins anew at the place that the latest snapshot names, or at the log
@@ -26,7 +26,8 @@ use duramen_storage::op::{Given, Identity, ReplicaId, SegmentMeta};
 use duramen_storage::sabotage::{self, Bug};
 use duramen_storage::staging::Stage;
 
-use super::Node;
+use super::Repairs;
+use crate::core::{Core, mark};
 use crate::event::{Action, LogRead, MadeBy, ReadLog};
 use crate::partition::Partition;
 use crate::peer::{Frame, Letter, PrefixGiven, PrefixWanted};
@@ -43,7 +44,7 @@ const FEEDS_MAX: usize = 16;
 /// Reads for others that may wait; above, they ask again.
 const SERVING_MAX: usize = 16;
 /// Ticks for which a leader decides no compaction after it was asked for a piece.
-pub(super) const FED_TICKS: u64 = 200;
+pub(crate) const FED_TICKS: u64 = 200;
 
 /// A log that is being fed.
 #[derive(Debug)]
@@ -83,7 +84,7 @@ struct Serving {
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct Feeds {
+pub(crate) struct Feeds {
     open: BTreeMap<ReplicaId, Feed>,
     serving: BTreeMap<u64, Serving>,
     numbers: u64,
@@ -91,33 +92,39 @@ pub(super) struct Feeds {
 
 impl Feeds {
     /// Tells whether a read is for another node's replica that is fed.
-    pub(super) fn serves(&self, ticket: u64) -> bool {
+    pub(crate) fn serves(&self, ticket: u64) -> bool {
         self.serving.contains_key(&ticket)
     }
 }
 
 /// Feeds of replicas here.
-impl Node {
+impl Feeds {
     /// Takes a snapshot that names a prefix which is not in it.
-    pub(super) fn on_prefixed(&mut self, broker_id: i32, letter: Letter, given: Given) {
+    pub(crate) fn on_prefixed(
+        &mut self,
+        core: &mut Core,
+        broker_id: i32,
+        letter: Letter,
+        given: Given,
+    ) {
         let replica = ReplicaId(letter.to);
-        let ticks = self.peers.ticks();
+        let ticks = core.peers.ticks();
         let compaction = given.compacted.index;
-        let known = self.feeds.open.get_mut(&replica);
+        let known = self.open.get_mut(&replica);
         let is_same = |feed: &Feed| feed.given.compacted.index == compaction;
         if let Some(feed) = known.filter(|feed| is_same(feed)) {
             feed.given.log_start = feed.given.log_start.max(given.log_start);
             (feed.letter, feed.broker_id, feed.heard_tick) = (letter, broker_id, ticks);
             if feed.at == At::Staged {
-                self.begin_fed(replica);
+                self.begin_fed(core, replica);
             }
             return;
         }
-        if !self.feeds.open.contains_key(&replica) && self.feeds.open.len() >= FEEDS_MAX {
+        if !self.open.contains_key(&replica) && self.open.len() >= FEEDS_MAX {
             return;
         }
-        self.feeds.numbers += 1;
-        let number = self.feeds.numbers;
+        self.numbers += 1;
+        let number = self.numbers;
         let next = given.log_start;
         let given = Given { number, ..given };
         tracing::info!(
@@ -128,56 +135,56 @@ impl Node {
         );
         let at = At::Beginning;
         let feed = Feed { letter, broker_id, heard_tick: ticks, given, next, asked: None, at };
-        self.feeds.open.insert(replica, feed);
-        self.feed(replica);
+        self.open.insert(replica, feed);
+        self.feed(core, replica);
     }
 
     /// Gives the snapshot to its group, because all of the prefix is here.
-    fn begin_fed(&mut self, replica: ReplicaId) {
-        let Some(feed) = self.feeds.open.get(&replica) else { return };
-        let Some(partition) = self.partitions.get_mut(&replica) else { return };
+    fn begin_fed(&mut self, core: &mut Core, replica: ReplicaId) {
+        let Some(feed) = self.open.get(&replica) else { return };
+        let Some(partition) = core.partitions.get_mut(&replica) else { return };
         partition.group.on_fed(feed.letter.clone(), feed.given.clone());
-        super::mark(&mut self.dirty, partition);
+        mark(&mut core.dirty, partition);
     }
 
     /// Goes on with the open feeds.
-    pub(crate) fn tick_feeds(&mut self) {
-        let ticks = self.peers.ticks();
-        let all: Vec<ReplicaId> = self.feeds.open.keys().copied().collect();
+    pub(crate) fn tick_feeds(&mut self, core: &mut Core) {
+        let ticks = core.peers.ticks();
+        let all: Vec<ReplicaId> = self.open.keys().copied().collect();
         for replica in all {
-            let feed = self.feeds.open.get_mut(&replica).expect("it was just there");
-            let partition = self.partitions.get(&replica);
+            let feed = self.open.get_mut(&replica).expect("it was just there");
+            let partition = core.partitions.get(&replica);
             let is_wanted = partition.is_some_and(|it| it.group.given_by(&feed.letter).is_some());
             if !is_wanted || ticks >= feed.heard_tick + FORGOTTEN_TICKS {
-                self.feeds.open.remove(&replica);
-                self.out.push(Action::Stage(Stage::Drop { replica }));
+                self.open.remove(&replica);
+                core.out.push(Action::Stage(Stage::Drop { replica }));
                 continue;
             }
             if feed.asked.is_some_and(|(_, at_tick)| ticks >= at_tick + ANSWER_TICKS) {
                 feed.asked = None;
             }
             if feed.asked.is_none() {
-                self.feed(replica);
+                self.feed(core, replica);
             }
         }
     }
 
     /// Asks for the next piece.
-    fn feed(&mut self, replica: ReplicaId) {
-        let nonce = self.chance.next();
-        let ticks = self.peers.ticks();
-        let Some(feed) = self.feeds.open.get_mut(&replica) else { return };
+    fn feed(&mut self, core: &mut Core, replica: ReplicaId) {
+        let nonce = core.chance.next();
+        let ticks = core.peers.ticks();
+        let Some(feed) = self.open.get_mut(&replica) else { return };
         if feed.at == At::Beginning {
             let (id, topic) = {
-                let Some(partition) = self.partitions.get(&replica) else { return };
+                let Some(partition) = core.partitions.get(&replica) else { return };
                 let topic_id = Uuid(partition.id.topic_id);
-                let Some(topic) = self.controller.image.topic(topic_id) else { return };
+                let Some(topic) = core.controller.image.topic(topic_id) else { return };
                 (partition.id, topic.name.clone())
             };
             let GroupId { topic_id, partition } = id;
             let identity = Identity { topic, topic_id, partition };
             let given = feed.given.clone();
-            self.out.push(Action::Stage(Stage::Begin { replica, identity, given }));
+            core.out.push(Action::Stage(Stage::Begin { replica, identity, given }));
             feed.at = At::Asking;
         }
         if feed.at != At::Asking {
@@ -192,27 +199,27 @@ impl Node {
             compaction: feed.given.compacted.index,
             offset: feed.next,
         };
-        self.peers.frame_to(feed.broker_id).prefixes_wanted.push(wanted);
+        core.peers.frame_to(feed.broker_id).prefixes_wanted.push(wanted);
     }
 
     /// Drops a feed that is of no use or no longer wanted. If the prefix is wanted still, another snapshot comes.
-    fn drop_feed(&mut self, replica: ReplicaId) {
-        if self.feeds.open.remove(&replica).is_some() {
-            self.out.push(Action::Stage(Stage::Drop { replica }));
+    fn drop_feed(&mut self, core: &mut Core, replica: ReplicaId) {
+        if self.open.remove(&replica).is_some() {
+            core.out.push(Action::Stage(Stage::Drop { replica }));
         }
     }
 
     /// Takes a piece from another node.
-    fn on_prefix_given(&mut self, broker_id: i32, given: &PrefixGiven) {
+    fn on_prefix_given(&mut self, core: &mut Core, broker_id: i32, given: &PrefixGiven) {
         let is_this = |(_, feed): &(&ReplicaId, &mut Feed)| {
             let asked = feed.asked.map(|(nonce, _)| nonce);
             asked == Some(given.nonce) && feed.broker_id == broker_id
         };
-        let Some((&replica, feed)) = self.feeds.open.iter_mut().find(is_this) else { return };
+        let Some((&replica, feed)) = self.open.iter_mut().find(is_this) else { return };
         feed.asked = None;
         let is_other = given.compaction != feed.given.compacted.index;
         if is_other && !sabotage::is(Bug::GivenMixed) {
-            return self.drop_feed(replica);
+            return self.drop_feed(core, replica);
         }
         let below = feed.given.compacted.below;
         feed.given.log_start = feed.given.log_start.max(given.log_start.min(below));
@@ -225,64 +232,83 @@ impl Node {
             if feed.given.log_start > feed.next {
                 feed.next = feed.given.log_start;
             } else {
-                feed.asked = Some((0, self.peers.ticks()));
+                feed.asked = Some((0, core.peers.ticks()));
             }
             return;
         }
         feed.at = At::Putting;
         let number = feed.given.number;
-        self.out.push(Action::Stage(Stage::Put { replica, number, batches, is_last }));
+        core.out.push(Action::Stage(Stage::Put { replica, number, batches, is_last }));
     }
 
     /// Notes that a piece was put to the others, or cannot be.
-    pub(super) fn on_put(&mut self, replica: ReplicaId, number: u64, next: Option<i64>) {
-        let feed = self.feeds.open.get_mut(&replica).filter(|it| it.given.number == number);
+    pub(super) fn on_put(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        number: u64,
+        next: Option<i64>,
+    ) {
+        let feed = self.open.get_mut(&replica).filter(|it| it.given.number == number);
         let Some(feed) = feed else { return };
         match next {
             Some(next) => {
                 feed.next = feed.next.max(next);
                 feed.at = At::Asking;
-                self.feed(replica);
+                self.feed(core, replica);
             }
-            None => self.drop_feed(replica),
+            None => self.drop_feed(core, replica),
         }
     }
 
     /// Goes on with the snapshot, because all of the prefix is on this disk.
-    pub(super) fn on_staged(&mut self, replica: ReplicaId, number: u64, segments: &[SegmentMeta]) {
-        let feed = self.feeds.open.get_mut(&replica).filter(|it| it.given.number == number);
+    pub(super) fn on_staged(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        number: u64,
+        segments: &[SegmentMeta],
+    ) {
+        let feed = self.open.get_mut(&replica).filter(|it| it.given.number == number);
         let Some(feed) = feed else { return };
         feed.given.segments = segments.to_vec();
         feed.at = At::Staged;
-        self.begin_fed(replica);
+        self.begin_fed(core, replica);
     }
 }
 
 /// Pieces given to other nodes.
-impl Node {
+impl Feeds {
     /// Takes a frame's questions and pieces of compacted logs.
-    pub(super) fn on_prefixes(&mut self, frame: &Frame) {
+    pub(crate) fn on_prefixes(&mut self, core: &mut Core, repairs: &mut Repairs, frame: &Frame) {
         for wanted in &frame.prefixes_wanted {
-            self.serve_prefix(frame.broker_id, frame.directory_id, wanted);
+            self.serve_prefix(core, repairs, frame.broker_id, frame.directory_id, wanted);
         }
         for given in &frame.prefixes_given {
-            self.on_prefix_given(frame.broker_id, given);
+            self.on_prefix_given(core, frame.broker_id, given);
         }
     }
 
-    fn serve_prefix(&mut self, broker_id: i32, directory_id: Uuid, wanted: &PrefixWanted) {
+    fn serve_prefix(
+        &mut self,
+        core: &mut Core,
+        repairs: &mut Repairs,
+        broker_id: i32,
+        directory_id: Uuid,
+        wanted: &PrefixWanted,
+    ) {
         let group = GroupId { topic_id: wanted.topic_id.0, partition: wanted.partition };
-        let sender = self.placed(group, wanted.replica);
+        let sender = core.placed(group, wanted.replica);
         if sender.is_none_or(|placed| placed.directory_id != directory_id)
-            || self.feeds.serving.len() >= SERVING_MAX
+            || self.serving.len() >= SERVING_MAX
         {
             return;
         }
-        let own = self.own_directory();
-        let here = self.placed_all(group).into_iter().find(|placed| placed.directory_id == own);
+        let own = core.own_directory();
+        let here = core.placed_all(group).into_iter().find(|placed| placed.directory_id == own);
         let here = here.map(|placed| ReplicaId(placed.peer_id));
-        let ticks = self.peers.ticks();
-        let partition = here.and_then(|replica| self.partitions.get_mut(&replica));
+        let ticks = core.peers.ticks();
+        let partition = here.and_then(|replica| core.partitions.get_mut(&replica));
         let Some(partition) = partition.filter(|it| it.group.failure().is_none()) else { return };
         let compacted = partition.compacted();
         let (replica, log_start) = (partition.group.id(), partition.log_start());
@@ -290,7 +316,7 @@ impl Node {
         if !is_it || wanted.offset < 0 {
             let (nonce, compaction) = (wanted.nonce, compacted.index);
             let refusal = PrefixGiven { nonce, compaction, ..PrefixGiven::default() };
-            self.peers.frame_to(broker_id).prefixes_given.push(refusal);
+            core.peers.frame_to(broker_id).prefixes_given.push(refusal);
             return;
         }
         partition.note_fed(ticks + FED_TICKS);
@@ -298,12 +324,12 @@ impl Node {
         if wanted.offset < log_start || wanted.offset >= below {
             let (is_last, batches) = (wanted.offset >= below, Bytes::new());
             let given = PrefixGiven { nonce, compaction, is_last, log_start, batches };
-            self.peers.frame_to(broker_id).prefixes_given.push(given);
+            core.peers.frame_to(broker_id).prefixes_given.push(given);
             return;
         }
-        let ticket = self.repairs.next_ticket();
-        self.feeds.serving.insert(ticket, Serving { broker_id, nonce, compaction, below });
-        self.peers.read_for_mending(ReadLog {
+        let ticket = repairs.next_ticket();
+        self.serving.insert(ticket, Serving { broker_id, nonce, compaction, below });
+        core.peers.read_for_mending(ReadLog {
             replica,
             from: wanted.offset,
             pass: 0,
@@ -316,10 +342,10 @@ impl Node {
     }
 
     /// Sends a piece that was read for another node's replica.
-    pub(super) fn on_prefix_read(&mut self, read: LogRead) {
-        let Some(serving) = self.feeds.serving.remove(&read.ticket) else { return };
+    pub(crate) fn on_prefix_read(&mut self, core: &mut Core, read: LogRead) {
+        let Some(serving) = self.serving.remove(&read.ticket) else { return };
         let Serving { broker_id, nonce, compaction, below } = serving;
-        let log_start = self.partitions.get(&read.replica).map_or(0, Partition::log_start);
+        let log_start = core.partitions.get(&read.replica).map_or(0, Partition::log_start);
         let given = match read.batches {
             Ok(batches) => {
                 let is_last = batches.is_empty() || last_end(&batches) >= below;
@@ -330,8 +356,8 @@ impl Node {
                 PrefixGiven { nonce, compaction, log_start, ..PrefixGiven::default() }
             }
         };
-        self.counters.prefixes_given += u64::from(!given.batches.is_empty());
-        self.peers.frame_to(broker_id).prefixes_given.push(given);
+        core.counters.prefixes_given += u64::from(!given.batches.is_empty());
+        core.peers.frame_to(broker_id).prefixes_given.push(given);
     }
 }
 

@@ -1,8 +1,10 @@
 //! Work that visits every partition or topic, in slices, so that no turn grows with their number.
 
+use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{Compacted, ReplicaId, SegmentMeta};
 
-use super::{Node, Timer};
+use super::Coordinators;
+use crate::core::{Core, Timer};
 use crate::event::Now;
 use crate::limits::{CLEANING_MS_MIN, SWEEP_PAUSE_US, SWEEP_SLICE};
 use crate::metadata_records::ALL_BROKERS;
@@ -10,14 +12,24 @@ use crate::partition::Partition;
 
 /// Where a sweep stands.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sweep {
+struct Sweep {
     /// The last partition visited; `None` between two sweeps.
     at: Option<ReplicaId>,
     /// True if the wall clock was believed when the sweep began.
     is_believed: bool,
 }
 
-pub(super) fn interval_us(ms: i64) -> u64 {
+/// The sweeps of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps {
+    retention: Sweep,
+    cleaning: Sweep,
+    producers: Sweep,
+    /// The last topic that was told of other settings of the node; `None` between two sweeps.
+    reconfigured: Option<Uuid>,
+}
+
+pub(crate) fn interval_us(ms: i64) -> u64 {
     u64::try_from(ms).unwrap_or(1).max(1).saturating_mul(1000)
 }
 
@@ -35,7 +47,7 @@ impl Sweep {
     }
 }
 
-impl Node {
+impl Core {
     pub(super) fn schedule_sweeps(&mut self) {
         let settings = &self.options.settings;
         let retention = interval_us(settings.retention_check_interval_ms);
@@ -58,15 +70,6 @@ impl Node {
         if self.is_registered { self.slice_after(at) } else { Vec::new() }
     }
 
-    pub(crate) fn sweep_retention(&mut self) {
-        let is_believed = self.believes_clock();
-        let wall_ms = self.retention.take_reading(is_believed, self.now);
-        let slice = self.configured_after(self.retention.at);
-        self.retain(&slice, wall_ms);
-        let pause = self.retention.go_on(&slice, self.options.settings.retention_check_interval_ms);
-        self.timers.insert((self.now.mono_us.saturating_add(pause), Timer::Retention));
-    }
-
     /// Trims some partitions by their retention. Without a believed wall clock only size counts.
     pub(super) fn retain(&mut self, replicas: &[ReplicaId], wall_ms: Option<i64>) {
         for replica in replicas {
@@ -76,27 +79,6 @@ impl Node {
                 self.mark_dirty(*replica);
             }
         }
-    }
-
-    /// Looks for logs that are to be compacted, and tries failed compactions again.
-    pub(crate) fn sweep_cleaning(&mut self) {
-        let is_believed = self.believes_clock();
-        let wall_ms = self.cleaning.take_reading(is_believed, self.now);
-        let slice = self.configured_after(self.cleaning.at);
-        let ticks = self.peers.ticks();
-        for replica in &slice {
-            let partition = self.partitions.get_mut(replica).zip(wall_ms);
-            if partition.is_some_and(|(partition, it)| partition.sweep_compaction(it, ticks)) {
-                self.mark_dirty(*replica);
-            }
-            let partition = self.partitions.get_mut(replica);
-            if partition.is_some_and(Partition::retry_compaction) {
-                self.mark_dirty(*replica);
-            }
-        }
-        let interval_ms = self.options.settings.cleaner_backoff_ms.max(CLEANING_MS_MIN);
-        let pause = self.cleaning.go_on(&slice, interval_ms);
-        self.timers.insert((self.now.mono_us.saturating_add(pause), Timer::Cleaning));
     }
 
     /// Notes that a log was compacted, or not.
@@ -120,43 +102,75 @@ impl Node {
         let own = image.broker_configs(self.options.facts.broker_id).clone();
         self.options.settings.set_dynamic(own, image.broker_configs(ALL_BROKERS).clone());
     }
+}
 
-    /// Passes changed settings of nodes to the topics without own ones, a slice at a time.
-    pub(crate) fn reconfigure(&mut self) {
-        self.take_dynamic_settings();
-        self.timers.retain(|(_, timer)| *timer != Timer::Settings);
-        self.reconfigured = None;
-        self.sweep_settings();
+impl Sweeps {
+    pub(crate) fn sweep_retention(&mut self, core: &mut Core) {
+        let is_believed = core.believes_clock();
+        let wall_ms = self.retention.take_reading(is_believed, core.now);
+        let slice = core.configured_after(self.retention.at);
+        core.retain(&slice, wall_ms);
+        let pause = self.retention.go_on(&slice, core.options.settings.retention_check_interval_ms);
+        core.timers.insert((core.now.mono_us.saturating_add(pause), Timer::Retention));
     }
 
-    pub(crate) fn sweep_settings(&mut self) {
-        let slice = self.controller.image.topics_after(self.reconfigured, SWEEP_SLICE);
+    /// Looks for logs that are to be compacted, and tries failed compactions again.
+    pub(crate) fn sweep_cleaning(&mut self, core: &mut Core) {
+        let is_believed = core.believes_clock();
+        let wall_ms = self.cleaning.take_reading(is_believed, core.now);
+        let slice = core.configured_after(self.cleaning.at);
+        let ticks = core.peers.ticks();
+        for replica in &slice {
+            let partition = core.partitions.get_mut(replica).zip(wall_ms);
+            if partition.is_some_and(|(partition, it)| partition.sweep_compaction(it, ticks)) {
+                core.mark_dirty(*replica);
+            }
+            let partition = core.partitions.get_mut(replica);
+            if partition.is_some_and(Partition::retry_compaction) {
+                core.mark_dirty(*replica);
+            }
+        }
+        let interval_ms = core.options.settings.cleaner_backoff_ms.max(CLEANING_MS_MIN);
+        let pause = self.cleaning.go_on(&slice, interval_ms);
+        core.timers.insert((core.now.mono_us.saturating_add(pause), Timer::Cleaning));
+    }
+
+    /// Passes changed settings of nodes to the topics without own ones, a slice at a time.
+    pub(crate) fn reconfigure(&mut self, core: &mut Core) {
+        core.take_dynamic_settings();
+        core.timers.retain(|(_, timer)| *timer != Timer::Settings);
+        self.reconfigured = None;
+        self.sweep_settings(core);
+    }
+
+    pub(crate) fn sweep_settings(&mut self, core: &mut Core) {
+        let slice = core.controller.image.topics_after(self.reconfigured, SWEEP_SLICE);
         for topic_id in &slice {
-            self.configure(*topic_id);
+            core.configure(*topic_id);
         }
         self.reconfigured = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
         if self.reconfigured.is_some() {
-            self.timers.insert((self.now.mono_us.saturating_add(SWEEP_PAUSE_US), Timer::Settings));
+            core.timers.insert((core.now.mono_us.saturating_add(SWEEP_PAUSE_US), Timer::Settings));
         }
     }
 
-    pub(crate) fn sweep_producers(&mut self) {
-        let settings = &self.options.settings;
+    pub(crate) fn sweep_producers(&mut self, core: &mut Core, coordinators: &mut Coordinators) {
+        let settings = &core.options.settings;
         let kept_us = interval_us(settings.producer_id_expiration_ms);
         let interval = interval_us(settings.producer_id_expiration_check_interval_ms);
-        let slice = self.slice_after(self.producers.at);
+        let slice = core.slice_after(self.producers.at);
         // Monotonic time since this node saw the producer: no clock can leap over it.
-        if let Some(before_us) = self.now.mono_us.checked_sub(kept_us) {
+        if let Some(before_us) = core.now.mono_us.checked_sub(kept_us) {
             for replica in &slice {
-                let partition = self.partitions.get_mut(replica);
+                let partition = core.partitions.get_mut(replica);
                 if partition.is_some_and(|partition| partition.expire_producers(before_us)) {
-                    self.mark_dirty(*replica);
+                    core.mark_dirty(*replica);
                 }
-                self.forget_executed(*replica);
+                coordinators.forget_executed(core, *replica);
             }
         }
         self.producers.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
         let pause = if self.producers.at.is_some() { SWEEP_PAUSE_US } else { interval };
-        self.timers.insert((self.now.mono_us.saturating_add(pause), Timer::Producers));
+        core.timers.insert((core.now.mono_us.saturating_add(pause), Timer::Producers));
     }
 }

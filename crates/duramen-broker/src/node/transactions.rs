@@ -3,13 +3,14 @@
 //! Purpose:    the messages between coordinators of transactions and leaders of partitions, here and between nodes.
 //! Owns:       batches that wait for the coordinator's answer whether their partition is in the transaction; open
 //!             requests for these answers; markers that are not written yet.
-//! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the node calls the rest on events.
+//! Interface:  [`Coordinators::append_in_transaction`], [`Coordinators::judge_offsets`], [`Coordinators::mark`]; the
+//!             node calls the rest on events.
 //! Invariants: a leader appends a transaction's first batch only after the coordinator has confirmed the partition, and
 //!             only if no marker came in between. A coordinator asks for a marker until it is written, or no longer can
 //!             be. A marker that comes after the end of its transaction has no effect.
 //! Never:      the state of transactions (see `transactions`), the content of logs (see `partition`).
 //! Tests:      `node/tests/transactions.rs`; `duramen-sim`.
-//! Start at:   [`Node::append_in_transaction`], then [`Node::on_judged`].
+//! Start at:   [`Coordinators::append_in_transaction`], then [`Coordinators::on_judged`].
 //!
 //! Frames may be lost, late, and come twice. A node may repeat a question, because questions change nothing. A marker
 //! carries the term of the leader that it is for, so that a later leader does not execute it. A marker also carries the
@@ -23,9 +24,10 @@ use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
+use super::Coordinators;
 use super::coordinators::Kind;
-use super::{Node, Parked, Signal, Timer};
 use crate::controller::image::Topic;
+use crate::core::{Core, Parked, Signal, Timer};
 use crate::event::{Action, RequestKey};
 use crate::internal_topics::{GROUPS, TRANSACTIONS, partition_of};
 use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_CALL_US_MAX};
@@ -101,7 +103,7 @@ impl Answer {
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(crate) struct Calls {
     held: BTreeMap<(ReplicaId, i64), Held>,
     questions: BTreeMap<u64, Question>,
     /// Questions that were sent to no node yet.
@@ -121,18 +123,19 @@ pub(super) struct Calls {
 }
 
 /// Questions of partitions.
-impl Node {
+impl Coordinators {
     /// Gives a partition a batch of a transaction, or holds the batch until the coordinator has confirmed it. Returns
     /// the partition's log start offset, too.
     pub(crate) fn append_in_transaction(
         &mut self,
+        core: &mut Core,
         replica: ReplicaId,
         (id, context): (&str, &RequestContext),
         batch: CheckedBatch,
         acks: Acks,
         slot: Slot,
     ) -> (Appended, i64) {
-        let partition = self.partitions.get(&replica).expect("it was just found");
+        let partition = core.partitions.get(&replica).expect("it was just found");
         let log_start = partition.log_start();
         let (producer_id, epoch) = (batch.header.producer_id, batch.header.producer_epoch);
         let held = HeldBatch { batch, acks, slot };
@@ -146,10 +149,10 @@ impl Node {
             _ => is_open && partition.producer_epoch(producer_id) == Some(epoch),
         };
         if is_known || sabotage::is(Bug::TransactionUnverified) {
-            return self.append(replica, held.batch, acks, slot);
+            return core.append(replica, held.batch, acks, slot);
         }
         let topic =
-            self.controller.image.topic(duramen_protocol::wire::Uuid(partition.id.topic_id));
+            core.controller.image.topic(duramen_protocol::wire::Uuid(partition.id.topic_id));
         let Some(topic) = topic else {
             return (Appended::Refused(ErrorCode::UnknownTopicOrPartition, None), log_start);
         };
@@ -166,13 +169,14 @@ impl Node {
         let term = partition.group.term();
         let waiting = Held { batches: vec![held], term, is_void: false };
         self.calls.held.insert((replica, producer_id), waiting);
-        self.question(id, addition, For::Batches(replica, producer_id));
+        self.question(core, id, addition, For::Batches(replica, producer_id));
         (Appended::Waits { append_time_ms: -1 }, log_start)
     }
 
     /// Asks whether a transaction may commit offsets of a group.
     pub(crate) fn judge_offsets(
         &mut self,
+        core: &mut Core,
         key: RequestKey,
         context: &RequestContext,
         request: TxnOffsetCommitRequest,
@@ -188,88 +192,89 @@ impl Node {
         };
         let id = request.transactional_id.clone();
         let parked = Parked::TxnOffsets { request: Box::new(request), context: context.clone() };
-        self.park(key, parked, u64::MAX);
-        self.question(&id, addition, For::Offsets(key));
+        core.park(key, parked, u64::MAX);
+        self.question(core, &id, addition, For::Offsets(key));
     }
 
     /// Has `__consumer_offsets` made. The request goes on when the topic is there.
     pub(crate) fn await_groups(
         &mut self,
+        core: &mut Core,
         key: RequestKey,
         context: RequestContext,
         request: AddOffsetsToTxnRequest,
     ) {
-        self.make_or_want_topic(GROUPS);
-        let deadline_us = self.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
-        self.park(key, Parked::AddOffsets { request, context }, deadline_us);
+        core.make_or_want_topic(GROUPS);
+        let deadline_us = core.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
+        core.park(key, Parked::AddOffsets { request, context }, deadline_us);
         self.calls.for_groups.insert(key);
-        self.time_calls();
+        self.time_calls(core);
     }
 
     /// Goes on with the requests that wait for `__consumer_offsets`, if the topic is there.
-    pub(crate) fn look_for_groups(&mut self) {
-        if self.controller.image.topic_named(GROUPS).is_none() {
+    pub(crate) fn look_for_groups(&mut self, core: &mut Core) {
+        if core.controller.image.topic_named(GROUPS).is_none() {
             return;
         }
         for key in std::mem::take(&mut self.calls.for_groups) {
-            self.signals.push_back(Signal::GroupsMade(key));
+            core.signals.push_back(Signal::GroupsMade(key));
         }
     }
 
-    fn question(&mut self, id: &str, addition: Addition, of: For) {
-        let nonce = self.chance.next();
-        let until_us = self.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
+    fn question(&mut self, core: &mut Core, id: &str, addition: Addition, of: For) {
+        let nonce = core.chance.next();
+        let until_us = core.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
         let question = Question { id: id.into(), addition, of, to: None, until_us };
         self.calls.questions.insert(nonce, question);
         // The caller is about to be parked, and the answer may be at hand.
         self.calls.unsent.push(nonce);
-        self.time_calls();
+        self.time_calls(core);
     }
 
     /// Sends the questions of this turn.
-    pub(crate) fn send_questions(&mut self) -> bool {
+    pub(crate) fn send_questions(&mut self, core: &mut Core) -> bool {
         let unsent = std::mem::take(&mut self.calls.unsent);
         for nonce in &unsent {
-            self.send_question(*nonce);
+            self.send_question(core, *nonce);
         }
         !unsent.is_empty()
     }
 
     /// Puts a question to the coordinator of the transactional id, if it is known.
-    fn send_question(&mut self, nonce: u64) {
+    fn send_question(&mut self, core: &mut Core, nonce: u64) {
         let Some(question) = self.calls.questions.get(&nonce) else { return };
         let id = question.id.clone();
         if id.is_empty() {
-            return self.on_judged(nonce, ErrorCode::InvalidRequest);
+            return self.on_judged(core, nonce, ErrorCode::InvalidRequest);
         }
-        let is_kept = self.controller.image.topic_named(TRANSACTIONS).is_some();
-        if !is_kept && !self.is_clustered() {
-            return self.on_judged(nonce, ErrorCode::InvalidTxnState);
+        let is_kept = core.controller.image.topic_named(TRANSACTIONS).is_some();
+        if !is_kept && !core.is_clustered() {
+            return self.on_judged(core, nonce, ErrorCode::InvalidTxnState);
         }
-        let Some(leader) = self.coordinator_of(TRANSACTIONS, &id) else { return };
+        let Some(leader) = core.coordinator_of(TRANSACTIONS, &id) else { return };
         let question = self.calls.questions.get_mut(&nonce).expect("it was just there");
         let is_due = |(to, at): (i32, u64)| {
-            to != leader || self.now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
+            to != leader || core.now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
         };
         if !question.to.is_none_or(is_due) {
             return;
         }
-        question.to = Some((leader, self.now.mono_us));
+        question.to = Some((leader, core.now.mono_us));
         let addition = question.addition.clone();
-        if leader == self.options.facts.broker_id {
+        if leader == core.options.facts.broker_id {
             let asker = Asker::Own { nonce };
-            let now = self.now;
-            let given = self.coordinate_transaction(&id, |it| {
+            let now = core.now;
+            let given = self.coordinate_transaction(core, &id, |it| {
                 it.add_partitions(&id, asker, addition, now);
             });
             if let Err(code) = given {
-                self.on_judged(nonce, code);
+                self.on_judged(core, nonce, code);
             }
             return;
         }
         let topics = addition.partitions.iter();
         let all = topics.flat_map(|(topic, all)| all.iter().map(move |it| (topic, *it)));
-        let frame = self.peers.frame_to(leader);
+        let frame = core.peers.frame_to(leader);
         frame.transaction_asks.extend(all.map(|(topic, partition)| TransactionAsk {
             nonce,
             transactional_id: id.as_ref().to_owned(),
@@ -282,15 +287,8 @@ impl Node {
         }));
     }
 
-    /// Returns the node that coordinates a name in an internal topic.
-    pub(crate) fn coordinator_of(&self, topic: &str, name: &str) -> Option<i32> {
-        let topic = self.controller.image.topic_named(topic)?;
-        let partition = partition_of(name, topic.partitions.len());
-        self.leader_of(topic, partition).map(|leader| leader.0)
-    }
-
     /// Takes the answer to a question.
-    fn on_judged(&mut self, nonce: u64, code: ErrorCode) {
+    fn on_judged(&mut self, core: &mut Core, nonce: u64, code: ErrorCode) {
         let is_elsewhere = matches!(
             code,
             ErrorCode::NotCoordinator
@@ -305,22 +303,22 @@ impl Node {
             return;
         }
         let Some(question) = self.calls.questions.remove(&nonce) else { return };
-        self.end_question(&question.of, code);
+        self.end_question(core, &question.of, code);
     }
 
-    fn end_question(&mut self, of: &For, code: ErrorCode) {
+    fn end_question(&mut self, core: &mut Core, of: &For, code: ErrorCode) {
         match *of {
             For::Batches(replica, producer_id) => {
-                self.release(replica, producer_id, code);
+                self.release(core, replica, producer_id, code);
             }
-            For::Offsets(key) => self.signals.push_back(Signal::OffsetsJudged { key, code }),
+            For::Offsets(key) => core.signals.push_back(Signal::OffsetsJudged { key, code }),
         }
     }
 
     /// Appends the batches that waited, or tells their producer why not.
-    fn release(&mut self, replica: ReplicaId, producer_id: i64, code: ErrorCode) {
+    fn release(&mut self, core: &mut Core, replica: ReplicaId, producer_id: i64, code: ErrorCode) {
         let Some(held) = self.calls.held.remove(&(replica, producer_id)) else { return };
-        let term = self.partitions.get(&replica).map(|it| it.group.term());
+        let term = core.partitions.get(&replica).map(|it| it.group.term());
         let is_void = held.is_void && !sabotage::is(Bug::VoidAnswerTaken);
         let code = match code {
             _ if term != Some(held.term) => ErrorCode::NotLeaderOrFollower,
@@ -328,7 +326,7 @@ impl Node {
             code => code,
         };
         for HeldBatch { batch, acks, slot } in held.batches {
-            let refused = match self.partitions.get(&replica) {
+            let refused = match core.partitions.get(&replica) {
                 None => Some(ErrorCode::UnknownTopicOrPartition),
                 Some(_) if !code.is_none() => Some(code),
                 Some(it) => it.obstacle().or_else(|| {
@@ -339,21 +337,21 @@ impl Node {
             let signal = if let Some(code) = refused {
                 Signal::Refused { slot, code }
             } else {
-                let (appended, log_start) = self.append(replica, batch, acks, slot);
+                let (appended, log_start) = core.append(replica, batch, acks, slot);
                 Signal::Appended { slot, appended, log_start }
             };
-            self.signals.push_back(signal);
+            core.signals.push_back(signal);
         }
     }
 
     /// Forgets the calls of a replica that leads no more, or is gone, and refuses the batches that it held.
-    pub(super) fn forget_calls(&mut self, replica: ReplicaId) {
+    pub(super) fn forget_calls(&mut self, core: &mut Core, replica: ReplicaId) {
         self.calls.executed.remove(&replica);
         self.calls.numbers.retain(|(of, _), _| *of != replica);
         let held = self.calls.held.range((replica, i64::MIN)..=(replica, i64::MAX));
         let producers: Vec<i64> = held.map(|((_, producer), _)| *producer).collect();
         for producer_id in producers {
-            self.release(replica, producer_id, ErrorCode::NotLeaderOrFollower);
+            self.release(core, replica, producer_id, ErrorCode::NotLeaderOrFollower);
         }
         let of_it =
             |question: &Question| matches!(question.of, For::Batches(of, _) if of == replica);
@@ -361,41 +359,55 @@ impl Node {
     }
 }
 
+impl Core {
+    /// Returns the node that coordinates a name in an internal topic.
+    pub(crate) fn coordinator_of(&self, topic: &str, name: &str) -> Option<i32> {
+        let topic = self.controller.image.topic_named(topic)?;
+        let partition = partition_of(name, topic.partitions.len());
+        self.leader_of(topic, partition).map(|leader| leader.0)
+    }
+}
+
 /// Outputs of coordinators.
-impl Node {
+impl Coordinators {
     /// Carries out the outputs of a coordinator of transactions.
-    pub(super) fn carry_out_transactions(&mut self, replica: ReplicaId, outputs: Vec<Output>) {
+    pub(super) fn carry_out_transactions(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        outputs: Vec<Output>,
+    ) {
         for output in outputs {
             match output {
                 Output::Reply { key, response, is_written } => {
                     let answer = Answer::Reply { key, response, is_certain: true };
-                    self.tell_for_certain(replica, answer, is_written);
+                    self.tell_for_certain(core, replica, answer, is_written);
                 }
                 Output::Judged { asker, code, is_written } => {
                     let answer = Answer::Judged(asker, code);
-                    self.tell_for_certain(replica, answer, is_written);
+                    self.tell_for_certain(core, replica, answer, is_written);
                 }
                 Output::TooLate(key) => {
-                    self.unpark(key);
+                    core.take_parked(key);
                     let reason = "its producer has used a newer connection for its transactions";
-                    self.out.push(Action::Close { connection: key.0, reason: reason.to_owned() });
+                    core.out.push(Action::Close { connection: key.0, reason: reason.to_owned() });
                 }
                 Output::Append(ticket, records) => {
                     let records: Result<Vec<_>, _> =
                         records.iter().map(TransactionRecord::encode).collect();
-                    self.append_records(replica, ticket, records, None);
+                    self.append_records(core, replica, ticket, records, None);
                 }
                 Output::WantProducerId(name) => {
                     self.calls.ids_wanted.insert((replica, name));
-                    self.give_producer_ids();
-                    self.time_calls();
+                    self.give_producer_ids(core);
+                    self.time_calls(core);
                 }
                 Output::Mark(mark) => {
-                    let nonce = self.chance.next();
+                    let nonce = core.chance.next();
                     let wanted = Wanted { coordinator: replica, mark, to: None };
                     self.calls.wanted.insert(nonce, wanted);
-                    self.send_mark(nonce);
-                    self.time_calls();
+                    self.send_mark(core, nonce);
+                    self.time_calls(core);
                 }
             }
         }
@@ -403,22 +415,28 @@ impl Node {
 
     /// Answers after a leadership check, because another node may coordinate by now, and know better. A fresh write
     /// proves that none did.
-    fn tell_for_certain(&mut self, replica: ReplicaId, answer: Answer, is_written: bool) {
+    fn tell_for_certain(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        answer: Answer,
+        is_written: bool,
+    ) {
         let is_doubtful =
-            !is_written && self.is_clustered() && !sabotage::is(Bug::StaleLeaderAnswers);
-        match self.doubt_that_leads(replica).filter(|_| is_doubtful) {
+            !is_written && core.is_clustered() && !sabotage::is(Bug::StaleLeaderAnswers);
+        match core.doubt_that_leads(replica).filter(|_| is_doubtful) {
             Some(doubt) => {
                 self.calls.doubted.entry(replica).or_default().push((doubt, answer));
             }
-            None => self.tell(answer),
+            None => self.tell(core, answer),
         }
     }
 
     /// Sends the answers that waited for a leadership check of this coordinator, once the check is done or the
     /// coordinator leads no more.
-    pub(super) fn settle_doubted_answers(&mut self, replica: ReplicaId) {
+    pub(super) fn settle_doubted_answers(&mut self, core: &mut Core, replica: ReplicaId) {
         let Some(mut waiting) = self.calls.doubted.remove(&replica) else { return };
-        let group = self.partitions.get(&replica).map(|it| &it.group);
+        let group = core.partitions.get(&replica).map(|it| &it.group);
         let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
         let known = waiting.extract_if(.., |(doubt, _)| led(*doubt).is_some());
         let known: Vec<_> = known.map(|(doubt, answer)| (led(doubt), answer)).collect();
@@ -427,71 +445,71 @@ impl Node {
         }
         for (led, answer) in known {
             let answer = if led == Some(true) { answer } else { answer.withdrawn() };
-            self.tell(answer);
+            self.tell(core, answer);
         }
     }
 
-    fn tell(&mut self, answer: Answer) {
+    fn tell(&mut self, core: &mut Core, answer: Answer) {
         match answer {
             Answer::Reply { key, response, is_certain } => {
                 let answered = Signal::TransactionAnswered { key, response, is_certain };
-                self.signals.push_back(answered);
+                core.signals.push_back(answered);
             }
             Answer::Judged(Asker::Own { nonce }, code) => {
-                self.on_judged(nonce, code);
+                self.on_judged(core, nonce, code);
             }
             Answer::Judged(Asker::Node { broker_id, nonce }, code) => {
                 let answer = TransactionAnswer { nonce, error_code: code.code() };
-                self.peers.frame_to(broker_id).transaction_answers.push(answer);
+                core.peers.frame_to(broker_id).transaction_answers.push(answer);
             }
             Answer::Judged(Asker::Request { key, part }, code) => {
-                self.signals.push_back(Signal::Judged { key, part, code });
+                core.signals.push_back(Signal::Judged { key, part, code });
             }
         }
     }
 
     /// Gives producer ids to transactional ids that wait for one, as far as there are any.
-    pub(super) fn give_producer_ids(&mut self) {
+    pub(super) fn give_producer_ids(&mut self, core: &mut Core) {
         while let Some((replica, name)) = self.calls.ids_wanted.first().cloned() {
-            let result = match self.next_producer_id() {
+            let result = match core.next_producer_id() {
                 Ok(Some(producer_id)) => Ok(producer_id),
                 Ok(None) => return,
                 Err(_) => Err(ErrorCode::CoordinatorNotAvailable),
             };
             self.calls.ids_wanted.remove(&(replica, name.clone()));
-            let now = self.now;
-            self.with_transactions(replica, |it| {
+            let now = core.now;
+            self.with_transactions(core, replica, |it| {
                 it.on_producer_id(&name, result, now);
             });
         }
     }
 
     /// Tells the leader of a partition that a transaction has ended, if the leader is known.
-    fn send_mark(&mut self, nonce: u64) {
+    fn send_mark(&mut self, core: &mut Core, nonce: u64) {
         let Some(wanted) = self.calls.wanted.get(&nonce) else { return };
         let Mark { topic, partition, marker, number, .. } = &wanted.mark;
         let (partition, marker, number) = (*partition, *marker, *number);
-        let Some(found) = self.controller.image.topic_named(topic) else {
+        let Some(found) = core.controller.image.topic_named(topic) else {
             // The topic's records went with it.
-            return self.on_marked(nonce, ErrorCode::None);
+            return self.on_marked(core, nonce, ErrorCode::None);
         };
         if usize::try_from(partition).is_ok_and(|it| it >= found.partitions.len()) {
-            return self.on_marked(nonce, ErrorCode::None);
+            return self.on_marked(core, nonce, ErrorCode::None);
         }
         let topic_id = found.id;
-        let Some((leader, term)) = self.leader_of(found, partition) else { return };
-        let replica = self.local_replica(found, partition);
+        let Some((leader, term)) = core.leader_of(found, partition) else { return };
+        let replica = core.local_replica(found, partition);
         let wanted = self.calls.wanted.get_mut(&nonce).expect("it was just there");
         let is_due = |(to, of, at): (i32, i32, u64)| {
             (to, of) != (leader, term)
-                || self.now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
+                || core.now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
         };
         if !wanted.to.is_none_or(is_due) {
             return;
         }
-        wanted.to = Some((leader, term, self.now.mono_us));
-        if leader != self.options.facts.broker_id {
-            self.peers.frame_to(leader).marks_wanted.push(MarkWanted {
+        wanted.to = Some((leader, term, core.now.mono_us));
+        if leader != core.options.facts.broker_id {
+            core.peers.frame_to(leader).marks_wanted.push(MarkWanted {
                 nonce,
                 topic_id,
                 partition,
@@ -503,12 +521,12 @@ impl Node {
                 number,
             });
         } else if let Some(replica) = replica {
-            self.mark(replica, marker, Some(number), MarkAsker::Own { nonce });
+            self.mark(core, replica, marker, Some(number), MarkAsker::Own { nonce });
         }
     }
 
     /// Takes the result of a marker that a coordinator here wanted.
-    fn on_marked(&mut self, nonce: u64, code: ErrorCode) {
+    fn on_marked(&mut self, core: &mut Core, nonce: u64, code: ErrorCode) {
         let is_over = matches!(
             code,
             // Another producer has its place there, or another coordinator this one's: nothing is left to end.
@@ -523,8 +541,8 @@ impl Node {
         let Some(Wanted { coordinator, mark, .. }) = self.calls.wanted.remove(&nonce) else {
             return;
         };
-        let now = self.now;
-        self.with_transactions(coordinator, |it| it.on_marked(&mark, now));
+        let now = core.now;
+        self.with_transactions(core, coordinator, |it| it.on_marked(&mark, now));
     }
 
     /// Forgets the markers of a coordinator that is one no more: the next coordinator asks for them.
@@ -535,10 +553,11 @@ impl Node {
 }
 
 /// Leaders of partitions.
-impl Node {
+impl Coordinators {
     /// Ends a producer's transaction in a partition here, and answers the asker.
     pub(crate) fn mark(
         &mut self,
+        core: &mut Core,
         replica: ReplicaId,
         marker: Marker,
         number: Option<i64>,
@@ -549,18 +568,18 @@ impl Node {
         let executed = self.calls.executed.get(&replica).and_then(|all| all.get(&producer_id));
         let is_old = number.is_some_and(|it| executed.is_some_and(|last| it <= *last));
         if is_old && !sabotage::is(Bug::LateMarkerTaken) {
-            return self.tell_asker(asker, ErrorCode::None);
+            return self.tell_asker(core, asker, ErrorCode::None);
         }
-        if self.is_disk_full() {
-            return self.tell_asker(asker, ErrorCode::KafkaStorageError);
+        if core.is_disk_full() {
+            return self.tell_asker(core, asker, ErrorCode::KafkaStorageError);
         }
-        let Some(partition) = self.partitions.get_mut(&replica) else {
-            return self.tell_asker(asker, ErrorCode::NotLeaderOrFollower);
+        let Some(partition) = core.partitions.get_mut(&replica) else {
+            return self.tell_asker(core, asker, ErrorCode::NotLeaderOrFollower);
         };
         let in_flight = partition.group.bytes_in_flight();
-        let result = partition.mark(self.now, marker, slot);
-        self.bytes_in_flight += partition.group.bytes_in_flight() - in_flight;
-        self.mark_dirty(replica);
+        let result = partition.mark(core.now, marker, slot);
+        core.bytes_in_flight += partition.group.bytes_in_flight() - in_flight;
+        core.mark_dirty(replica);
         if let Some(held) = self.calls.held.get_mut(&(replica, producer_id)) {
             held.is_void = true;
         }
@@ -572,9 +591,9 @@ impl Node {
             }
             Ok(false) => {
                 self.note_executed(replica, producer_id, number);
-                self.tell_asker(asker, ErrorCode::None);
+                self.tell_asker(core, asker, ErrorCode::None);
             }
-            Err(code) => self.tell_asker(asker, code),
+            Err(code) => self.tell_asker(core, asker, code),
         }
     }
 
@@ -589,6 +608,7 @@ impl Node {
     /// Takes the result of a marker's append.
     pub(super) fn on_marker(
         &mut self,
+        core: &mut Core,
         (replica, producer_id, commits): (ReplicaId, i64, bool),
         asker: MarkAsker,
         error: ErrorCode,
@@ -596,28 +616,28 @@ impl Node {
         let number = self.calls.numbers.remove(&(replica, producer_id));
         if error.is_none() {
             self.note_executed(replica, producer_id, number);
-            self.tell_groups_of_marker(replica, producer_id, commits);
+            self.tell_groups_of_marker(core, replica, producer_id, commits);
         }
-        self.tell_asker(asker, error);
+        self.tell_asker(core, asker, error);
     }
 
-    fn tell_asker(&mut self, asker: MarkAsker, code: ErrorCode) {
+    fn tell_asker(&mut self, core: &mut Core, asker: MarkAsker, code: ErrorCode) {
         match asker {
-            MarkAsker::Own { nonce } => self.on_marked(nonce, code),
+            MarkAsker::Own { nonce } => self.on_marked(core, nonce, code),
             MarkAsker::Node { broker_id, nonce } => {
                 let marked = Marked { nonce, error_code: code.code() };
-                self.peers.frame_to(broker_id).marked.push(marked);
+                core.peers.frame_to(broker_id).marked.push(marked);
             }
             MarkAsker::Request { key, at } => {
-                self.signals.push_back(Signal::Marked { key, at, code });
+                core.signals.push_back(Signal::Marked { key, at, code });
             }
         }
     }
 
     /// Forgets the decisions of producers that a partition has forgotten.
-    pub(super) fn forget_executed(&mut self, replica: ReplicaId) {
+    pub(super) fn forget_executed(&mut self, core: &mut Core, replica: ReplicaId) {
         let (Some(all), Some(partition)) =
-            (self.calls.executed.get_mut(&replica), self.partitions.get(&replica))
+            (self.calls.executed.get_mut(&replica), core.partitions.get(&replica))
         else {
             return;
         };
@@ -626,8 +646,8 @@ impl Node {
 }
 
 /// Other nodes.
-impl Node {
-    pub(super) fn on_transaction_calls(&mut self, frame: &Frame) {
+impl Coordinators {
+    pub(crate) fn on_transaction_calls(&mut self, core: &mut Core, frame: &Frame) {
         let broker_id = frame.broker_id;
         for ask in &frame.transaction_asks {
             let asker = Asker::Node { broker_id, nonce: ask.nonce };
@@ -639,18 +659,18 @@ impl Node {
                 version: ask.version,
             };
             let id = &ask.transactional_id;
-            let now = self.now;
-            let given = self.coordinate_transaction(id, |it| {
+            let now = core.now;
+            let given = self.coordinate_transaction(core, id, |it| {
                 it.add_partitions(id, asker, addition, now);
             });
             if let Err(code) = given {
                 let answer = TransactionAnswer { nonce: ask.nonce, error_code: code.code() };
-                self.peers.frame_to(broker_id).transaction_answers.push(answer);
+                core.peers.frame_to(broker_id).transaction_answers.push(answer);
             }
         }
         for wanted in &frame.marks_wanted {
             let asker = MarkAsker::Node { broker_id, nonce: wanted.nonce };
-            match self.marked_replica(wanted) {
+            match core.marked_replica(wanted) {
                 Some(replica) => {
                     let marker = Marker {
                         producer_id: wanted.producer_id,
@@ -658,31 +678,23 @@ impl Node {
                         coordinator_epoch: wanted.coordinator_epoch,
                         commits: wanted.commits,
                     };
-                    self.mark(replica, marker, Some(wanted.number), asker);
+                    self.mark(core, replica, marker, Some(wanted.number), asker);
                 }
-                None => self.tell_asker(asker, ErrorCode::NotLeaderOrFollower),
+                None => self.tell_asker(core, asker, ErrorCode::NotLeaderOrFollower),
             }
         }
         for answer in &frame.transaction_answers {
             let code = ErrorCode::from_code(answer.error_code);
-            self.on_judged(answer.nonce, code.unwrap_or(ErrorCode::UnknownServerError));
+            self.on_judged(core, answer.nonce, code.unwrap_or(ErrorCode::UnknownServerError));
         }
         for marked in &frame.marked {
             let code = ErrorCode::from_code(marked.error_code);
-            self.on_marked(marked.nonce, code.unwrap_or(ErrorCode::UnknownServerError));
+            self.on_marked(core, marked.nonce, code.unwrap_or(ErrorCode::UnknownServerError));
         }
     }
 
-    /// Returns the replica here that leads in the term that a marker is for.
-    fn marked_replica(&self, wanted: &MarkWanted) -> Option<ReplicaId> {
-        let topic: &Topic = self.controller.image.topic(wanted.topic_id)?;
-        let partition = self.serving(topic, wanted.partition).ok()?;
-        let is_of_term = partition.group.epoch() == wanted.term;
-        (is_of_term || sabotage::is(Bug::LateMarkerTaken)).then(|| partition.group.id())
-    }
-
     /// Sets the timer for the next look, as long as any call is open.
-    fn time_calls(&mut self) {
+    fn time_calls(&mut self, core: &mut Core) {
         let calls = &self.calls;
         let is_open = !calls.questions.is_empty()
             || !calls.wanted.is_empty()
@@ -690,41 +702,60 @@ impl Node {
             || !calls.for_groups.is_empty();
         if is_open && !self.calls.is_timed {
             self.calls.is_timed = true;
-            let at = self.now.mono_us.saturating_add(TRANSACTION_CALL_US);
-            self.timers.insert((at, Timer::Calls));
+            let at = core.now.mono_us.saturating_add(TRANSACTION_CALL_US);
+            core.timers.insert((at, Timer::Calls));
         }
     }
 
     /// Sends unanswered questions again, and gives up those that have waited too long.
-    pub(crate) fn on_calls_timer(&mut self) {
+    pub(crate) fn on_calls_timer(&mut self, core: &mut Core) {
         self.calls.is_timed = false;
         let nonces: Vec<u64> = self.calls.questions.keys().copied().collect();
         for nonce in nonces {
             let Some(question) = self.calls.questions.get(&nonce) else { continue };
-            if question.until_us > self.now.mono_us {
-                self.send_question(nonce);
+            if question.until_us > core.now.mono_us {
+                self.send_question(core, nonce);
             } else if let Some(question) = self.calls.questions.remove(&nonce) {
                 let code = ErrorCode::CoordinatorNotAvailable;
-                self.end_question(&question.of, code);
+                self.end_question(core, &question.of, code);
             }
         }
         let nonces: Vec<u64> = self.calls.wanted.keys().copied().collect();
         for nonce in nonces {
-            self.send_mark(nonce);
+            self.send_mark(core, nonce);
         }
-        self.give_producer_ids();
-        self.calls.for_groups.retain(|key| self.parked.contains_key(key));
+        self.give_producer_ids(core);
+        self.calls.for_groups.retain(|key| core.parked.contains_key(key));
         if !self.calls.for_groups.is_empty() {
-            self.make_or_want_topic(GROUPS);
+            core.make_or_want_topic(GROUPS);
         }
-        self.time_calls();
+        self.time_calls(core);
     }
 
     /// Returns the replica and the partition that keep a group, if it is coordinated here.
-    pub(crate) fn group_partition(&self, group: &str) -> Result<(ReplicaId, i32), ErrorCode> {
-        let replica = self.shard_of(Kind::Groups, group)?;
-        let partition = self.partitions.get(&replica).ok_or(ErrorCode::NotCoordinator)?;
+    pub(crate) fn group_partition(
+        &self,
+        core: &Core,
+        group: &str,
+    ) -> Result<(ReplicaId, i32), ErrorCode> {
+        let replica = self.shard_of(core, Kind::Groups, group)?;
+        let partition = core.partitions.get(&replica).ok_or(ErrorCode::NotCoordinator)?;
         Ok((replica, partition.id.partition))
+    }
+
+    /// Checks that a transactional id may be coordinated here.
+    pub(crate) fn coordinates(&self, core: &Core, id: &str) -> Result<(), ErrorCode> {
+        self.shard_of(core, Kind::Transactions, id).map(|_| ())
+    }
+}
+
+impl Core {
+    /// Returns the replica here that leads in the term that a marker is for.
+    fn marked_replica(&self, wanted: &MarkWanted) -> Option<ReplicaId> {
+        let topic: &Topic = self.controller.image.topic(wanted.topic_id)?;
+        let partition = self.serving(topic, wanted.partition).ok()?;
+        let is_of_term = partition.group.epoch() == wanted.term;
+        (is_of_term || sabotage::is(Bug::LateMarkerTaken)).then(|| partition.group.id())
     }
 
     /// Tells whether a producer's transaction is open in the partition that keeps a group. Returns an error if a newer
@@ -742,10 +773,5 @@ impl Node {
             return Err(ErrorCode::InvalidProducerEpoch);
         }
         Ok(known == Some(epoch) && partition.is_in_transaction(producer_id))
-    }
-
-    /// Checks that a transactional id may be coordinated here.
-    pub(crate) fn coordinates(&self, id: &str) -> Result<(), ErrorCode> {
-        self.shard_of(Kind::Transactions, id).map(|_| ())
     }
 }

@@ -1,143 +1,249 @@
 //! Place and time of each request: here or by another node; now or later. Later is after a leadership check, after a
 //! decision on its topic, or when there is room for its batches.
 
+use std::collections::BTreeSet;
+
+use duramen_protocol::messages::ListOffsetsRequest;
 use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::{ErrorCode, Request};
+use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
 
-use crate::api;
-use crate::controller;
+use crate::core::{Deferred, Doubtful, Stalled, Timer};
 use crate::event::RequestKey;
 use crate::limits::BROKERS_AWAITED_US;
-use crate::node::{Deferred, Node, Stalled, Timer};
+use crate::node::{Kind, Node};
 use crate::session::{Prepared, RequestContext};
+use crate::{api, controller};
 
-impl Node {
-    /// Serves a request, unless another node is to serve it. A request about a topic that is being created or deleted
-    /// waits, but not longer than its timeout. Before that it waits for a leadership check, if one is needed
-    /// (`node/certainty.rs`).
-    pub(super) fn judge(&mut self, key: RequestKey, context: RequestContext, request: Prepared) {
-        let Prepared::Request(request) = request else {
-            return api::dispatch(self, key, context, request);
-        };
-        if let Some((context, request)) = self.doubt(key, context, request) {
-            self.judge_certain(key, context, request);
+/// Takes a request whose answer needs a leadership check; hands any other back. The request waits until the check
+/// is done: a leader that cannot reach its followers ceases to lead.
+pub(super) fn doubt(
+    node: &mut Node,
+    key: RequestKey,
+    context: RequestContext,
+    request: Request,
+) -> Option<(RequestContext, Request)> {
+    let replicas = if node.core.is_clustered() && !sabotage::is(Bug::StaleLeaderAnswers) {
+        asked_for_latest(node, &request)
+    } else {
+        BTreeSet::new()
+    };
+    let mut outstanding = 0;
+    for replica in replicas {
+        let Some(doubt) = node.core.doubt_that_leads(replica) else { continue };
+        node.core.certainty.by_replica.entry(replica).or_default().push((doubt, key));
+        outstanding += 1;
+    }
+    if outstanding == 0 {
+        return Some((context, request));
+    }
+    node.core.certainty.requests.insert(key, Doubtful { context, request, outstanding });
+    None
+}
+
+pub(super) fn asked_for_latest(node: &Node, request: &Request) -> BTreeSet<ReplicaId> {
+    let partition = |name: &str, index: i32| {
+        let topic = node.core.controller.image.topic_named(name)?;
+        node.core.local_replica(topic, index)
+    };
+    match request {
+        Request::ListOffsets(ListOffsetsRequest { topics, .. }) => {
+            let asked = topics.iter().flat_map(|topic| {
+                let indexes = topic.partitions.iter().map(|it| it.partition_index);
+                indexes.map(|index| (topic.name.as_str(), index))
+            });
+            asked.filter_map(|(name, index)| partition(name, index)).collect()
         }
-    }
-
-    pub(super) fn judge_certain(
-        &mut self,
-        key: RequestKey,
-        context: RequestContext,
-        request: Request,
-    ) {
-        if self.is_clustered()
-            && !self.controller.group.is_serving()
-            && (controller::decides(&request) || self.is_known_elsewhere(&request))
-        {
-            return self.forward(key, &context, &request);
+        Request::OffsetForLeaderEpoch(request) => {
+            let asked = request.topics.iter().flat_map(|topic| {
+                let indexes = topic.partitions.iter().map(|it| it.partition);
+                indexes.map(|index| (topic.topic.as_str(), index))
+            });
+            asked.filter_map(|(name, index)| partition(name, index)).collect()
         }
-        if self.is_to_wait(&request) {
-            let mut deadline_us = self.now.deadline_us(controller::timeout_ms(&request));
-            if self.awaits_brokers(&request) {
-                deadline_us = deadline_us.min(self.now.mono_us + BROKERS_AWAITED_US);
-            }
-            return self.defer(Deferred { key, context, request, deadline_us });
+        Request::DeleteRecords(request) => {
+            let asked = request
+                .topics
+                .iter()
+                .flat_map(|topic| topic.partitions.iter().map(|it| (topic.name.as_str(), it)));
+            let refused = asked.filter_map(|(name, asked)| {
+                let replica = partition(name, asked.partition_index)?;
+                let is_ahead = asked.offset > node.core.partitions.get(&replica)?.committed();
+                is_ahead.then_some(replica)
+            });
+            refused.collect()
         }
-        api::dispatch(self, key, context, Prepared::Request(request));
-    }
-
-    /// Tells whether another node leads the metadata and knows better.
-    fn is_known_elsewhere(&self, request: &Request) -> bool {
-        let leader = self.metadata_leader();
-        controller::knows_best(request)
-            && leader.is_some_and(|id| id != self.options.facts.broker_id)
-    }
-
-    fn is_to_wait(&self, request: &Request) -> bool {
-        self.controller.is_deciding_on(request) || self.awaits_brokers(request)
-    }
-
-    /// Tells whether topics are to be made on founders of the cluster that have not registered yet, because the cluster
-    /// has just been started.
-    fn awaits_brokers(&self, request: &Request) -> bool {
-        let Request::CreateTopics(request) = request else { return false };
-        let there = &self.controller.image.brokers;
-        let missing = self.founding_brokers().filter(|id| !there.contains_key(id));
-        let missing: Vec<i32> = missing.collect();
-        let expected = there.len() + missing.len();
-        let awaits = |topic: &CreatableTopic| {
-            let asked = match topic.replication_factor {
-                -1 => usize::try_from(self.options.settings.default_replication_factor),
-                given => usize::try_from(given),
+        // A client that learns that its offset is out of range begins anew somewhere else.
+        Request::Fetch(request) => {
+            let asked = request.topics.iter().flat_map(|topic| {
+                topic.partitions.iter().map(|it| (topic.topic.as_str(), topic.topic_id, it))
+            });
+            let refused = asked.filter_map(|(name, id, asked)| {
+                let image = &node.core.controller.image;
+                let topic = if id.is_zero() { image.topic_named(name) } else { image.topic(id) };
+                let replica = node.core.local_replica(topic?, asked.partition)?;
+                let group = &node.core.partitions.get(&replica)?.group;
+                let is_ahead = asked.fetch_offset > group.end_offset()
+                    || asked.last_fetched_epoch > group.epoch();
+                is_ahead.then_some(replica)
+            });
+            refused.collect()
+        }
+        Request::OffsetFetch(request) => {
+            let asked = request.groups.iter().map(|group| group.group_id.as_str());
+            let asked = asked.chain([request.group_id.as_str()]);
+            asked
+                .filter_map(|group| {
+                    node.coordinators.shard_of(&node.core, Kind::Groups, group).ok()
+                })
+                .collect()
+        }
+        // The leader may refuse the request at once, because of a newer producer epoch. So it must lead for
+        // certain.
+        Request::TxnOffsetCommit(request) => {
+            let replica =
+                node.coordinators.shard_of(&node.core, Kind::Groups, &request.group_id).ok();
+            let partition = |id: &ReplicaId| node.core.partitions.get(id);
+            let is_refused = |id: &ReplicaId| {
+                let (producer, epoch) = (request.producer_id, request.producer_epoch);
+                partition(id).is_some_and(|it| it.producer_epoch(producer) > Some(epoch))
             };
-            let mut assigned = topic.assignments.iter().flat_map(|it| &it.broker_ids);
-            if topic.assignments.is_empty() {
-                asked.is_ok_and(|asked| asked > there.len() && asked <= expected)
-            } else {
-                assigned.any(|id| missing.contains(id))
-            }
+            replica.into_iter().filter(is_refused).collect()
+        }
+        // The controller may refuse the request at once, because of its metadata. So it must lead for certain.
+        decided if controller::decides(decided) => {
+            BTreeSet::from([node.core.controller.group.id()])
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Serves a request, unless another node is to serve it. A request about a topic that is being created or deleted
+/// waits, but not longer than its timeout. Before that it waits for a leadership check, if one is needed
+/// (`core/certainty.rs`).
+pub(super) fn judge(node: &mut Node, key: RequestKey, context: RequestContext, request: Prepared) {
+    let Prepared::Request(request) = request else {
+        return api::dispatch(node, key, context, request);
+    };
+    if let Some((context, request)) = doubt(node, key, context, request) {
+        judge_certain(node, key, context, request);
+    }
+}
+
+pub(super) fn judge_certain(
+    node: &mut Node,
+    key: RequestKey,
+    context: RequestContext,
+    request: Request,
+) {
+    if node.core.is_clustered()
+        && !node.core.controller.group.is_serving()
+        && (controller::decides(&request) || is_known_elsewhere(node, &request))
+    {
+        return node.forwards.forward(&mut node.core, key, &context, &request);
+    }
+    if is_to_wait(node, &request) {
+        let mut deadline_us = node.core.now.deadline_us(controller::timeout_ms(&request));
+        if awaits_brokers(node, &request) {
+            deadline_us = deadline_us.min(node.core.now.mono_us + BROKERS_AWAITED_US);
+        }
+        return defer(node, Deferred { key, context, request, deadline_us });
+    }
+    api::dispatch(node, key, context, Prepared::Request(request));
+}
+
+/// Tells whether another node leads the metadata and knows better.
+pub(super) fn is_known_elsewhere(node: &Node, request: &Request) -> bool {
+    let leader = node.core.metadata_leader();
+    controller::knows_best(request)
+        && leader.is_some_and(|id| id != node.core.options.facts.broker_id)
+}
+
+pub(super) fn is_to_wait(node: &Node, request: &Request) -> bool {
+    node.core.controller.is_deciding_on(request) || awaits_brokers(node, request)
+}
+
+/// Tells whether topics are to be made on founders of the cluster that have not registered yet, because the cluster
+/// has just been started.
+pub(super) fn awaits_brokers(node: &Node, request: &Request) -> bool {
+    let Request::CreateTopics(request) = request else { return false };
+    let there = &node.core.controller.image.brokers;
+    let missing = node.core.founding_brokers().filter(|id| !there.contains_key(id));
+    let missing: Vec<i32> = missing.collect();
+    let expected = there.len() + missing.len();
+    let awaits = |topic: &CreatableTopic| {
+        let asked = match topic.replication_factor {
+            -1 => usize::try_from(node.core.options.settings.default_replication_factor),
+            given => usize::try_from(given),
         };
-        !missing.is_empty() && request.topics.iter().any(awaits)
-    }
-
-    fn defer(&mut self, deferred: Deferred) {
-        self.timers.insert((deferred.deadline_us, Timer::Request(deferred.key)));
-        self.pending.queue.push_back(deferred);
-    }
-
-    /// Serves the waiting requests whose topics or settings are decided now.
-    pub(super) fn judge_again(&mut self) {
-        for deferred in std::mem::take(&mut self.pending.queue) {
-            if self.is_to_wait(&deferred.request) {
-                self.pending.queue.push_back(deferred);
-                continue;
-            }
-            let Deferred { key, context, request, deadline_us } = deferred;
-            self.timers.remove(&(deadline_us, Timer::Request(key)));
-            api::dispatch(self, key, context, Prepared::Request(request));
-            // The next one may be about the same topic.
-            self.resume();
+        let mut assigned = topic.assignments.iter().flat_map(|it| &it.broker_ids);
+        if topic.assignments.is_empty() {
+            asked.is_ok_and(|asked| asked > there.len() && asked <= expected)
+        } else {
+            assigned.any(|id| missing.contains(id))
         }
-    }
+    };
+    !missing.is_empty() && request.topics.iter().any(awaits)
+}
 
-    /// Ends the wait of a request whose time is over. False if there is none.
-    fn end_undecided(&mut self, key: RequestKey) -> bool {
-        let Some(at) = self.pending.queue.iter().position(|deferred| deferred.key == key) else {
-            return false;
-        };
-        let Some(deferred) = self.pending.queue.remove(at) else { return false };
-        let Deferred { context, request, deadline_us, .. } = deferred;
-        self.timers.remove(&(deadline_us, Timer::Request(key)));
-        if !self.controller.is_deciding_on(&request) {
-            // The expected nodes did not come, and the answer says so.
-            let request = Prepared::Request(request);
-            api::dispatch(self, key, context, request);
-        } else if let Some(response) =
-            api::waiting::undecided_answer(&request, ErrorCode::RequestTimedOut)
-        {
-            self.reply(key, response);
-        }
-        true
-    }
+pub(super) fn defer(node: &mut Node, deferred: Deferred) {
+    node.core.timers.insert((deferred.deadline_us, Timer::Request(deferred.key)));
+    node.core.pending.queue.push_back(deferred);
+}
 
-    /// Ends the wait of a request whose time is over, or whose awaited event will not come.
-    pub(super) fn end_wait(&mut self, key: RequestKey) {
-        if !self.end_undecided(key) {
-            api::waiting::on_timeout(self, key);
+/// Serves the waiting requests whose topics or settings are decided now.
+pub(super) fn judge_again(node: &mut Node) {
+    for deferred in std::mem::take(&mut node.core.pending.queue) {
+        if is_to_wait(node, &deferred.request) {
+            node.core.pending.queue.push_back(deferred);
+            continue;
         }
+        let Deferred { key, context, request, deadline_us } = deferred;
+        node.core.timers.remove(&(deadline_us, Timer::Request(key)));
+        api::dispatch(node, key, context, Prepared::Request(request));
+        // The next one may be about the same topic.
+        node.resume();
     }
+}
 
-    /// Lets the first waiting produce in, if there is room. False if nothing was done.
-    pub(super) fn resume_stalled(&mut self) -> bool {
-        let Some(first) = self.backpressure.queue.front() else { return false };
-        if !self.has_room(first.request.bytes()) {
-            return false;
-        }
-        let first = self.backpressure.queue.pop_front().expect("it was just looked at");
-        self.backpressure.is_told &= self.has_stalled();
-        let Stalled { key, context, request, deadline_us } = first;
-        self.timers.remove(&(deadline_us, Timer::Request(key)));
-        api::produce::append(self, key, &context, request, deadline_us);
-        true
+/// Ends the wait of a request whose time is over. False if there is none.
+pub(super) fn end_undecided(node: &mut Node, key: RequestKey) -> bool {
+    let Some(at) = node.core.pending.queue.iter().position(|deferred| deferred.key == key) else {
+        return false;
+    };
+    let Some(deferred) = node.core.pending.queue.remove(at) else { return false };
+    let Deferred { context, request, deadline_us, .. } = deferred;
+    node.core.timers.remove(&(deadline_us, Timer::Request(key)));
+    if !node.core.controller.is_deciding_on(&request) {
+        // The expected nodes did not come, and the answer says so.
+        let request = Prepared::Request(request);
+        api::dispatch(node, key, context, request);
+    } else if let Some(response) =
+        api::waiting::undecided_answer(&request, ErrorCode::RequestTimedOut)
+    {
+        node.reply(key, response);
     }
+    true
+}
+
+/// Ends the wait of a request whose time is over, or whose awaited event will not come.
+pub(super) fn end_wait(node: &mut Node, key: RequestKey) {
+    if !end_undecided(node, key) {
+        api::waiting::on_timeout(node, key);
+    }
+}
+
+/// Lets the first waiting produce in, if there is room. False if nothing was done.
+pub(super) fn resume_stalled(node: &mut Node) -> bool {
+    let Some(first) = node.core.backpressure.queue.front() else { return false };
+    if !node.core.has_room(first.request.bytes()) {
+        return false;
+    }
+    let first = node.core.backpressure.queue.pop_front().expect("it was just looked at");
+    node.core.backpressure.is_told &= node.core.has_stalled();
+    let Stalled { key, context, request, deadline_us } = first;
+    node.core.timers.remove(&(deadline_us, Timer::Request(key)));
+    api::produce::append(node, key, &context, request, deadline_us);
+    true
 }

@@ -7,8 +7,8 @@
 //! Invariants: nobody waits for a node that is slow, frozen or gone: frames beyond its queue are dropped and counted.
 //!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else.
 //!             A frame is decoded where it was read, not on the node's thread.
-//! Never:      the content of frames (see the broker's `node/peers.rs`); passwords: nobody is asked for one yet, so the
-//!             listener belongs on a network of its own.
+//! Never:      the content of frames (see the broker's `turn/frames.rs`); passwords: nobody is asked for one yet, so
+//!             the listener belongs on a network of its own.
 //! Tests:      here, in `peers/`, and `tests/cluster.rs` with real processes.
 //! Start at:   [`Peers::start`]; `forming.rs` for how a cluster begins.
 

@@ -19,7 +19,7 @@ use crate::transactions::records::TransactionRecord;
 
 /// Kind of coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) enum Kind {
+pub(crate) enum Kind {
     Groups,
     Transactions,
     Shares,
@@ -27,7 +27,7 @@ pub(in crate::node) enum Kind {
 
 impl Kind {
     /// Returns the kind of a topic's coordinators, if it has any.
-    pub(in crate::node) fn of(topic: &str) -> Option<Self> {
+    pub(crate) fn of(topic: &str) -> Option<Self> {
         match topic {
             GROUPS => Some(Self::Groups),
             TRANSACTIONS => Some(Self::Transactions),

@@ -57,7 +57,7 @@ impl World {
         let mut it = Harness::new(&SMALL);
         it.create(TOPIC, &[]);
         assert_eq!(it.produce(TOPIC, batch(&["a", "b"])).error_code, 0);
-        let topic_id = it.node.controller.image.topic_named(TOPIC).expect("made").id;
+        let topic_id = it.node.core.controller.image.topic_named(TOPIC).expect("made").id;
         let mut world = Self { it, topic_id };
         for (kind, group) in [(Kind::Group, PLAIN), (Kind::Cluster, SHARERS)] {
             let names = Names { group, ..world.names(ApiKey::FindCoordinator) };
@@ -104,7 +104,7 @@ impl World {
     }
 
     fn deny(&mut self, operation: Operation, kind: Kind) {
-        self.it.node.access.deny(operation, kind);
+        self.it.node.core.access.deny(operation, kind);
     }
 
     /// Denies everything that a row asks for, and the rows before that would do as well.
@@ -268,7 +268,7 @@ fn sets_lack(row: &Question) {
     assert!(answer.contains(&format!("authorized_operations: {all}")), "{row:?}: {answer}");
     // Without the right to describe there is no set.
     for operation in kind.operations().iter().filter(|it| **it != Operation::Describe) {
-        world.it.node.access.allow_all();
+        world.it.node.core.access.allow_all();
         world.deny(*operation, kind);
         let answer = shown(&world.ask(row));
         let left = all & !(1 << *operation as u8);
@@ -335,7 +335,7 @@ fn answers_about_all_topics_leave_out_those_that_a_client_may_not_see() {
     for answer in ask(&mut world) {
         assert!(shown(&answer).contains(TOPIC), "{answer:?}");
     }
-    world.it.node.access.deny_on_topic(Operation::Describe, TOPIC);
+    world.it.node.core.access.deny_on_topic(Operation::Describe, TOPIC);
     for answer in ask(&mut world) {
         assert!(!shown(&answer).contains(TOPIC) && !is_refused(&answer), "{answer:?}");
     }
@@ -365,9 +365,9 @@ fn a_refusal_by_topic_id_names_the_id_alone() {
 #[test]
 fn internal_topics_are_made_for_clients_that_may_not_create_topics() {
     let mut it = Harness::new(&SMALL);
-    it.node.access.deny(Operation::Create, Kind::Cluster);
-    it.node.access.deny(Operation::Create, Kind::Topic);
-    it.node.access.deny(Operation::Describe, Kind::TransactionalId);
+    it.node.core.access.deny(Operation::Create, Kind::Cluster);
+    it.node.core.access.deny(Operation::Create, Kind::Topic);
+    it.node.core.access.deny(Operation::Describe, Kind::TransactionalId);
     let find = |key_type| FindCoordinatorRequest {
         key_type,
         coordinator_keys: vec!["any".to_owned()],
@@ -375,6 +375,6 @@ fn internal_topics_are_made_for_clients_that_may_not_create_topics() {
     };
     it.ask(find(0), 6);
     it.ask(find(1), 6);
-    let is_there = |name| it.node.controller.image.topic_named(name).is_some();
+    let is_there = |name| it.node.core.controller.image.topic_named(name).is_some();
     assert_eq!((is_there(GROUPS), is_there(TRANSACTIONS)), (true, false));
 }

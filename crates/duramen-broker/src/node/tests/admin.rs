@@ -278,7 +278,7 @@ fn try_alter(it: &mut Harness, request: impl Into<Request>) -> Vec<i16> {
 
 /// A topic's own settings.
 fn own(it: &Harness, topic: &str) -> Vec<(String, String)> {
-    let topic = it.node.controller.image.topic_named(topic).expect("there");
+    let topic = it.node.core.controller.image.topic_named(topic).expect("there");
     topic.configs.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 

@@ -298,7 +298,7 @@ fn who_comes_to_a_coordinator_that_was_just_elected_has_come_to_the_right_one() 
     }
     let group = |trio: &Trio, at: usize| {
         let replica = trio.replica(at, GROUPS, 0);
-        let group = &trio.nodes[at].node.partitions[&replica].group;
+        let group = &trio.nodes[at].node.core.partitions[&replica].group;
         (group.is_elected(), group.is_serving())
     };
     let mut told = Vec::new();

@@ -235,11 +235,11 @@ fn a_session_that_is_up_to_date_waits_and_is_woken_by_any_of_its_partitions() {
         let id = it.send(read, 13);
         assert_eq!(codes(&fetched(&mut it, id).expect("answered")), [0i16; 0]);
     }
-    assert!(it.node.partitions.values().all(|partition| partition.watchers.len() == 1));
+    assert!(it.node.core.partitions.values().all(|partition| partition.watchers.len() == 1));
     let mut end = next(session, -1, 0);
     end.topics = fetch_request("t", 0).topics;
     it.send(end, 12);
-    assert!(it.node.partitions.values().all(|partition| partition.watchers.is_empty()));
+    assert!(it.node.core.partitions.values().all(|partition| partition.watchers.is_empty()));
 }
 
 #[test]

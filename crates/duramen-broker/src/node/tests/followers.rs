@@ -164,7 +164,11 @@ fn the_answer_to_news_of_what_is_committed_waits_for_company_but_not_for_long() 
     trio.nodes[leader].send(produce_request("t", batch(&["a"]), -1), 9);
     assert_eq!(acknowledging(&mut trio, one), 1, "what it has, not that it is committed");
     let replica = trio.replica(one, "t", 0);
-    assert_eq!(trio.nodes[one].node.partitions[&replica].committed(), 1, "it knows all the same");
+    assert_eq!(
+        trio.nodes[one].node.core.partitions[&replica].committed(),
+        1,
+        "it knows all the same"
+    );
     trio.now.mono_us += TICK_MS * 1000;
     for node in &mut trio.nodes {
         node.now = trio.now;
@@ -181,7 +185,11 @@ fn a_follower_shows_nothing_before_it_knows_that_it_is_committed_and_then_at_onc
     trio.nodes[reader].is_prompt = false;
     let produced = trio.send(leader, produce_request("t", batch(&["a"]), -1), 9);
     let replica = trio.replica(reader, "t", 0);
-    assert_eq!(trio.nodes[reader].node.partitions[&replica].group.end_offset(), 1, "it has it");
+    assert_eq!(
+        trio.nodes[reader].node.core.partitions[&replica].group.end_offset(),
+        1,
+        "it has it"
+    );
     let data = fetch(&mut trio, reader, fetch_request("t", 0), 12);
     assert_eq!((data.error_code, data.high_watermark), (0, 0));
     assert!(bytes_of(&data).is_empty());

@@ -34,7 +34,7 @@ fn code_of(response: Option<Response>) -> Option<i16> {
 }
 
 fn has(trio: &Trio, at: usize, name: &str) -> bool {
-    trio.nodes[at].node.controller.image.topic_named(name).is_some()
+    trio.nodes[at].node.core.controller.image.topic_named(name).is_some()
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn any_node_takes_what_the_controller_decides() {
         assert_eq!(response.entries[0].error_code, 0);
 
         trio.pass_ms(1000);
-        let image = &trio.nodes[(at + 1) % 3].node.controller.image;
+        let image = &trio.nodes[(at + 1) % 3].node.core.controller.image;
         let topic = image.topic_named(&name).expect("all know of it");
         assert_eq!((topic.partitions.len(), topic.configs["retention.ms"].as_str()), (3, "7"));
         let id = i32::try_from(at).expect("small");
@@ -167,7 +167,7 @@ fn a_request_waits_for_a_leader_and_goes_to_it() {
     let asked = (dead + 1) % 3;
     trio.cut.insert(dead);
     for _ in 0..100 {
-        if trio.nodes[asked].node.metadata_leader().is_none() {
+        if trio.nodes[asked].node.core.metadata_leader().is_none() {
             break;
         }
         trio.pass_ms(10);
@@ -223,7 +223,7 @@ fn a_topic_for_all_nodes_of_a_cluster_that_was_just_started_is_made_when_they_ar
     let late = 2;
     trio.cut.insert(late);
     for _ in 0..200 {
-        if trio.nodes[0].node.controller.image.brokers.len() == 2 {
+        if trio.nodes[0].node.core.controller.image.brokers.len() == 2 {
             break;
         }
         trio.pass_ms(TICK_MS);
@@ -244,7 +244,7 @@ fn a_topic_for_all_nodes_of_a_cluster_that_was_just_started_is_made_when_they_ar
     let mut trio = Trio::unregistered(&[]);
     trio.cut.insert(late);
     for _ in 0..200 {
-        if trio.nodes[0].node.controller.image.brokers.len() == 2 {
+        if trio.nodes[0].node.core.controller.image.brokers.len() == 2 {
             break;
         }
         trio.pass_ms(TICK_MS);
@@ -282,8 +282,8 @@ fn who_keeps_the_metadata_is_told_alike_by_any_node() {
     let told: Vec<_> = (0..3).map(|at| ask(&mut trio, at)).collect();
     for row in &told {
         assert_eq!((row.error_code, row.leader_id), (0, i32::try_from(leader).expect("small")));
-        assert_eq!(row.leader_epoch, trio.nodes[leader].node.controller.group.epoch());
-        assert_eq!(row.high_watermark, trio.nodes[leader].node.controller.end());
+        assert_eq!(row.leader_epoch, trio.nodes[leader].node.core.controller.group.epoch());
+        assert_eq!(row.high_watermark, trio.nodes[leader].node.core.controller.end());
         assert!(row.observers.is_empty());
         let voters: Vec<_> = row.current_voters.iter().map(|it| it.replica_id).collect();
         assert_eq!(voters, [0, 1, 2]);
@@ -328,7 +328,7 @@ fn a_leader_that_may_have_a_successor_refuses_nothing_by_what_it_knows() {
         ..Default::default()
     };
     let asked = trio.send(before, request, 6);
-    let is_led = |trio: &Trio, at: usize| trio.nodes[at].node.controller.group.is_serving();
+    let is_led = |trio: &Trio, at: usize| trio.nodes[at].node.core.controller.group.is_serving();
     for _ in 0..10_000 / TICK_MS {
         trio.pass_ms(TICK_MS);
         assert_eq!(trio.response(before, asked), None, "nobody has told it that there is no t");

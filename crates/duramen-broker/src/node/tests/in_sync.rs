@@ -128,11 +128,11 @@ fn a_replica_in_a_new_directory_is_in_sync_once_it_votes() {
     let at = (trio.controller() + 1) % 3;
     // What it has stored is still thought to be there, and nothing is appended that it would lack.
     trio.wipe(at, 1, &[]);
-    let new = trio.nodes[at].node.own_directory();
+    let new = trio.nodes[at].node.core.own_directory();
     let mut seen_moving = 0;
     for _ in 0..400 {
         trio.pass_ms(TICK_MS);
-        let image = &trio.nodes[trio.controller()].node.controller.image;
+        let image = &trio.nodes[trio.controller()].node.core.controller.image;
         let has_joined = image.brokers.values().any(|it| it.directory_id == new);
         let rows: Vec<_> = (0..3).filter(|of| has_joined || *of != at).collect();
         let rows: Vec<_> = rows.into_iter().map(|of| told(&mut trio, of)).collect();
@@ -143,10 +143,10 @@ fn a_replica_in_a_new_directory_is_in_sync_once_it_votes() {
             }
             let leader = trio.leader("t", partition).expect("led");
             let node = &trio.nodes[leader].node;
-            let topic = node.controller.image.topic_named("t").expect("it is there");
+            let topic = node.core.controller.image.topic_named("t").expect("it is there");
             let placed = &topic.partitions[usize::try_from(partition).expect("small")];
-            let here = node.local_replica(topic, partition).expect("a replica");
-            let voters = node.partitions[&here].group.electorate();
+            let here = node.core.local_replica(topic, partition).expect("a replica");
+            let voters = node.core.partitions[&here].group.electorate();
             let directory = |peer: &u64| placed.iter().find(|it| it.peer_id == *peer);
             let of_new = voters.iter().filter_map(directory).any(|it| it.directory_id == new);
             assert!(of_new && voters.len() == 3, "{partition} is told to be in sync: {voters:?}");

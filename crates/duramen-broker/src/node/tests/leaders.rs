@@ -16,7 +16,7 @@ fn follower() -> Harness {
     it.create("t", &[]);
     let topic = it.metadata(&["t"]).topics[0].topic_id;
     let (own, peer) = (900, 901);
-    let image = &mut it.node.controller.image;
+    let image = &mut it.node.core.controller.image;
     image.apply(MetadataRecord::RegisterBroker(RegisterBroker {
         broker_id: 7,
         directory_id: Uuid::from_u128(77),
@@ -30,14 +30,14 @@ fn follower() -> Harness {
     let placement = PlacePartition { topic_id: topic, partition: 0, replicas };
     image.apply(MetadataRecord::PlacePartition(placement));
     let identity = Identity { topic: "t".into(), topic_id: topic.0, partition: 0 };
-    let old = it.node.partitions.values().next().expect("there");
+    let old = it.node.core.partitions.values().next().expect("there");
     let settings = old.settings.clone();
     let mut partition = Partition::create(ReplicaId(own), identity, &[own, peer], settings, 1);
     let mut heartbeat = Message::default();
     heartbeat.set_msg_type(MessageType::MsgHeartbeat);
     (heartbeat.from, heartbeat.to, heartbeat.term) = (peer, own, 9);
     partition.group.on_message(heartbeat, Vec::new());
-    it.node.partitions.insert(ReplicaId(own), partition);
+    it.node.core.partitions.insert(ReplicaId(own), partition);
     it
 }
 

@@ -32,7 +32,7 @@ fn wait(trio: &mut Trio, what: &str, is_so: impl Fn(&Trio) -> bool) {
 
 /// Where the replicas of a partition are, as one node sees it; nothing while they are being moved.
 fn settled(trio: &Trio, at: usize, topic: &str) -> Option<Vec<(i32, [u8; 16])>> {
-    let image = &trio.nodes[at].node.controller.image;
+    let image = &trio.nodes[at].node.core.controller.image;
     let found = image.topic_named(topic)?;
     let is_moving = image.reassignments.keys().any(|(id, _)| *id == found.id);
     let replicas = found.partitions[0].iter().map(|it| (it.broker_id, it.directory_id.0));
@@ -40,12 +40,12 @@ fn settled(trio: &Trio, at: usize, topic: &str) -> Option<Vec<(i32, [u8; 16])>> 
 }
 
 fn metadata_voters(trio: &Trio, at: usize) -> usize {
-    trio.nodes[at].node.controller.group.voters()
+    trio.nodes[at].node.core.controller.group.voters()
 }
 
 fn is_member(trio: &Trio, at: usize, others: usize) -> bool {
-    let image = &trio.nodes[at].node.controller.image;
-    let own = trio.nodes[at].node.own_directory();
+    let image = &trio.nodes[at].node.core.controller.image;
+    let own = trio.nodes[at].node.core.own_directory();
     image.brokers.len() == others && image.brokers.values().any(|it| it.directory_id == own)
 }
 
@@ -66,10 +66,10 @@ fn a_node_joins_and_gets_replicas_but_no_vote() {
     let new = trio.start_another(&[]);
     wait(&mut trio, "it joins", |trio| (0..4).all(|at| is_member(trio, at, 4)));
     wait(&mut trio, "it observes", |trio| {
-        let group = &trio.nodes[trio.controller()].node.controller.group;
-        group.has_member(trio.nodes[new].node.controller.group.id().0)
+        let group = &trio.nodes[trio.controller()].node.core.controller.group;
+        group.has_member(trio.nodes[new].node.core.controller.group.id().0)
     });
-    assert!(is_of_directory(trio.nodes[new].node.controller.group.id().0));
+    assert!(is_of_directory(trio.nodes[new].node.core.controller.group.id().0));
     assert_eq!(metadata_voters(&trio, new), 3);
     let topic = new_topic("wide", 1, &[]);
     let topic = duramen_protocol::messages::create_topics::CreatableTopic {
@@ -106,14 +106,14 @@ fn one_node_grows_to_three_and_the_first_may_be_destroyed() {
     wait(&mut trio, "groups are kept by all", |trio| {
         (0..3).all(|at| settled(trio, at, GROUPS).is_some_and(|it| it.len() == 3))
     });
-    let image = &trio.nodes[1].node.controller.image;
+    let image = &trio.nodes[1].node.core.controller.image;
     let all = image.topic_named(GROUPS).expect("there").partitions.clone();
     assert!(all.iter().all(|replicas| replicas.len() == 3), "every partition");
     trio.cut.insert(0);
     wait(&mut trio, "others lead", |trio| trio.leader(GROUPS, 0).is_some());
     trio.pass_ms(2000);
     let other = trio.controller();
-    assert!(trio.nodes[other].node.controller.image.topic_named("t").is_some());
+    assert!(trio.nodes[other].node.core.controller.image.topic_named("t").is_some());
     assert!(producer_id(&mut trio, other) > before, "no id is given twice");
 }
 
@@ -129,7 +129,7 @@ fn a_wiped_node_is_followed_by_its_new_directory() {
     trio.pass_ms(500);
     assert!(!is_member(&trio, wiped, 3), "the directory before it was heard a moment ago");
     wait(&mut trio, "it is a member", |trio| (0..3).all(|at| is_member(trio, at, 3)));
-    let own = trio.nodes[wiped].node.own_directory().0;
+    let own = trio.nodes[wiped].node.core.own_directory().0;
     wait(&mut trio, "its replica is another", |trio| {
         let there = settled(trio, leader, "t");
         there.is_some_and(|it| it.len() == 3 && it.iter().any(|(_, id)| *id == own))
@@ -138,8 +138,8 @@ fn a_wiped_node_is_followed_by_its_new_directory() {
     let nodes = |it: &[(i32, [u8; 16])]| it.iter().map(|(id, _)| *id).collect::<Vec<_>>();
     assert_eq!(nodes(&before), nodes(&after), "the preferred one is still the first");
     wait(&mut trio, "it votes", |trio| {
-        let group = &trio.nodes[trio.controller()].node.controller.group;
-        let own = trio.nodes[wiped].node.controller.group.id().0;
+        let group = &trio.nodes[trio.controller()].node.core.controller.group;
+        let own = trio.nodes[wiped].node.core.controller.group.id().0;
         group.voters() == 3 && group.voter_ids().contains(&own)
     });
     // It counts: with one of the others gone, it and the third go on.
@@ -163,7 +163,7 @@ fn nobody_follows_a_directory_unless_that_was_asked_for() {
     let store = trio.nodes[away].store.clone();
     trio.lose_mount(away, 1);
     trio.pass_ms(60_000);
-    let image = &trio.nodes[controller].node.controller.image;
+    let image = &trio.nodes[controller].node.core.controller.image;
     assert!(image.retired.is_empty(), "the directory that is not mounted is still the node's");
     assert!((0..3).all(|at| is_member(&trio, at, 3) == (at != away)));
     trio.restart(away, store, &[]);
@@ -183,9 +183,9 @@ fn a_node_that_leads_nothing_passes_on_that_a_place_is_asked_for() {
     let lost = (controller + 1) % 3;
     trio.severed = Some((lost, controller));
     trio.wipe(lost, 1, &[]);
-    let own = trio.nodes[lost].node.own_directory();
+    let own = trio.nodes[lost].node.core.own_directory();
     wait(&mut trio, "the one between is listened to", |trio| {
-        let image = &trio.nodes[controller].node.controller.image;
+        let image = &trio.nodes[controller].node.core.controller.image;
         image.brokers.values().any(|it| it.directory_id == own)
     });
 }
@@ -210,7 +210,7 @@ fn a_node_leaves_once_it_has_nothing() {
     let id = i32::try_from(new).expect("small");
     assert_eq!(unregister(&mut trio, 1, id), (0, None));
     let are_three =
-        |trio: &Trio, at: usize| trio.nodes[at].node.controller.image.brokers.len() == 3;
+        |trio: &Trio, at: usize| trio.nodes[at].node.core.controller.image.brokers.len() == 3;
     assert!(are_three(&trio, trio.controller()), "the answer is that it is gone");
     let is_gone = |trio: &Trio| (0..3).all(|at| are_three(trio, at));
     wait(&mut trio, "it is gone", is_gone);
@@ -230,11 +230,11 @@ fn with_observer() -> (Trio, usize) {
 
 /// Peers of nodes in the metadata group that vote on it, as the node knows that leads it.
 fn voting(trio: &Trio) -> Vec<u64> {
-    trio.nodes[trio.controller()].node.controller.group.voter_ids().to_vec()
+    trio.nodes[trio.controller()].node.core.controller.group.voter_ids().to_vec()
 }
 
 fn peer(trio: &Trio, at: usize) -> u64 {
-    trio.nodes[at].node.controller.group.id().0
+    trio.nodes[at].node.core.controller.group.id().0
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn the_leader_of_the_metadata_may_be_stopped_when_it_is_told_to_have_left() {
                 Some(other) => panic!("{other:?}"),
                 None => trio.pass_ms(TICK_MS),
             }
-            let groups = trio.nodes.iter().map(|it| &it.node.controller.group);
+            let groups = trio.nodes.iter().map(|it| &it.node.core.controller.group);
             most = groups.map(Group::voters).chain([most]).max().expect("there are some");
         };
     }
@@ -267,7 +267,7 @@ fn the_leader_of_the_metadata_may_be_stopped_when_it_is_told_to_have_left() {
     trio.cut.extend([leader, trio.controller()]);
     let others: Vec<usize> = (0..4).filter(|at| !trio.cut.contains(at)).collect();
     wait(&mut trio, "the others go on", |trio| {
-        others.iter().any(|at| trio.nodes[*at].node.controller.group.is_serving())
+        others.iter().any(|at| trio.nodes[*at].node.core.controller.group.is_serving())
     });
 }
 
@@ -280,10 +280,10 @@ fn one_that_goes_gets_no_replicas() {
     let (controller, id) = (trio.controller(), i32::try_from(new).expect("small"));
     // Members were just tended, so that it takes half a second until it is gone.
     wait(&mut trio, "they are tended", |trio| {
-        trio.nodes[controller].node.peers.ticks().is_multiple_of(PEER_QUIET_TICKS)
+        trio.nodes[controller].node.core.peers.ticks().is_multiple_of(PEER_QUIET_TICKS)
     });
     trio.send(controller, UnregisterBrokerRequest { broker_id: id }, 0);
-    let image = |trio: &Trio| trio.nodes[controller].node.controller.image.clone();
+    let image = |trio: &Trio| trio.nodes[controller].node.core.controller.image.clone();
     assert!(image(&trio).brokers.contains_key(&id), "it is on its way");
     let refused = (
         ErrorCode::InvalidReplicaAssignment.code(),
@@ -311,7 +311,7 @@ fn one_that_is_about_to_go_gets_no_replicas_and_one_that_is_about_to_get_some_do
         ..CreateTopicsRequest::default()
     };
     let replicas = |trio: &Trio| {
-        let image = &trio.nodes[controller].node.controller.image;
+        let image = &trio.nodes[controller].node.core.controller.image;
         let all = image.topics_by_name().flat_map(|topic| topic.partitions.iter().flatten());
         all.filter(|it| it.broker_id == id).count()
     };
@@ -335,11 +335,11 @@ fn one_that_is_about_to_go_gets_no_replicas_and_one_that_is_about_to_get_some_do
     trio.nodes[controller].send(leave(77), 0);
     let leaves = trio.nodes[controller].send(leave(id), 0);
     assert!(took(trio.ask(controller, create("second"), 7)));
-    let image = &trio.nodes[controller].node.controller.image;
+    let image = &trio.nodes[controller].node.core.controller.image;
     assert!(image.topic_named("second").is_some());
     assert_eq!(replicas(&trio), 0);
     wait(&mut trio, "it has left", |trio| {
-        !trio.nodes[controller].node.controller.image.brokers.contains_key(&id)
+        !trio.nodes[controller].node.core.controller.image.brokers.contains_key(&id)
     });
     assert!(trio.response(controller, leaves).is_some());
 }
@@ -351,8 +351,8 @@ fn where_all_is_as_it_should_be_members_cost_the_metadata_no_turn() {
     let controller = trio.controller();
     let node = &mut trio.nodes[controller].node;
     for _ in 0..3 {
-        node.tend_members();
-        assert!(!node.is_controller_dirty);
+        node.members.tend_members(&mut node.core);
+        assert!(!node.core.is_controller_dirty);
     }
 }
 

@@ -111,7 +111,7 @@ fn a_deletion_that_is_only_known_by_an_image_leaves_no_offsets_either() {
     for topic in ["t", "u"] {
         trio.ask(away, commit_request("g", topic, 5), 8);
     }
-    let peer = trio.nodes[away].node.controller.group.id();
+    let peer = trio.nodes[away].node.core.controller.group.id();
     let begins = |trio: &Trio| trio.nodes[away].store.replicas[&peer].begins;
     let (before, at) = (begins(&trio), trio.now.mono_us);
 
@@ -123,7 +123,7 @@ fn a_deletion_that_is_only_known_by_an_image_leaves_no_offsets_either() {
         trio.ask(controller, request, 1);
     };
     delete(&mut trio, "t");
-    let metadata = trio.nodes[controller].node.controller.group.id();
+    let metadata = trio.nodes[controller].node.core.controller.group.id();
     while trio.nodes[controller].store.replicas[&metadata].log_start == 0 {
         let here = vec![i32::try_from(controller).expect("small")];
         let assignment = CreatableReplicaAssignment { partition_index: 0, broker_ids: here };

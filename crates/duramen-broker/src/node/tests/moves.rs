@@ -36,10 +36,10 @@ fn misplaced(pairs: &[(&str, &str)]) -> (Trio, usize) {
 /// The leader hands over to another node.
 pub(super) fn hand_over(trio: &mut Trio, from: usize) {
     let replica = trio.replica(from, "t", 0);
-    let group = &mut trio.nodes[from].node.partitions.get_mut(&replica).expect("there").group;
+    let group = &mut trio.nodes[from].node.core.partitions.get_mut(&replica).expect("there").group;
     let to = group.successors().next().expect("they keep up");
     assert!(group.hand_over(to, false));
-    trio.nodes[from].node.mark_dirty(replica);
+    trio.nodes[from].node.core.mark_dirty(replica);
     trio.nodes[from].run();
     trio.talk();
 }
@@ -189,10 +189,11 @@ fn what_was_appended_before_a_handover_is_answered_before_it() {
     trio.nodes[leader].is_prompt = false;
     let id = trio.send(leader, produce_request("t", batch(&["a"]), -1), 9);
     let replica = trio.replica(leader, "t", 0);
-    let group = &mut trio.nodes[leader].node.partitions.get_mut(&replica).expect("there").group;
+    let group =
+        &mut trio.nodes[leader].node.core.partitions.get_mut(&replica).expect("there").group;
     let to = group.successors().next().expect("they keep up");
     assert!(group.hand_over(to, false));
-    trio.nodes[leader].node.mark_dirty(replica);
+    trio.nodes[leader].node.core.mark_dirty(replica);
     trio.nodes[leader].run();
     trio.talk();
     assert_eq!(trio.leader("t", 0), Some(leader), "somebody waits for it");
@@ -222,10 +223,11 @@ fn a_handover_that_fails_leaves_the_leader_as_it_was() {
     trio.create("t", 1);
     let leader = trio.leader("t", 0).expect("led");
     let replica = trio.replica(leader, "t", 0);
-    let group = &mut trio.nodes[leader].node.partitions.get_mut(&replica).expect("there").group;
+    let group =
+        &mut trio.nodes[leader].node.core.partitions.get_mut(&replica).expect("there").group;
     let to = group.successors().next().expect("they keep up");
     assert!(group.hand_over(to, false));
-    trio.nodes[leader].node.mark_dirty(replica);
+    trio.nodes[leader].node.core.mark_dirty(replica);
     trio.nodes[leader].run();
     // What the successor was told is lost.
     trio.nodes[leader].sent.clear();
@@ -267,7 +269,7 @@ fn leadership_leaves_a_node_whose_disk_holds_up_the_others() {
     trio.nodes[leader].run();
     trio.pass_ms(1000);
     let replica = trio.replica(leader, "t", 0);
-    assert_eq!(trio.nodes[leader].node.partitions[&replica].committed(), 2);
+    assert_eq!(trio.nodes[leader].node.core.partitions[&replica].committed(), 2);
 }
 
 /// The partition of `t` is to be on these nodes, or where it was.
@@ -337,7 +339,7 @@ fn a_lost_replica_that_is_wanted_back_has_one_successor() {
         let Some(at) = (0..3).find(|at| trio.nodes[*at].node.unsettled().is_some()) else {
             continue;
         };
-        let image = &trio.nodes[at].node.controller.image;
+        let image = &trio.nodes[at].node.core.controller.image;
         let topic = image.topic_named("t").expect("there");
         let placed = &topic.partitions[0];
         let mut directories: Vec<_> = placed.iter().map(|it| it.directory_id).collect();
@@ -385,9 +387,9 @@ fn a_replica_that_is_damaged_at_the_start_is_replaced() {
         assert_eq!(trio.nodes[trio.controller()].node.unsettled(), Some(0));
         assert_eq!(trio.preferred("t", 0), first_leader);
         let leader = trio.leader("t", 0).expect("led");
-        let partition = &trio.nodes[leader].node.partitions[&trio.replica(leader, "t", 0)];
+        let partition = &trio.nodes[leader].node.core.partitions[&trio.replica(leader, "t", 0)];
         assert_eq!(partition.group.voters(), 3);
-        assert_eq!(trio.nodes[at].node.partitions[&after].committed(), 1);
+        assert_eq!(trio.nodes[at].node.core.partitions[&after].committed(), 1);
         assert_eq!(trio.produce(leader, "t", batch(&["b"])).base_offset, 1);
     }
 }
@@ -486,7 +488,7 @@ fn leadership_leaves_a_disk_that_is_always_slower_and_stays_away() {
             let refused = codes.iter().filter(|code| **code != 0).count();
             assert!(refused < 8, "only while it hands over: {codes:?}");
             let replica = uneven.trio.replica(next, "t", 0);
-            let kept = uneven.trio.nodes[next].node.partitions[&replica].committed();
+            let kept = uneven.trio.nodes[next].node.core.partitions[&replica].committed();
             let taken = i64::try_from(codes.len() - refused).expect("few");
             assert_eq!(kept, taken, "what was appended before is answered before");
         }

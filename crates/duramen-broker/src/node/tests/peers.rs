@@ -162,7 +162,7 @@ fn who_hears_no_majority_calls_nobody_gone() {
         for broker_id in 11..=13 {
             let directory_id = Uuid(directory(broker_id));
             let broker = RegisterBroker { broker_id, directory_id, ..RegisterBroker::default() };
-            node.controller.image.brokers.insert(broker_id, broker);
+            node.core.controller.image.brokers.insert(broker_id, broker);
         }
         for tick in 1..=2 * PEER_SILENT_TICKS {
             for &broker_id in hears {
@@ -180,7 +180,7 @@ fn who_hears_no_majority_calls_nobody_gone() {
             node.step(now(tick * TICK_US), Event::Tick, &mut actions);
             node.flush(now(tick * TICK_US), &mut actions);
         }
-        node.live_brokers().map(|(id, _)| id).collect::<Vec<i32>>()
+        node.core.live_brokers().map(|(id, _)| id).collect::<Vec<i32>>()
     };
     assert_eq!(told(&[12, 13]), [11, 12, 13]);
     assert_eq!(told(&[12]), [11, 12], "13 is gone");

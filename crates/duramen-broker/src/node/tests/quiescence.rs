@@ -30,7 +30,7 @@ fn asleep() -> (Trio, usize, [usize; 2]) {
 
 fn sleeps(trio: &Trio, at: usize) -> bool {
     let replica = trio.replica(at, "t", 0);
-    trio.nodes[at].node.partitions[&replica].group.is_asleep()
+    trio.nodes[at].node.core.partitions[&replica].group.is_asleep()
 }
 
 /// Whether each node's replica sleeps; those that do are not ticked, and no others.
@@ -45,7 +45,7 @@ fn sleeping(trio: &Trio) -> [bool; 3] {
 
 fn term(trio: &Trio, at: usize) -> u64 {
     let replica = trio.replica(at, "t", 0);
-    trio.nodes[at].node.partitions[&replica].group.term()
+    trio.nodes[at].node.core.partitions[&replica].group.term()
 }
 
 /// The letters of partitions that are sent while time passes.
@@ -121,10 +121,10 @@ fn followers_that_slept_elect_another_leader_when_their_leader_dies() {
     trio.pass_ms(ELECTION_MS + 2 * TICK_MS);
     let led = others.into_iter().find(|at| {
         let replica = trio.replica(*at, "t", 0);
-        trio.nodes[*at].node.partitions[&replica].group.is_serving()
+        trio.nodes[*at].node.core.partitions[&replica].group.is_serving()
     });
     let first = others.into_iter().min_by_key(|at| {
-        let image = &trio.nodes[*at].node.controller.image;
+        let image = &trio.nodes[*at].node.core.controller.image;
         let placed = &image.topic_named("t").expect("there").partitions[0];
         placed.iter().position(|it| it.broker_id == i32::try_from(*at).expect("small"))
     });
@@ -168,7 +168,7 @@ fn a_wake_up_that_is_lost_is_said_again() {
     trio.cut.clear();
     trio.pass_ms(ELECTION_MS / 2);
     assert!(!sleeps(&trio, deaf));
-    assert_eq!(trio.nodes[deaf].node.partitions[&trio.replica(deaf, "t", 0)].committed(), 2);
+    assert_eq!(trio.nodes[deaf].node.core.partitions[&trio.replica(deaf, "t", 0)].committed(), 2);
     trio.pass_ms(QUIET_MS);
     assert_eq!(sleeping(&trio), [true; 3]);
     assert_eq!([0, 1, 2].map(|at| term(&trio, at)), [before; 3]);
@@ -187,7 +187,7 @@ fn one_that_returns_without_what_it_had_does_not_sleep_and_has_no_say() {
     trio.restart(poor, store, &[NEVER]);
     trio.pass_ms(QUIET_MS);
     // It was asked to sleep, and shown by that that something is missing.
-    let failure = trio.nodes[poor].node.partitions[&replica].group.failure();
+    let failure = trio.nodes[poor].node.core.partitions[&replica].group.failure();
     assert!(failure.is_some_and(|why| why.contains("not in this log")), "{failure:?}");
     assert_eq!([leader, other].map(|at| sleeps(&trio, at)), [false; 2]);
     assert_eq!([leader, other].map(|at| term(&trio, at)), [before; 2]);
@@ -235,7 +235,7 @@ fn a_leader_that_slept_and_is_not_answered_ceases_to_lead() {
     trio.cut.extend(others);
     trio.pass_ms(ELECTION_MS + 3 * TICK_MS);
     let replica = trio.replica(leader, "t", 0);
-    let group = &trio.nodes[leader].node.partitions[&replica].group;
+    let group = &trio.nodes[leader].node.core.partitions[&replica].group;
     assert!(!group.is_asleep() && !group.is_serving());
 }
 
@@ -259,14 +259,14 @@ fn a_leader_that_fails_does_not_keep_its_followers_asleep() {
     let (mut trio, leader, others) = asleep();
     let replica = trio.replica(leader, "t", 0);
     let node = &mut trio.nodes[leader].node;
-    node.partitions.get_mut(&replica).expect("there").group.fail("a fault".to_owned());
-    node.mark_dirty(replica);
+    node.core.partitions.get_mut(&replica).expect("there").group.fail("a fault".to_owned());
+    node.core.mark_dirty(replica);
     trio.nodes[leader].run();
     // Its node is there as before, and says so.
     trio.pass_ms(2 * ELECTION_MS);
     let serves = |at: &usize| {
         let replica = trio.replica(*at, "t", 0);
-        trio.nodes[*at].node.partitions[&replica].group.is_serving()
+        trio.nodes[*at].node.core.partitions[&replica].group.is_serving()
     };
     assert!(others.iter().any(serves));
 }
@@ -277,8 +277,8 @@ fn a_set_that_is_not_what_was_told_is_told_again() {
     // It woke, for whatever reason, and nobody else knows.
     let replica = trio.replica(follower, "t", 0);
     let node = &mut trio.nodes[follower].node;
-    node.partitions.get_mut(&replica).expect("there").group.wake();
-    node.mark_dirty(replica);
+    node.core.partitions.get_mut(&replica).expect("there").group.wake();
+    node.core.mark_dirty(replica);
     trio.nodes[follower].run();
     assert!(!sleeps(&trio, follower) && sleeps(&trio, leader));
     trio.pass_ms(2 * TICK_MS);
@@ -290,12 +290,12 @@ fn a_set_that_is_not_what_was_told_is_told_again() {
 
 /// What the leader's node says of those that sleep, put into a frame of another number.
 fn frame_of(trio: &Trio, from: usize, number: u64, asleep: Asleep) -> Event {
-    let facts = &trio.nodes[from].node.options.facts;
+    let facts = &trio.nodes[from].node.core.options.facts;
     let frame = Frame {
         cluster_id: Uuid(facts.cluster_id),
         broker_id: facts.broker_id,
         directory_id: Uuid(facts.directory_id),
-        incarnation: trio.nodes[from].node.options.seed,
+        incarnation: trio.nodes[from].node.core.options.seed,
         number,
         asleep,
         ..Frame::default()
@@ -355,7 +355,7 @@ fn many_groups_that_sleep_are_told_and_dropped_in_pieces() {
     for partition in 0..150 {
         let serves = |at: usize| {
             let replica = trio.replica(at, "many", partition);
-            trio.nodes[at].node.partitions[&replica].group.is_serving()
+            trio.nodes[at].node.core.partitions[&replica].group.is_serving()
         };
         assert!(serves(1) || serves(2), "{partition}");
     }
@@ -366,8 +366,8 @@ fn a_move_of_leadership_wakes_a_group() {
     let (mut trio, leader, [to, _]) = asleep();
     let (own, successor) = (trio.replica(leader, "t", 0), trio.replica(to, "t", 0));
     let node = &mut trio.nodes[leader].node;
-    assert!(node.partitions.get_mut(&own).expect("there").group.hand_over(successor.0, false));
-    node.mark_dirty(own);
+    assert!(node.core.partitions.get_mut(&own).expect("there").group.hand_over(successor.0, false));
+    node.core.mark_dirty(own);
     trio.nodes[leader].run();
     trio.pass_ms(TICK_MS);
     assert_eq!(trio.leader("t", 0), Some(to));

@@ -271,7 +271,7 @@ fn starts(it: &Harness) -> Vec<i64> {
 }
 
 fn bytes(it: &Harness) -> u64 {
-    it.node.partitions[&it.replica("t")].bytes()
+    it.node.core.partitions[&it.replica("t")].bytes()
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn on_every_replica_a_log_that_is_trimmed_to_its_end_keeps_nothing_and_one_that_
         }
     };
     let kept = |trio: &Trio, at: usize| {
-        let partition = &trio.nodes[at].node.partitions[&trio.replica(at, "t", 0)];
+        let partition = &trio.nodes[at].node.core.partitions[&trio.replica(at, "t", 0)];
         (partition.log_start(), partition.committed(), partition.bytes())
     };
     assert_eq!(trio.produce(leader, "t", batch(&["a", "b"])).error_code, 0);

@@ -134,7 +134,7 @@ fn settings_of_a_running_node_hold_at_once_and_outlive_a_restart() {
     let left = told(&[("3000", 4), ("1048588", 5)]);
     assert_eq!(layers(&mut it, BROKER, "0", "message.max.bytes"), left);
     assert_eq!(layers(&mut it, TOPIC, "t", "retention.ms"), told(&[("7", 2), ("604800000", 5)]));
-    assert_eq!(it.node.controller.image.broker_configs(-1).len(), 0);
+    assert_eq!(it.node.core.controller.image.broker_configs(-1).len(), 0);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn every_topic_learns_of_other_settings_though_few_do_in_one_turn() {
     }
     assert_eq!(try_alter(&mut it, BROKER, "", &[("log.retention.ms", SET, Some("7"))]), 0);
     let changed = |it: &Harness, to: i64| {
-        it.node.partitions.values().filter(|it| it.settings.retention_ms == to).count()
+        it.node.core.partitions.values().filter(|it| it.settings.retention_ms == to).count()
     };
     assert_eq!(changed(&it, 7), 256);
     // A change that comes meanwhile begins anew, and nothing is left out.
@@ -200,7 +200,7 @@ fn what_a_node_does_not_change_while_it_runs_is_refused_with_the_reason() {
     ] {
         assert_eq!(try_alter(&mut it, kind, name, &any), code.code(), "{kind} {name:?}");
     }
-    let image = &it.node.controller.image;
+    let image = &it.node.core.controller.image;
     let names: Vec<_> = image.broker_configs(0).keys().collect();
     assert_eq!(names, ["log.cleanup.policy"]);
     let names: Vec<_> = image.broker_configs(-1).keys().collect();

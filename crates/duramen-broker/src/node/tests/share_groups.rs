@@ -43,7 +43,7 @@ fn code_of(code: i16) -> ErrorCode {
 }
 
 fn topic_id(it: &Harness) -> Uuid {
-    it.node.controller.image.topic_named("t").expect("it is there").id
+    it.node.core.controller.image.topic_named("t").expect("it is there").id
 }
 
 /// A node with a topic `t` that the share group `g` begins to read from its start.

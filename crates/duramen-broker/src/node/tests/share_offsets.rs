@@ -145,7 +145,7 @@ fn administrators_see_set_and_forget_where_a_group_starts() {
 /// Asks the node that coordinates the group, until it does.
 fn told(trio: &mut Trio, request: &Request, version: i16) -> Response {
     for _ in 0..40 {
-        if let Some(at) = trio.nodes[0].node.coordinator_of(GROUPS, "g") {
+        if let Some(at) = trio.nodes[0].node.core.coordinator_of(GROUPS, "g") {
             let at = usize::try_from(at).expect("small");
             let id = trio.send(at, request.clone(), version);
             for _ in 0..60 {
@@ -194,7 +194,7 @@ fn a_deletion_that_nobody_can_take_part_in_is_given_up() {
     told(&mut trio, &heartbeat(0), 1);
     trio.pass_ms(2_000);
     told(&mut trio, &heartbeat(-1), 1);
-    let at = trio.nodes[0].node.coordinator_of(GROUPS, "g").expect("one");
+    let at = trio.nodes[0].node.core.coordinator_of(GROUPS, "g").expect("one");
     let at = usize::try_from(at).expect("small");
     trio.cut.extend((0..3).filter(|other| *other != at));
     let groups_names = vec!["g".to_owned()];

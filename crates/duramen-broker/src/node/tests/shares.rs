@@ -42,7 +42,7 @@ fn find(key: &ShareKey) -> FindCoordinatorRequest {
 }
 
 fn key(it: &Harness, topic: &str) -> ShareKey {
-    let topic_id = it.node.controller.image.topic_named(topic).expect("it is there").id;
+    let topic_id = it.node.core.controller.image.topic_named(topic).expect("it is there").id;
     ShareKey { group: "g".into(), topic_id, partition: 0 }
 }
 
@@ -170,12 +170,13 @@ fn a_topic_that_is_deleted_leaves_nothing_behind() {
     let (mut it, key) = begun();
     delete(&mut it, "t");
     it.pass_ms(100);
-    let left = it.node.coordinate_share(&key, Asker::Nobody, Ask::Look);
+    let left =
+        it.node.coordinators.coordinate_share(&mut it.node.core, &key, Asker::Nobody, Ask::Look);
     assert_eq!(left, Err(ErrorCode::UnknownTopicOrPartition));
     let batches: Vec<_> = (0..2)
         .flat_map(|partition| {
-            let topic = it.node.controller.image.topic_named(SHARES).expect("it is there");
-            let replica = it.node.local_replica(topic, partition).expect("it is here");
+            let topic = it.node.core.controller.image.topic_named(SHARES).expect("it is there");
+            let replica = it.node.core.local_replica(topic, partition).expect("it is here");
             it.store.replicas[&replica].batches(0, i64::MAX)
         })
         .collect();
@@ -189,9 +190,9 @@ fn the_log_of_what_changes_often_stays_small() {
         assert_eq!(asked(&mut it, write(&key, 3, offset, (offset, offset))), ErrorCode::None);
     }
     it.restart(&FEW, 2);
-    let topic = it.node.controller.image.topic_named(SHARES).expect("it is there");
+    let topic = it.node.core.controller.image.topic_named(SHARES).expect("it is there");
     let bytes = (0..2).map(|partition| {
-        let replica = it.node.local_replica(topic, partition).expect("it is here");
+        let replica = it.node.core.local_replica(topic, partition).expect("it is here");
         let stored = &it.store.replicas[&replica];
         stored.batches(stored.log_start, i64::MAX).iter().map(Bytes::len).sum::<usize>()
     });
@@ -269,7 +270,7 @@ fn called(
     for _ in 0..400 {
         trio.nodes[at].step(Event::Tick);
         trio.pass_ms(50);
-        let told = trio.nodes[at].node.take_share_answers();
+        let told = trio.nodes[at].node.coordinators.take_share_answers();
         if let Some(ShareTold { answer, .. }) = told.into_iter().find(|it| it.call == call) {
             return answer;
         }
@@ -283,7 +284,11 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
     trio.create("t", 1);
     let leader = trio.leader("t", 0).expect("led");
     let key = key(&trio.nodes[leader], "t");
-    while trio.nodes.iter().any(|it| it.node.coordinator_of(SHARES, &key.to_string()).is_none()) {
+    while trio
+        .nodes
+        .iter()
+        .any(|it| it.node.core.coordinator_of(SHARES, &key.to_string()).is_none())
+    {
         let at = trio.controller();
         trio.ask(at, find(&key), 6);
         trio.pass_ms(500);
@@ -291,25 +296,36 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
     let coordinator = |trio: &Trio| {
         let found = (0..3)
             .filter(|at| !trio.cut.contains(at))
-            .find_map(|at| trio.nodes[at].node.coordinator_of(SHARES, &key.to_string()));
+            .find_map(|at| trio.nodes[at].node.core.coordinator_of(SHARES, &key.to_string()));
         usize::try_from(found.expect("one")).expect("small")
     };
     let replica = trio.replica(leader, "t", 0);
     let of = key.clone();
-    let refused = called(&mut trio, leader, |it| it.node.read_share_state(replica, of));
+    let refused = called(&mut trio, leader, |it| {
+        it.node.coordinators.read_share_state(&mut it.node.core, replica, of)
+    });
     assert_eq!(refused, Err(ErrorCode::InvalidRequest), "nothing was begun");
     let at = coordinator(&trio);
     let node = &mut trio.nodes[at];
-    let begun = node.node.coordinate_share(&key, Asker::Nobody, Ask::Begin);
-    assert_eq!((begun, node.node.out.len()), (Ok(()), 0));
+    let begun = node.node.coordinators.coordinate_share(
+        &mut node.node.core,
+        &key,
+        Asker::Nobody,
+        Ask::Begin,
+    );
+    assert_eq!((begun, node.node.core.out.len()), (Ok(()), 0));
     node.step(Event::Tick);
     trio.pass_ms(500);
     let of = key.clone();
-    let state = called(&mut trio, leader, |it| it.node.read_share_state(replica, of));
+    let state = called(&mut trio, leader, |it| {
+        it.node.coordinators.read_share_state(&mut it.node.core, replica, of)
+    });
     let epoch = state.expect("it has begun").state_epoch;
     let of = key.clone();
     let wrote = share_write(epoch, 5, (5, 9));
-    let told = called(&mut trio, leader, |it| it.node.write_share_state(replica, of, wrote));
+    let told = called(&mut trio, leader, |it| {
+        it.node.coordinators.write_share_state(&mut it.node.core, replica, of, wrote)
+    });
     assert_eq!(told.expect("it leads").state_epoch, epoch);
     // The coordinator is cut off, unless that is the leader; then whoever leads next asks whoever coordinates next.
     trio.cut.insert(at);
@@ -317,7 +333,9 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
     let leader = trio.leader("t", 0).expect("led");
     let replica = trio.replica(leader, "t", 0);
     let of = key.clone();
-    let state = called(&mut trio, leader, |it| it.node.read_share_state(replica, of));
+    let state = called(&mut trio, leader, |it| {
+        it.node.coordinators.read_share_state(&mut it.node.core, replica, of)
+    });
     let state = state.expect("it is kept");
     assert_eq!((state.start, state.batches[0].last), (5, 9));
     assert_ne!(coordinator(&trio), at);
@@ -326,7 +344,7 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
 /// Of how many keys a node's coordinator says something here, the counter of epochs among them.
 fn kept(it: &mut Harness, replica: ReplicaId) -> usize {
     let mut kept = 0;
-    it.node.with_shares(replica, |it| kept = it.live_size().0);
+    it.node.coordinators.with_shares(&mut it.node.core, replica, |it| kept = it.live_size().0);
     kept
 }
 
@@ -342,11 +360,11 @@ fn a_topic_whose_end_could_not_be_kept_is_forgotten_later() {
     it.ask(heartbeat("a", 0), 1);
     it.pass_ms(1_000);
     it.ask(heartbeat("a", 1), 1);
-    let topic = it.node.controller.image.topic_named(SHARES).expect("it is there").clone();
+    let topic = it.node.core.controller.image.topic_named(SHARES).expect("it is there").clone();
     let of_key = partition_of(&key(&it, "t").to_string(), topic.partitions.len());
-    let replica = it.node.local_replica(&topic, of_key).expect("it is here");
+    let replica = it.node.core.local_replica(&topic, of_key).expect("it is here");
     let shared = |it: &Harness| {
-        let groups = it.node.coordinator("g").expect("it is here");
+        let groups = it.node.coordinators.coordinator(&it.node.core, "g").expect("it is here");
         groups.topics_shared(None, None).len()
     };
     assert_eq!((kept(&mut it, replica), shared(&it)), (2, 1));
@@ -387,8 +405,10 @@ fn kept_elsewhere() -> (Trio, ShareKey, usize, ReplicaId) {
 fn begin(trio: &mut Trio, at: usize, key: &ShareKey, replica: ReplicaId) {
     let node = &mut trio.nodes[at];
     let now = node.now;
-    node.node.with_shares(replica, |it| it.ask(key, Asker::Nobody, Ask::Begin, now));
-    assert_eq!(node.node.out.len(), 0);
+    node.node.coordinators.with_shares(&mut node.node.core, replica, |it| {
+        it.ask(key, Asker::Nobody, Ask::Begin, now);
+    });
+    assert_eq!(node.node.core.out.len(), 0);
     node.step(Event::Tick);
 }
 
@@ -420,15 +440,16 @@ fn a_topic_that_a_coordinator_has_not_heard_of_is_not_gone() {
     let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1, ..Default::default() };
     trio.send(controller, request, 7);
     trio.cut.clear();
-    let topic_id = trio.nodes[controller].node.controller.image.topic_named("u").expect("made").id;
+    let topic_id =
+        trio.nodes[controller].node.core.controller.image.topic_named("u").expect("made").id;
     let new = ShareKey { topic_id, ..key };
     begin(&mut trio, at, &new, replica);
     let node = &mut trio.nodes[at];
-    assert!(node.node.controller.image.topic(topic_id).is_none(), "it does not know it");
-    node.node.doubt_topics(replica, [topic_id]);
+    assert!(node.node.core.controller.image.topic(topic_id).is_none(), "it does not know it");
+    node.node.coordinators.doubt_topics(&mut node.node.core, replica, [topic_id]);
     node.step(Event::Tick);
     trio.pass_ms(5_000);
-    assert!(trio.nodes[at].node.controller.image.topic(topic_id).is_some());
+    assert!(trio.nodes[at].node.core.controller.image.topic(topic_id).is_some());
     assert_eq!(kept(&mut trio.nodes[at], replica), 3);
 }
 
@@ -436,16 +457,16 @@ fn a_topic_that_a_coordinator_has_not_heard_of_is_not_gone() {
 fn a_leader_that_leads_no_more_hears_no_answer() {
     let (mut it, key) = begun();
     let replica = it.replica("t");
-    let call = it.node.read_share_state(replica, key.clone());
+    let call = it.node.coordinators.read_share_state(&mut it.node.core, replica, key.clone());
     it.step(Event::Tick);
     it.run();
-    let told = it.node.take_share_answers();
+    let told = it.node.coordinators.take_share_answers();
     assert_eq!((told.len(), told[0].call, told[0].replica), (1, call, replica));
-    it.node.read_share_state(replica, key);
-    it.node.forget_share_calls(replica);
+    it.node.coordinators.read_share_state(&mut it.node.core, replica, key);
+    it.node.coordinators.forget_share_calls(replica);
     it.step(Event::Tick);
     it.run();
-    assert_eq!(it.node.take_share_answers(), []);
+    assert_eq!(it.node.coordinators.take_share_answers(), []);
 }
 
 #[test]
@@ -453,10 +474,10 @@ fn a_call_that_nobody_answers_is_given_up() {
     let mut it = Harness::new(&FEW);
     it.create("t", &[]);
     let (replica, key) = (it.replica("t"), key(&it, "t"));
-    it.node.read_share_state(replica, key);
+    it.node.coordinators.read_share_state(&mut it.node.core, replica, key);
     it.pass_ms(9_000);
-    assert_eq!(it.node.take_share_answers(), []);
+    assert_eq!(it.node.coordinators.take_share_answers(), []);
     it.pass_ms(2_000);
-    let told = it.node.take_share_answers();
+    let told = it.node.coordinators.take_share_answers();
     assert_eq!(told[0].answer, Err(ErrorCode::CoordinatorNotAvailable));
 }

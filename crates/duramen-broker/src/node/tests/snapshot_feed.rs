@@ -161,7 +161,7 @@ fn a_log_begins_anew_only_when_what_was_before_is_on_the_disk() {
     fed.trio.nodes[fed.away].step(Event::Storage(staged));
     fed.trio.pass_ms(8000);
     assert_eq!(fed.begins(), 2);
-    let partition = &fed.trio.nodes[fed.away].node.partitions[&fed.replica];
+    let partition = &fed.trio.nodes[fed.away].node.core.partitions[&fed.replica];
     assert_eq!((partition.log_start(), partition.compacted()), (0, fed.compacted));
     assert_eq!(partition.committed(), 3, "it goes on behind it");
     let given: u64 = fed.trio.nodes.iter().map(|it| it.node.metrics().prefixes_given).sum();

@@ -46,7 +46,7 @@ fn create_on(trio: &mut Trio, name: &str, brokers: &[i32]) {
 }
 
 fn placed(trio: &Trio, at: usize, topic: &str) -> Vec<i32> {
-    let topic = trio.nodes[at].node.controller.image.topic_named(topic).expect("it is there");
+    let topic = trio.nodes[at].node.core.controller.image.topic_named(topic).expect("it is there");
     topic.partitions[0].iter().map(|it| it.broker_id).collect()
 }
 
@@ -73,7 +73,7 @@ fn what_one_node_has_goes_on_without_the_others() {
     wait(&mut trio, "it leads", |trio| trio.leader("t", 0) == Some(0));
     wait(&mut trio, "the others are gone from placements", |trio| placed(trio, 0, "t") == [0]);
     wait(&mut trio, "the others are gone", |trio| {
-        trio.nodes[0].node.controller.image.brokers.len() == 1
+        trio.nodes[0].node.core.controller.image.brokers.len() == 1
     });
     let Response::Fetch(fetched) = trio.ask(0, fetch_request("t", 0), 12) else { panic!() };
     let part = &fetched.responses[0].partitions[0];
@@ -88,13 +88,13 @@ fn what_one_node_has_goes_on_without_the_others() {
     // The directories of the others turn up after all: it does not listen to them.
     trio.cut.clear();
     trio.pass_ms(10_000);
-    assert_eq!(trio.nodes[0].node.controller.image.brokers.len(), 1);
+    assert_eq!(trio.nodes[0].node.core.controller.image.brokers.len(), 1);
     assert_eq!(trio.produce(0, "t", batch(&["d"])).error_code, 0);
 
     // It grows again, by nodes that may have the numbers of those that are lost.
     trio.wipe(1, 1, &[]);
     trio.wipe(2, 1, &[]);
-    let joined = |trio: &Trio| trio.nodes[0].node.controller.image.brokers.len() == 3;
+    let joined = |trio: &Trio| trio.nodes[0].node.core.controller.image.brokers.len() == 3;
     wait(&mut trio, "others join", joined);
     wait(&mut trio, "groups are kept by all", |trio| placed(trio, 0, GROUPS).len() == 3);
 }
@@ -107,7 +107,7 @@ fn groups_that_were_elsewhere_begin_anew() {
         FindCoordinatorRequest { coordinator_keys: vec!["g".into()], ..Default::default() };
     trio.ask(0, coordinator.clone(), 4);
     trio.pass_ms(3000);
-    let image = &trio.nodes[0].node.controller.image;
+    let image = &trio.nodes[0].node.core.controller.image;
     let partitions = &image.topic_named(GROUPS).expect("it was made").partitions;
     let here = partitions.iter().filter(|it| it[0].broker_id == 0).count();
     let all = partitions.len();
@@ -123,7 +123,7 @@ fn groups_that_were_elsewhere_begin_anew() {
 #[test]
 fn a_directory_without_a_past_cannot_survive() {
     let node = Harness::new(&[]);
-    let facts = node.node.options.facts.clone();
+    let facts = node.node.core.options.facts.clone();
     let plan = Survival::plan(&facts, &[], Vec::new(), 0);
     assert!(plan.expect_err("nothing is there").contains("no metadata"));
 }

@@ -462,7 +462,7 @@ fn administrators_see_transactions_and_their_producers() {
 impl Asked for Trio {
     fn ask(&mut self, request: Request, version: i16) -> Response {
         let of = |it: &Self, topic: &str, key: &str| {
-            let image = &it.nodes[it.controller()].node.controller.image;
+            let image = &it.nodes[it.controller()].node.core.controller.image;
             let topic_there = image.topic_named(topic).expect("it was made");
             let partition = partition_of(key, topic_there.partitions.len());
             it.leader(topic, partition).expect("somebody coordinates")
@@ -504,7 +504,7 @@ fn settled(trio: &mut Trio, topic: &str) -> (i64, i64) {
     trio.pass_ms(1_000);
     let leader = trio.leader(topic, 0).expect("led");
     let replica = trio.replica(leader, topic, 0);
-    let partition = &trio.nodes[leader].node.partitions[&replica];
+    let partition = &trio.nodes[leader].node.core.partitions[&replica];
     (partition.committed(), partition.stable())
 }
 

@@ -79,7 +79,7 @@ impl Trio {
     pub(super) fn new(pairs: &[(&str, &str)]) -> Self {
         let mut trio = Self::unregistered(pairs);
         for _ in 0..200 {
-            if trio.nodes.iter().all(|it| it.node.controller.image.brokers.len() == 3) {
+            if trio.nodes.iter().all(|it| it.node.core.controller.image.brokers.len() == 3) {
                 return trio;
             }
             trio.pass_ms(TICK_MS);
@@ -134,7 +134,7 @@ impl Trio {
 
     /// A node ends for ever, and what it had is begun anew by it alone, as another cluster; the others are no more.
     pub(super) fn survive(&mut self, at: usize) -> Outcome {
-        let facts = self.nodes[at].node.options.facts.clone();
+        let facts = self.nodes[at].node.core.options.facts.clone();
         let mut store = std::mem::take(&mut self.nodes[at].store);
         let found = store.recover();
         let plan = Survival::plan(&facts, &found, store.metadata_tail(), self.now.wall_ms);
@@ -246,7 +246,7 @@ impl Trio {
 
     /// The node that leads the metadata.
     pub(super) fn controller(&self) -> usize {
-        let serves = |at: &usize| self.nodes[*at].node.controller.group.is_serving();
+        let serves = |at: &usize| self.nodes[*at].node.core.controller.group.is_serving();
         (0..self.nodes.len()).filter(|at| !self.cut.contains(at)).find(serves).expect("one leads")
     }
 
@@ -254,15 +254,15 @@ impl Trio {
     pub(super) fn leader(&self, topic: &str, partition: i32) -> Option<usize> {
         let serves = |at: &usize| {
             let node = &self.nodes[*at].node;
-            let topic = node.controller.image.topic_named(topic);
-            topic.is_some_and(|topic| node.serving(topic, partition).is_ok())
+            let topic = node.core.controller.image.topic_named(topic);
+            topic.is_some_and(|topic| node.core.serving(topic, partition).is_ok())
         };
         (0..self.nodes.len()).filter(|at| !self.cut.contains(at)).find(serves)
     }
 
     /// Where the first replica of a partition is.
     pub(super) fn preferred(&self, topic: &str, partition: usize) -> usize {
-        let image = &self.nodes[self.controller()].node.controller.image;
+        let image = &self.nodes[self.controller()].node.core.controller.image;
         let placed = &image.topic_named(topic).expect("it is there").partitions[partition][0];
         usize::try_from(placed.broker_id).expect("one of three")
     }
@@ -270,8 +270,8 @@ impl Trio {
     /// A node's replica of a partition.
     pub(super) fn replica(&self, at: usize, topic: &str, partition: i32) -> ReplicaId {
         let node = &self.nodes[at].node;
-        let topic = node.controller.image.topic_named(topic).expect("it is there");
-        node.local_replica(topic, partition).expect("each has one")
+        let topic = node.core.controller.image.topic_named(topic).expect("it is there");
+        node.core.local_replica(topic, partition).expect("each has one")
     }
 
     /// Sends a request, and what it leads to at once happens.

@@ -2,40 +2,40 @@
 //!
 //! Purpose:    decide whether this node may remove data for its age, by its wall clock.
 //! Owns:       [`Clocks`]: differences between the clocks of the nodes.
-//! Interface:  [`Node::believes_clock`], [`Node::compare_clocks`].
+//! Interface:  [`Core::believes_clock`], [`Core::compare_clocks`].
 //! Invariants: a node removes data for its age only if its clock has not leapt and a majority shares its time. The
 //!             majority is of the nodes that this process has heard, itself among them. So two nodes that differ remove
 //!             nothing, also after one is gone. A node of several that has heard no other removes nothing either.
 //! Never:      changes of a clock; refusal of records with the time of another clock.
 //! Tests:      `node/tests/clocks.rs`; `duramen-sim`, scenario `cluster`.
-//! Start at:   [`Node::believes_clock`].
+//! Start at:   [`Core::believes_clock`].
 
 use std::collections::BTreeSet;
 
 use duramen_storage::sabotage::{self, Bug};
 
-use super::Node;
+use super::Core;
 use crate::limits::CLOCK_LEAP_MS_MAX;
 
 /// Differences between the wall clocks of other nodes and this one's, at the last comparison.
 #[derive(Debug, Default)]
-pub(super) struct Clocks {
+pub(crate) struct Clocks {
     /// Nodes whose clock is too far away.
     far: BTreeSet<i32>,
     /// True if too few nodes share the time of this node, and whether the log says so.
-    pub(super) is_alone: bool,
+    pub(crate) is_alone: bool,
     is_said: bool,
     /// The largest difference.
-    pub(super) apart_ms: u64,
+    pub(crate) apart_ms: u64,
 }
 
 fn is_far(ahead_ms: i64) -> bool {
     ahead_ms.unsigned_abs() > CLOCK_LEAP_MS_MAX.unsigned_abs()
 }
 
-impl Node {
+impl Core {
     /// Tells whether data may be removed for its age by the clock's last reading, taken now.
-    pub(super) fn believes_clock(&mut self) -> bool {
+    pub(crate) fn believes_clock(&mut self) -> bool {
         self.compare_clocks();
         let is_odd = self.clocks.is_alone && !sabotage::is(Bug::ClockLeapBelieved);
         self.clock.believes(self.now) && !is_odd
@@ -48,7 +48,7 @@ impl Node {
     }
 
     /// Compares the clocks of other nodes with this one's, and logs a difference once.
-    pub(super) fn compare_clocks(&mut self) {
+    pub(crate) fn compare_clocks(&mut self) {
         let known = self.peers.clocks().filter(|(id, _)| self.directory_of(*id).is_some());
         let known: Vec<(i32, i64)> = known.collect();
         let before = std::mem::take(&mut self.clocks);

@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use super::Node;
+use super::Core;
 use crate::event::{ConnectionId, RequestKey};
 use crate::quotas::{Quota, QuotaKey};
 use crate::session::RequestContext;
 
 /// Requests whose time counts.
 #[derive(Debug, Default)]
-pub(super) struct Timed {
+pub(crate) struct Timed {
     /// Requests that are not answered yet.
     asked: BTreeMap<RequestKey, Quota>,
     /// Quota of the client whose request the node handles now.
     present: Option<Quota>,
 }
 
-impl Node {
+impl Core {
     /// Returns the quota of a request's client.
     pub(crate) fn quota(&self, key: QuotaKey, context: &RequestContext) -> Option<Quota> {
         let user = context.principal.strip_prefix("User:").unwrap_or(&context.principal);
@@ -34,7 +34,7 @@ impl Node {
         self.meters.give_back(quota, bytes as f64, self.now_ms());
     }
 
-    fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         self.now.mono_us / 1000
     }
 
@@ -46,8 +46,8 @@ impl Node {
         self.timed.present = Some(quota);
     }
 
-    /// Counts the time of the last event, as measured by the driver, if the event was a request.
-    pub fn took(&mut self, us: u64) {
+    /// Counts the time of the last event, if the event was a request.
+    pub(crate) fn count_time(&mut self, us: u64) {
         if let Some(quota) = self.timed.present.take() {
             self.meters.take_time(&quota, us, self.now_ms());
         }
@@ -60,11 +60,11 @@ impl Node {
     }
 
     /// Forgets a request that is answered, or whose client is gone.
-    pub(super) fn end_time(&mut self, key: RequestKey) {
+    pub(crate) fn end_time(&mut self, key: RequestKey) {
         self.timed.asked.remove(&key);
     }
 
-    pub(super) fn forget_times(&mut self, connection: ConnectionId) {
+    pub(crate) fn forget_times(&mut self, connection: ConnectionId) {
         let all = (connection, 0)..=(connection, u64::MAX);
         let keys: Vec<_> = self.timed.asked.range(all).map(|(key, _)| *key).collect();
         for key in keys {

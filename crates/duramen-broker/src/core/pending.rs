@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use duramen_protocol::Request;
 
-use super::{Node, Timer};
+use super::{Core, Timer};
 use crate::event::{ConnectionId, RequestKey};
 use crate::session::RequestContext;
 
@@ -24,13 +24,13 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 }
 
-impl Node {
-    pub(super) fn forget_undecided(&mut self, connection: ConnectionId) {
+impl Core {
+    pub(crate) fn forget_undecided(&mut self, connection: ConnectionId) {
         let timers = &mut self.timers;
         self.pending.queue.retain(|deferred| {
             let stays = deferred.key.0 != connection;

@@ -2,22 +2,22 @@
 //!
 //! Purpose:    the in-sync replicas of partitions, the same on every node.
 //! Owns:       the in-sync replicas of partitions that this node leads, and of those that others lead.
-//! Interface:  [`Node::in_sync`], [`Node::note_lacking`].
+//! Interface:  [`Core::in_sync`], [`Core::note_lacking_of`].
 //! Invariants: a node believes the leader while it hears the leader's node. The leader announces replicas that lack
 //!             entries, and its frames name nodes that it does not hear. If all replicas keep up, and the leader hears
 //!             all nodes, it announces nothing. A replica in a replaced directory is never in sync, nor is a learner.
 //! Never:      acknowledgements, for which a leader counts the replicas of its group (`min.insync.replicas`).
 //! Tests:      `node/tests/in_sync.rs`.
-//! Start at:   [`Node::in_sync`].
+//! Start at:   [`Core::in_sync`].
 
 use duramen_storage::op::ReplicaId;
 
-use super::Node;
+use super::Core;
 use crate::metadata_records::PlacedReplica;
 use crate::partition::Partition;
 use crate::raft::GroupId;
 
-impl Node {
+impl Core {
     /// Tells whether a replica keeps up, as its leader here sees it, and would make a majority if others were lost.
     pub(crate) fn keeps_up(&self, leader: &Partition, placed: &PlacedReplica) -> bool {
         let group = &leader.group;
@@ -68,19 +68,8 @@ impl Node {
         replicas.iter().filter(is_in).map(|placed| placed.broker_id).collect()
     }
 
-    /// Finds which replicas of the partitions led here lack something. Quiesced groups have no such replica.
-    pub(super) fn note_lacking(&mut self) {
-        let is_settled = |replica: &ReplicaId| {
-            self.partitions.get(replica).is_some_and(|it| self.peers.is_settled(it.id))
-        };
-        let led: Vec<ReplicaId> = self.quiescence.awake().filter(is_settled).collect();
-        for replica in led {
-            self.note_lacking_of(replica);
-        }
-    }
-
     /// Announces which replicas of a partition that is led here lack something.
-    pub(super) fn note_lacking_of(&mut self, replica: ReplicaId) {
+    pub(crate) fn note_lacking_of(&mut self, replica: ReplicaId) {
         let Some(partition) = self.partitions.get(&replica) else { return };
         let (id, group) = (partition.id, &partition.group);
         if !group.is_serving() || self.peers.announced(id) != Some(group.term()) {
@@ -93,7 +82,7 @@ impl Node {
     }
 
     /// Returns the number of partitions led here with replicas that are not in sync.
-    pub(super) fn under_replicated(&self) -> usize {
+    pub(crate) fn under_replicated(&self) -> usize {
         let own = self.options.facts.broker_id;
         let lacks_some = |partition: &&Partition| {
             let placed = self.placed_all(partition.id);

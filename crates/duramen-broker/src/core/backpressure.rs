@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Node, Timer};
+use super::{Core, Timer};
 use crate::event::{ConnectionId, RequestKey};
 use crate::session::{PreparedProduce, RequestContext};
 
@@ -23,12 +23,12 @@ pub(crate) struct Backpressure {
 }
 
 impl Backpressure {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 }
 
-impl Node {
+impl Core {
     /// Tells whether `bytes` more may be taken in now.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let total = self.bytes_in_flight + bytes;
@@ -70,7 +70,7 @@ impl Node {
         Some(stalled.request)
     }
 
-    pub(super) fn forget_stalled(&mut self, connection: ConnectionId) {
+    pub(crate) fn forget_stalled(&mut self, connection: ConnectionId) {
         let timers = &mut self.timers;
         self.backpressure.queue.retain(|stalled| {
             let stays = stalled.key.0 != connection;

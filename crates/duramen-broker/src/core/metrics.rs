@@ -1,10 +1,7 @@
 //! Plain counters and gauges of a node.
 
-use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{Compacted, ReplicaId};
 
-use super::Node;
-use crate::controller::METADATA_GROUP;
 use crate::raft::{Group, GroupId};
 
 /// Counters and gauges of a node. The driver measures time.
@@ -151,7 +148,7 @@ pub struct Standing {
     pub compacted: Compacted,
 }
 
-fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Standing {
+pub(crate) fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Standing {
     Standing {
         topic_id: id.topic_id,
         partition: id.partition,
@@ -170,77 +167,5 @@ fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Stand
         rebuilt: group.rebuilt(),
         begun: group.begun(),
         compacted: Compacted::default(),
-    }
-}
-
-impl Node {
-    /// Returns the states of all replicas here, that of the metadata first.
-    pub fn standings(&self) -> Vec<Standing> {
-        let (start, end) = (self.controller.log_start(), self.controller.end());
-        let metadata = standing(METADATA_GROUP, &self.controller.group, start, end);
-        let others = self.partitions.values();
-        let is_reassigned = |id: GroupId| {
-            let place = (Uuid(id.topic_id), id.partition);
-            self.controller.image.reassignments.contains_key(&place)
-        };
-        let others = others.map(|it| Standing {
-            is_reassigned: is_reassigned(it.id),
-            compacted: it.compacted(),
-            ..standing(it.id, &it.group, it.log_start(), it.committed())
-        });
-        std::iter::once(metadata).chain(others).collect()
-    }
-
-    /// Returns the readiness of the node to serve.
-    pub fn readiness(&self) -> Readiness {
-        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        Readiness {
-            is_opening: self.opening.is_some(),
-            is_member: self.is_registered,
-            knows_leader: self.metadata_leader().is_some(),
-            nodes: count(self.controller.image.brokers.len()),
-            nodes_unheard: count(self.unheard().count()),
-        }
-    }
-
-    /// Counters since the node was opened, and gauges. Walks over all partitions: not for every
-    /// turn.
-    pub fn metrics(&self) -> Metrics {
-        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        let partitions = self.partitions.values();
-        let failed = partitions.clone().filter(|it| it.group.failure().is_some());
-        let waiting =
-            [self.parked.len(), self.backpressure.len(), self.pending.len(), self.certainty.len()];
-        Metrics {
-            parked: count(waiting.iter().sum()),
-            bytes_in_flight: self.bytes_in_flight,
-            partitions: count(self.partitions.len()),
-            partitions_asleep: count(self.quiescence.asleep()),
-            sleep_disputes: count(self.quiescence.uneven()),
-            partitions_slept: self.quiescence.slept(),
-            partitions_failed: count(failed.count()),
-            coordinators_failed: count(self.coordinators.failed()),
-            left_behind: count(
-                partitions.clone().map(|it| it.group.left_behind()).sum::<usize>()
-                    + self.controller.group.left_behind(),
-            ),
-            producers: count(partitions.map(super::Partition::producers_len).sum()),
-            fetch_sessions: count(self.sessions.len()),
-            share_sessions: count(self.shares.sessions.len()),
-            share_partitions: count(self.shares.len()),
-            burials: count(self.dead_letters.len()),
-            share_records: u64::try_from(self.shares.unfinished()).unwrap_or(0),
-            segments_damaged: count(self.segments_damaged()),
-            clock_holds: self.clock.holds(),
-            is_clock_held: self.clock.is_held(),
-            clocks_apart_ms: self.clocks.apart_ms,
-            is_clock_alone: self.clocks.is_alone,
-            is_disk_full: self.is_disk_full(),
-            has_slow_disk: self.has_slow_disk(),
-            is_opening: self.opening.is_some(),
-            nodes_unheard: count(self.unheard().count()),
-            partitions_under_replicated: count(self.under_replicated()),
-            ..self.counters
-        }
     }
 }

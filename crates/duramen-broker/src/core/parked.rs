@@ -1,23 +1,27 @@
 //! Requests that wait: what each waits for, until when, and the answer so far.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use duramen_protocol::Response;
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
 use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, DeleteGroupsResponse, DeleteRecordsResponse,
     DescribeShareGroupOffsetsResponse, ElectLeadersResponse, FindCoordinatorRequest,
     MetadataRequest, ProduceResponse, TxnOffsetCommitRequest, WriteTxnMarkersResponse,
 };
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 
 use super::signals::Signal;
-use super::{ElectionWanted, Node, ShareRequest, Timer};
-use crate::event::{Action, Reply, RequestKey};
-use crate::fetch_sessions::Asked;
+use super::{Core, Timer};
+use crate::event::RequestKey;
+use crate::fetch_sessions::{Asked, FetchSessions};
+use crate::partition::Partition;
 use crate::quotas::Quota;
 use crate::session::RequestContext;
 use crate::shares::ShareKey;
+use crate::shares::partition::{Limits, Plan};
+use crate::shares::sessions::{Member, Target};
 
 /// A request that waits.
 #[derive(Debug)]
@@ -119,7 +123,71 @@ pub(crate) struct Describing {
     pub with_lag: bool,
 }
 
-impl Node {
+/// A partition of a request for elections, and where in the response its result stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ElectionWanted {
+    pub topic_id: Uuid,
+    pub partition: i32,
+    pub slot: (usize, usize),
+}
+
+/// Limits of a consumer's fetch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub limits: Limits,
+    pub bytes_min: u64,
+    /// True for a new session: all of its partitions are answered for.
+    pub is_full: bool,
+}
+
+/// Answer for one partition of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub acknowledged: Option<ErrorCode>,
+    pub error: Option<ErrorCode>,
+    pub plan: Option<(ReplicaId, Plan)>,
+}
+
+/// A request of a consumer of a share group, until it is answered.
+#[derive(Debug)]
+pub(crate) struct ShareRequest {
+    pub member: Member,
+    /// Client of the request.
+    pub context: RequestContext,
+    /// Limits of the fetch; `None` if the request only acknowledges.
+    pub wanted: Option<Wanted>,
+    /// True if the request declares that it renews locks; other requests may not.
+    pub is_renewing: bool,
+    /// Quota that the bytes of the answer count for, and the time that the consumer has to rest, in milliseconds.
+    pub quota: Option<Quota>,
+    pub rest_ms: i32,
+    pub told: BTreeMap<Target, Told>,
+    /// Number of decisions that are not durable yet.
+    pub undecided: usize,
+    /// True once the request has waited long enough for records.
+    pub is_over: bool,
+    /// Share partitions and replicas that wake the request.
+    pub waits_on: Vec<(ShareKey, ReplicaId)>,
+}
+
+impl ShareRequest {
+    pub(crate) fn new(member: Member, context: RequestContext, wanted: Option<Wanted>) -> Self {
+        Self {
+            member,
+            context,
+            wanted,
+            is_renewing: false,
+            quota: None,
+            rest_ms: 0,
+            told: BTreeMap::new(),
+            undecided: 0,
+            is_over: false,
+            waits_on: Vec::new(),
+        }
+    }
+}
+
+impl Core {
     /// Keeps a request until `deadline_us`.
     pub(crate) fn park(&mut self, key: RequestKey, parked: Parked, deadline_us: u64) {
         self.timers.insert((deadline_us, Timer::Request(key)));
@@ -127,40 +195,15 @@ impl Node {
         assert!(before.is_none(), "a connection numbers its requests");
     }
 
-    /// Takes a waiting request back.
-    pub(crate) fn unpark(&mut self, key: RequestKey) -> Option<Parked> {
+    /// Takes a waiting request back that nothing but its key and its time could wake.
+    pub(crate) fn take_parked(&mut self, key: RequestKey) -> Option<Parked> {
         let Waiting { parked, deadline_us } = self.parked.remove(&key)?;
         self.timers.remove(&(deadline_us, Timer::Request(key)));
-        match &parked {
-            Parked::Fetch(fetch) => fetch.forget(key, self),
-            Parked::Share(request) => self.forget_share_request(key, request),
-            _ => {}
-        }
         Some(parked)
     }
 
     pub(crate) fn parked_mut(&mut self, key: RequestKey) -> Option<&mut Parked> {
         self.parked.get_mut(&key).map(|waiting| &mut waiting.parked)
-    }
-
-    pub(crate) fn reply(&mut self, key: RequestKey, response: impl Into<Response>) {
-        self.reply_boxed(key, Box::new(response.into()));
-    }
-
-    pub(crate) fn reply_boxed(&mut self, key: RequestKey, reply: Box<Response>) {
-        self.reply_with(key, Reply::Response(reply));
-    }
-
-    pub(crate) fn reply_with(&mut self, key: RequestKey, mut reply: Reply) {
-        self.counters.replies += 1;
-        if let Reply::Response(response) = reply {
-            // Another node may have asked on behalf of its client.
-            let Some(response) = self.answer_forwarded(key, response) else { return };
-            reply = Reply::Response(response);
-        }
-        reply.rest(self.time_rest_ms(key));
-        self.end_time(key);
-        self.out.push(Action::Reply { connection: key.0, sequence: key.1, reply });
     }
 
     /// Notes that one of the partitions that a request waits for has a leader, or never will.
@@ -181,10 +224,15 @@ impl Node {
 
 impl ParkedFetch {
     /// Withdraws the fetch from everything that could wake it.
-    pub(crate) fn forget(&self, key: RequestKey, node: &mut Node) {
-        node.sessions.unpark(self.fetch.session_id, key);
+    pub(crate) fn forget(
+        &self,
+        key: RequestKey,
+        sessions: &mut FetchSessions,
+        partitions: &mut BTreeMap<ReplicaId, Partition>,
+    ) {
+        sessions.unpark(self.fetch.session_id, key);
         for (_, replica) in &self.waits_on {
-            if let Some(partition) = node.partitions.get_mut(replica) {
+            if let Some(partition) = partitions.get_mut(replica) {
                 partition.fetches.remove(&key);
             }
         }
