@@ -36,7 +36,7 @@ const RULES: [Rule; 6] = [
                 fetch_sessions quotas controller survivor describe groups transactions core node api \
                 turn read_plan lib",
         upward: &[],
-        circle: 10,
+        circle: 8,
     },
     Rule {
         package: "duramen_client",

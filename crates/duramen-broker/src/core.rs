@@ -16,11 +16,9 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{ReplicaId, Shortage};
 
-use self::backpressure::Backpressure;
 use self::certainty::Certainty;
 use self::clocks::Clocks;
-use self::opening::Opening;
-use self::pending::Pending;
+use self::desk::Desk;
 use self::quotas::Timed;
 use crate::access::Access;
 use crate::controller::Controller;
@@ -34,33 +32,28 @@ use crate::prng::Prng;
 use crate::quotas::Meters;
 use crate::session::CheckedBatch;
 
-mod backpressure;
 mod certainty;
 mod clocks;
+mod desk;
 mod in_sync;
 mod internal_topics;
 mod membership;
 mod metrics;
-mod opening;
 mod options;
 mod parked;
 mod peers;
-mod pending;
 mod placement;
 mod quotas;
 mod signals;
 
-pub(crate) use backpressure::Stalled;
-pub(crate) use certainty::Doubtful;
+pub(crate) use certainty::Then;
 pub(crate) use metrics::standing;
 pub use metrics::{Metrics, Readiness, Standing};
 pub use options::NodeOptions;
 pub(crate) use parked::{
-    Describing, ElectionWanted, Fetch, Parked, ParkedFetch, Place, ShareRequest, Told, Waiting,
-    Wanted,
+    Describing, ElectionWanted, Fetch, Parked, ParkedFetch, Place, ShareRequest, Told, Wanted,
 };
 pub(crate) use peers::{Peers, metadata_replica};
-pub(crate) use pending::Deferred;
 pub(crate) use signals::Signal;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,15 +81,12 @@ pub(crate) struct Core {
     pub controller: Controller,
     pub partitions: BTreeMap<ReplicaId, Partition>,
     pub counters: Metrics,
-    pub(crate) parked: BTreeMap<RequestKey, Waiting>,
+    pub(crate) desk: Desk,
     pub timers: BTreeSet<(u64, Timer)>,
     pub dirty: VecDeque<ReplicaId>,
     pub is_controller_dirty: bool,
-    pub(crate) opening: Option<Opening>,
     /// The registration is applied: the image is complete, and replicas follow it.
     pub is_registered: bool,
-    pub backpressure: Backpressure,
-    pub pending: Pending,
     pub(crate) certainty: Certainty,
     pub bytes_in_flight: u64,
     /// Why appends are refused, if they are.
@@ -130,14 +120,11 @@ impl Core {
             controller,
             partitions: BTreeMap::new(),
             counters: Metrics::default(),
-            parked: BTreeMap::new(),
+            desk: Desk::new(),
             timers: BTreeSet::new(),
             dirty: VecDeque::new(),
             is_controller_dirty: true,
-            opening: Some(Opening::default()),
             is_registered: false,
-            backpressure: Backpressure::default(),
-            pending: Pending::default(),
             certainty: Certainty::default(),
             bytes_in_flight: 0,
             disk_shortage: None,

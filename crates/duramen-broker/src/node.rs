@@ -26,8 +26,8 @@ use crate::configs::TopicSettings;
 use crate::controller::quorum::Quorum;
 use crate::controller::{Controller, METADATA_GROUP, METADATA_REPLICA, is_metadata};
 use crate::core::{
-    Core, Doubtful, Metrics, NodeOptions, Parked, Readiness, Signal, Standing, Timer, Waiting,
-    mark, metadata_replica, standing,
+    Core, Metrics, NodeOptions, Parked, Readiness, Signal, Standing, Then, Timer, mark,
+    metadata_replica, standing,
 };
 use crate::event::{Action, ConnectionId, Now, Reply, RequestKey};
 use crate::fetch_sessions::FetchSessions;
@@ -35,7 +35,7 @@ use crate::limits::OPENING_US_MAX;
 use crate::metadata_records::PlacedReplica;
 use crate::partition::{Effects, Finished, Partition, Slot};
 use crate::prng::Prng;
-use crate::raft::{Doubt, GroupId};
+use crate::raft::GroupId;
 
 mod coordinators;
 mod dead_letters;
@@ -82,21 +82,14 @@ pub struct Node {
 
 impl Node {
     pub(crate) fn on_disconnected(&mut self, connection: ConnectionId) {
-        let range = (connection, 0)..=(connection, u64::MAX);
-        let keys: Vec<_> = self.core.parked.range(range).map(|(key, _)| *key).collect();
+        let keys = self.core.desk.of(connection);
         for key in keys {
             self.unpark(key);
         }
-        self.core.forget_stalled(connection);
-        self.core.forget_undecided(connection);
-        self.core.forget_doubts(connection);
         self.core.forget_times(connection);
         self.shares.forget_share_sessions(connection);
         self.moves.forget(connection);
         self.forwards.forget(connection);
-        if let Some(opening) = &mut self.core.opening {
-            opening.held.retain(|(key, ..)| key.0 != connection);
-        }
     }
 
     pub(crate) fn on_storage(&mut self, done: &Done) {
@@ -175,9 +168,9 @@ impl Node {
     }
 
     pub(crate) fn grant_producer_ids(&mut self) {
-        let is_one = |waiting: &Waiting| matches!(waiting.parked, Parked::ProducerId);
-        let waiting = self.core.parked.iter().filter(|(_, waiting)| is_one(waiting));
-        let keys: Vec<_> = waiting.map(|(key, _)| *key).collect();
+        let waiting = self.core.desk.iter();
+        let waiting = waiting.filter(|(_, parked)| matches!(parked, Parked::ProducerId));
+        let keys: Vec<_> = waiting.map(|(key, _)| key).collect();
         for key in keys {
             match self.core.next_producer_id() {
                 Ok(Some(id)) => {
@@ -270,7 +263,7 @@ impl Node {
     pub fn readiness(&self) -> Readiness {
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         Readiness {
-            is_opening: self.core.opening.is_some(),
+            is_opening: self.core.is_opening(),
             is_member: self.core.is_registered,
             knows_leader: self.core.metadata_leader().is_some(),
             nodes: count(self.core.controller.image.brokers.len()),
@@ -284,14 +277,8 @@ impl Node {
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let partitions = self.core.partitions.values();
         let failed = partitions.clone().filter(|it| it.group.failure().is_some());
-        let waiting = [
-            self.core.parked.len(),
-            self.core.backpressure.len(),
-            self.core.pending.len(),
-            self.core.certainty.len(),
-        ];
         Metrics {
-            parked: count(waiting.iter().sum()),
+            parked: count(self.core.desk.len()),
             bytes_in_flight: self.core.bytes_in_flight,
             partitions: count(self.core.partitions.len()),
             partitions_asleep: count(self.quiescence.asleep()),
@@ -316,7 +303,7 @@ impl Node {
             is_clock_alone: self.core.clocks.is_alone,
             is_disk_full: self.core.is_disk_full(),
             has_slow_disk: self.moves.has_slow_disk(&self.core),
-            is_opening: self.core.opening.is_some(),
+            is_opening: self.core.is_opening(),
             nodes_unheard: count(self.core.unheard().count()),
             partitions_under_replicated: count(self.core.under_replicated()),
             ..self.core.counters
@@ -406,9 +393,7 @@ impl Node {
         // A group of several voters may elect its leader later; no request waits for that here.
         if partition.group.is_alone() {
             partition.group.campaign();
-            if let Some(opening) = &mut self.core.opening {
-                opening.awaited.insert(found.replica);
-            }
+            self.core.open_after(found.replica);
         }
         self.core.peers.tick(found.replica);
         self.quiescence.begin(found.replica);
@@ -457,32 +442,15 @@ impl Node {
 }
 
 impl Node {
-    /// Serves the requests that waited for a replica's leadership check, once the check is done or the replica leads no
-    /// more. Then the request's own handler answers, or another node does.
+    /// Goes on with all that waited for a replica's leadership check, once the check is done or the replica leads no
+    /// more.
     pub(crate) fn settle_doubts(&mut self, replica: ReplicaId) {
-        self.coordinators.settle_doubted_answers(&mut self.core, replica);
-        self.coordinators.settle_doubted_shares(&mut self.core, replica);
-        let Some(mut waiting) = self.core.certainty.by_replica.remove(&replica) else { return };
-        let group = self.core.group(replica);
-        let is_sure = |doubt: Doubt| group.is_none_or(|group| group.led_at(doubt).is_some());
-        let settled: Vec<_> = waiting.extract_if(.., |(doubt, _)| is_sure(*doubt)).collect();
-        if !waiting.is_empty() {
-            self.core.certainty.by_replica.insert(replica, waiting);
-        }
-        for (_, key) in settled {
-            let Some(doubtful) = self.core.certainty.requests.get_mut(&key) else { continue };
-            doubtful.outstanding -= 1;
-            if doubtful.outstanding > 0 {
-                continue;
+        for (led, then) in self.core.settled(replica) {
+            match then {
+                // The request's own handler answers, or another node does.
+                Then::Serve(key) => self.core.on_sure(key),
+                then => self.coordinators.tell(&mut self.core, then, led),
             }
-            let doubtful =
-                self.core.certainty.requests.remove(&key).expect("it was just looked at");
-            let Doubtful { context, request, .. } = doubtful;
-            self.core.signals.push_back(Signal::Certain {
-                key,
-                context,
-                request: Box::new(request),
-            });
         }
     }
 }

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use compaction::Compacting;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::{self, BatchHeader, TimestampType};
 use duramen_storage::Descriptor;
@@ -21,14 +22,19 @@ use duramen_storage::op::{
     Beginning, Compacted, Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId,
     SegmentMeta,
 };
+use duramen_storage::sabotage::{self, Bug};
+use faults::Faults;
+use internal::Internal;
+use producers::{ActiveProducer, Ending, Producers};
+use retention::Undated;
+use rolling::Active;
 
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::FETCH_ABORTED_MAX;
-use crate::raft::{Doubt, Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
+use crate::raft::{Group, GroupId, Outgoing, PayloadRead, Refused, Unsure, internal_of};
 use crate::session::CheckedBatch;
 use crate::shares::BurialAsker;
-use duramen_storage::sabotage::{self, Bug};
 
 mod compaction;
 pub(crate) mod faults;
@@ -38,14 +44,8 @@ pub(crate) mod retention;
 mod rolling;
 mod transactions;
 
-use compaction::Compacting;
 pub(crate) use compaction::view_of;
-use faults::Faults;
-use internal::Internal;
 pub(crate) use producers::Verdict;
-use producers::{ActiveProducer, Ending, Producers};
-use retention::Undated;
-use rolling::Active;
 pub(crate) use transactions::{Aborted, Marker};
 
 /// Waiter for an append or another proposal of a partition.
@@ -190,7 +190,7 @@ pub(crate) struct Partition {
     roll_due: bool,
     waiting_commit: BTreeMap<(u64, u64), Waiting>,
     /// Appends that are refused if this replica leads for certain.
-    doubted: Vec<(Doubt, Slot, ErrorCode)>,
+    doubted: Unsure<(Slot, ErrorCode)>,
     waiting_persist: BTreeMap<(u64, u64), Waiting>,
     waited: u64,
     /// The term in which it served at the end of its last turn.
@@ -277,7 +277,7 @@ impl Partition {
             trims_again: false,
             roll_due: false,
             waiting_commit: BTreeMap::new(),
-            doubted: Vec::new(),
+            doubted: Unsure::default(),
             waiting_persist: BTreeMap::new(),
             waited: 0,
             served: None,
@@ -434,7 +434,7 @@ impl Partition {
             }
             Verdict::Refuse(code) => {
                 // A producer would give up, though a leader that came after this one may know its sequence.
-                self.doubted.push((self.group.doubt(), slot, code));
+                self.doubted.push(self.group.doubt(), (slot, code));
                 return Appended::Waits { append_time_ms: -1 };
             }
             Verdict::Duplicate { mut base_offset, uncommitted } => {
@@ -514,7 +514,7 @@ impl Partition {
             }
             Ending::Told(code) => {
                 // A leader that came after this one may have what is to be ended.
-                self.doubted.push((self.group.doubt(), slot, code));
+                self.doubted.push(self.group.doubt(), (slot, code));
                 Ok(true)
             }
             Ending::Waits(index) => {
@@ -905,12 +905,14 @@ impl Partition {
     }
 
     fn refuse_for_certain(&mut self, effects: &mut Effects) {
-        let (group, obstacle) = (&self.group, self.obstacle());
-        let known = self.doubted.extract_if(.., |(doubt, ..)| group.led_at(*doubt).is_some());
+        if self.doubted.is_empty() {
+            return;
+        }
+        let other = self.obstacle().unwrap_or(ErrorCode::NotLeaderOrFollower);
         let log_start = self.log_start;
-        effects.finished.extend(known.map(|(doubt, slot, code)| {
-            let led = group.led_at(doubt) == Some(true);
-            let error = if led { code } else { obstacle.unwrap_or(ErrorCode::NotLeaderOrFollower) };
+        let known = self.doubted.settle(|doubt| self.group.led_at(doubt)).into_iter();
+        effects.finished.extend(known.map(|(led, (slot, code))| {
+            let error = if led { code } else { other };
             Finished { slot, error, base_offset: -1, log_start }
         }));
     }
@@ -965,7 +967,7 @@ impl Partition {
         let error = ErrorCode::UnknownTopicOrPartition;
         self.fail_waiting(0, error, effects);
         let log_start = self.log_start;
-        effects.finished.extend(self.doubted.drain(..).map(|(_, slot, _)| Finished {
+        effects.finished.extend(self.doubted.drain().map(|(slot, _)| Finished {
             slot,
             error,
             base_offset: -1,

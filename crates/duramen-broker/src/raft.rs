@@ -15,20 +15,27 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
+use catching_up::CatchingUp;
+use confirming::Confirming;
 use duramen_storage::Descriptor;
 use duramen_storage::history::History;
 use duramen_storage::op::{
     Beginning, ConfState, Content, Given, HardState, OpKind, RecoveredReplica, ReplicaId, TermRun,
 };
+use duramen_storage::sabotage::{self, Bug};
+use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
+use moving::Moving;
 use raft::eraftpb::{Message, MessageType};
 use raft::{RawNode, StateRole};
+use shipping::Shipping;
+use sleeping::Sleeping;
+use turn::InFlight;
 
 use crate::limits::{
     ELECTION_TICKS, GROUP_UNCOMMITTED_MAX, HEARTBEAT_TICKS, LAG_TICKS, Memory, TERM_MAX,
 };
 use crate::peer::Letter;
 use crate::prng::Prng;
-use duramen_storage::sabotage::{self, Bug};
 
 mod catching_up;
 mod confirming;
@@ -44,19 +51,12 @@ mod sleeping;
 mod snapshots;
 mod standing;
 mod turn;
-use catching_up::CatchingUp;
-use confirming::Confirming;
-pub(crate) use confirming::Doubt;
+pub(crate) use confirming::{Doubt, Unsure};
 pub(crate) use exchange::{GroupId, Outgoing, PayloadRead, ReadFor};
 pub(crate) use letters::{APPENDED, TIMEOUT_NOW, letter_of};
 pub(crate) use log::internal_of;
-use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
 pub(crate) use membership::Approach;
-use moving::Moving;
-use shipping::Shipping;
 pub(crate) use sleeping::Doze;
-use sleeping::Sleeping;
-use turn::InFlight;
 pub(crate) use turn::Turn;
 
 /// The index before the first entry of every group, so that an empty replica is always told from

@@ -152,10 +152,9 @@ fn fail(response: &mut Response, code: ErrorCode) {
 /// Answers a request that timed out, or that waits for something that will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let code = ErrorCode::RequestTimedOut;
-    let Some(parked) = node.core.parked_mut(key) else {
-        return produce::on_stalled_too_long(node, key);
-    };
+    let Some(parked) = node.core.parked_mut(key) else { return };
     match parked {
+        Parked::Stalled { .. } => produce::on_stalled_too_long(node, key),
         Parked::Fetch(_) => fetch::answer_parked(node, key),
         Parked::Share(_) => share_fetch::on_timeout(node, key),
         Parked::Metadata { .. } | Parked::FindCoordinator { .. } => {
@@ -199,8 +198,12 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
                 node.reply(key, refused);
             }
         }
-        // The coordinators of these requests know their deadlines.
-        Parked::Group { .. }
+        // The coordinators of these requests know their deadlines. The first three have none, or `turn` ends their
+        // wait.
+        Parked::Held { .. }
+        | Parked::Doubtful { .. }
+        | Parked::Deferred { .. }
+        | Parked::Group { .. }
         | Parked::OffsetFetch { .. }
         | Parked::DeleteGroups { .. }
         | Parked::Transaction { .. }

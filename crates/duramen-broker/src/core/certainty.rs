@@ -1,57 +1,76 @@
-//! Requests that ask for the latest state, or are refused because of it. Where there are followers, a leader that was
-//! cut off or stood still may have a successor unknown to it. So it makes a leadership check before it answers.
+//! # Room card: certainty
+//!
+//! Purpose:    leadership checks: a leader that was cut off or stood still may have a successor unknown to it.
+//! Owns:       what waits for the checks of each replica here.
+//! Interface:  [`Core::when_sure`] begins a check; [`Core::settled`] says what goes on after a turn of the replica.
+//! Invariants: nothing that waits goes on before the check is done, or the replica leads no more.
+//! Never:      which requests need a check (see `turn/routing.rs`), the check itself (see `raft/confirming.rs`).
+//! Tests:      `node/tests/leaders.rs`; `duramen-sim`, scenario `cluster`.
+//! Start at:   [`Core::when_sure`].
 
 use std::collections::BTreeMap;
 
-use duramen_protocol::Request;
+use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 
-use super::Core;
-use crate::event::{ConnectionId, RequestKey};
-use crate::raft::Doubt;
-use crate::session::RequestContext;
+use super::{Core, mark};
+use crate::event::RequestKey;
+use crate::raft::Unsure;
+use crate::shares::coordinator as shares;
+use crate::transactions::coordinator as transactions;
 
+/// Next step after a leadership check.
 #[derive(Debug)]
-pub(crate) struct Doubtful {
-    pub context: RequestContext,
-    pub request: Request,
-    /// Replicas whose leadership check is still open.
-    pub outstanding: usize,
+pub(crate) enum Then {
+    /// A parked request is served, here or by another node.
+    Serve(RequestKey),
+    /// A coordinator of transactions answers a client.
+    Reply { key: RequestKey, response: Box<Response> },
+    /// A coordinator of transactions answers whether partitions are in a transaction.
+    Judged(transactions::Asker, ErrorCode),
+    /// A coordinator of share groups' states answers.
+    ShareState(shares::Asker, shares::Answer),
 }
 
+/// See the room card.
 #[derive(Debug, Default)]
 pub(crate) struct Certainty {
-    pub requests: BTreeMap<RequestKey, Doubtful>,
-    pub by_replica: BTreeMap<ReplicaId, Vec<(Doubt, RequestKey)>>,
-}
-
-impl Certainty {
-    pub(crate) fn len(&self) -> usize {
-        self.requests.len()
-    }
+    by_replica: BTreeMap<ReplicaId, Unsure<Then>>,
 }
 
 impl Core {
-    /// Starts a leadership check at a replica, if it seems to lead followers.
-    pub(crate) fn doubt_that_leads(&mut self, replica: ReplicaId) -> Option<Doubt> {
-        let group = self.group(replica)?;
+    /// Keeps a step until it is certain that a replica leads. Hands the step back if no check is needed, because the
+    /// replica has no followers or does not lead.
+    pub(crate) fn when_sure(&mut self, replica: ReplicaId, then: Then) -> Option<Then> {
+        let Some(group) = self.group(replica) else { return Some(then) };
         if group.is_alone() || !group.is_serving() {
-            return None;
+            return Some(then);
         }
-        if replica == self.controller.group.id() {
+        let doubt = if replica == self.controller.group.id() {
             self.is_controller_dirty = true;
-            return Some(self.controller.group.doubt());
-        }
-        let partition = self.partitions.get_mut(&replica)?;
-        super::mark(&mut self.dirty, partition);
-        Some(partition.group.doubt())
+            self.controller.group.doubt()
+        } else {
+            let Some(partition) = self.partitions.get_mut(&replica) else { return Some(then) };
+            mark(&mut self.dirty, partition);
+            partition.group.doubt()
+        };
+        self.certainty.by_replica.entry(replica).or_default().push(doubt, then);
+        None
     }
 
-    pub(crate) fn forget_doubts(&mut self, connection: ConnectionId) {
-        self.certainty.requests.retain(|key, _| key.0 != connection);
-        self.certainty.by_replica.retain(|_, waiting| {
-            waiting.retain(|(_, key)| key.0 != connection);
-            !waiting.is_empty()
-        });
+    /// Takes the steps that waited for a replica's leadership check, once the check is done or the replica leads no
+    /// more; each with whether the replica led for certain.
+    pub(crate) fn settled(&mut self, replica: ReplicaId) -> Vec<(bool, Then)> {
+        let Some(mut waiting) = self.certainty.by_replica.remove(&replica) else {
+            return Vec::new();
+        };
+        // A replica that is gone leads no more.
+        let group = self.group(replica);
+        let led = |doubt| group.map_or(Some(false), |group| group.led_at(doubt));
+        let settled = waiting.settle(led);
+        if !waiting.is_empty() {
+            self.certainty.by_replica.insert(replica, waiting);
+        }
+        settled
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that wait: what each waits for, until when, and the answer so far.
+//! Requests that wait: the awaited event of each, and the answer so far.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,16 +9,14 @@ use duramen_protocol::messages::{
     MetadataRequest, ProduceResponse, TxnOffsetCommitRequest, WriteTxnMarkersResponse,
 };
 use duramen_protocol::wire::Uuid;
-use duramen_protocol::{ErrorCode, Response};
+use duramen_protocol::{ErrorCode, Request, Response};
 use duramen_storage::op::ReplicaId;
 
-use super::signals::Signal;
-use super::{Core, Timer};
 use crate::event::RequestKey;
 use crate::fetch_sessions::{Asked, FetchSessions};
 use crate::partition::Partition;
 use crate::quotas::Quota;
-use crate::session::RequestContext;
+use crate::session::{Prepared, PreparedProduce, RequestContext};
 use crate::shares::ShareKey;
 use crate::shares::partition::{Limits, Plan};
 use crate::shares::sessions::{Member, Target};
@@ -26,6 +24,14 @@ use crate::shares::sessions::{Member, Target};
 /// A request that waits.
 #[derive(Debug)]
 pub(crate) enum Parked {
+    /// For the node to open.
+    Held { context: RequestContext, request: Box<Prepared> },
+    /// For leadership checks.
+    Doubtful { context: RequestContext, request: Box<Request>, outstanding: usize },
+    /// For a decision on its topics or settings, or for nodes that are about to register.
+    Deferred { context: RequestContext, request: Box<Request> },
+    /// For room for its batches.
+    Stalled { context: RequestContext, request: Box<PreparedProduce> },
     /// For its batches to be durable.
     Produce { response: ProduceResponse, outstanding: usize, version: i16 },
     /// For more records.
@@ -72,12 +78,6 @@ pub(crate) enum Parked {
     DeleteGroups { response: DeleteGroupsResponse, outstanding: usize },
     /// For records of share partitions, or for decisions on them to be durable.
     Share(Box<ShareRequest>),
-}
-
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub parked: Parked,
-    pub deadline_us: u64,
 }
 
 /// A fetch that waits for more records.
@@ -183,41 +183,6 @@ impl ShareRequest {
             undecided: 0,
             is_over: false,
             waits_on: Vec::new(),
-        }
-    }
-}
-
-impl Core {
-    /// Keeps a request until `deadline_us`.
-    pub(crate) fn park(&mut self, key: RequestKey, parked: Parked, deadline_us: u64) {
-        self.timers.insert((deadline_us, Timer::Request(key)));
-        let before = self.parked.insert(key, Waiting { parked, deadline_us });
-        assert!(before.is_none(), "a connection numbers its requests");
-    }
-
-    /// Takes a waiting request back that nothing but its key and its time could wake.
-    pub(crate) fn take_parked(&mut self, key: RequestKey) -> Option<Parked> {
-        let Waiting { parked, deadline_us } = self.parked.remove(&key)?;
-        self.timers.remove(&(deadline_us, Timer::Request(key)));
-        Some(parked)
-    }
-
-    pub(crate) fn parked_mut(&mut self, key: RequestKey) -> Option<&mut Parked> {
-        self.parked.get_mut(&key).map(|waiting| &mut waiting.parked)
-    }
-
-    /// Notes that one of the partitions that a request waits for has a leader, or never will.
-    pub(crate) fn on_leader(&mut self, key: RequestKey) {
-        let Some(waiting) = self.parked.get_mut(&key) else { return };
-        let (Parked::Commit { outstanding, .. }
-        | Parked::Metadata { outstanding, .. }
-        | Parked::FindCoordinator { outstanding, .. }) = &mut waiting.parked
-        else {
-            return;
-        };
-        *outstanding = outstanding.saturating_sub(1);
-        if *outstanding == 0 {
-            self.signals.push_back(Signal::Ready(key));
         }
     }
 }

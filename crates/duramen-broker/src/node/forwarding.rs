@@ -250,7 +250,7 @@ impl Forwards {
         let id = (from, forward.nonce);
         // The request was for the former process of this node. Or the node has no answer or no room for it yet, and it
         // comes again.
-        if forward.incarnation != core.options.seed || core.opening.is_some() {
+        if forward.incarnation != core.options.seed || core.is_opening() {
             return;
         }
         match self.served.get(&id) {

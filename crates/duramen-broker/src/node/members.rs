@@ -34,8 +34,8 @@ impl Core {
     /// Answers requests that wait for a node's removal, once the node is gone or another node knows.
     pub(crate) fn note_departures(&mut self, is_other_term: bool) {
         let brokers = &self.controller.image.brokers;
-        let departing = self.parked.iter().filter_map(|(key, waiting)| match waiting.parked {
-            Parked::Departure { broker_id } => Some((*key, !brokers.contains_key(&broker_id))),
+        let departing = self.desk.iter().filter_map(|(key, parked)| match parked {
+            Parked::Departure { broker_id } => Some((key, !brokers.contains_key(broker_id))),
             _ => None,
         });
         let departing: Vec<_> =

@@ -190,8 +190,8 @@ pub(crate) fn reconcile(node: &mut Node) {
         let made = instantiate(node, topic_id, partition);
         let is_alone = |id: &ReplicaId| node.core.partitions[id].group.is_alone();
         let made = made.filter(is_alone);
-        if let Some(opening) = &mut node.core.opening {
-            opening.awaited.extend(made);
+        if let Some(replica) = made {
+            node.core.open_after(replica);
         }
     }
     for topic_id in ids {

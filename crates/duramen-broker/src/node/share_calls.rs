@@ -2,7 +2,7 @@
 //!
 //! Purpose:    calls of partition leaders to the coordinators of share groups' states, on this node and others; calls
 //!             of these coordinators to the leader of the metadata about the existence of topics.
-//! Owns:       open calls; answers of coordinators that may have a successor.
+//! Owns:       open calls.
 //! Interface:  [`Coordinators::read_share_state`], [`Coordinators::write_share_state`] and
 //!             [`Coordinators::take_share_answers`] for leaders, [`Coordinators::coordinate_share`] for clients,
 //!             [`Coordinators::doubt_topics`] for coordinators; the node calls the rest on events.
@@ -24,12 +24,11 @@ use duramen_storage::op::ReplicaId;
 
 use super::Coordinators;
 use super::coordinators::Kind;
-use crate::core::{Core, Signal, Timer};
+use crate::core::{Core, Signal, Then, Timer};
 use crate::event::RequestKey;
 use crate::internal_topics::SHARES;
 use crate::limits::{SHARE_CALL_AGAIN_US, SHARE_CALL_US, SHARE_CALL_US_MAX};
 use crate::peer::{Frame, ShareAnswer, ShareAsk, ShareBatch};
-use crate::raft::Doubt;
 use crate::shares::coordinator::{Answer, Ask, Asker, Output};
 use crate::shares::records::ShareRecord;
 use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
@@ -74,8 +73,6 @@ pub(crate) struct ShareCalls {
     calls: BTreeMap<u64, Call>,
     /// Calls that were sent to no node yet.
     unsent: Vec<u64>,
-    /// Answers of coordinators that may have a successor.
-    doubted: BTreeMap<ReplicaId, Vec<(Doubt, Asker, Answer)>>,
     /// Results that leaders have not received yet.
     told: Vec<ShareTold>,
     /// Answers that coordinators of groups have not received yet.
@@ -425,34 +422,12 @@ impl Coordinators {
         asker: Asker,
         answer: Answer,
     ) {
-        match core.doubt_that_leads(replica) {
-            Some(doubt) => {
-                let doubted = self.share_calls.doubted.entry(replica).or_default();
-                doubted.push((doubt, asker, answer));
-            }
-            None => self.tell_share_asker(core, asker, answer),
+        if let Some(then) = core.when_sure(replica, Then::ShareState(asker, answer)) {
+            self.tell(core, then, true);
         }
     }
 
-    /// Sends the answers that waited for a leadership check of this replica, once the check is done or the replica
-    /// leads no more.
-    pub(super) fn settle_doubted_shares(&mut self, core: &mut Core, replica: ReplicaId) {
-        let Some(mut waiting) = self.share_calls.doubted.remove(&replica) else { return };
-        let group = core.group(replica);
-        let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
-        let known = waiting.extract_if(.., |(doubt, ..)| led(*doubt).is_some());
-        let known: Vec<_> =
-            known.map(|(doubt, asker, answer)| (led(doubt), asker, answer)).collect();
-        if !waiting.is_empty() {
-            self.share_calls.doubted.insert(replica, waiting);
-        }
-        for (led, asker, answer) in known {
-            let answer = if led == Some(true) { answer } else { Err(ErrorCode::NotCoordinator) };
-            self.tell_share_asker(core, asker, answer);
-        }
-    }
-
-    fn tell_share_asker(&mut self, core: &mut Core, asker: Asker, answer: Answer) {
+    pub(super) fn tell_share_asker(&mut self, core: &mut Core, asker: Asker, answer: Answer) {
         match asker {
             Asker::Own { nonce } => self.on_share_answer(core, nonce, answer),
             Asker::Node { broker_id, nonce } => {

@@ -19,21 +19,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{AddOffsetsToTxnRequest, TxnOffsetCommitRequest};
-use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Coordinators;
 use super::coordinators::Kind;
 use crate::controller::image::Topic;
-use crate::core::{Core, Parked, Signal, Timer};
+use crate::core::{Core, Parked, Signal, Then, Timer};
 use crate::event::{Action, RequestKey};
 use crate::internal_topics::{GROUPS, TRANSACTIONS, partition_of};
 use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_CALL_US_MAX};
 use crate::partition::{Acks, Appended, MarkAsker, Marker, Slot, Verdict};
 use crate::peer::{Frame, MarkWanted, Marked, TransactionAnswer, TransactionAsk};
-use crate::raft::Doubt;
 use crate::session::{CheckedBatch, FIRST_THAT_ADDS, RequestContext};
 use crate::transactions::coordinator::{Addition, Asker, Mark, Output};
 use crate::transactions::records::TransactionRecord;
@@ -83,24 +82,6 @@ struct Wanted {
     to: Option<(i32, i32, u64)>,
 }
 
-/// Answer of a coordinator.
-#[derive(Debug)]
-enum Answer {
-    Reply { key: RequestKey, response: Box<Response>, is_certain: bool },
-    Judged(Asker, ErrorCode),
-}
-
-impl Answer {
-    /// Withdraws the answer, because this node was not the coordinator.
-    fn withdrawn(self) -> Self {
-        let code = ErrorCode::NotCoordinator;
-        match self {
-            Self::Judged(asker, _) => Self::Judged(asker, code),
-            Self::Reply { key, response, .. } => Self::Reply { key, response, is_certain: false },
-        }
-    }
-}
-
 /// See the room card.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
@@ -113,8 +94,6 @@ pub(crate) struct Calls {
     executed: BTreeMap<ReplicaId, BTreeMap<i64, i64>>,
     /// Numbers of the decisions whose markers are being written.
     numbers: BTreeMap<(ReplicaId, i64), i64>,
-    /// Answers of coordinators that may have a successor.
-    doubted: BTreeMap<ReplicaId, Vec<(Doubt, Answer)>>,
     /// Requests that wait for `__consumer_offsets`.
     for_groups: BTreeSet<RequestKey>,
     /// Transactional ids that wait for a producer id, with their coordinators.
@@ -380,12 +359,12 @@ impl Coordinators {
         for output in outputs {
             match output {
                 Output::Reply { key, response, is_written } => {
-                    let answer = Answer::Reply { key, response, is_certain: true };
-                    self.tell_for_certain(core, replica, answer, is_written);
+                    let then = Then::Reply { key, response };
+                    self.tell_for_certain(core, replica, then, is_written);
                 }
                 Output::Judged { asker, code, is_written } => {
-                    let answer = Answer::Judged(asker, code);
-                    self.tell_for_certain(core, replica, answer, is_written);
+                    let then = Then::Judged(asker, code);
+                    self.tell_for_certain(core, replica, then, is_written);
                 }
                 Output::TooLate(key) => {
                     core.take_parked(key);
@@ -419,50 +398,43 @@ impl Coordinators {
         &mut self,
         core: &mut Core,
         replica: ReplicaId,
-        answer: Answer,
+        then: Then,
         is_written: bool,
     ) {
         let is_doubtful =
             !is_written && core.is_clustered() && !sabotage::is(Bug::StaleLeaderAnswers);
-        match core.doubt_that_leads(replica).filter(|_| is_doubtful) {
-            Some(doubt) => {
-                self.calls.doubted.entry(replica).or_default().push((doubt, answer));
-            }
-            None => self.tell(core, answer),
+        let then = if is_doubtful { core.when_sure(replica, then) } else { Some(then) };
+        if let Some(then) = then {
+            self.tell(core, then, true);
         }
     }
 
-    /// Sends the answers that waited for a leadership check of this coordinator, once the check is done or the
-    /// coordinator leads no more.
-    pub(super) fn settle_doubted_answers(&mut self, core: &mut Core, replica: ReplicaId) {
-        let Some(mut waiting) = self.calls.doubted.remove(&replica) else { return };
-        let group = core.partitions.get(&replica).map(|it| &it.group);
-        let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
-        let known = waiting.extract_if(.., |(doubt, _)| led(*doubt).is_some());
-        let known: Vec<_> = known.map(|(doubt, answer)| (led(doubt), answer)).collect();
-        if !waiting.is_empty() {
-            self.calls.doubted.insert(replica, waiting);
-        }
-        for (led, answer) in known {
-            let answer = if led == Some(true) { answer } else { answer.withdrawn() };
-            self.tell(core, answer);
-        }
-    }
-
-    fn tell(&mut self, core: &mut Core, answer: Answer) {
-        match answer {
-            Answer::Reply { key, response, is_certain } => {
-                let answered = Signal::TransactionAnswered { key, response, is_certain };
+    /// Gives a coordinator's answer to its asker. The answer is void if the coordinator did not lead for certain.
+    pub(super) fn tell(&mut self, core: &mut Core, then: Then, led: bool) {
+        match then {
+            Then::Serve(_) => unreachable!("a request is no coordinator's answer"),
+            Then::Reply { key, response } => {
+                let answered = Signal::TransactionAnswered { key, response, is_certain: led };
                 core.signals.push_back(answered);
             }
-            Answer::Judged(Asker::Own { nonce }, code) => {
-                self.on_judged(core, nonce, code);
+            Then::Judged(asker, code) => {
+                self.tell_judged(core, asker, if led { code } else { ErrorCode::NotCoordinator });
             }
-            Answer::Judged(Asker::Node { broker_id, nonce }, code) => {
+            Then::ShareState(asker, answer) => {
+                let answer = if led { answer } else { Err(ErrorCode::NotCoordinator) };
+                self.tell_share_asker(core, asker, answer);
+            }
+        }
+    }
+
+    fn tell_judged(&mut self, core: &mut Core, asker: Asker, code: ErrorCode) {
+        match asker {
+            Asker::Own { nonce } => self.on_judged(core, nonce, code),
+            Asker::Node { broker_id, nonce } => {
                 let answer = TransactionAnswer { nonce, error_code: code.code() };
                 core.peers.frame_to(broker_id).transaction_answers.push(answer);
             }
-            Answer::Judged(Asker::Request { key, part }, code) => {
+            Asker::Request { key, part } => {
                 core.signals.push_back(Signal::Judged { key, part, code });
             }
         }
@@ -725,7 +697,7 @@ impl Coordinators {
             self.send_mark(core, nonce);
         }
         self.give_producer_ids(core);
-        self.calls.for_groups.retain(|key| core.parked.contains_key(key));
+        self.calls.for_groups.retain(|key| core.desk.contains(*key));
         if !self.calls.for_groups.is_empty() {
             core.make_or_want_topic(GROUPS);
         }

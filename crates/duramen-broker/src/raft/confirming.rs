@@ -13,6 +13,37 @@ pub(crate) struct Doubt {
     number: u64,
 }
 
+/// Whatever waits for leadership checks of one replica, in the order in which it came.
+#[derive(Debug)]
+pub(crate) struct Unsure<T>(Vec<(Doubt, T)>);
+
+impl<T> Default for Unsure<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Unsure<T> {
+    pub(crate) fn push(&mut self, doubt: Doubt, it: T) {
+        self.0.push((doubt, it));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes all that waits no more, each with whether the replica led for certain. `led` is the group's answer.
+    pub(crate) fn settle(&mut self, led: impl Fn(Doubt) -> Option<bool>) -> Vec<(bool, T)> {
+        let known = self.0.extract_if(.., |(doubt, _)| led(*doubt).is_some());
+        known.map(|(doubt, it)| (led(doubt) == Some(true), it)).collect()
+    }
+
+    /// Takes all, whatever the checks will say.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.0.drain(..).map(|(_, it)| it)
+    }
+}
+
 /// Numbers only grow, also from term to term.
 #[derive(Debug, Default)]
 pub(super) struct Confirming {

@@ -9,7 +9,7 @@ use duramen_protocol::{ErrorCode, Request};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use crate::core::{Deferred, Doubtful, Stalled, Timer};
+use crate::core::{Parked, Then};
 use crate::event::RequestKey;
 use crate::limits::BROKERS_AWAITED_US;
 use crate::node::{Kind, Node};
@@ -31,14 +31,13 @@ pub(super) fn doubt(
     };
     let mut outstanding = 0;
     for replica in replicas {
-        let Some(doubt) = node.core.doubt_that_leads(replica) else { continue };
-        node.core.certainty.by_replica.entry(replica).or_default().push((doubt, key));
-        outstanding += 1;
+        outstanding += usize::from(node.core.when_sure(replica, Then::Serve(key)).is_none());
     }
     if outstanding == 0 {
         return Some((context, request));
     }
-    node.core.certainty.requests.insert(key, Doubtful { context, request, outstanding });
+    let request = Box::new(request);
+    node.core.park(key, Parked::Doubtful { context, request, outstanding }, u64::MAX);
     None
 }
 
@@ -148,7 +147,7 @@ pub(super) fn judge_certain(
         if awaits_brokers(node, &request) {
             deadline_us = deadline_us.min(node.core.now.mono_us + BROKERS_AWAITED_US);
         }
-        return defer(node, Deferred { key, context, request, deadline_us });
+        return node.core.defer(key, context, request, deadline_us);
     }
     api::dispatch(node, key, context, Prepared::Request(request));
 }
@@ -187,63 +186,47 @@ pub(super) fn awaits_brokers(node: &Node, request: &Request) -> bool {
     !missing.is_empty() && request.topics.iter().any(awaits)
 }
 
-pub(super) fn defer(node: &mut Node, deferred: Deferred) {
-    node.core.timers.insert((deferred.deadline_us, Timer::Request(deferred.key)));
-    node.core.pending.queue.push_back(deferred);
-}
-
 /// Serves the waiting requests whose topics or settings are decided now.
 pub(super) fn judge_again(node: &mut Node) {
-    for deferred in std::mem::take(&mut node.core.pending.queue) {
-        if is_to_wait(node, &deferred.request) {
-            node.core.pending.queue.push_back(deferred);
+    for key in node.core.deferred() {
+        let Some(Parked::Deferred { request, .. }) = node.core.parked(key) else { continue };
+        if is_to_wait(node, request) {
             continue;
         }
-        let Deferred { key, context, request, deadline_us } = deferred;
-        node.core.timers.remove(&(deadline_us, Timer::Request(key)));
-        api::dispatch(node, key, context, Prepared::Request(request));
+        let Some(Parked::Deferred { context, request }) = node.core.take_parked(key) else {
+            continue;
+        };
+        api::dispatch(node, key, context, Prepared::Request(*request));
         // The next one may be about the same topic.
         node.resume();
     }
 }
 
-/// Ends the wait of a request whose time is over. False if there is none.
-pub(super) fn end_undecided(node: &mut Node, key: RequestKey) -> bool {
-    let Some(at) = node.core.pending.queue.iter().position(|deferred| deferred.key == key) else {
-        return false;
-    };
-    let Some(deferred) = node.core.pending.queue.remove(at) else { return false };
-    let Deferred { context, request, deadline_us, .. } = deferred;
-    node.core.timers.remove(&(deadline_us, Timer::Request(key)));
+/// Ends the wait of a request for a decision.
+fn end_deferred(node: &mut Node, key: RequestKey) {
+    let Some(Parked::Deferred { context, request }) = node.core.take_parked(key) else { return };
     if !node.core.controller.is_deciding_on(&request) {
         // The expected nodes did not come, and the answer says so.
-        let request = Prepared::Request(request);
-        api::dispatch(node, key, context, request);
+        api::dispatch(node, key, context, Prepared::Request(*request));
     } else if let Some(response) =
         api::waiting::undecided_answer(&request, ErrorCode::RequestTimedOut)
     {
         node.reply(key, response);
     }
-    true
 }
 
 /// Ends the wait of a request whose time is over, or whose awaited event will not come.
 pub(super) fn end_wait(node: &mut Node, key: RequestKey) {
-    if !end_undecided(node, key) {
+    if matches!(node.core.parked(key), Some(Parked::Deferred { .. })) {
+        end_deferred(node, key);
+    } else {
         api::waiting::on_timeout(node, key);
     }
 }
 
 /// Lets the first waiting produce in, if there is room. False if nothing was done.
 pub(super) fn resume_stalled(node: &mut Node) -> bool {
-    let Some(first) = node.core.backpressure.queue.front() else { return false };
-    if !node.core.has_room(first.request.bytes()) {
-        return false;
-    }
-    let first = node.core.backpressure.queue.pop_front().expect("it was just looked at");
-    node.core.backpressure.is_told &= node.core.has_stalled();
-    let Stalled { key, context, request, deadline_us } = first;
-    node.core.timers.remove(&(deadline_us, Timer::Request(key)));
+    let Some((key, context, request, deadline_us)) = node.core.next_stalled() else { return false };
     api::produce::append(node, key, &context, request, deadline_us);
     true
 }
