@@ -54,7 +54,7 @@ mod sweep;
 mod tests;
 mod transactions;
 
-pub(crate) use coordinators::{Coordinators, Kind};
+pub(crate) use coordinators::Coordinators;
 pub(crate) use forwarding::Forwards;
 pub(crate) use members::Members;
 pub(crate) use moves::{Election, Moves};

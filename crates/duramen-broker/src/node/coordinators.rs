@@ -18,39 +18,37 @@
 //! appends the old live records again, slice by slice. The first slice begins a segment, and in the end the coordinator
 //! trims everything before that segment.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use duramen_protocol::ErrorCode;
-use duramen_protocol::messages::ListGroupsRequest;
-use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{EncodeError, Uuid};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
-use view::{View, replay};
+use view::{Effect, Expired, Settings, View, replay};
 
 use super::share_calls::{Caller, ShareCalls};
 use super::transactions::Calls;
-use crate::configs::{BrokerSettings, bounds_of_group};
-use crate::controller::image::{Image, Topic};
-use crate::core::{Core, Parked, Signal, Timer};
-use crate::event::{Action, LogRead, MadeBy, Now, ReadLog, RequestKey};
-use crate::groups::consumer::Topics;
-use crate::groups::coordinator::{Coordinator, Output, Transactor};
-use crate::groups::records::{Encoded, GroupRecord};
-use crate::groups::{Assignor, ConsumerRules, Migration, Rules, ShareRules};
+use crate::configs::BrokerSettings;
+use crate::controller::image::Topic;
+use crate::core::{Core, Timer};
+use crate::event::{Action, LogRead, MadeBy, Now, ReadLog};
+use crate::groups::coordinator::Transactor;
+use crate::groups::records::Encoded;
 use crate::internal_topics;
 use crate::limits::{
-    GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
+    GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, GROUP_LOG_SLICE_BYTES,
+    SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::node::sweep::interval_us;
 use crate::partition::{Appended, Slot};
 use crate::raft::Group;
-use crate::shares::ShareKey;
-use crate::shares::coordinator::{self as shares, Answer, Ask};
-use crate::transactions::coordinator as transactions;
 
+mod groups;
+mod shares;
+mod transactions;
 mod view;
 
 pub(crate) use view::Kind;
@@ -78,7 +76,7 @@ struct Renewal {
 
 #[derive(Debug)]
 struct Shard {
-    view: View,
+    view: Box<dyn View>,
     stage: Stage,
     timer_us: Option<u64>,
     renewal: Option<Renewal>,
@@ -94,18 +92,22 @@ enum Problem {
     Content(String),
 }
 
-/// State of the node that a coordinator sees with a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight<'a> {
-    /// Settings of all groups.
-    pub rules: &'a Rules,
-    /// The cluster's metadata, with its topics.
-    pub image: &'a Image,
-    /// The same, for groups that follow them.
-    pub topics: Topics<'a>,
-}
-
 impl Shard {
+    fn is_serving(&self) -> bool {
+        matches!(self.stage, Stage::Serving)
+    }
+
+    /// Returns the coordinator, if it is of this type.
+    fn as_view<V: View>(&self) -> Option<&V> {
+        let view: &dyn Any = &*self.view;
+        view.downcast_ref()
+    }
+
+    fn as_view_mut<V: View>(&mut self) -> Option<&mut V> {
+        let view: &mut dyn Any = &mut *self.view;
+        view.downcast_mut()
+    }
+
     /// Returns the time at which the coordinator is due if nothing happens before, in monotonic microseconds.
     fn due_us(&self) -> Option<u64> {
         match self.stage {
@@ -115,7 +117,7 @@ impl Shard {
     }
 
     fn on_stored(&mut self, now: Now, ticket: u64, result: Result<i64, ErrorCode>) {
-        self.view.on_appended(now, ticket, result);
+        self.view.on_appended(ticket, result, now);
         if let Some(renewal) = &mut self.renewal
             && renewal.ticket == Some(ticket)
         {
@@ -139,15 +141,10 @@ struct GroupSweep {
 #[derive(Debug)]
 pub(crate) struct Coordinators {
     /// The replicas here of the topics that have coordinators.
-    pub(super) replicas: BTreeMap<ReplicaId, Kind>,
+    pub(super) replicas: BTreeMap<ReplicaId, &'static Kind>,
     /// Those that lead.
     shards: BTreeMap<ReplicaId, Shard>,
-    /// Settings of all groups.
-    rules: Rules,
-    /// Time for which an unused transactional id is kept, in milliseconds.
-    transactional_id_expiration_ms: i64,
-    /// Updates of a share group's state between two snapshots.
-    share_updates_max: u32,
+    settings: Settings,
     sweep: GroupSweep,
     /// Rises with every topic that is made, grows or goes.
     topics_version: u64,
@@ -155,56 +152,25 @@ pub(crate) struct Coordinators {
     pub(super) share_calls: ShareCalls,
 }
 
-fn consumer_rules(settings: &BrokerSettings) -> ConsumerRules {
-    let assignors = settings.group_consumer_assignors.split(',').map(str::trim);
-    ConsumerRules {
-        session_timeout_ms: settings.group_consumer_session_timeout_ms,
-        session_timeout_bounds_ms: bounds_of_group("consumer.session.timeout.ms", settings),
-        heartbeat_interval_ms: settings.group_consumer_heartbeat_interval_ms,
-        heartbeat_interval_bounds_ms: bounds_of_group("consumer.heartbeat.interval.ms", settings),
-        members_max: usize::try_from(settings.group_consumer_max_size).unwrap_or(usize::MAX),
-        assignors: assignors.filter_map(Assignor::named).collect(),
-        migration: Migration::named(&settings.group_consumer_migration_policy)
-            .unwrap_or(Migration::Disabled),
-        assignment_interval_ms: settings.group_consumer_assignment_interval_ms,
-        assignment_interval_bounds_ms: bounds_of_group("consumer.assignment.interval.ms", settings),
-        regex_refresh_ms: settings.group_consumer_regex_refresh_interval_ms,
-    }
-}
-
 impl Coordinators {
     pub(super) fn new(settings: &BrokerSettings) -> Self {
-        let (min, max) =
-            (settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms);
-        let rules = Rules {
-            initial_delay_ms: settings.group_initial_rebalance_delay_ms,
-            session_timeout_ms: min..=max,
-            members_max: usize::try_from(settings.group_max_size).unwrap_or(usize::MAX),
-            metadata_max: usize::try_from(settings.offset_metadata_max_bytes).unwrap_or(0),
-            retention_ms: i64::from(settings.offsets_retention_minutes) * 60_000,
-            consumer: consumer_rules(settings),
-            share: ShareRules {
-                session_timeout_ms: settings.group_share_session_timeout_ms,
-                session_timeout_bounds_ms: bounds_of_group("share.session.timeout.ms", settings),
-                heartbeat_interval_ms: settings.group_share_heartbeat_interval_ms,
-                heartbeat_interval_bounds_ms: bounds_of_group(
-                    "share.heartbeat.interval.ms",
-                    settings,
-                ),
-                members_max: usize::try_from(settings.group_share_max_size).unwrap_or(usize::MAX),
-            },
-        };
         Self {
             replicas: BTreeMap::new(),
             shards: BTreeMap::new(),
-            rules,
-            transactional_id_expiration_ms: i64::from(settings.transactional_id_expiration_ms),
-            share_updates_max: u32::try_from(settings.share_updates_per_snapshot).unwrap_or(0),
+            settings: Settings::of(settings),
             sweep: GroupSweep::default(),
             topics_version: 0,
             calls: Calls::default(),
             share_calls: ShareCalls::default(),
         }
+    }
+
+    fn view<V: View>(&self, replica: ReplicaId) -> Option<&V> {
+        self.shards.get(&replica)?.as_view()
+    }
+
+    fn view_mut<V: View>(&mut self, replica: ReplicaId) -> Option<&mut V> {
+        self.shards.get_mut(&replica)?.as_view_mut()
     }
 
     /// Returns the number of coordinators that cannot read their logs.
@@ -216,7 +182,12 @@ impl Coordinators {
 /// Leading and loading.
 impl Coordinators {
     /// Adds a replica of a topic that has coordinators. Its coordinator begins when the replica leads.
-    pub(super) fn note_coordinated(&mut self, core: &mut Core, replica: ReplicaId, kind: Kind) {
+    pub(super) fn note_coordinated(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        kind: &'static Kind,
+    ) {
         if self.replicas.insert(replica, kind).is_some() {
             return;
         }
@@ -240,7 +211,7 @@ impl Coordinators {
         if sabotage::is(Bug::LoadEndsEarly) {
             end = at.max(end - 1);
         }
-        let view = View::new(kind, self.share_updates_max);
+        let view = (kind.new)(&self.settings);
         let stage = Stage::Loading { at, end };
         let failed = self.shards.remove(&replica);
         let deleted = failed.map(|shard| shard.deleted).unwrap_or_default();
@@ -279,22 +250,10 @@ impl Coordinators {
         }
         shard.stage = Stage::Serving;
         let deleted = std::mem::take(&mut shard.deleted);
-        match &mut shard.view {
-            View::Groups(groups) => {
-                groups.loaded(&self.rules, core.now);
-                for (name, id) in deleted {
-                    groups.forget_topic(&name, id);
-                }
-            }
-            View::Transactions(transactions) => {
-                let epoch = core.partitions.get(&replica).map_or(0, |it| it.group.epoch());
-                transactions.loaded(epoch, core.now);
-            }
-            View::Shares(shares) => {
-                for (_, id) in deleted {
-                    shares.forget_topic(id, core.now);
-                }
-            }
+        let epoch = core.partitions.get(&replica).map_or(0, |it| it.group.epoch());
+        shard.view.loaded(self.settings.sight(core, self.topics_version), epoch, core.now);
+        for (name, id) in deleted {
+            shard.view.forget_topic(&name, id, core.now);
         }
         self.settle(core, replica);
         self.keep_small(core, replica);
@@ -309,7 +268,7 @@ impl Coordinators {
             return;
         }
         let replayed = batches.map_err(Problem::Read).and_then(|batches| {
-            replay(&mut shard.view, batches, at, end).map_err(Problem::Content)
+            replay(&mut *shard.view, batches, at, end).map_err(Problem::Content)
         });
         let (problem, again_us) = match replayed {
             Ok(at) => {
@@ -319,7 +278,7 @@ impl Coordinators {
             Err(Problem::Read(problem)) => (problem, Some(core.now.mono_us + GROUP_LOG_AGAIN_US)),
             Err(Problem::Content(problem)) => (problem, None),
         };
-        let topic = self.replicas.get(&replica).map_or("", |kind| kind.topic());
+        let topic = self.replicas.get(&replica).map_or("", |kind| kind.topic);
         tracing::error!(
             replica = replica.0,
             topic,
@@ -339,10 +298,10 @@ impl Coordinators {
     pub(crate) fn shard_of(
         &self,
         core: &Core,
-        kind: Kind,
+        topic: &str,
         name: &str,
     ) -> Result<ReplicaId, ErrorCode> {
-        let topic = core.controller.image.topic_named(kind.topic());
+        let topic = core.controller.image.topic_named(topic);
         let topic = topic.ok_or(ErrorCode::NotCoordinator)?;
         let partition = internal_topics::partition_of(name, topic.partitions.len());
         let replica = core.local_replica(topic, partition).ok_or(ErrorCode::NotCoordinator)?;
@@ -364,170 +323,6 @@ impl Coordinators {
             Some(Stage::Loading { .. }) | None => Err(ErrorCode::CoordinatorLoadInProgress),
             Some(Stage::Failed { .. }) => Err(ErrorCode::NotCoordinator),
         }
-    }
-
-    /// Returns the coordinator of a group, for callers that only read.
-    pub(crate) fn coordinator(&self, core: &Core, group: &str) -> Result<&Coordinator, ErrorCode> {
-        let replica = self.shard_of(core, Kind::Groups, group)?;
-        match &self.shards[&replica].view {
-            View::Groups(groups) => Ok(groups),
-            View::Transactions(_) | View::Shares(_) => Err(ErrorCode::NotCoordinator),
-        }
-    }
-
-    /// Returns the coordinator of a transactional id, for callers that only read.
-    pub(crate) fn transaction_coordinator(
-        &self,
-        core: &Core,
-        id: &str,
-    ) -> Result<&transactions::Coordinator, ErrorCode> {
-        let replica = self.shard_of(core, Kind::Transactions, id)?;
-        match &self.shards[&replica].view {
-            View::Transactions(transactions) => Ok(transactions),
-            View::Groups(_) | View::Shares(_) => Err(ErrorCode::NotCoordinator),
-        }
-    }
-
-    /// Returns all coordinators of transactions here. An error while some of them load, because they could know more.
-    pub(crate) fn transaction_coordinators(
-        &self,
-    ) -> Result<Vec<&transactions::Coordinator>, ErrorCode> {
-        let mut all = Vec::new();
-        for shard in self.shards.values() {
-            let View::Transactions(transactions) = &shard.view else { continue };
-            match shard.stage {
-                Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
-                Stage::Serving => all.push(transactions),
-                Stage::Failed { .. } => {}
-            }
-        }
-        Ok(all)
-    }
-
-    /// Lets the coordinator of a transactional id do something.
-    pub(crate) fn coordinate_transaction(
-        &mut self,
-        core: &mut Core,
-        id: &str,
-        ask: impl FnOnce(&mut transactions::Coordinator),
-    ) -> Result<(), ErrorCode> {
-        let replica = self.shard_of(core, Kind::Transactions, id)?;
-        self.with_transactions(core, replica, ask);
-        Ok(())
-    }
-
-    /// Lets a coordinator of transactions do something, if it is here still.
-    pub(super) fn with_transactions(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        ask: impl FnOnce(&mut transactions::Coordinator),
-    ) {
-        let shard = self.shards.get_mut(&replica);
-        if let Some(transactions) = shard.and_then(|shard| shard.view.transactions()) {
-            ask(transactions);
-            self.settle(core, replica);
-        }
-    }
-
-    /// Lets a coordinator of share groups' states do something, if it is here still.
-    pub(super) fn with_shares(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        ask: impl FnOnce(&mut shares::Coordinator),
-    ) {
-        let shard = self.shards.get_mut(&replica);
-        if let Some(shares) = shard.and_then(|shard| shard.view.shares()) {
-            ask(shares);
-            self.settle(core, replica);
-        }
-    }
-
-    /// Answers a question of a coordinator of groups to one of shares.
-    pub(super) fn tell_groups_of_share(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        (key, ask, answer): (&ShareKey, &Ask, &Answer),
-    ) {
-        let shard = self.shards.get_mut(&replica);
-        if let Some(groups) = shard.and_then(|shard| shard.view.groups()) {
-            groups.on_share_answer(key, ask, answer);
-            self.settle(core, replica);
-        }
-    }
-
-    /// Tells coordinators of groups that a transaction has ended in a partition, which may be one that keeps groups.
-    pub(super) fn tell_groups_of_marker(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        producer_id: i64,
-        commits: bool,
-    ) {
-        let Some(shard) = self.shards.get_mut(&replica) else { return };
-        if let (View::Groups(groups), Stage::Serving) = (&mut shard.view, &shard.stage) {
-            groups.on_marker(producer_id, commits);
-            self.settle(core, replica);
-            self.keep_small(core, replica);
-        }
-    }
-
-    /// Returns the groups of all coordinators that a client asks for. An error while some of them load, because they
-    /// could have more.
-    pub(crate) fn groups(
-        &self,
-        core: &Core,
-        request: &ListGroupsRequest,
-    ) -> Result<Vec<ListedGroup>, ErrorCode> {
-        let mut groups = Vec::new();
-        for shard in self.shards.values() {
-            let View::Groups(coordinator) = &shard.view else { continue };
-            match shard.stage {
-                Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
-                Stage::Serving => {
-                    let rules = &self.rules;
-                    groups.append(&mut coordinator.list(rules, request, core.now));
-                }
-                Stage::Failed { .. } => {}
-            }
-        }
-        Ok(groups)
-    }
-
-    /// Gives the coordinator of a group a request, and parks it so: the answer comes as an [`Output`].
-    pub(crate) fn coordinate(
-        &mut self,
-        core: &mut Core,
-        key: RequestKey,
-        version: i16,
-        group: &str,
-        ask: impl FnOnce(&mut Coordinator, Sight<'_>),
-    ) -> Result<(), ErrorCode> {
-        self.shard_of(core, Kind::Groups, group)?;
-        core.park(key, Parked::Group { version }, u64::MAX);
-        self.coordinate_part(core, group, ask)
-    }
-
-    /// Gives the coordinator of a group its part of a request that is parked.
-    pub(crate) fn coordinate_part(
-        &mut self,
-        core: &mut Core,
-        group: &str,
-        ask: impl FnOnce(&mut Coordinator, Sight<'_>),
-    ) -> Result<(), ErrorCode> {
-        let replica = self.shard_of(core, Kind::Groups, group)?;
-        let shard = self.shards.get_mut(&replica).expect("it was just found");
-        let image = &core.controller.image;
-        let version = self.topics_version;
-        let topics = Topics { access: &core.access, image, version };
-        let sight = Sight { rules: &self.rules, image, topics };
-        if let Some(groups) = shard.view.groups() {
-            ask(groups, sight);
-        }
-        self.settle(core, replica);
-        Ok(())
     }
 
     /// Tells a coordinator that its records are stored, or known not to be.
@@ -557,61 +352,38 @@ impl Coordinators {
     /// Does what a coordinator wants done, and sets its timer.
     fn settle(&mut self, core: &mut Core, replica: ReplicaId) {
         loop {
-            let Self { shards, rules, topics_version, .. } = self;
-            let Some(shard) = shards.get_mut(&replica) else { return };
-            let (access, image) = (&core.access, &core.controller.image);
-            let topics = Topics { access, image, version: *topics_version };
-            match &mut shard.view {
-                View::Groups(groups) => {
-                    if matches!(shard.stage, Stage::Serving) {
-                        groups.go_on(rules, topics, core.now);
-                    }
-                    let outputs = groups.take_outputs();
-                    if outputs.is_empty() {
-                        break;
-                    }
-                    self.carry_out(core, replica, outputs);
-                }
-                View::Transactions(transactions) => {
-                    let outputs = transactions.take_outputs();
-                    if outputs.is_empty() {
-                        break;
-                    }
-                    self.carry_out_transactions(core, replica, outputs);
-                }
-                View::Shares(shares) => {
-                    let outputs = shares.take_outputs();
-                    if outputs.is_empty() {
-                        break;
-                    }
-                    self.carry_out_shares(core, replica, outputs);
-                }
+            let Some(shard) = self.shards.get_mut(&replica) else { return };
+            if shard.is_serving() {
+                shard.view.go_on(self.settings.sight(core, self.topics_version), core.now);
+            }
+            let effects = shard.view.take_effects();
+            if effects.is_empty() {
+                break;
+            }
+            for effect in effects {
+                self.carry_out(core, replica, effect);
             }
         }
         self.set_coordinator_timer(core, replica);
     }
 
-    fn carry_out(&mut self, core: &mut Core, replica: ReplicaId, outputs: Vec<Output>) {
-        for output in outputs {
-            match output {
-                Output::Reply(key, response) => {
-                    core.signals.push_back(Signal::GroupAnswered { key, response });
-                }
-                Output::Fetched { key, part, group } => {
-                    core.signals.push_back(Signal::OffsetsFetched { key, part, group });
-                }
-                Output::Deleted { key, part, result } => {
-                    let code = result.error_code;
-                    core.signals.push_back(Signal::GroupDeleted { key, part, code });
-                }
-                Output::AskShares(key, ask) => {
-                    self.call_shares(core, Caller::Group(replica), key, ask);
-                }
-                Output::Append(ticket, records, transactor) => {
-                    let records: Result<Vec<_>, _> =
-                        records.iter().map(GroupRecord::encode).collect();
-                    self.append_records(core, replica, ticket, records, transactor);
-                }
+    fn carry_out(&mut self, core: &mut Core, replica: ReplicaId, effect: Effect) {
+        match effect {
+            Effect::Signal(signal) => core.signals.push_back(signal),
+            Effect::Answer { then, is_written } => {
+                self.tell_for_certain(core, replica, then, is_written);
+            }
+            Effect::Append { ticket, records, transactor } => {
+                self.append_records(core, replica, ticket, records, transactor);
+            }
+            Effect::AskShares(key, ask) => {
+                self.call_shares(core, Caller::Group(replica), key, ask);
+            }
+            Effect::WantProducerId(name) => self.want_producer_id(core, replica, name),
+            Effect::Mark(mark) => self.want_mark(core, replica, mark),
+            Effect::Close { key, reason } => {
+                core.take_parked(key);
+                core.out.push(Action::Close { connection: key.0, reason: reason.to_owned() });
             }
         }
     }
@@ -691,18 +463,6 @@ impl Coordinators {
         self.topics_version += 1;
     }
 
-    /// Returns the coordinator of a group, and its view of topics, for callers that only read.
-    pub(crate) fn coordinator_and_sight<'a>(
-        &'a self,
-        core: &'a Core,
-        group: &str,
-    ) -> Result<(&'a Coordinator, Sight<'a>), ErrorCode> {
-        let coordinator = self.coordinator(core, group)?;
-        let (image, version) = (&core.controller.image, self.topics_version);
-        let topics = Topics { access: &core.access, image, version };
-        Ok((coordinator, Sight { rules: &self.rules, image, topics }))
-    }
-
     /// Forgets the committed offsets of a topic that is gone.
     pub(super) fn forget_offsets(&mut self, core: &mut Core, topic: &Topic) {
         let replicas: Vec<_> = self.shards.keys().copied().collect();
@@ -710,11 +470,7 @@ impl Coordinators {
             let shard = self.shards.get_mut(&replica).expect("it is listed");
             match shard.stage {
                 Stage::Serving => {
-                    match &mut shard.view {
-                        View::Groups(it) => it.forget_topic(&topic.name, topic.id),
-                        View::Shares(it) => it.forget_topic(topic.id, core.now),
-                        View::Transactions(_) => continue,
-                    }
+                    shard.view.forget_topic(&topic.name, topic.id, core.now);
                     self.settle(core, replica);
                 }
                 Stage::Loading { .. } | Stage::Failed { again_us: Some(_) } => {
@@ -759,7 +515,7 @@ impl Coordinators {
             core.mark_dirty(replica);
             return;
         }
-        renewal.ticket = shard.view.renew(before);
+        renewal.ticket = shard.view.renew(before, GROUP_LOG_SLICE_BYTES);
         if renewal.ticket.is_some() {
             self.settle(core, replica);
         }
@@ -776,31 +532,20 @@ impl Coordinators {
     /// Sweeps one slice. False if it was the last of this sweep.
     fn sweep_some_offsets(&mut self, core: &mut Core) -> bool {
         let is_believed = core.believes_clock();
-        let Self { shards, rules, transactional_id_expiration_ms, sweep, .. } = self;
+        let Self { shards, sweep, settings, topics_version, .. } = self;
         let (from, after) = sweep.at.take().unwrap_or((ReplicaId(0), None));
         let Some((&replica, shard)) = shards.range_mut(from..).next() else { return false };
         if !is_believed {
             return false;
         }
         let after = after.filter(|_| replica == from);
-        let after = after.as_ref();
-        let mut kept = BTreeSet::new();
-        let seen = match (&shard.stage, &mut shard.view) {
-            (Stage::Serving, View::Groups(it)) => {
-                let seen = it.expire(rules, core.now, after, SWEEP_SLICE);
-                kept = it.topics_shared(after, seen.as_ref());
-                seen
-            }
-            (Stage::Serving, View::Transactions(it)) => {
-                it.expire(*transactional_id_expiration_ms, core.now, after, SWEEP_SLICE)
-            }
-            (Stage::Serving, View::Shares(it)) => {
-                let seen;
-                (kept, seen) = it.topics_kept(after, SWEEP_SLICE);
-                seen
-            }
-            (Stage::Loading { .. } | Stage::Failed { .. }, _) => None,
+        let expired = if shard.is_serving() {
+            let sight = settings.sight(core, *topics_version);
+            shard.view.expire(sight, core.now, after.as_ref(), SWEEP_SLICE)
+        } else {
+            Expired::default()
         };
+        let Expired { seen, kept } = expired;
         sweep.at = Some(match seen {
             Some(group) => (replica, Some(group)),
             None => (ReplicaId(replica.0 + 1), None),
@@ -813,11 +558,7 @@ impl Coordinators {
     /// Forgets a coordinator's state of a topic that is certainly deleted.
     pub(super) fn forget_kept(&mut self, core: &mut Core, replica: ReplicaId, topic_id: Uuid) {
         let Some(shard) = self.shards.get_mut(&replica) else { return };
-        match &mut shard.view {
-            View::Groups(it) => it.forget_shared_topic(topic_id),
-            View::Shares(it) => it.forget_topic(topic_id, core.now),
-            View::Transactions(_) => return,
-        }
+        shard.view.forget_kept(topic_id, core.now);
         self.settle(core, replica);
     }
 }

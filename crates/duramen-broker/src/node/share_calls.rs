@@ -23,14 +23,12 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
 use super::Coordinators;
-use super::coordinators::Kind;
 use crate::core::{Core, Signal, Then, Timer};
 use crate::event::RequestKey;
 use crate::internal_topics::SHARES;
 use crate::limits::{SHARE_CALL_AGAIN_US, SHARE_CALL_US, SHARE_CALL_US_MAX};
 use crate::peer::{Frame, ShareAnswer, ShareAsk, ShareBatch};
-use crate::shares::coordinator::{Answer, Ask, Asker, Output};
-use crate::shares::records::ShareRecord;
+use crate::shares::coordinator::{Answer, Ask, Asker};
 use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
 
 /// Receiver of a call's result.
@@ -381,37 +379,13 @@ impl Coordinators {
         asker: Asker,
         ask: Ask,
     ) -> Result<(), ErrorCode> {
-        let replica = self.shard_of(core, Kind::Shares, &key.to_string())?;
+        let replica = self.shard_of(core, SHARES, &key.to_string())?;
         if !core.controller.image.has_partition(key.topic_id, key.partition) {
             return Err(ErrorCode::UnknownTopicOrPartition);
         }
         let now = core.now;
         self.with_shares(core, replica, |it| it.ask(key, asker, ask, now));
         Ok(())
-    }
-
-    /// Carries out a coordinator's outputs.
-    pub(super) fn carry_out_shares(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        outputs: Vec<Output>,
-    ) {
-        for output in outputs {
-            match output {
-                Output::Answered { asker, answer, is_written: false } if core.is_clustered() => {
-                    self.tell_when_certain(core, replica, asker, answer);
-                }
-                Output::Answered { asker, answer, .. } => {
-                    self.tell_share_asker(core, asker, answer);
-                }
-                Output::Append(ticket, records) => {
-                    let records: Result<Vec<_>, _> =
-                        records.iter().map(ShareRecord::encode).collect();
-                    self.append_records(core, replica, ticket, records, None);
-                }
-            }
-        }
     }
 
     /// Answers once it is certain that a replica leads.

@@ -25,17 +25,15 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Coordinators;
-use super::coordinators::Kind;
 use crate::controller::image::Topic;
 use crate::core::{Core, Parked, Signal, Then, Timer};
-use crate::event::{Action, RequestKey};
+use crate::event::RequestKey;
 use crate::internal_topics::{GROUPS, TRANSACTIONS, partition_of};
 use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_CALL_US_MAX};
 use crate::partition::{Acks, Appended, MarkAsker, Marker, Slot, Verdict};
 use crate::peer::{Frame, MarkWanted, Marked, TransactionAnswer, TransactionAsk};
 use crate::session::{CheckedBatch, FIRST_THAT_ADDS, RequestContext};
-use crate::transactions::coordinator::{Addition, Asker, Mark, Output};
-use crate::transactions::records::TransactionRecord;
+use crate::transactions::coordinator::{Addition, Asker, Mark};
 
 /// A batch whose partition may or may not be in its transaction.
 #[derive(Debug)]
@@ -349,52 +347,25 @@ impl Core {
 
 /// Outputs of coordinators.
 impl Coordinators {
-    /// Carries out the outputs of a coordinator of transactions.
-    pub(super) fn carry_out_transactions(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        outputs: Vec<Output>,
-    ) {
-        for output in outputs {
-            match output {
-                Output::Reply { key, response, is_written } => {
-                    let then = Then::Reply { key, response };
-                    self.tell_for_certain(core, replica, then, is_written);
-                }
-                Output::Judged { asker, code, is_written } => {
-                    let then = Then::Judged(asker, code);
-                    self.tell_for_certain(core, replica, then, is_written);
-                }
-                Output::TooLate(key) => {
-                    core.take_parked(key);
-                    let reason = "its producer has used a newer connection for its transactions";
-                    core.out.push(Action::Close { connection: key.0, reason: reason.to_owned() });
-                }
-                Output::Append(ticket, records) => {
-                    let records: Result<Vec<_>, _> =
-                        records.iter().map(TransactionRecord::encode).collect();
-                    self.append_records(core, replica, ticket, records, None);
-                }
-                Output::WantProducerId(name) => {
-                    self.calls.ids_wanted.insert((replica, name));
-                    self.give_producer_ids(core);
-                    self.time_calls(core);
-                }
-                Output::Mark(mark) => {
-                    let nonce = core.chance.next();
-                    let wanted = Wanted { coordinator: replica, mark, to: None };
-                    self.calls.wanted.insert(nonce, wanted);
-                    self.send_mark(core, nonce);
-                    self.time_calls(core);
-                }
-            }
-        }
+    /// Gets a producer id for a transactional id, at once or later.
+    pub(super) fn want_producer_id(&mut self, core: &mut Core, replica: ReplicaId, id: Arc<str>) {
+        self.calls.ids_wanted.insert((replica, id));
+        self.give_producer_ids(core);
+        self.time_calls(core);
+    }
+
+    /// Has a marker written, however long that takes.
+    pub(super) fn want_mark(&mut self, core: &mut Core, replica: ReplicaId, mark: Mark) {
+        let nonce = core.chance.next();
+        let wanted = Wanted { coordinator: replica, mark, to: None };
+        self.calls.wanted.insert(nonce, wanted);
+        self.send_mark(core, nonce);
+        self.time_calls(core);
     }
 
     /// Answers after a leadership check, because another node may coordinate by now, and know better. A fresh write
     /// proves that none did.
-    fn tell_for_certain(
+    pub(super) fn tell_for_certain(
         &mut self,
         core: &mut Core,
         replica: ReplicaId,
@@ -710,14 +681,14 @@ impl Coordinators {
         core: &Core,
         group: &str,
     ) -> Result<(ReplicaId, i32), ErrorCode> {
-        let replica = self.shard_of(core, Kind::Groups, group)?;
+        let replica = self.shard_of(core, GROUPS, group)?;
         let partition = core.partitions.get(&replica).ok_or(ErrorCode::NotCoordinator)?;
         Ok((replica, partition.id.partition))
     }
 
     /// Checks that a transactional id may be coordinated here.
     pub(crate) fn coordinates(&self, core: &Core, id: &str) -> Result<(), ErrorCode> {
-        self.shard_of(core, Kind::Transactions, id).map(|_| ())
+        self.shard_of(core, TRANSACTIONS, id).map(|_| ())
     }
 }
 

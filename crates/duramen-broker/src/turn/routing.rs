@@ -11,8 +11,9 @@ use duramen_storage::sabotage::{self, Bug};
 
 use crate::core::{Parked, Then};
 use crate::event::RequestKey;
+use crate::internal_topics::GROUPS;
 use crate::limits::BROKERS_AWAITED_US;
-use crate::node::{Kind, Node};
+use crate::node::Node;
 use crate::session::{Prepared, RequestContext};
 use crate::{api, controller};
 
@@ -93,16 +94,13 @@ pub(super) fn asked_for_latest(node: &Node, request: &Request) -> BTreeSet<Repli
             let asked = request.groups.iter().map(|group| group.group_id.as_str());
             let asked = asked.chain([request.group_id.as_str()]);
             asked
-                .filter_map(|group| {
-                    node.coordinators.shard_of(&node.core, Kind::Groups, group).ok()
-                })
+                .filter_map(|group| node.coordinators.shard_of(&node.core, GROUPS, group).ok())
                 .collect()
         }
         // The leader may refuse the request at once, because of a newer producer epoch. So it must lead for
         // certain.
         Request::TxnOffsetCommit(request) => {
-            let replica =
-                node.coordinators.shard_of(&node.core, Kind::Groups, &request.group_id).ok();
+            let replica = node.coordinators.shard_of(&node.core, GROUPS, &request.group_id).ok();
             let partition = |id: &ReplicaId| node.core.partitions.get(id);
             let is_refused = |id: &ReplicaId| {
                 let (producer, epoch) = (request.producer_id, request.producer_epoch);

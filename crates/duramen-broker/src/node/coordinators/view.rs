@@ -1,149 +1,240 @@
-//! Common parts of all coordinators: each is made from a log, appends to it, and keeps it small.
+//! # Room card: views
+//!
+//! Purpose:    the common shape of all coordinators: each is a view of one log, appends to it, and keeps it small.
+//! Owns:       [`View`], its [`Effect`]s, and the table of views.
+//! Interface:  [`View`]; [`Kind::of`] a topic; [`replay`].
+//! Invariants: a view is pure: a log, requests and time go in, effects come out.
+//! Never:      Raft, storage, other nodes.
+//! Tests:      `node/tests/coordinators.rs`; each view has its own.
+//! Start at:   [`View`], then [`VIEWS`]: another view is one row there and one file beside this one.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::batches;
 use duramen_protocol::records::Records;
-use duramen_protocol::wire::DecodeError;
+use duramen_protocol::wire::{EncodeError, Uuid};
 use duramen_storage::Descriptor;
 
-use crate::event::Now;
-use crate::groups::coordinator::Coordinator;
-use crate::groups::records::GroupRecord;
+use crate::configs::{BrokerSettings, bounds_of_group};
+use crate::controller::image::Image;
+use crate::core::{Core, Signal, Then};
+use crate::event::{Now, RequestKey};
+use crate::groups::consumer::Topics;
+use crate::groups::coordinator::{self as groups, Transactor};
+use crate::groups::records::Encoded;
+use crate::groups::{Assignor, ConsumerRules, Migration, Rules, ShareRules};
 use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
-use crate::limits::{DECOMPRESSED_BYTES_MAX, GROUP_LOG_SLICE_BYTES};
-use crate::shares::coordinator as shares;
-use crate::shares::records::ShareRecord;
-use crate::transactions::coordinator as transactions;
-use crate::transactions::records::TransactionRecord;
+use crate::limits::DECOMPRESSED_BYTES_MAX;
+use crate::shares::ShareKey;
+use crate::shares::coordinator::{self as shares, Ask};
+use crate::transactions::coordinator::{self as transactions, Mark};
 
-/// Kind of coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Groups,
-    Transactions,
-    Shares,
+/// One kind of view.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    /// Topic whose partitions the views are of.
+    pub(crate) topic: &'static str,
+    pub(super) new: fn(&Settings) -> Box<dyn View>,
 }
+
+static VIEWS: [Kind; 3] = [
+    Kind { topic: GROUPS, new: |_| Box::new(groups::Coordinator::new()) },
+    Kind { topic: TRANSACTIONS, new: |_| Box::new(transactions::Coordinator::default()) },
+    Kind { topic: SHARES, new: |it| Box::new(shares::Coordinator::new(it.share_updates_max)) },
+];
 
 impl Kind {
     /// Returns the kind of a topic's coordinators, if it has any.
-    pub(crate) fn of(topic: &str) -> Option<Self> {
-        match topic {
-            GROUPS => Some(Self::Groups),
-            TRANSACTIONS => Some(Self::Transactions),
-            SHARES => Some(Self::Shares),
-            _ => None,
-        }
-    }
-
-    pub(super) fn topic(self) -> &'static str {
-        match self {
-            Self::Groups => GROUPS,
-            Self::Transactions => TRANSACTIONS,
-            Self::Shares => SHARES,
-        }
+    pub(crate) fn of(topic: &str) -> Option<&'static Self> {
+        VIEWS.iter().find(|kind| kind.topic == topic)
     }
 }
 
-/// A coordinator, as far as its log goes.
+/// A coordinator, as the node runs it.
+pub(super) trait View: Any + Debug + Send {
+    /// Applies a record of the log; `producer` is the one whose transaction it is part of.
+    fn replay(
+        &mut self,
+        offset: i64,
+        key: Bytes,
+        value: Option<Bytes>,
+        producer: Option<i64>,
+    ) -> Result<(), String>;
+
+    /// Applies the end of a transaction in the log. False if such a log has no transactions.
+    fn replay_marker(&mut self, _producer_id: i64, _commits: bool) -> bool {
+        false
+    }
+
+    /// Begins to serve, once the log was read to its end, in the term `epoch`.
+    fn loaded(&mut self, _sight: Sight<'_>, _epoch: i32, _now: Now) {}
+
+    /// Refuses all that waits, because another node coordinates now.
+    fn unload(&mut self);
+
+    /// Returns the time at which [`View::on_time`] is due if nothing happens before, in monotonic microseconds.
+    fn deadline_us(&self) -> Option<u64> {
+        None
+    }
+
+    fn on_time(&mut self, _now: Now) {}
+
+    /// Takes the result of an append: its offset, or the reason why it is not in the log.
+    fn on_appended(&mut self, ticket: u64, result: Result<i64, ErrorCode>, now: Now);
+
+    /// Goes on with work that needs a sight of the cluster.
+    fn go_on(&mut self, _sight: Sight<'_>, _now: Now) {}
+
+    /// Takes the effects since the last call, in their order.
+    fn take_effects(&mut self) -> Vec<Effect>;
+
+    /// Returns the number of live records, and their approximate size in bytes.
+    fn live_size(&self) -> (usize, usize);
+
+    /// Returns the offset of the first live record: those below may go.
+    fn first_live(&self) -> Option<i64>;
+
+    /// Appends live records below an offset again, about `bytes_max` of them. Returns the ticket, if there are any.
+    fn renew(&mut self, before: i64, bytes_max: usize) -> Option<u64>;
+
+    /// Forgets what is unused for too long, over about `max` names after one.
+    fn expire(
+        &mut self,
+        sight: Sight<'_>,
+        now: Now,
+        after: Option<&Arc<str>>,
+        max: usize,
+    ) -> Expired;
+
+    /// Forgets its state of a topic that was deleted.
+    fn forget_topic(&mut self, _name: &str, _id: Uuid, _now: Now) {}
+
+    /// Forgets the state that [`Expired::kept`] named, of a topic that is certainly gone.
+    fn forget_kept(&mut self, _topic_id: Uuid, _now: Now) {}
+}
+
+/// Result of one slice of an expiry.
+#[derive(Debug, Default)]
+pub(super) struct Expired {
+    /// Last name of the slice, if others follow.
+    pub seen: Option<Arc<str>>,
+    /// Topics of which there is state for the slice's names.
+    pub kept: BTreeSet<Uuid>,
+}
+
+/// Effect of a view on the rest of the node.
 #[derive(Debug)]
-pub(super) enum View {
-    Groups(Coordinator),
-    Transactions(transactions::Coordinator),
-    Shares(shares::Coordinator),
+pub(super) enum Effect {
+    /// A request goes on.
+    Signal(Signal),
+    /// An answer. If no record was written for it, a leadership check comes first.
+    Answer { then: Then, is_written: bool },
+    /// Records to append as one batch, as part of a producer's transaction if there is a transactor. The view gets the
+    /// result.
+    Append {
+        ticket: u64,
+        records: Result<Vec<Encoded>, EncodeError>,
+        transactor: Option<Transactor>,
+    },
+    /// A question for the coordinator of a share group's stored state.
+    AskShares(ShareKey, Ask),
+    /// A transactional id needs a producer id.
+    WantProducerId(Arc<str>),
+    /// A marker for a partition.
+    Mark(Mark),
+    /// A request is void, and its connection is closed.
+    Close { key: RequestKey, reason: &'static str },
 }
 
-impl View {
-    pub(super) fn new(kind: Kind, share_updates_max: u32) -> Self {
-        match kind {
-            Kind::Groups => Self::Groups(Coordinator::new()),
-            Kind::Transactions => Self::Transactions(transactions::Coordinator::default()),
-            Kind::Shares => Self::Shares(shares::Coordinator::new(share_updates_max)),
+/// Settings of all views.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub rules: Rules,
+    /// Time for which an unused transactional id is kept, in milliseconds.
+    transactional_id_expiration_ms: i64,
+    /// Updates of a share group's state between two snapshots.
+    share_updates_max: u32,
+}
+
+/// State of the node that a view sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sight<'a> {
+    /// Settings of all groups.
+    pub rules: &'a Rules,
+    /// The cluster's metadata, with its topics.
+    pub image: &'a Image,
+    /// The same, for groups that follow them.
+    pub topics: Topics<'a>,
+    /// Time for which an unused transactional id is kept, in milliseconds.
+    pub transactional_id_expiration_ms: i64,
+}
+
+impl Settings {
+    pub(super) fn of(settings: &BrokerSettings) -> Self {
+        let (min, max) =
+            (settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms);
+        let rules = Rules {
+            initial_delay_ms: settings.group_initial_rebalance_delay_ms,
+            session_timeout_ms: min..=max,
+            members_max: usize::try_from(settings.group_max_size).unwrap_or(usize::MAX),
+            metadata_max: usize::try_from(settings.offset_metadata_max_bytes).unwrap_or(0),
+            retention_ms: i64::from(settings.offsets_retention_minutes) * 60_000,
+            consumer: consumer_rules(settings),
+            share: ShareRules {
+                session_timeout_ms: settings.group_share_session_timeout_ms,
+                session_timeout_bounds_ms: bounds_of_group("share.session.timeout.ms", settings),
+                heartbeat_interval_ms: settings.group_share_heartbeat_interval_ms,
+                heartbeat_interval_bounds_ms: bounds_of_group(
+                    "share.heartbeat.interval.ms",
+                    settings,
+                ),
+                members_max: usize::try_from(settings.group_share_max_size).unwrap_or(usize::MAX),
+            },
+        };
+        Self {
+            rules,
+            transactional_id_expiration_ms: i64::from(settings.transactional_id_expiration_ms),
+            share_updates_max: u32::try_from(settings.share_updates_per_snapshot).unwrap_or(0),
         }
     }
 
-    pub(super) fn unload(&mut self) {
-        match self {
-            Self::Groups(it) => it.unload(),
-            Self::Transactions(it) => it.unload(),
-            Self::Shares(it) => it.unload(),
+    /// Returns the sight of the cluster, at a version of its topics.
+    pub(super) fn sight<'a>(&'a self, core: &'a Core, version: u64) -> Sight<'a> {
+        let image = &core.controller.image;
+        Sight {
+            rules: &self.rules,
+            image,
+            topics: Topics { access: &core.access, image, version },
+            transactional_id_expiration_ms: self.transactional_id_expiration_ms,
         }
     }
+}
 
-    pub(super) fn deadline_us(&self) -> Option<u64> {
-        match self {
-            Self::Groups(it) => it.deadline_us(),
-            Self::Transactions(it) => it.deadline_us(),
-            Self::Shares(_) => None,
-        }
-    }
-
-    pub(super) fn on_time(&mut self, now: Now) {
-        match self {
-            Self::Groups(it) => it.on_time(now),
-            Self::Transactions(it) => it.on_time(now),
-            Self::Shares(_) => {}
-        }
-    }
-
-    pub(super) fn on_appended(&mut self, now: Now, ticket: u64, result: Result<i64, ErrorCode>) {
-        match self {
-            Self::Groups(it) => it.on_appended(ticket, result, now),
-            Self::Transactions(it) => it.on_appended(ticket, result, now),
-            Self::Shares(it) => it.on_appended(ticket, result, now),
-        }
-    }
-
-    pub(super) fn live_size(&self) -> (usize, usize) {
-        match self {
-            Self::Groups(it) => it.live_size(),
-            Self::Transactions(it) => it.live_size(),
-            Self::Shares(it) => it.live_size(),
-        }
-    }
-
-    pub(super) fn first_live(&self) -> Option<i64> {
-        match self {
-            Self::Groups(it) => it.first_live(),
-            Self::Transactions(it) => it.first_live(),
-            Self::Shares(it) => it.first_live(),
-        }
-    }
-
-    /// Writes anew what lies before an offset. Returns the ticket of that, if there was anything to be written.
-    pub(super) fn renew(&mut self, before: i64) -> Option<u64> {
-        match self {
-            Self::Groups(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
-            Self::Transactions(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
-            Self::Shares(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
-        }
-    }
-
-    pub(super) fn groups(&mut self) -> Option<&mut Coordinator> {
-        match self {
-            Self::Groups(it) => Some(it),
-            Self::Transactions(_) | Self::Shares(_) => None,
-        }
-    }
-
-    pub(super) fn transactions(&mut self) -> Option<&mut transactions::Coordinator> {
-        match self {
-            Self::Groups(_) | Self::Shares(_) => None,
-            Self::Transactions(it) => Some(it),
-        }
-    }
-
-    pub(super) fn shares(&mut self) -> Option<&mut shares::Coordinator> {
-        match self {
-            Self::Groups(_) | Self::Transactions(_) => None,
-            Self::Shares(it) => Some(it),
-        }
+fn consumer_rules(settings: &BrokerSettings) -> ConsumerRules {
+    let assignors = settings.group_consumer_assignors.split(',').map(str::trim);
+    ConsumerRules {
+        session_timeout_ms: settings.group_consumer_session_timeout_ms,
+        session_timeout_bounds_ms: bounds_of_group("consumer.session.timeout.ms", settings),
+        heartbeat_interval_ms: settings.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_bounds_ms: bounds_of_group("consumer.heartbeat.interval.ms", settings),
+        members_max: usize::try_from(settings.group_consumer_max_size).unwrap_or(usize::MAX),
+        assignors: assignors.filter_map(Assignor::named).collect(),
+        migration: Migration::named(&settings.group_consumer_migration_policy)
+            .unwrap_or(Migration::Disabled),
+        assignment_interval_ms: settings.group_consumer_assignment_interval_ms,
+        assignment_interval_bounds_ms: bounds_of_group("consumer.assignment.interval.ms", settings),
+        regex_refresh_ms: settings.group_consumer_regex_refresh_interval_ms,
     }
 }
 
 /// Gives a coordinator the records of whole batches from offset `at` on, but below `end`. Returns the offset after
 /// them.
-pub(super) fn replay(view: &mut View, bytes: Bytes, at: i64, end: i64) -> Result<i64, String> {
+pub(super) fn replay(view: &mut dyn View, bytes: Bytes, at: i64, end: i64) -> Result<i64, String> {
     let mut next = at;
     for batch in batches(bytes) {
         let batch = batch.map_err(|error| error.to_string())?;
@@ -155,11 +246,11 @@ pub(super) fn replay(view: &mut View, bytes: Bytes, at: i64, end: i64) -> Result
         let producer = described.transactional.then_some(described.producer_id);
         if described.control {
             let marker = described.marker.filter(|_| producer.is_some());
-            let (View::Groups(groups), Some(marker)) = (&mut *view, marker) else {
-                return Err(format!("the control batch at {} is none of ours", header.base_offset));
-            };
-            if header.base_offset >= at && header.end_offset() <= end {
-                groups.on_marker(described.producer_id, marker.commits);
+            let of_none = || format!("the control batch at {} is none of ours", header.base_offset);
+            let marker = marker.ok_or_else(of_none)?;
+            let is_new = header.base_offset >= at && header.end_offset() <= end;
+            if is_new && !view.replay_marker(described.producer_id, marker.commits) {
+                return Err(of_none());
             }
             next = header.end_offset();
             continue;
@@ -176,26 +267,8 @@ pub(super) fn replay(view: &mut View, bytes: Bytes, at: i64, end: i64) -> Result
             let key =
                 copy(record.key).ok_or_else(|| format!("the record at {offset} has no key"))?;
             let value = copy(record.value);
-            let wrong = |error: DecodeError| format!("the record at {offset}: {error}");
-            match (&mut *view, producer) {
-                (View::Groups(groups), None) => {
-                    groups.replay(offset, GroupRecord::decode(key, value).map_err(wrong)?);
-                }
-                (View::Groups(groups), Some(producer)) => {
-                    let record = GroupRecord::decode(key, value).map_err(wrong)?;
-                    groups.replay_in_transaction(offset, record, producer);
-                }
-                (View::Transactions(transactions), None) => {
-                    let record = TransactionRecord::decode(key, value).map_err(wrong)?;
-                    transactions.replay(offset, record);
-                }
-                (View::Shares(shares), None) => {
-                    shares.replay(offset, ShareRecord::decode(key, value).map_err(wrong)?);
-                }
-                (View::Transactions(_) | View::Shares(_), Some(_)) => {
-                    return Err(format!("the record at {offset} is of a transaction"));
-                }
-            }
+            let replayed = view.replay(offset, key, value, producer);
+            replayed.map_err(|problem| format!("the record at {offset}: {problem}"))?;
         }
         next = header.end_offset();
     }
