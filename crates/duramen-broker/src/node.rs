@@ -42,6 +42,7 @@ mod dead_letters;
 mod forwarding;
 pub(crate) mod members;
 mod moves;
+mod questions;
 mod quiescence;
 pub(crate) mod reassignments;
 mod repair;

@@ -15,7 +15,6 @@
 //!
 //! Frames may be lost, late, and come twice, so every call may be repeated (see `shares/coordinator.rs`).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use duramen_protocol::ErrorCode;
@@ -23,6 +22,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
 use super::Coordinators;
+use super::questions::Questions;
 use crate::core::{Core, Signal, Then, Timer};
 use crate::event::RequestKey;
 use crate::internal_topics::SHARES;
@@ -60,17 +60,12 @@ struct Call {
     caller: Caller,
     key: ShareKey,
     question: Question,
-    /// The node that was asked last, and when, in monotonic microseconds.
-    to: Option<(i32, u64)>,
-    until_us: u64,
 }
 
 /// See the room card.
 #[derive(Debug, Default)]
 pub(crate) struct ShareCalls {
-    calls: BTreeMap<u64, Call>,
-    /// Calls that were sent to no node yet.
-    unsent: Vec<u64>,
+    calls: Questions<Call>,
     /// Results that leaders have not received yet.
     told: Vec<ShareTold>,
     /// Answers that coordinators of groups have not received yet.
@@ -131,12 +126,7 @@ impl Coordinators {
         ask: Ask,
     ) -> u64 {
         let nonce = core.chance.next();
-        let until_us = core.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
-        self.call(
-            core,
-            nonce,
-            Call { caller, key, question: Question::Kept(ask), to: None, until_us },
-        )
+        self.call(core, nonce, Call { caller, key, question: Question::Kept(ask) })
     }
 
     /// Reads the state for a client.
@@ -159,13 +149,8 @@ impl Coordinators {
         of: ShareKey,
     ) {
         let nonce = core.chance.next();
-        let until_us = core.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
         let caller = Caller::Request(key, part);
-        self.call(
-            core,
-            nonce,
-            Call { caller, key: of, question: Question::End, to: None, until_us },
-        );
+        self.call(core, nonce, Call { caller, key: of, question: Question::End });
     }
 
     /// Asks whether topics exist of which a coordinator keeps state. A topic that this node does not know may have been
@@ -181,28 +166,23 @@ impl Coordinators {
                 continue;
             }
             let nonce = core.chance.next();
-            let until_us = core.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
             let key = ShareKey { group: "".into(), topic_id, partition: 0 };
             let caller = Caller::Keeper(keeper);
-            self.call(
-                core,
-                nonce,
-                Call { caller, key, question: Question::Topic, to: None, until_us },
-            );
+            self.call(core, nonce, Call { caller, key, question: Question::Topic });
         }
     }
 
     fn call(&mut self, core: &mut Core, nonce: u64, call: Call) -> u64 {
-        self.share_calls.calls.insert(nonce, call);
-        // The caller has more to do with the call, and the answer may be at hand.
-        self.share_calls.unsent.push(nonce);
+        let until_us = core.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+        // The caller has more to do with the call, and the answer may be at hand: the call leaves with the turn.
+        self.share_calls.calls.ask(nonce, call, until_us);
         self.time_share_calls(core);
         nonce
     }
 
     /// Sends the questions of this turn, and delivers the answers.
     pub(crate) fn send_share_calls(&mut self, core: &mut Core) -> bool {
-        let unsent = std::mem::take(&mut self.share_calls.unsent);
+        let unsent = self.share_calls.calls.take_unsent();
         for nonce in &unsent {
             self.send_share_call(core, *nonce);
         }
@@ -230,7 +210,7 @@ impl Coordinators {
     }
 
     fn send_share_call(&mut self, core: &mut Core, nonce: u64) {
-        let Some(call) = self.share_calls.calls.get(&nonce) else { return };
+        let Some(call) = self.share_calls.calls.get(nonce) else { return };
         if matches!(call.caller, Caller::Group(_))
             && core.controller.image.topic_named(SHARES).is_none()
         {
@@ -246,16 +226,12 @@ impl Coordinators {
         };
         let Some(leader) = leader else { return };
         let own = core.options.facts.broker_id;
-        let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
+        let (key, question) = (call.key.clone(), call.question.clone());
         // This node answers each of its own questions, so none is asked again.
-        let is_due = |(to, at): (i32, u64)| {
-            to != leader || to != own && core.now.mono_us >= at.saturating_add(SHARE_CALL_AGAIN_US)
-        };
-        if !call.to.is_none_or(is_due) {
+        let pause_us = if leader == own { u64::MAX } else { SHARE_CALL_AGAIN_US };
+        if !self.share_calls.calls.is_due(nonce, (leader, 0), core.now, pause_us) {
             return;
         }
-        call.to = Some((leader, core.now.mono_us));
-        let (key, question) = (call.key.clone(), call.question.clone());
         match question {
             Question::End if leader == own => {
                 let end = core.end_of_shared(key.topic_id, key.partition);
@@ -286,7 +262,7 @@ impl Coordinators {
 
     /// Takes the answer to a call.
     fn on_share_answer(&mut self, core: &mut Core, nonce: u64, answer: Answer) {
-        let Some(call) = self.share_calls.calls.get_mut(&nonce) else { return };
+        let Some(call) = self.share_calls.calls.get(nonce) else { return };
         let is_elsewhere = matches!(
             answer,
             Err(ErrorCode::NotCoordinator
@@ -299,15 +275,14 @@ impl Coordinators {
         // The topic may be here before the coordinator hears of it.
         let is_known = answer == Err(ErrorCode::UnknownTopicOrPartition)
             && core.controller.image.has_partition(call.key.topic_id, call.key.partition);
-        let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
         if is_elsewhere {
-            call.to = None;
+            self.share_calls.calls.ask_elsewhere(nonce);
         }
         if is_elsewhere || is_known {
             // The next look asks for it again.
             return;
         }
-        let Some(call) = self.share_calls.calls.remove(&nonce) else { return };
+        let Some(call) = self.share_calls.calls.take(nonce) else { return };
         self.end_share_call(nonce, call, answer);
     }
 
@@ -337,7 +312,7 @@ impl Coordinators {
     /// Forgets the calls of a replica that leads no more, or is gone, because nobody waits for the answers.
     pub(super) fn forget_share_calls(&mut self, replica: ReplicaId) {
         let of_it = [Caller::Leader, Caller::Group, Caller::Keeper].map(|of| of(replica));
-        self.share_calls.calls.retain(|_, call| !of_it.contains(&call.caller));
+        self.share_calls.calls.retain(|call| !of_it.contains(&call.caller));
         self.share_calls.for_groups.retain(|(of, ..)| *of != replica);
         self.share_calls.for_keepers.retain(|(of, _)| *of != replica);
         self.share_calls.told.retain(|it| it.replica != replica);
@@ -355,14 +330,11 @@ impl Coordinators {
     /// Asks again what was not answered, and gives up what has waited too long.
     pub(crate) fn on_share_calls_timer(&mut self, core: &mut Core) {
         self.share_calls.is_timed = false;
-        let nonces: Vec<u64> = self.share_calls.calls.keys().copied().collect();
-        for nonce in nonces {
-            let Some(call) = self.share_calls.calls.get(&nonce) else { continue };
-            if call.until_us > core.now.mono_us {
+        for nonce in self.share_calls.calls.nonces() {
+            if let Some(call) = self.share_calls.calls.take_late(nonce, core.now) {
+                self.end_share_call(nonce, call, Err(ErrorCode::CoordinatorNotAvailable));
+            } else {
                 self.send_share_call(core, nonce);
-            } else if let Some(call) = self.share_calls.calls.remove(&nonce) {
-                let answer = Err(ErrorCode::CoordinatorNotAvailable);
-                self.end_share_call(nonce, call, answer);
             }
         }
         self.time_share_calls(core);

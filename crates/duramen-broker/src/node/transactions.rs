@@ -25,6 +25,7 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Coordinators;
+use super::questions::Questions;
 use crate::controller::image::Topic;
 use crate::core::{Core, Parked, Signal, Then, Timer};
 use crate::event::RequestKey;
@@ -66,9 +67,6 @@ struct Question {
     id: Arc<str>,
     addition: Addition,
     of: For,
-    /// The node that was asked last, and when, in monotonic microseconds.
-    to: Option<(i32, u64)>,
-    until_us: u64,
 }
 
 /// A marker that a coordinator here wants to be written.
@@ -76,18 +74,14 @@ struct Question {
 struct Wanted {
     coordinator: ReplicaId,
     mark: Mark,
-    /// The node and term of the leader that was asked last, and when, in monotonic microseconds.
-    to: Option<(i32, i32, u64)>,
 }
 
 /// See the room card.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     held: BTreeMap<(ReplicaId, i64), Held>,
-    questions: BTreeMap<u64, Question>,
-    /// Questions that were sent to no node yet.
-    unsent: Vec<u64>,
-    wanted: BTreeMap<u64, Wanted>,
+    questions: Questions<Question>,
+    wanted: Questions<Wanted>,
     /// Numbers of the last decisions that were executed here, by partition and producer. Only leaders have any.
     executed: BTreeMap<ReplicaId, BTreeMap<i64, i64>>,
     /// Numbers of the decisions whose markers are being written.
@@ -201,16 +195,14 @@ impl Coordinators {
     fn question(&mut self, core: &mut Core, id: &str, addition: Addition, of: For) {
         let nonce = core.chance.next();
         let until_us = core.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
-        let question = Question { id: id.into(), addition, of, to: None, until_us };
-        self.calls.questions.insert(nonce, question);
-        // The caller is about to be parked, and the answer may be at hand.
-        self.calls.unsent.push(nonce);
+        // The caller is about to be parked, and the answer may be at hand: the question leaves with the turn.
+        self.calls.questions.ask(nonce, Question { id: id.into(), addition, of }, until_us);
         self.time_calls(core);
     }
 
     /// Sends the questions of this turn.
     pub(crate) fn send_questions(&mut self, core: &mut Core) -> bool {
-        let unsent = std::mem::take(&mut self.calls.unsent);
+        let unsent = self.calls.questions.take_unsent();
         for nonce in &unsent {
             self.send_question(core, *nonce);
         }
@@ -219,7 +211,7 @@ impl Coordinators {
 
     /// Puts a question to the coordinator of the transactional id, if it is known.
     fn send_question(&mut self, core: &mut Core, nonce: u64) {
-        let Some(question) = self.calls.questions.get(&nonce) else { return };
+        let Some(question) = self.calls.questions.get(nonce) else { return };
         let id = question.id.clone();
         if id.is_empty() {
             return self.on_judged(core, nonce, ErrorCode::InvalidRequest);
@@ -229,15 +221,11 @@ impl Coordinators {
             return self.on_judged(core, nonce, ErrorCode::InvalidTxnState);
         }
         let Some(leader) = core.coordinator_of(TRANSACTIONS, &id) else { return };
-        let question = self.calls.questions.get_mut(&nonce).expect("it was just there");
-        let is_due = |(to, at): (i32, u64)| {
-            to != leader || core.now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
-        };
-        if !question.to.is_none_or(is_due) {
+        let addition = question.addition.clone();
+        let place = (leader, 0);
+        if !self.calls.questions.is_due(nonce, place, core.now, TRANSACTION_CALL_AGAIN_US) {
             return;
         }
-        question.to = Some((leader, core.now.mono_us));
-        let addition = question.addition.clone();
         if leader == core.options.facts.broker_id {
             let asker = Asker::Own { nonce };
             let now = core.now;
@@ -274,12 +262,9 @@ impl Coordinators {
         );
         if is_elsewhere {
             // The coordinator may be here again, or elsewhere, at the next look.
-            if let Some(question) = self.calls.questions.get_mut(&nonce) {
-                question.to = None;
-            }
-            return;
+            return self.calls.questions.ask_elsewhere(nonce);
         }
-        let Some(question) = self.calls.questions.remove(&nonce) else { return };
+        let Some(question) = self.calls.questions.take(nonce) else { return };
         self.end_question(core, &question.of, code);
     }
 
@@ -332,7 +317,7 @@ impl Coordinators {
         }
         let of_it =
             |question: &Question| matches!(question.of, For::Batches(of, _) if of == replica);
-        self.calls.questions.retain(|_, question| !of_it(question));
+        self.calls.questions.retain(|question| !of_it(question));
     }
 }
 
@@ -357,8 +342,9 @@ impl Coordinators {
     /// Has a marker written, however long that takes.
     pub(super) fn want_mark(&mut self, core: &mut Core, replica: ReplicaId, mark: Mark) {
         let nonce = core.chance.next();
-        let wanted = Wanted { coordinator: replica, mark, to: None };
-        self.calls.wanted.insert(nonce, wanted);
+        let wanted = Wanted { coordinator: replica, mark };
+        self.calls.wanted.ask(nonce, wanted, u64::MAX);
+        self.calls.wanted.take_unsent();
         self.send_mark(core, nonce);
         self.time_calls(core);
     }
@@ -429,7 +415,7 @@ impl Coordinators {
 
     /// Tells the leader of a partition that a transaction has ended, if the leader is known.
     fn send_mark(&mut self, core: &mut Core, nonce: u64) {
-        let Some(wanted) = self.calls.wanted.get(&nonce) else { return };
+        let Some(wanted) = self.calls.wanted.get(nonce) else { return };
         let Mark { topic, partition, marker, number, .. } = &wanted.mark;
         let (partition, marker, number) = (*partition, *marker, *number);
         let Some(found) = core.controller.image.topic_named(topic) else {
@@ -442,15 +428,10 @@ impl Coordinators {
         let topic_id = found.id;
         let Some((leader, term)) = core.leader_of(found, partition) else { return };
         let replica = core.local_replica(found, partition);
-        let wanted = self.calls.wanted.get_mut(&nonce).expect("it was just there");
-        let is_due = |(to, of, at): (i32, i32, u64)| {
-            (to, of) != (leader, term)
-                || core.now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
-        };
-        if !wanted.to.is_none_or(is_due) {
+        let place = (leader, term);
+        if !self.calls.wanted.is_due(nonce, place, core.now, TRANSACTION_CALL_AGAIN_US) {
             return;
         }
-        wanted.to = Some((leader, term, core.now.mono_us));
         if leader != core.options.facts.broker_id {
             core.peers.frame_to(leader).marks_wanted.push(MarkWanted {
                 nonce,
@@ -481,16 +462,14 @@ impl Coordinators {
             // The next look asks for the marker again.
             return;
         }
-        let Some(Wanted { coordinator, mark, .. }) = self.calls.wanted.remove(&nonce) else {
-            return;
-        };
+        let Some(Wanted { coordinator, mark }) = self.calls.wanted.take(nonce) else { return };
         let now = core.now;
         self.with_transactions(core, coordinator, |it| it.on_marked(&mark, now));
     }
 
     /// Forgets the markers of a coordinator that is one no more: the next coordinator asks for them.
     pub(super) fn forget_wanted(&mut self, coordinator: ReplicaId) {
-        self.calls.wanted.retain(|_, wanted| wanted.coordinator != coordinator);
+        self.calls.wanted.retain(|wanted| wanted.coordinator != coordinator);
         self.calls.ids_wanted.retain(|(of, _)| *of != coordinator);
     }
 }
@@ -653,18 +632,14 @@ impl Coordinators {
     /// Sends unanswered questions again, and gives up those that have waited too long.
     pub(crate) fn on_calls_timer(&mut self, core: &mut Core) {
         self.calls.is_timed = false;
-        let nonces: Vec<u64> = self.calls.questions.keys().copied().collect();
-        for nonce in nonces {
-            let Some(question) = self.calls.questions.get(&nonce) else { continue };
-            if question.until_us > core.now.mono_us {
+        for nonce in self.calls.questions.nonces() {
+            if let Some(question) = self.calls.questions.take_late(nonce, core.now) {
+                self.end_question(core, &question.of, ErrorCode::CoordinatorNotAvailable);
+            } else {
                 self.send_question(core, nonce);
-            } else if let Some(question) = self.calls.questions.remove(&nonce) {
-                let code = ErrorCode::CoordinatorNotAvailable;
-                self.end_question(core, &question.of, code);
             }
         }
-        let nonces: Vec<u64> = self.calls.wanted.keys().copied().collect();
-        for nonce in nonces {
+        for nonce in self.calls.wanted.nonces() {
             self.send_mark(core, nonce);
         }
         self.give_producer_ids(core);
