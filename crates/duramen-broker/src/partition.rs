@@ -605,6 +605,10 @@ impl Partition {
     }
 
     fn wait(&mut self, index: u64, acks: Acks, waiting: Waiting, append_time_ms: i64) -> Appended {
+        assert!(
+            index > self.group.applied() || acks == Acks::Own,
+            "an applied entry is not awaited"
+        );
         self.waited += 1;
         let queue = match acks {
             Acks::Own => &mut self.waiting_persist,
@@ -719,6 +723,45 @@ impl Partition {
         self.refuse_for_certain(effects);
         self.note_leadership(now, effects);
         self.touch_watchers(effects);
+        assert!(
+            turn.begun.is_some() || self.committed >= before.0,
+            "the high watermark never falls"
+        );
+        self.inspect();
+    }
+
+    fn inspect(&self) {
+        if self.group.failure().is_some() {
+            return;
+        }
+        let is_short = self.trims_again || self.log_start <= self.committed;
+        assert!(is_short, "only committed records are trimmed");
+        assert!(self.committed <= self.group.end_offset(), "shown records are in the log");
+        assert!(self.committed <= self.segments_end, "segments have all that is committed");
+        assert!(self.stable() <= self.committed, "stable records are committed");
+        assert!(self.trimming <= self.group.end_offset(), "a trim names records of the log");
+        let applied = self.group.applied();
+        let first = self.waiting_commit.first_key_value();
+        assert!(first.is_none_or(|(key, _)| key.0 > applied), "no committed append waits");
+        let first = self.waiting_persist.first_key_value();
+        let persisted = self.group.persisted();
+        assert!(first.is_none_or(|(key, _)| key.0 > persisted), "no persisted append waits");
+        assert_eq!(self.served.is_some(), self.group.is_serving(), "who leads is known");
+        debug_assert!(
+            self.segments.is_sorted_by(|a, b| a.base_offset < b.base_offset),
+            "segments follow each other"
+        );
+        debug_assert!(
+            self.segments.is_sorted_by(|a, b| a.first_index < b.first_index),
+            "segments are in the order of their entries"
+        );
+        let last = self.segments.last();
+        assert!(last.is_none_or(|it| it.base_offset < self.segments_end), "no segment is empty");
+        let second = self.segments.get(1);
+        assert!(
+            second.is_none_or(|it| it.base_offset > self.log_start),
+            "a segment below the log start is gone"
+        );
     }
 
     /// Begins this replica's log anew, as its leader's does: all that was here is gone.
@@ -832,6 +875,7 @@ impl Partition {
                 if offset <= self.log_start {
                     return None;
                 }
+                assert!(self.trims_again || offset <= self.committed, "only committed records go");
                 self.log_start = offset;
                 self.producers.trim(offset);
                 self.drop_segments();
@@ -863,6 +907,7 @@ impl Partition {
         if batch.base_offset < self.segments_end {
             return;
         }
+        assert_eq!(batch.base_offset, self.segments_end, "segments have no gap");
         self.segments_end = batch.end_offset();
         if batch.starts_segment || self.segments.is_empty() {
             let base_offset = batch.base_offset;

@@ -548,8 +548,8 @@ impl Group {
         descriptor: &Descriptor,
         payload: Bytes,
     ) -> Result<u64, Refused> {
-        debug_assert_eq!(descriptor.base_offset, self.end_offset(), "offsets are dense");
-        debug_assert_eq!(payload.len(), descriptor.length as usize);
+        assert_eq!(descriptor.base_offset, self.end_offset(), "offsets are dense");
+        assert_eq!(payload.len(), descriptor.length as usize, "a descriptor is of its payload");
         let mut data = Vec::with_capacity(1 + duramen_storage::descriptor::ENCODED_BYTES);
         data.push(TAG_BATCH);
         data.extend_from_slice(&descriptor.encode());
@@ -589,6 +589,7 @@ impl Group {
             Some(Ok(())) => {
                 let index = self.raw.raft.raft_log.last_index();
                 assert_eq!(index, before + 1, "one proposal is one entry");
+                assert!(index > self.applied.0, "a proposal is not applied yet");
                 self.proposed.push((index, self.raw.raft.term));
                 Ok(index)
             }

@@ -57,7 +57,7 @@ impl Node {
         }
         self.resume();
         self.fire_timers();
-        debug_assert!(self.core.signals.is_empty(), "a step handles all that it caused");
+        assert!(self.core.signals.is_empty(), "a step handles all that it caused");
         std::mem::swap(&mut self.core.out, actions);
     }
 
@@ -82,10 +82,28 @@ impl Node {
             }
             self.resume();
         }
+        self.inspect();
         // All that is to be stored has left before anything is said of it.
         frames::send_frames(self);
         self.core.peers.begin_reads(&mut self.core.out);
         std::mem::swap(&mut self.core.out, actions);
+    }
+
+    /// Checks that a turn has carried out all that it caused.
+    fn inspect(&self) {
+        let core = &self.core;
+        assert!(core.signals.is_empty(), "a flush handles all that it caused");
+        assert!(core.dirty.is_empty() && !core.is_controller_dirty, "every group had its turn");
+        debug_assert_eq!(
+            core.bytes_in_flight,
+            core.partitions.values().map(|it| it.group.bytes_in_flight()).sum::<u64>(),
+            "bytes in flight are those of all replicas"
+        );
+        debug_assert!(
+            core.partitions.iter().all(|(id, it)| *id == it.group.id() && !it.is_dirty),
+            "a replica without work is not marked"
+        );
+        core.inspect_desk();
     }
 
     /// Returns the time to send [`Event::Tick`] if nothing happens before, in monotonic microseconds.

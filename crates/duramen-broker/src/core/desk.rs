@@ -137,6 +137,36 @@ impl Core {
     }
 }
 
+/// Invariants.
+impl Core {
+    /// Checks that each request that waits is in its order, and has the timer of its deadline.
+    pub(crate) fn inspect_desk(&self) {
+        let Desk { waiting, held, deferred, stalled, opening, .. } = &self.desk;
+        assert!(opening.is_some() || held.is_empty(), "an open node holds no request");
+        assert!(stalled.is_empty() || self.bytes_in_flight > 0, "produces wait only for a disk");
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (order, is_it) in [
+            (held, (|it| matches!(it, Parked::Held { .. })) as fn(&Parked) -> bool),
+            (deferred, |it| matches!(it, Parked::Deferred { .. })),
+            (stalled, |it| matches!(it, Parked::Stalled { .. })),
+        ] {
+            let in_order = order.iter().filter(|key| is_it(&waiting[key].parked)).count();
+            let all = waiting.values().filter(|it| is_it(&it.parked)).count();
+            assert_eq!((in_order, all), (order.len(), all), "a request in an order is parked");
+            assert_eq!(in_order, all, "a parked request of an order stands in it");
+        }
+        for (key, Waiting { deadline_us, .. }) in waiting {
+            let timer = (*deadline_us, Timer::Request(*key));
+            // A share fetch may wait on for decisions to be durable.
+            let is_over = *deadline_us <= self.now.mono_us;
+            let is_timed = *deadline_us == u64::MAX || self.timers.contains(&timer);
+            assert!(is_timed || is_over, "a request with a deadline has a timer");
+        }
+    }
+}
+
 /// Requests about topics or settings whose creation, change or deletion is being committed: their answers depend on the
 /// result. Also requests for topics on nodes that are about to register.
 impl Core {

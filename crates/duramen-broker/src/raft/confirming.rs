@@ -67,6 +67,7 @@ impl Confirming {
         if self.asked == self.sent {
             self.asked += 1;
         }
+        assert!(self.confirmed <= self.sent && self.sent <= self.asked, "questions go in order");
         Doubt { term, number: self.asked }
     }
 

@@ -143,6 +143,8 @@ impl GroupLog {
     /// Appends the next entry, keeping the term runs.
     pub(super) fn append(&mut self, entry: LogEntry) {
         assert_eq!(entry.index, self.last() + 1, "the log has no gaps");
+        let before = self.term_of(self.last());
+        assert!(before.is_none_or(|before| before <= entry.term), "terms never fall");
         let start = self.end_offset();
         if self.runs.last().is_none_or(|run| run.term < entry.term) {
             let run = TermRun { term: entry.term, first_index: entry.index, start_offset: start };
@@ -155,6 +157,7 @@ impl GroupLog {
                 if batch.starts_segment || self.segments.is_empty() {
                     self.segments.insert(entry.index, start);
                 }
+                assert!(batch.end_offset() > start, "a batch has a record");
                 (batch.end_offset(), bytes + u64::from(batch.length))
             }
             Content::Internal(_) => (start, bytes),
@@ -188,6 +191,7 @@ impl GroupLog {
             self.before_offset = held.end_offset;
             self.before_bytes = held.bytes_end;
         }
+        assert!(self.before.0 <= applied, "only applied entries are forgotten");
     }
 
     /// Drops offsets below `log_start`, with the segments that hold nothing else. Of their entries only those that are
@@ -208,6 +212,7 @@ impl GroupLog {
             return;
         }
         self.segments = self.segments.split_off(&index);
+        assert!(!self.segments.is_empty(), "the segment that the log begins with stays");
         let last = applied.min(index - 1);
         if let Some(term) = self.term_of(last) {
             self.history.begin_after(last, term, offset);

@@ -78,6 +78,34 @@ impl Group {
     }
 
     /// Drops what was not handed to storage yet, for a group that will never use it.
+    fn inspect(&self) {
+        if self.failed.is_some() {
+            return;
+        }
+        let log = &self.raw.raft.raft_log;
+        assert!(self.applied.0 <= log.committed, "only committed entries are applied");
+        assert!(log.committed <= log.last_index(), "the log has all that is committed");
+        assert!(self.payloads.is_empty(), "every payload is in the log or was refused");
+        assert!(self.released.is_empty(), "a turn sends all that may be sent");
+        assert!(self.create.is_none(), "a turn stores the replica before anything in it");
+        let hard_state = self.raw.store().hard_state;
+        assert!(
+            hard_state.commit <= log.committed,
+            "the stored commit index is known to be committed"
+        );
+        assert!(hard_state.term <= self.raw.raft.term, "the stored term is not ahead");
+        assert!(self.led <= self.raw.raft.term, "no later term was led");
+        debug_assert!(
+            self.in_flight.iter().is_sorted_by(|a, b| a.ticket < b.ticket),
+            "tickets rise"
+        );
+        debug_assert_eq!(
+            self.bytes_in_flight,
+            self.in_flight.iter().map(|it| it.payload_bytes).sum::<u64>(),
+            "bytes in flight are those of writes that storage has"
+        );
+    }
+
     fn abandon(&mut self) {
         self.payloads.clear();
         self.released.clear();
@@ -111,6 +139,7 @@ impl Group {
         self.payloads.clear();
         self.bytes_in_flight -= refused.min(self.bytes_in_flight);
         self.speak(&mut turn);
+        self.inspect();
         turn
     }
 
@@ -198,6 +227,11 @@ impl Group {
         }
         if let Some(hs) = ready.hs() {
             let hard_state = HardState { term: hs.term, vote: hs.vote, commit: hs.commit };
+            let before = self.raw.store().hard_state;
+            assert!(hard_state.term >= before.term, "terms never fall");
+            assert!(hard_state.commit >= before.commit, "the commit index never falls");
+            let is_kept = hard_state.term > before.term || before.vote == 0;
+            assert!(is_kept || hard_state.vote == before.vote, "a replica votes once in a term");
             self.raw.mut_store().hard_state = hard_state;
             self.unsaved = Some(hard_state);
         }
@@ -246,8 +280,13 @@ impl Group {
         if self.raw.raft.state == StateRole::Leader && !self.is_alone() && !payload.is_empty() {
             self.shipping.keep(entry.index, entry.term, payload.clone());
         }
+        assert!(entry.index > self.applied.0, "applied entries are never replaced");
         let log = self.raw.mut_store();
         let removed = log.cut(entry.index);
+        assert!(
+            removed.iter().all(|gone| gone.term <= entry.term),
+            "a later term replaces entries"
+        );
         turn.cut = turn.cut.into_iter().chain(removed.first().map(|first| first.index)).min();
         turn.removed.extend(removed);
         let entry = LogEntry { index: entry.index, term: entry.term, content };
@@ -286,6 +325,8 @@ impl Group {
         };
         let number = number.max(self.raw.store().conf.move_number);
         let conf = log::conf_of(&conf, entry.index, number);
+        assert!(!conf.voters.is_empty(), "a group has a voter");
+        assert!(conf.applied == entry.index, "a membership is of the entry that made it");
         self.raw.mut_store().conf = conf.clone();
         let is_voter =
             conf.voters.contains(&self.id.0) || conf.voters_outgoing.contains(&self.id.0);
