@@ -15,7 +15,7 @@ use super::rot::{Rot, Rotting};
 use crate::compacting::Compactor;
 use crate::disk::{Faults, SimDisk, SimFile};
 use crate::failure::Failure;
-use crate::planted::ClusterBug;
+use crate::planted::NodeBug;
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -61,7 +61,7 @@ pub(super) struct Machine {
     /// The process stands still until then, and what came meanwhile.
     frozen_until_us: Option<u64>,
     held: Vec<Event>,
-    bug: Option<ClusterBug>,
+    bug: Option<NodeBug>,
     options: Options,
     founders: Vec<Founder>,
     settings: BrokerSettings,
@@ -113,7 +113,7 @@ impl Machine {
         founders: Vec<Founder>,
         settings: BrokerSettings,
         faults: Faults,
-        bug: Option<ClusterBug>,
+        bug: Option<NodeBug>,
     ) -> Self {
         let own = seed.wrapping_mul(31).wrapping_add(at as u64);
         let mut shape = Prng::new(own, "machine");
@@ -364,7 +364,7 @@ impl Machine {
         let mut actions = Vec::new();
         let Some(life) = &mut self.life else { return actions };
         let mut dones = life.storage.take_done();
-        if self.bug == Some(ClusterBug::PersistedEarly) {
+        if self.bug == Some(NodeBug::PersistedEarly) {
             dones.retain(|done| !matches!(done, Done::Persisted { .. }));
             dones.append(&mut life.held_back);
         }
@@ -387,7 +387,7 @@ impl Machine {
             match action {
                 Action::Storage(op) => {
                     if let OpKind::Write { ticket, .. } | OpKind::Create { ticket, .. } = &op.kind
-                        && self.bug == Some(ClusterBug::PersistedEarly)
+                        && self.bug == Some(NodeBug::PersistedEarly)
                     {
                         let (replica, ticket) = (op.replica, *ticket);
                         life.held_back.push(Done::Persisted { replica, ticket });
