@@ -6,7 +6,7 @@
 //! Invariants: ops go to storage in the turn that asks for them; storage's errors have a cause, or fail the run; it
 //!             draws only from the chance that a harness gives.
 //! Never:      clocks, the network, clients, the choice of the next piece of work: those are a harness's.
-//! Tests:      scenario `node`.
+//! Tests:      scenarios `node` and `cluster`.
 //! Start at:   [`Machine::start`].
 
 use std::io;
@@ -15,8 +15,9 @@ use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::{LogRead, Look, ReadLog};
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
-use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, read_plan};
+use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, Standing, read_plan};
 use duramen_protocol::Response;
+use duramen_storage::mending::Mended;
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
 use duramen_storage::{Done, Reader, Storage};
@@ -124,6 +125,20 @@ impl Machine {
         bug: Option<NodeBug>,
     ) -> Self {
         Self { disk, options, node_options, faults, starts: 0, bug, life: None }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.life.is_some()
+    }
+
+    /// Returns the node of the process that runs.
+    pub(crate) fn node(&self) -> Option<&Node> {
+        self.life.as_ref().map(|life| &life.node)
+    }
+
+    /// Returns the statements of the node about its replicas: none if no process runs.
+    pub(crate) fn standings(&self) -> Vec<Standing> {
+        self.node().map_or_else(Vec::new, Node::standings)
     }
 
     /// Returns access to storage's files as the process that runs sees them.
@@ -278,6 +293,11 @@ impl Machine {
             5 => life.report_sync(disk, chance),
             _ => life.maintain(idle || chance.chance(100)),
         })
+    }
+
+    /// Lets a repaired copy take its segment's place.
+    pub(crate) fn switch(&mut self, mended: &Mended<SimDisk>) -> Reports {
+        self.drive(|life, _| life.storage.switch(mended).map(|()| life.take_done()))
     }
 
     fn drive(
