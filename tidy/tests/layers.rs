@@ -48,7 +48,7 @@ const RULES: [Rule; 6] = [
     Rule { package: "duramen", rooms: "telemetry config server cli main", upward: &[], circle: 2 },
     Rule {
         package: "duramen_sim",
-        rooms: "prng failure trace report batch disk model planted storage_harness compacting node_harness \
+        rooms: "prng failure trace report batch disk model planted storage_harness compacting machine node_harness \
                 cluster_harness scenario lib main",
         upward: &[],
         circle: 5,

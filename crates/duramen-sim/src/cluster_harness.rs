@@ -16,7 +16,7 @@ mod compacted;
 mod departure;
 mod gone;
 mod leaving;
-mod machine;
+mod member;
 mod network;
 mod rot;
 mod scrubbing;
@@ -30,7 +30,7 @@ use std::fmt::Write as _;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::FetchPlan;
 use duramen_broker::peer::PeerFrame;
-use duramen_broker::{Action, ConnectionId, Event, Node, Reply, read_plan};
+use duramen_broker::{Action, ConnectionId, Event, Node, Reply};
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::ShareFetchResponse;
 
@@ -43,7 +43,7 @@ pub use crate::report::Report;
 use crate::trace::{Trace, tell};
 use clocks::Clocks;
 use leaving::Leaving;
-use machine::{Log, Machine};
+use member::{Log, Member};
 use network::{Network, Weather};
 use sleep::{LATE_US, Lulls, METADATA, Watch};
 use space::Space;
@@ -100,7 +100,7 @@ fn given(reply: &Reply) -> Option<ShareFetchResponse> {
 /// All machines, the network between them, their clients, and time.
 struct World {
     profile: Profile,
-    machines: Vec<Machine>,
+    members: Vec<Member>,
     network: Network,
     clients: Clients,
     /// Machine to which each connection leads.
@@ -108,7 +108,7 @@ struct World {
     mono_us: u64,
     chance: Prng,
     /// Chance of which machine joins, and which disk is lost.
-    members: Prng,
+    membership: Prng,
     /// Leader of a log in a term, and the time when it was seen first.
     leaders: BTreeMap<(Log, u64), (u64, u64)>,
     /// Committed batches: length and checksum, by where they begin.
@@ -141,15 +141,15 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     world.report.rebuilt = world.made.values().map(|made| made.0).sum();
     world.report.begun = world.made.values().map(|made| made.1).sum();
     (world.report.slept, world.report.roused) = (world.watch.slept, world.watch.roused);
-    world.report.flips = world.machines.iter().map(|machine| machine.rotting.flips).sum();
-    world.report.mended = world.machines.iter().map(|machine| machine.rotting.mended).sum();
+    world.report.flips = world.members.iter().map(|member| member.rotting.flips).sum();
+    world.report.mended = world.members.iter().map(|member| member.rotting.mended).sum();
     world.report.leaps = world.clocks.leapt;
     (world.report.filled, world.report.refused) = (world.space.filled, world.space.refused);
     world.report.frames = world.network.sent();
     world.report.fed = world.fed.values().sum();
-    world.report.starts = world.machines.iter().map(|machine| machine.starts).sum();
-    for machine in &world.machines {
-        world.trace.mix(machine.disk.trace().hash());
+    world.report.starts = world.members.iter().map(|it| it.machine.starts).sum();
+    for it in &world.members {
+        world.trace.mix(it.machine.disk.trace().hash());
     }
     world.report.trace = world.trace;
     Ok(world.report)
@@ -226,10 +226,10 @@ impl World {
         let mut shape = Prng::new(seed, "cluster profile");
         let count = *shape.pick(&[3, 3, 5]);
         // A machine that is no founder joins later.
-        let mut members = Prng::new(seed, "cluster members");
+        let mut membership = Prng::new(seed, "cluster members");
         let founded = count;
-        let count = founded + usize::from(members.chance(250));
-        let founders = machine::founders(count, founded);
+        let count = founded + usize::from(membership.chance(250));
+        let founders = member::founders(count, founded);
         let (faults, weather) = (faults(&mut shape), weather(&mut shape));
         let moves = *Prng::new(seed, "cluster moves").pick(&[0, 0, 5, 20]);
         let mut profile = Profile {
@@ -238,7 +238,7 @@ impl World {
             cut: *shape.pick(&[0, 5, 20]),
             freeze: *shape.pick(&[0, 5, 20]),
             drain: moves,
-            wipe: *members.pick(&[0, 0, 0, 10, 50]),
+            wipe: *membership.pick(&[0, 0, 0, 10, 50]),
             work: shape.between(2, 8),
             away: *shape.pick(&[100_000, 1_000_000, 6_000_000]),
         };
@@ -248,14 +248,14 @@ impl World {
             Some(Bug::Cluster(bug)) => Some(bug),
             _ => None,
         };
-        let machine =
-            |at| Machine::new(seed, (count, at), founders.clone(), settings.clone(), faults, bug);
-        let mut machines: Vec<_> = (0..count).map(machine).collect();
-        for late in &mut machines[founded..] {
-            late.down_until_us = members.below(4_000_000);
+        let member =
+            |at| Member::new(seed, (count, at), founders.clone(), settings.clone(), faults, bug);
+        let mut members: Vec<_> = (0..count).map(member).collect();
+        for late in &mut members[founded..] {
+            late.down_until_us = membership.below(4_000_000);
         }
         // Where disks are lost as well, there may be no other copy.
-        let rots = profile.wipe == 0 && scrubbing::begin(seed, &mut machines);
+        let rots = profile.wipe == 0 && scrubbing::begin(seed, &mut members);
         if rots {
             profile.crash = profile.crash.max(10);
         }
@@ -268,13 +268,13 @@ impl World {
             space.fills = 0;
         }
         let mut leaving = Leaving::new(seed, founded, count);
-        leaving.begin(&mut clients, |at| machines[at].broker_id());
+        leaving.begin(&mut clients, |at| members[at].broker_id());
         // Segments that compaction made cannot be repaired.
         clients.oracle.spare_compaction(rots);
         clients.rots = rots;
         (clients.leaps, clients.fills) = (clocks.leaps > 0, space.fills > 0);
         Ok(Self {
-            machines,
+            members,
             network: Network::new(seed, weather),
             clients,
             profile,
@@ -288,7 +288,7 @@ impl World {
             made: BTreeMap::new(),
             compactions: BTreeMap::new(),
             fed: BTreeMap::new(),
-            members,
+            membership,
             watch: Watch::default(),
             lulls: Lulls::new(seed),
             clocks,
@@ -300,14 +300,14 @@ impl World {
     }
 
     fn live(&mut self) -> Result<(), Failure> {
-        for at in 0..self.machines.len() {
-            if self.machines[at].down_until_us == 0 {
+        for at in 0..self.members.len() {
+            if self.members[at].down_until_us == 0 {
                 self.start(at)?;
             }
         }
         self.clients.connect();
         for connection in self.clients.connections() {
-            let at = self.chance.index(self.machines.len());
+            let at = self.chance.index(self.members.len());
             self.connected.insert(connection, at);
         }
         for _ in 0..self.profile.steps {
@@ -320,7 +320,7 @@ impl World {
 
     /// Makes something go wrong, now and then.
     fn disturb(&mut self) -> Result<(), Failure> {
-        let count = self.machines.len();
+        let count = self.members.len();
         if self.chance.below(10_000) < self.profile.crash {
             let at = self.chance.index(count);
             let power = self.chance.chance(500);
@@ -329,7 +329,7 @@ impl World {
         if self.chance.below(10_000) < self.profile.crash {
             let calls = self.chance.between(1, 80);
             let at = self.chance.index(count);
-            self.machines[at].disk.crash_in(Some(calls));
+            self.members[at].machine.disk.crash_in(Some(calls));
         }
         if self.chance.below(10_000) < self.profile.cut {
             tell(|| "the network is cut".to_owned());
@@ -340,25 +340,25 @@ impl World {
         if self.chance.below(10_000) < self.profile.freeze {
             let at = self.chance.index(count);
             let us = self.chance.between(200_000, 4_000_000);
-            self.machines[at].freeze(self.mono_us + us);
+            self.members[at].freeze(self.mono_us + us);
         }
         if self.profile.drain > 0 && self.chance.below(10_000) < self.profile.drain {
             let at = self.chance.index(count);
             tell(|| format!("machine {at} is to end"));
             self.deliver(at, vec![Event::Drain])?;
         }
-        if self.members.below(10_000) < self.profile.wipe {
+        if self.membership.below(10_000) < self.profile.wipe {
             self.wipe_one();
         }
-        self.clocks.disturb(&mut self.machines, &mut self.clients.oracle, self.mono_us)?;
-        self.space.disturb(&self.machines);
+        self.clocks.disturb(&mut self.members, &mut self.clients.oracle, self.mono_us)?;
+        self.space.disturb(&self.members);
         self.disturb_leaving();
         for at in 0..count {
-            if let Some(held) = self.machines[at].thaw(self.mono_us) {
+            if let Some(held) = self.members[at].thaw(self.mono_us) {
                 self.deliver(at, held)?;
             }
-            let machine = &self.machines[at];
-            if machine.life.is_none() && machine.down_until_us <= self.mono_us {
+            let member = &self.members[at];
+            if !member.machine.is_alive() && member.down_until_us <= self.mono_us {
                 self.start(at)?;
             }
         }
@@ -366,20 +366,20 @@ impl World {
     }
 
     fn kill(&mut self, at: usize, power: bool) {
-        if self.machines[at].life.is_some() {
+        if self.members[at].machine.is_alive() {
             self.bury(at, power);
         }
     }
 
     /// Loses a disk, if all of its data is elsewhere.
     fn wipe_one(&mut self) {
-        let at = self.members.index(self.machines.len());
+        let at = self.membership.index(self.members.len());
         // Topics that are made later for groups have no more replicas than nodes that stay, and need most of them.
         let stay = self.metadata_leader().map_or(0, |node| node.directories().count());
         let are_enough = stay >= 3 + usize::from(self.clients.is_taking_out());
         if are_enough && !self.leaving.concerns(at) && self.can_spare(at) {
             self.bury(at, true);
-            self.machines[at].wipe();
+            self.members[at].wipe();
             self.report.wiped += 1;
         }
     }
@@ -388,22 +388,22 @@ impl World {
     fn can_spare(&self, at: usize) -> bool {
         let Some(last) = self.metadata_leader() else { return false };
         let known: Vec<_> = last.directories().collect();
-        let mut wiped = self.machines.iter().filter(|it| it.wipes > 0 && !it.is_out);
-        let are_back = wiped.all(|machine| known.contains(&machine.directory_id()));
-        are_back && last.can_spare(self.machines[at].broker_id())
+        let mut wiped = self.members.iter().filter(|it| it.wipes > 0 && !it.is_out);
+        let are_back = wiped.all(|it| known.contains(&it.directory_id()));
+        are_back && last.can_spare(self.members[at].broker_id())
     }
 
     /// Returns the leader of the metadata with the newest term. A leader that has a successor may not know it, nor the
     /// changes since.
     fn metadata_leader(&self) -> Option<&Node> {
-        let nodes = self.machines.iter().filter_map(|machine| Some(&machine.life.as_ref()?.node));
+        let nodes = self.members.iter().filter_map(|it| it.machine.node());
         nodes.filter(|node| node.unsettled().is_some()).max_by_key(|node| node.metadata_term())
     }
 
     /// Buries a dead process: it comes back some time later, and its clients go elsewhere.
     fn bury(&mut self, at: usize, power: bool) {
-        self.machines[at].die(power);
-        self.machines[at].down_until_us = self.mono_us + self.chance.below(self.profile.away);
+        self.members[at].die(power);
+        self.members[at].down_until_us = self.mono_us + self.chance.below(self.profile.away);
         let all: Vec<_> = self.connected.iter().filter(|(_, to)| **to == at).collect();
         let lost: Vec<_> = all.into_iter().map(|(connection, _)| *connection).collect();
         for connection in lost {
@@ -415,7 +415,7 @@ impl World {
     fn turn_away(&mut self, connection: ConnectionId) {
         self.connected.remove(&connection);
         if let Some(other) = self.clients.leave(connection) {
-            let at = self.chance.index(self.machines.len());
+            let at = self.chance.index(self.members.len());
             self.connected.insert(other, at);
         }
     }
@@ -423,8 +423,8 @@ impl World {
     /// Turns clients that were told of a node to it.
     fn turn_to_aims(&mut self) -> Result<(), Failure> {
         for (connection, node) in self.clients.take_aims() {
-            let is_it = |machine: &Machine| machine.broker_id() == node;
-            let to = self.machines.iter().position(is_it).expect("a node of the cluster");
+            let is_it = |member: &Member| member.broker_id() == node;
+            let to = self.members.iter().position(is_it).expect("a node of the cluster");
             let before = self.connected.remove(&connection);
             if let Some(other) = self.clients.leave(connection) {
                 self.clients.on_arrived(other, node);
@@ -438,16 +438,16 @@ impl World {
     }
 
     fn start(&mut self, at: usize) -> Result<(), Failure> {
-        if let Some(actions) = self.machines[at].start(self.mono_us)? {
+        if let Some(actions) = self.members[at].start(self.mono_us)? {
             return self.act(at, actions);
         }
-        self.machines[at].down_until_us = self.mono_us + 50_000;
+        self.members[at].down_until_us = self.mono_us + 50_000;
         Ok(())
     }
 
     fn deliver(&mut self, at: usize, events: Vec<Event>) -> Result<(), Failure> {
         for event in events {
-            let actions = self.machines[at].step(self.mono_us, event);
+            let actions = self.members[at].step(self.mono_us, event);
             self.act(at, actions)?;
         }
         Ok(())
@@ -467,20 +467,20 @@ impl World {
                 self.ask()?;
             }
         }
-        for at in 0..self.machines.len() {
+        for at in 0..self.members.len() {
             for _ in 0..self.profile.work {
-                if self.machines[at].is_frozen() {
+                if self.members[at].is_frozen() {
                     break;
                 }
                 let actions = if self.chance.chance(300) {
-                    self.machines[at].flush(self.mono_us)
+                    self.members[at].flush(self.mono_us)
                 } else {
-                    self.machines[at].work(self.mono_us)?
+                    self.members[at].work(self.mono_us)?
                 };
                 self.act(at, actions)?;
-                let is_alive = self.machines[at].life.is_some();
-                let is_dead =
-                    self.machines[at].disk.is_dead() || self.machines[at].disk.is_doomed();
+                let is_alive = self.members[at].machine.is_alive();
+                let disk = &self.members[at].machine.disk;
+                let is_dead = disk.is_dead() || disk.is_doomed();
                 if is_dead || !is_alive && self.connected.values().any(|to| *to == at) {
                     // The process has ended by itself, or was ended in the middle of something.
                     if is_dead {
@@ -491,7 +491,7 @@ impl World {
                 }
             }
         }
-        self.watch.look(self.mono_us, &self.machines, &self.network, &self.clients.oracle)?;
+        self.watch.look(self.mono_us, &self.members, &self.network, &self.clients.oracle)?;
         if self.clients.oracle.compacts() {
             self.look_at_compaction();
         }
@@ -514,59 +514,45 @@ impl World {
                 }
             }
         }
-        let wall_ms = machine::right_wall_ms(self.mono_us);
+        let wall_ms = member::right_wall_ms(self.mono_us);
         let Some((connection, sequence, context, request)) = self.clients.ask(wall_ms) else {
             return Ok(());
         };
         let at = self.connected[&connection];
-        if self.machines[at].life.is_none() {
+        if !self.members[at].machine.is_alive() {
             self.turn_away(connection);
             return Ok(());
         }
-        self.space.note(connection, self.machines[at].told);
+        self.space.note(connection, self.members[at].told);
         self.deliver(at, vec![Event::Request { connection, sequence, context, request }])
     }
 
     /// Carries out the actions of a node.
     fn act(&mut self, at: usize, actions: Vec<Action>) -> Result<(), Failure> {
-        for action in self.machines[at].keep(actions) {
+        for action in actions {
             match action {
                 Action::Reply { connection, sequence, reply } => {
                     if let Reply::Fetch(plan) = &reply {
                         self.check_ends(at, plan)?;
                     }
                     let given = given(&reply);
-                    let Some(life) = &self.machines[at].life else { continue };
-                    let reader = life.storage.reader();
-                    let response = match reply {
-                        Reply::Nothing { .. } => None,
-                        Reply::Response(response) => Some(*response),
-                        Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
-                        Reply::ShareFetch(plan) => {
-                            Some(read_plan::share_bytes(&reader, *plan).into())
-                        }
-                        Reply::ListOffsets(plan) => {
-                            Some(read_plan::list_offsets(&reader, *plan).into())
-                        }
-                        Reply::LogDirs(response) => Some((*response).into()),
-                        Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
-                    };
+                    let response = self.members[at].machine.answer(reply);
                     if let Some(response) = &response {
                         self.witness(at, connection, given.as_ref(), response)?;
                     }
-                    if !self.machines[at].disk.is_dead() {
+                    if !self.members[at].machine.disk.is_dead() {
                         if let Some(response) = &response {
-                            let told = self.machines[at].told;
+                            let told = self.members[at].told;
                             self.space.check(connection, (at, told), response)?;
                         }
-                        let wall_ms = machine::right_wall_ms(self.mono_us);
+                        let wall_ms = member::right_wall_ms(self.mono_us);
                         self.clients.on_reply(wall_ms, (connection, sequence), response)?;
                     }
                 }
                 Action::Close { connection, reason } => {
                     self.clients.on_closed(connection, &reason)?;
                     self.connected.remove(&connection);
-                    let to = self.chance.index(self.machines.len());
+                    let to = self.chance.index(self.members.len());
                     for connection in self.clients.connections() {
                         self.connected.entry(connection).or_insert(to);
                     }
@@ -574,9 +560,13 @@ impl World {
                 Action::Send { to, frame } => {
                     let bytes = frame.encode();
                     self.trace.mix_bytes(&bytes);
-                    let count = i32::try_from(self.machines.len()).expect("small");
+                    let count = i32::try_from(self.members.len()).expect("small");
                     let to = usize::try_from(count - to).expect("a node of the cluster");
                     self.network.send(self.mono_us, at, to, &bytes);
+                }
+                Action::Mend(mend) => {
+                    let rot = self.members[at].rot.as_mut();
+                    rot.expect("a process looks for rot while it runs").mends.push(mend);
                 }
                 Action::Nodes(_) | Action::Members(_) => {}
                 // The process ends now, as it does in good order.
@@ -591,11 +581,8 @@ impl World {
                 Action::Storage(_)
                 | Action::ReadLog(_)
                 | Action::Look(_)
-                | Action::Mend(_)
                 | Action::Compact(_)
-                | Action::Stage(_) => {
-                    unreachable!("the machine keeps them")
-                }
+                | Action::Stage(_) => unreachable!("the machine keeps them"),
             }
         }
         Ok(())
@@ -603,9 +590,7 @@ impl World {
 
     /// Checks that no leader or follower shows records that no replica knows to be committed.
     fn check_ends(&mut self, at: usize, plan: &FetchPlan) -> Result<(), Failure> {
-        let lives = self.machines.iter().map(|machine| machine.life.as_ref());
-        let standings: Vec<_> =
-            lives.map(|life| life.map_or_else(Vec::new, |life| life.node.standings())).collect();
+        let standings: Vec<_> = self.members.iter().map(|it| it.machine.standings()).collect();
         for part in &plan.parts {
             let own = standings[at].iter().find(|it| it.replica == part.replica);
             let Some(own) = own else { continue };
@@ -629,10 +614,9 @@ impl World {
     /// Checks the statements of replicas: no two replicas lead in one term, and committed data is the same everywhere,
     /// for ever.
     fn compare(&mut self) -> Result<(), Failure> {
-        for at in 0..self.machines.len() {
-            let Some(life) = &self.machines[at].life else { continue };
-            let start = self.machines[at].starts;
-            for standing in life.node.standings() {
+        for at in 0..self.members.len() {
+            let start = self.members[at].machine.starts;
+            for standing in self.members[at].machine.standings() {
                 let log = (standing.topic_id, standing.partition);
                 if let Some(why) = standing.failure {
                     let what =
@@ -669,7 +653,7 @@ impl World {
                     continue;
                 }
                 // Data that is committed elsewhere may not be written here yet, and a process may be dying.
-                let read = self.machines[at].read(standing.replica, from, standing.committed);
+                let read = self.members[at].read(standing.replica, from, standing.committed);
                 let Ok(bytes) = read else { continue };
                 for batch in batches(bytes).map_while(Result::ok) {
                     let header = batch.header();
@@ -705,13 +689,13 @@ impl World {
         self.clocks.leaps = 0;
         self.space.fills = 0;
         self.profile.work = 10;
-        for at in 0..self.machines.len() {
-            self.machines[at].heal();
+        for at in 0..self.members.len() {
+            self.members[at].heal();
             if self.chance.chance(300) {
                 self.kill(at, true);
             }
-            if self.machines[at].down_until_us < u64::MAX {
-                self.machines[at].down_until_us = 0;
+            if self.members[at].down_until_us < u64::MAX {
+                self.members[at].down_until_us = 0;
             }
         }
         let settled_us = self.mono_us + 6_000_000;
@@ -741,16 +725,16 @@ impl World {
     fn sleep_through_faults(&mut self) -> Result<(), Failure> {
         for _ in 0..self.chance.below(3) {
             self.fall_asleep()?;
-            let count = self.machines.len();
+            let count = self.members.len();
             let mut at = self.chance.index(count);
             match self.chance.below(4) {
                 // A machine that was taken out is of no use to anybody.
-                _ if self.machines[at].is_out => continue,
+                _ if self.members[at].is_out => continue,
                 0 => {
                     self.kill(at, true);
-                    self.machines[at].down_until_us = self.mono_us + LATE_US + 1_500_000;
+                    self.members[at].down_until_us = self.mono_us + LATE_US + 1_500_000;
                 }
-                1 => self.machines[at].freeze(self.mono_us + LATE_US + 1_500_000),
+                1 => self.members[at].freeze(self.mono_us + LATE_US + 1_500_000),
                 _ => at = self.network.cut(count),
             }
             tell(|| format!("machine {at} fails while all sleep"));
@@ -769,7 +753,7 @@ impl World {
         let late_us = self.mono_us + 12_000_000;
         let is_whole = |it: &Self| {
             it.report.wiped == 0
-                || (0..it.machines.len()).all(|at| it.machines[at].is_out || it.can_spare(at))
+                || (0..it.members.len()).all(|at| it.members[at].is_out || it.can_spare(at))
         };
         while !self.watch.is_all_asleep() || !is_whole(self) {
             if self.mono_us > late_us {
@@ -797,14 +781,14 @@ impl World {
     /// Checks that others lead each group of several replicas, if this machine is of no use to them: dead, frozen, or
     /// cut off from all.
     fn check_led_without(&self, at: usize) -> Result<(), Failure> {
-        let others = (0..self.machines.len()).filter(|other| *other != at);
+        let others = (0..self.members.len()).filter(|other| *other != at);
         let is_cut = |other| self.network.is_cut(at, other) || self.network.is_cut(other, at);
-        let is_gone = self.machines[at].life.is_none() || self.machines[at].is_frozen();
+        let is_gone = !self.members[at].machine.is_alive() || self.members[at].is_frozen();
         if !is_gone && !others.clone().all(is_cut) {
             return Ok(());
         }
-        let lives = others.filter_map(|other| self.machines[other].life.as_ref());
-        let all: Vec<_> = lives.flat_map(|life| life.node.standings()).collect();
+        let all: Vec<_> =
+            others.flat_map(|other| self.members[other].machine.standings()).collect();
         let of = |log: Log| all.iter().filter(move |it| (it.topic_id, it.partition) == log);
         for it in all.iter().filter(|it| it.voters.len() > 2) {
             let log = (it.topic_id, it.partition);
@@ -819,10 +803,10 @@ impl World {
     /// Describes all replicas in brief: log, replica, term, high watermark.
     fn told(&self) -> String {
         let mut text = String::new();
-        for machine in &self.machines {
-            let Some(life) = &machine.life else { continue };
-            let _ = write!(text, "\nmachine {}:", machine.at);
-            for it in life.node.standings() {
+        for member in &self.members {
+            let Some(node) = member.machine.node() else { continue };
+            let _ = write!(text, "\nmachine {}:", member.at);
+            for it in node.standings() {
                 let (topic, partition, replica) = (it.topic_id[0], it.partition, it.replica.0);
                 let lead = if it.serves { " leads" } else { "" };
                 let sleeps = if it.is_asleep { " sleeps" } else { "" };
@@ -846,13 +830,14 @@ impl World {
     /// them.
     fn check_files(&self) -> Result<(), Failure> {
         let mut logs: BTreeMap<String, Vec<Segments>> = BTreeMap::new();
-        for machine in self.machines.iter().filter(|it| !it.is_out) {
+        for member in self.members.iter().filter(|it| !it.is_out) {
+            let disk = &member.machine.disk;
             let mut segments: BTreeMap<String, Segments> = BTreeMap::new();
-            for (path, _) in machine.disk.files() {
+            for (path, _) in disk.files() {
                 let Some((dir, name)) = path.split_once('/') else { continue };
                 let base = name.strip_suffix(".log").and_then(|base| base.parse::<i64>().ok());
                 let Some(base) = base else { continue };
-                let bytes = machine.disk.contents(&path).unwrap_or_default();
+                let bytes = disk.contents(&path).unwrap_or_default();
                 segments.entry(dir.to_owned()).or_default().insert(base, bytes);
             }
             for (dir, segments) in segments {
@@ -875,20 +860,19 @@ impl World {
 
     /// Waits until all rot is found and repaired.
     fn await_soundness(&mut self) -> Result<(), Failure> {
-        for machine in &mut self.machines {
-            machine.rotting.rots = false;
-            if let Some(life) = &mut machine.life {
-                life.rot.sound_passes = 0;
+        for member in &mut self.members {
+            member.rotting.rots = false;
+            if let Some(rot) = &mut member.rot {
+                rot.sound_passes = 0;
             }
         }
         for _ in 0..30_000 {
-            let is_sound = |machine: &Machine| {
-                let life = machine.life.as_ref();
-                machine.is_out
-                    || !machine.rotting.is_on()
-                    || life.is_some_and(|life| life.rot.sound_passes >= 2)
+            let is_sound = |member: &Member| {
+                member.is_out
+                    || !member.rotting.is_on()
+                    || member.rot.as_ref().is_some_and(|rot| rot.sound_passes >= 2)
             };
-            if self.machines.iter().all(is_sound) {
+            if self.members.iter().all(is_sound) {
                 return Ok(());
             }
             self.disturb()?;
@@ -899,8 +883,7 @@ impl World {
 
     /// Checks that the voters of each group are the replicas that there are, and nobody else belongs to it.
     fn check_members(&self) -> Result<(), Failure> {
-        let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
-        let all: Vec<_> = lives.flat_map(|life| life.node.standings()).collect();
+        let all: Vec<_> = self.members.iter().flat_map(|it| it.machine.standings()).collect();
         for leader in all.iter().filter(|it| it.serves) {
             let log = (leader.topic_id, leader.partition);
             let of = all.iter().filter(|it| (it.topic_id, it.partition) == log);
@@ -926,9 +909,8 @@ impl World {
             self.step(0)?;
         }
         self.await_soundness()?;
-        let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
         let mut ends: BTreeMap<Log, Vec<i64>> = BTreeMap::new();
-        for standing in lives.flat_map(|life| life.node.standings()) {
+        for standing in self.members.iter().flat_map(|it| it.machine.standings()) {
             let log = (standing.topic_id, standing.partition);
             ends.entry(log).or_default().push(standing.committed);
         }
@@ -939,8 +921,8 @@ impl World {
             return Err(Failure::liveness(what));
         }
         self.check_members()?;
-        let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
-        let unsettled = lives.filter_map(|life| life.node.unsettled()).max();
+        let nodes = self.members.iter().filter_map(|it| it.machine.node());
+        let unsettled = nodes.filter_map(Node::unsettled).max();
         if unsettled != Some(0) {
             let what = format!("partitions are not where they are to be: {unsettled:?}");
             return Err(Failure::liveness(format!("{what} {}", self.told())));
@@ -950,8 +932,8 @@ impl World {
         if self.clients.oracle.compacts() {
             self.check_compacted()?;
         }
-        for machine in &self.machines {
-            if let Some(violation) = machine.disk.violations().first() {
+        for it in &self.members {
+            if let Some(violation) = it.machine.disk.violations().first() {
                 return Err(Failure::correctness(format!("disk: {violation}")));
             }
         }

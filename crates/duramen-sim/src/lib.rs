@@ -16,6 +16,7 @@ pub mod cores;
 pub mod disk;
 pub mod disk_suite;
 pub mod failure;
+mod machine;
 pub mod model;
 pub mod node_harness;
 pub mod planted;

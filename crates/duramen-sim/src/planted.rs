@@ -23,7 +23,7 @@ pub enum Bug {
     /// The code between storage and the node loses or invents something.
     Node(NodeBug),
     /// The code between storage and the nodes of a cluster.
-    Cluster(ClusterBug),
+    Cluster(NodeBug),
     /// The bug is in storage itself.
     #[cfg(feature = "sabotage")]
     Storage(Inside),
@@ -54,13 +54,6 @@ pub enum NodeBug {
     /// The views' snapshots are lost at restart, and with them the state of producers.
     DedupLost,
     /// The node is told that a write is persisted as soon as it asks for it.
-    PersistedEarly,
-}
-
-/// Bugs between storage and the nodes of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClusterBug {
-    /// Nodes are told that a write is persisted before it is, one report later.
     PersistedEarly,
 }
 
@@ -142,7 +135,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("stamps follow a clock that leapt back", Bug::Peers(Inside::LeapBackFollowed), 2),
     #[cfg(feature = "sabotage")]
     ("one machine's full disk ignored", Bug::Peers(Inside::FullDiskIgnored), 20),
-    ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly), 5),
+    ("votes and entries taken for synced", Bug::Cluster(NodeBug::PersistedEarly), 5),
     #[cfg(feature = "sabotage")]
     ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 9),
     #[cfg(feature = "sabotage")]

@@ -6,7 +6,7 @@
 //! may be deleted for its age, except where two clocks are wrong alike, or one started with a time long ago. Then
 //! replicas must at least agree on the records that go.
 
-use super::machine::Machine;
+use super::member::Member;
 use crate::failure::Failure;
 use crate::node_harness::oracle::Oracle;
 use crate::prng::Prng;
@@ -51,36 +51,36 @@ impl Clocks {
     /// Makes a clock leap, now and then.
     pub(super) fn disturb(
         &mut self,
-        machines: &mut [Machine],
+        members: &mut [Member],
         oracle: &mut Oracle,
         mono_us: u64,
     ) -> Result<(), Failure> {
-        for at in 0..machines.len() {
-            self.look_at(at, &mut machines[at], oracle, mono_us)?;
-            oracle.trims_by_time |= self.is_wrong_alike(at, machines);
+        for at in 0..members.len() {
+            self.look_at(at, &mut members[at], oracle, mono_us)?;
+            oracle.trims_by_time |= self.is_wrong_alike(at, members);
         }
         if self.chance.below(10_000) < self.leaps {
-            let at = self.chance.index(machines.len());
+            let at = self.chance.index(members.len());
             let days = i64::try_from(self.chance.between(1, 20)).expect("small");
             let leapt_ms = *self.chance.pick(&[0, days * DAY_MS, -days * DAY_MS]);
             // A process that starts in this very moment would start with the leap.
-            let is_set_right = machines[at].life.is_none() && !self.outlast;
+            let is_set_right = !members[at].machine.is_alive() && !self.outlast;
             let leapt_ms = if is_set_right { 0 } else { leapt_ms };
             tell(|| format!("the clock of machine {at} leaps: {} days", leapt_ms / DAY_MS));
-            self.leapt += u64::from(machines[at].leapt_ms != leapt_ms);
-            machines[at].leapt_ms = leapt_ms;
+            self.leapt += u64::from(members[at].leapt_ms != leapt_ms);
+            members[at].leapt_ms = leapt_ms;
             self.processes[at].since_us = mono_us;
         }
         Ok(())
     }
 
     /// Tells whether a process that started with a wrong clock may hear that it is right.
-    fn is_wrong_alike(&self, at: usize, machines: &[Machine]) -> bool {
+    fn is_wrong_alike(&self, at: usize, members: &[Member]) -> bool {
         let wrong_ms = self.processes[at].believes_ms;
-        let others = machines.iter().enumerate().filter(|(other, _)| *other != at);
+        let others = members.iter().enumerate().filter(|(other, _)| *other != at);
         let mut others = others.map(|(other, it)| (it, self.processes[other].believes_ms));
         wrong_ms != 0
-            && machines[at].life.is_some()
+            && members[at].machine.is_alive()
             && others.any(|(it, believes_ms)| it.leapt_ms == wrong_ms || believes_ms == wrong_ms)
     }
 
@@ -88,15 +88,15 @@ impl Clocks {
     fn look_at(
         &mut self,
         at: usize,
-        machine: &mut Machine,
+        member: &mut Member,
         oracle: &mut Oracle,
         mono_us: u64,
     ) -> Result<(), Failure> {
         let process = &mut self.processes[at];
-        let &mut Machine { leapt_ms, starts, .. } = machine;
-        let Some(life) = &machine.life else {
+        let (leapt_ms, starts) = (member.leapt_ms, member.machine.starts);
+        let Some(node) = member.machine.node() else {
             if !self.outlast {
-                machine.leapt_ms = 0;
+                member.leapt_ms = 0;
             }
             return Ok(());
         };
@@ -104,14 +104,14 @@ impl Clocks {
             *process = Process { start: starts, believes_ms: leapt_ms, since_us: mono_us };
             oracle.trims_by_time |= leapt_ms < 0;
         }
-        if machine.is_frozen() {
+        if member.is_frozen() {
             process.since_us = mono_us;
         }
         if mono_us < process.since_us + LOOKED_US {
             return Ok(());
         }
         process.since_us = mono_us;
-        let is_held = life.node.metrics().is_clock_held;
+        let is_held = node.metrics().is_clock_held;
         if is_held == (leapt_ms == process.believes_ms) {
             let days = (leapt_ms - process.believes_ms) / DAY_MS;
             let what = format!("machine {at}: the clock leapt by {days} days, held: {is_held}");

@@ -6,24 +6,23 @@ use duramen_broker::Standing;
 use duramen_storage::reader::Digest;
 
 use super::World;
-use super::machine::Log;
+use super::member::Log;
 use crate::failure::Failure;
 
 impl World {
     /// Tells whether replicas of a compacted log differ in their compaction, or have changed it. A client that reads
     /// now reads several states of the log.
     pub(super) fn look_at_compaction(&mut self) -> bool {
-        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
         let mut now: BTreeMap<Log, BTreeSet<u64>> = BTreeMap::new();
-        for it in lives.flat_map(|life| life.node.standings()) {
+        for it in self.members.iter().flat_map(|it| it.machine.standings()) {
             let is_kept = it.compacted.below > it.log_start;
             let index = if is_kept { it.compacted.index } else { 0 };
             now.entry((it.topic_id, it.partition)).or_default().insert(index);
         }
-        for machine in &self.machines {
-            let Some(life) = &machine.life else { continue };
-            let given = life.node.metrics().prefixes_given;
-            self.fed.insert((machine.at, machine.starts), given);
+        for member in &self.members {
+            let Some(node) = member.machine.node() else { continue };
+            let given = node.metrics().prefixes_given;
+            self.fed.insert((member.at, member.machine.starts), given);
         }
         let is_mixed = now.values().any(|all| all.len() > 1);
         if is_mixed || now != self.compactions {
@@ -46,10 +45,9 @@ impl World {
             return Err(Failure::liveness(format!("not compacted alike: {}", self.told())));
         }
         let mut all: BTreeMap<Log, Vec<(usize, Standing)>> = BTreeMap::new();
-        for machine in &self.machines {
-            let Some(life) = &machine.life else { continue };
-            for it in life.node.standings() {
-                all.entry((it.topic_id, it.partition)).or_default().push((machine.at, it));
+        for member in &self.members {
+            for it in member.machine.standings() {
+                all.entry((it.topic_id, it.partition)).or_default().push((member.at, it));
             }
         }
         for (log, replicas) in &all {
@@ -61,8 +59,8 @@ impl World {
             self.report.compacted += 1;
             let mut seen = None;
             for (at, it) in replicas {
-                let Some(life) = &self.machines[*at].life else { continue };
-                let digest = life.storage.reader().digest(it.replica, from, to, u64::MAX);
+                let Some(reader) = self.members[*at].machine.reader() else { continue };
+                let digest = reader.digest(it.replica, from, to, u64::MAX);
                 let digest = digest.map_err(|error| {
                     Failure::correctness(format!("machine {at}: {log:?}: {error}"))
                 })?;

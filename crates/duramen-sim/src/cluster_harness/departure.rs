@@ -15,7 +15,7 @@ impl World {
         }
         let Some(stops_us) = self.leaving.stops_us else {
             tell(|| format!("machine {at} has LEFT"));
-            self.machines[at].is_out = true;
+            self.members[at].is_out = true;
             self.leaving.left += 1;
             self.leaving.stops_us = Some(self.mono_us + self.leaving.chance.below(3_000_000));
             return;
@@ -27,15 +27,15 @@ impl World {
 
     /// Stops a machine for good: its clients go elsewhere. Another machine of its number may come, with an empty disk.
     fn stop_for_good(&mut self, at: usize) {
-        if self.machines[at].down_until_us == u64::MAX || !self.machines[at].is_out {
+        if self.members[at].down_until_us == u64::MAX || !self.members[at].is_out {
             return;
         }
         self.bury(at, false);
-        self.machines[at].down_until_us = u64::MAX;
+        self.members[at].down_until_us = u64::MAX;
         if self.leaving.comes_back {
-            self.machines[at].wipe();
-            self.machines[at].is_out = false;
-            self.machines[at].down_until_us = self.mono_us + self.leaving.chance.below(2_000_000);
+            self.members[at].wipe();
+            self.members[at].is_out = false;
+            self.members[at].down_until_us = self.mono_us + self.leaving.chance.below(2_000_000);
             self.leaving.returned += 1;
         }
     }
@@ -49,12 +49,12 @@ impl World {
         let late_us = self.mono_us + 12_000_000;
         while self.mono_us < late_us {
             self.pass(100_000)?;
-            let machine = &self.machines[at];
-            let is_settled = machine.life.is_none() == machine.is_out;
-            let its = machine.directory_id();
-            let others = self.machines.iter().filter(|it| !it.is_out);
-            let mut nodes = others.filter_map(|it| Some(&it.life.as_ref()?.node));
-            let is_member = !machine.is_out;
+            let member = &self.members[at];
+            let is_settled = member.machine.is_alive() != member.is_out;
+            let its = member.directory_id();
+            let others = self.members.iter().filter(|it| !it.is_out);
+            let mut nodes = others.filter_map(|it| it.machine.node());
+            let is_member = !member.is_out;
             let is_known = |node: &Node| node.directories().any(|it| it == its) == is_member;
             if is_settled && nodes.all(is_known) {
                 return Ok(());

@@ -12,17 +12,17 @@ impl World {
     /// Checks that nobody has a replica of a topic that is gone, nor a directory of a replica that is gone.
     pub(super) fn check_nothing_gone_is_left(&self) -> Result<(), Failure> {
         let oracle = &self.clients.oracle;
-        for machine in self.machines.iter().filter(|machine| !machine.is_out) {
-            let Some(life) = &machine.life else { continue };
-            let standings = life.node.standings();
+        for member in self.members.iter().filter(|member| !member.is_out) {
+            let Some(node) = member.machine.node() else { continue };
+            let standings = node.standings();
             for it in &standings {
                 if oracle.is_gone(Uuid(it.topic_id)) {
-                    let (at, replica) = (machine.at, it.replica);
+                    let (at, replica) = (member.at, it.replica);
                     let what = format!("machine {at} has {replica:?} of a topic that is gone");
                     return Err(Failure::liveness(format!("{what} {}", self.told())));
                 }
             }
-            let files = machine.disk.files();
+            let files = member.machine.disk.files();
             let dirs = files.iter().filter_map(|(path, _)| Some(path.split_once('/')?.0));
             // A power loss leaves batches that nobody was told of; starts set them aside.
             let dirs = dirs.filter(|dir| !["journal", SET_ASIDE].contains(dir));
@@ -33,7 +33,7 @@ impl World {
                     Some(is_known && partition.parse() == Ok(it.partition))
                 };
                 if !standings.iter().any(|it| is_of(&it) == Some(true)) {
-                    let at = machine.at;
+                    let at = member.at;
                     let what = format!("machine {at} has files of {dir}, and no such replica");
                     return Err(Failure::correctness(format!("{what} {}", self.told())));
                 }

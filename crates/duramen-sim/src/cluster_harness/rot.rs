@@ -2,7 +2,7 @@
 //!
 //! Purpose:    one machine of a cluster whose disk rots at rest, and the state of the scrubs and repairs then.
 //! Owns:       the time of each flip and its bytes; harm to an answer for a repair.
-//! Interface:  [`Rotting`], [`Rot`]; `Machine::scrub` is in `scrubbing`.
+//! Interface:  [`Rotting`], [`Rot`]; `Member::scrub` is in `scrubbing`.
 //! Invariants: only bytes flip that a checkpoint has synced, and only while nobody runs: a living process checks
 //!             bytes once, as on a real machine. One machine rots, so that there is always another copy.
 //! Never:      the metadata's log, the journal, snapshots: those are refused at start.
@@ -37,8 +37,6 @@ pub(super) struct Rot {
     pub(super) scrubber: Scrubber<SimDisk>,
     pub(super) mends: Vec<Mend>,
     pub(super) mended: Vec<(Mend, Mended<SimDisk>)>,
-    /// Repair that storage was given, until storage reports its outcome.
-    pub(super) switched: Option<Mend>,
     /// Passes without damage, one after the other.
     pub(super) sound_passes: u64,
 }
@@ -98,7 +96,6 @@ impl Rot {
             scrubber: Scrubber::new(reader, 0),
             mends: Vec::new(),
             mended: Vec::new(),
-            switched: None,
             sound_passes: 0,
         }
     }

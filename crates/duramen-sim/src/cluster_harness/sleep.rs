@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use duramen_broker::Standing;
 use duramen_protocol::wire::Uuid;
 
-use super::machine::{Log, Machine};
+use super::member::{Log, Member};
 use super::network::Network;
 use crate::failure::Failure;
 use crate::node_harness::oracle::Oracle;
@@ -38,8 +38,8 @@ pub(super) struct Watch {
 }
 
 /// Tells whether a machine hears another one.
-fn hears(machines: &[Machine], network: &Network, from: usize, to: usize) -> bool {
-    machines[from].life.is_some() && !machines[from].is_frozen() && !network.is_cut(from, to)
+fn hears(members: &[Member], network: &Network, from: usize, to: usize) -> bool {
+    members[from].machine.is_alive() && !members[from].is_frozen() && !network.is_cut(from, to)
 }
 
 /// Times in which no client asks for anything, so that groups are quiesced when faults come.
@@ -78,7 +78,7 @@ impl Watch {
     pub(super) fn look(
         &mut self,
         now_us: u64,
-        machines: &[Machine],
+        members: &[Member],
         network: &Network,
         oracle: &Oracle,
     ) -> Result<(), Failure> {
@@ -86,23 +86,20 @@ impl Watch {
             return Ok(());
         }
         self.looked_us = now_us;
-        let all: Vec<Vec<Standing>> = machines
-            .iter()
-            .map(|it| it.life.as_ref().map_or_else(Vec::new, |life| life.node.standings()))
-            .collect();
+        let all: Vec<Vec<Standing>> = members.iter().map(|it| it.machine.standings()).collect();
         let mut asleep = BTreeSet::new();
         let mut forsaken = BTreeMap::new();
         for (at, standings) in all.iter().enumerate() {
             for own in standings.iter().filter(|own| own.is_asleep) {
                 let log = (own.topic_id, own.partition);
-                let sleeper = (at, machines[at].starts, log);
+                let sleeper = (at, members[at].machine.starts, log);
                 asleep.insert(sleeper);
                 if !self.asleep.contains(&sleeper) {
                     self.slept += 1;
                     tell(|| format!("machine {at}: {log:?} SLEEPS in term {}", own.term));
                 }
                 // One that stands still notices nothing.
-                if machines[at].is_frozen() || is_well(at, own, &all, machines, network) {
+                if members[at].is_frozen() || is_well(at, own, &all, members, network) {
                     continue;
                 }
                 // The others may have deleted it, which this machine does not know yet.
@@ -124,18 +121,18 @@ impl Watch {
         }
         for sleeper in self.asleep.difference(&asleep) {
             let (at, start, log) = sleeper;
-            if machines[*at].starts == *start && machines[*at].life.is_some() {
+            if members[*at].machine.starts == *start && members[*at].machine.is_alive() {
                 tell(|| format!("machine {at}: {log:?} WAKES"));
                 self.roused += u64::from(self.forsaken.contains_key(sleeper));
             }
         }
         let is_metadata = |it: &Standing| it.topic_id == METADATA;
-        let of_cluster = || machines.iter().zip(&all).filter(|(machine, _)| !machine.is_out);
-        let mut lives = of_cluster().filter_map(|(it, _)| it.life.as_ref());
+        let of_cluster = || members.iter().zip(&all).filter(|(member, _)| !member.is_out);
+        let mut nodes = of_cluster().filter_map(|(it, _)| it.machine.node());
         self.is_all = of_cluster()
             .flat_map(|(_, standings)| standings)
             .all(|it| it.is_asleep && !it.is_reassigned || is_metadata(it))
-            && lives.all(|life| life.node.metrics().sleep_disputes == 0);
+            && nodes.all(|node| node.metrics().sleep_disputes == 0);
         (self.asleep, self.forsaken) = (asleep, forsaken);
         Ok(())
     }
@@ -146,7 +143,7 @@ fn is_well(
     at: usize,
     own: &Standing,
     all: &[Vec<Standing>],
-    machines: &[Machine],
+    members: &[Member],
     network: &Network,
 ) -> bool {
     let log = (own.topic_id, own.partition);
@@ -156,8 +153,8 @@ fn is_well(
     if own.serves {
         let answers = others.filter(|(other, it)| {
             (it.topic_id, it.partition) == log
-                && hears(machines, network, *other, at)
-                && hears(machines, network, at, *other)
+                && hears(members, network, *other, at)
+                && hears(members, network, at, *other)
         });
         return 2 * (1 + answers.count()) > own.voters.len();
     }
@@ -166,6 +163,6 @@ fn is_well(
             && it.serves
             && it.is_asleep
             && it.term == own.term
-            && hears(machines, network, other, at)
+            && hears(members, network, other, at)
     })
 }

@@ -4,8 +4,9 @@
 use duramen_broker::ConnectionId;
 use duramen_protocol::{ErrorCode, Response};
 
-use super::machine::{Machine, RESERVE_BYTES, Told};
+use super::member::{Member, Told};
 use crate::failure::Failure;
+use crate::machine::RESERVE_BYTES;
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -33,19 +34,19 @@ impl Space {
     }
 
     /// Fills a disk, or frees it, now and then.
-    pub(super) fn disturb(&mut self, machines: &[Machine]) {
-        for (machine, limited) in machines.iter().zip(&mut self.limited) {
+    pub(super) fn disturb(&mut self, members: &[Member]) {
+        for (member, limited) in members.iter().zip(&mut self.limited) {
             if *limited && (self.fills == 0 || self.chance.chance(2)) {
-                tell(|| format!("machine {} has room again", machine.at));
-                machine.disk.set_capacity(u64::MAX / 2);
+                tell(|| format!("machine {} has room again", member.at));
+                member.machine.disk.set_capacity(u64::MAX / 2);
                 *limited = false;
             }
         }
         if self.chance.below(10_000) >= self.fills {
             return;
         }
-        let at = self.chance.index(machines.len());
-        let disk = &machines[at].disk;
+        let at = self.chance.index(members.len());
+        let disk = &members[at].machine.disk;
         if !self.limited[at] && disk.files().contains(&("reserve".to_owned(), RESERVE_BYTES)) {
             let left = self.chance.below(400_000);
             tell(|| format!("machine {at} has only {left} bytes left"));

@@ -32,9 +32,7 @@ impl World {
         if !is_of_interest {
             return Ok(());
         }
-        let lives = self.machines.iter().map(|machine| machine.life.as_ref());
-        let standings: Vec<_> =
-            lives.map(|life| life.map_or_else(Vec::new, |life| life.node.standings())).collect();
+        let standings: Vec<_> = self.members.iter().map(|it| it.machine.standings()).collect();
         let (most_committed, leaders) = (&self.most_committed, &self.leaders);
         let now_us = self.mono_us;
         let sight = |topic_id: Uuid, partition: i32| {

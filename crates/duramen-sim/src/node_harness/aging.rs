@@ -22,11 +22,11 @@ impl World {
     /// Lets years pass in which no process of ours looks.
     pub(super) fn grow_old(&mut self) -> Result<(), Failure> {
         tell(|| "YEARS PASS".to_owned());
-        self.disk.set_faults(Faults::default());
-        self.disk.crash_in(None);
+        self.machine.disk.set_faults(Faults::default());
+        self.machine.disk.crash_in(None);
         // With few files, rounds would wait for checkpoints, and those for images that only a node has.
-        let options = Options { open_files_max: 1000, ..self.options.clone() };
-        let opened = Storage::open(self.disk.clone(), options);
+        let options = Options { open_files_max: 1000, ..self.machine.options.clone() };
+        let opened = Storage::open(self.machine.disk.clone(), options);
         let (mut storage, found) =
             opened.map_err(|error| Failure::correctness(format!("it does not open: {error:?}")))?;
         let mut waiting = BTreeMap::new();
@@ -38,10 +38,10 @@ impl World {
                 storage.submit(Op { replica: replica.replica, kind });
             }
         }
-        persist(&self.disk, &mut storage, waiting)?;
+        persist(&self.machine.disk, &mut storage, waiting)?;
         drop(storage);
         let power = self.chance.chance(500);
-        self.lose(power);
+        self.machine.die(power);
         Ok(())
     }
 

@@ -1,0 +1,418 @@
+//! # Room card: machine
+//!
+//! Purpose:    drive one node over one simulated disk: the process that lives between its start and its death.
+//! Owns:       storage and the node of a process; reads, syncs and compactions under way; starts and deaths.
+//! Interface:  [`Machine`]; [`storage_options`] and [`node_options`] for what harnesses share.
+//! Invariants: ops go to storage in the turn that asks for them; storage's errors have a cause, or fail the run; it
+//!             draws only from the chance that a harness gives.
+//! Never:      clocks, the network, clients, the choice of the next piece of work: those are a harness's.
+//! Tests:      scenarios `node` and `cluster`.
+//! Start at:   [`Machine::start`].
+
+use std::io;
+
+use bytes::Bytes;
+use duramen_broker::configs::BrokerSettings;
+use duramen_broker::event::{LogRead, Look, ReadLog};
+use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
+use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, Standing, read_plan};
+use duramen_protocol::Response;
+use duramen_storage::mending::Mended;
+use duramen_storage::op::OpKind;
+use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
+use duramen_storage::{Done, Reader, Storage};
+
+use crate::compacting::Compactor;
+use crate::disk::{Faults, SimDisk, SimFile};
+use crate::failure::Failure;
+use crate::planted::NodeBug;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+/// Batch bytes that a node may hold before their sync.
+const IN_FLIGHT_MAX: u64 = 1024 * 1024;
+/// Size of storage's reserve file. A harness fills a disk only once that file is there.
+pub(crate) const RESERVE_BYTES: u64 = 1024 * 1024;
+
+/// A disk, and the process on it, if one runs.
+pub(crate) struct Machine {
+    pub(crate) disk: SimDisk,
+    /// Options of storage, from the next start on.
+    pub(crate) options: Options,
+    /// Options of the node, from the next start on. Each start adds its number to the seed.
+    pub(crate) node_options: NodeOptions,
+    /// Faults of the disk while a process runs on it, from the next start on.
+    pub(crate) faults: Faults,
+    /// Successful starts.
+    pub(crate) starts: u64,
+    bug: Option<NodeBug>,
+    life: Option<Life>,
+}
+
+/// A living process.
+struct Life {
+    storage: Storage<SimDisk>,
+    node: Node,
+    segments_due: bool,
+    /// Reads and looks that the node asked for, and that are not carried out yet.
+    reads: Vec<ReadLog>,
+    looks: Vec<Look>,
+    compactor: Compactor,
+    /// Syncs to run, and results to report; true for those of the journal.
+    to_run: Vec<(SyncRequest<SimFile>, bool)>,
+    ran: Vec<(SyncId, bool, io::Result<()>)>,
+    /// Reports that a planted bug makes too early.
+    early: Option<Vec<Done>>,
+}
+
+/// Reports of storage, or none if the process died of a fault of its disk.
+pub(crate) type Reports = Result<Option<Vec<Done>>, Failure>;
+
+/// Returns storage's options with small sizes. The harness draws the number of extents, and of replicas in one.
+pub(crate) fn storage_options(
+    seed: u64,
+    facts: Facts,
+    (extents_max, replicas_an_extent): (u64, usize),
+    shape: &mut Prng,
+) -> Options {
+    Options {
+        facts,
+        extent_bytes: 64 * 1024,
+        extents_max: u32::try_from(extents_max).expect("small"),
+        replicas_an_extent,
+        journal_payload_max: *shape.pick(&[500, 4096]),
+        index_interval_bytes: 512,
+        free_bytes_min: IN_FLIGHT_MAX + 256 * 1024,
+        reserve_bytes: RESERVE_BYTES,
+        open_files_max: *shape.pick(&[16, 1000]),
+        recovered_at_once: *Prng::new(seed, "recovered at once").pick(&[1, 1, 1, 3]),
+    }
+}
+
+/// Returns the options of a node that is alone.
+pub(crate) fn node_options(
+    facts: Facts,
+    host: String,
+    settings: BrokerSettings,
+    seed: u64,
+) -> NodeOptions {
+    NodeOptions {
+        facts,
+        listener: "PLAINTEXT".to_owned(),
+        host,
+        port: 9092,
+        rack: None,
+        log_dir: "/data".to_owned(),
+        settings,
+        seed,
+        bytes_in_flight_max: IN_FLIGHT_MAX,
+        metadata_tail: Vec::new(),
+        node_address: None,
+        founders: Vec::new(),
+        memory: Memory::default(),
+        introduced: Vec::new(),
+        replaces: false,
+        quiet_ticks: GROUP_QUIET_TICKS,
+    }
+}
+
+impl Machine {
+    pub(crate) fn new(
+        disk: SimDisk,
+        options: Options,
+        node_options: NodeOptions,
+        faults: Faults,
+        bug: Option<NodeBug>,
+    ) -> Self {
+        Self { disk, options, node_options, faults, starts: 0, bug, life: None }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.life.is_some()
+    }
+
+    /// Returns the node of the process that runs.
+    pub(crate) fn node(&self) -> Option<&Node> {
+        self.life.as_ref().map(|life| &life.node)
+    }
+
+    /// Returns the statements of the node about its replicas: none if no process runs.
+    pub(crate) fn standings(&self) -> Vec<Standing> {
+        self.node().map_or_else(Vec::new, Node::standings)
+    }
+
+    /// Returns access to storage's files as the process that runs sees them.
+    pub(crate) fn reader(&self) -> Option<Reader<SimDisk>> {
+        self.life.as_ref().map(|life| life.storage.reader())
+    }
+
+    /// Starts a process. Returns the node's first actions, or none if the process died meanwhile.
+    pub(crate) fn start(
+        &mut self,
+        now: Now,
+        compactor: Compactor,
+    ) -> Result<Option<Vec<Action>>, Failure> {
+        self.disk.set_faults(Faults::default());
+        let (storage, mut found) = match Storage::open(self.disk.clone(), self.options.clone()) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.blame(&error)?;
+                return Ok(None);
+            }
+        };
+        let tail = read_plan::metadata_tail(&storage.reader(), &found.replicas);
+        if self.disk.is_dead() {
+            return Ok(None);
+        }
+        let metadata_tail =
+            tail.map_err(|error| Failure::correctness(format!("the metadata log: {error}")))?;
+        if let Some(damaged) = found.replicas.iter().find_map(|it| it.damage.as_ref()) {
+            return Err(Failure::correctness(format!("damage where there was none: {damaged}")));
+        }
+        self.disk.set_faults(self.faults);
+        self.starts += 1;
+        let replicas = found.replicas.len();
+        tell(|| format!("{} STARTED with {replicas} replicas", self.node_options.host));
+        if self.bug == Some(NodeBug::DedupLost) {
+            let all = found.replicas.iter_mut();
+            for replica in all.filter(|it| !it.identity.topic.starts_with("__")) {
+                replica.image = Bytes::new();
+            }
+        }
+        let node_options = self.node_options.clone();
+        let seed = node_options.seed.wrapping_add(self.starts);
+        let options = NodeOptions { facts: found.facts, seed, metadata_tail, ..node_options };
+        let mut actions = Vec::new();
+        let node = Node::open(options, found.replicas, now, &mut actions);
+        let life = self.life.insert(Life {
+            storage,
+            node,
+            segments_due: false,
+            reads: Vec::new(),
+            looks: Vec::new(),
+            compactor,
+            to_run: Vec::new(),
+            ran: Vec::new(),
+            early: (self.bug == Some(NodeBug::PersistedEarly)).then(Vec::new),
+        });
+        Ok(Some(life.keep(actions)))
+    }
+
+    /// Kills the process, or cuts the power.
+    pub(crate) fn die(&mut self, power: bool) {
+        let how = if power { "POWER LOSS" } else { "KILL" };
+        tell(|| format!("{}: {how}", self.node_options.host));
+        self.life = None;
+        self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };
+    }
+
+    /// Ends the faults of the disk.
+    pub(crate) fn heal(&mut self) {
+        self.faults = Faults::default();
+        self.disk.set_faults(Faults::default());
+        self.disk.crash_in(None);
+    }
+
+    /// Gives the node an event, if a process runs. Returns the actions that are a harness's.
+    pub(crate) fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
+        self.turn(|node, actions| node.step(now, event, actions))
+    }
+
+    /// Gives the node the result of a piece of work, unless the process was killed while it did that.
+    pub(crate) fn report(&mut self, now: Now, event: Event) -> Vec<Action> {
+        if self.disk.is_dead() { Vec::new() } else { self.step(now, event) }
+    }
+
+    /// Ends a turn of the node: that is the group commit.
+    pub(crate) fn flush(&mut self, now: Now) -> Vec<Action> {
+        self.turn(|node, actions| node.flush(now, actions))
+    }
+
+    /// Gives the node its timers, if they are due, and ends its turn.
+    pub(crate) fn tick(&mut self, now: Now) -> Vec<Action> {
+        self.turn(|node, actions| {
+            if node.deadline() <= now.mono_us {
+                node.step(now, Event::Tick, actions);
+            }
+            node.flush(now, actions);
+        })
+    }
+
+    fn turn(&mut self, turn: impl FnOnce(&mut Node, &mut Vec<Action>)) -> Vec<Action> {
+        let Some(life) = &mut self.life else { return Vec::new() };
+        let mut actions = Vec::new();
+        turn(&mut life.node, &mut actions);
+        life.keep(actions)
+    }
+
+    /// Carries out the reads of a reply. Returns none where a client gets no response.
+    pub(crate) fn answer(&self, reply: Reply) -> Option<Response> {
+        let reader = self.reader()?;
+        match reply {
+            Reply::Nothing { .. } => None,
+            Reply::Response(response) => Some(*response),
+            Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
+            Reply::ShareFetch(plan) => Some(read_plan::share_bytes(&reader, *plan).into()),
+            Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
+            Reply::LogDirs(response) => Some((*response).into()),
+            Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
+        }
+    }
+
+    /// Carries out one of the reads that the node asked for, with a chance of so many in a thousand.
+    pub(crate) fn read_log(&mut self, odds: u64, chance: &mut Prng) -> Option<(ReadLog, LogRead)> {
+        let life = self.life.as_mut()?;
+        let wanted = draw(&mut life.reads, odds, chance)?;
+        let read = read_plan::log_slice(&life.storage.reader(), &wanted);
+        tell(|| format!("read {wanted:?}: {:?}", read.batches.as_ref().map(Bytes::len)));
+        Some((wanted, read))
+    }
+
+    /// Carries out one of the looks at a log that the node asked for, with a chance of so many in a thousand.
+    pub(crate) fn look(&mut self, odds: u64, chance: &mut Prng) -> Option<Event> {
+        let life = self.life.as_mut()?;
+        let wanted = draw(&mut life.looks, odds, chance)?;
+        Some(read_plan::look(&life.storage.reader(), &wanted))
+    }
+
+    /// Does a piece of the work on data at rest. Returns an answer for work that could not be done.
+    pub(crate) fn compact(&mut self) -> Option<Done> {
+        let life = self.life.as_mut()?;
+        life.compactor.step(&mut life.storage)
+    }
+
+    /// Does one piece of storage's work, with the number `piece` of seven.
+    pub(crate) fn work(&mut self, piece: u64, idle: bool, chance: &mut Prng) -> Reports {
+        self.drive(|life, disk| match piece {
+            0 | 1 => life.begin_round(),
+            2 => life.write_segments(),
+            3 | 4 => {
+                life.run_sync(disk, chance);
+                Ok(Vec::new())
+            }
+            5 => life.report_sync(disk, chance),
+            _ => life.maintain(idle || chance.chance(100)),
+        })
+    }
+
+    /// Lets a repaired copy take its segment's place.
+    pub(crate) fn switch(&mut self, mended: &Mended<SimDisk>) -> Reports {
+        self.drive(|life, _| life.storage.switch(mended).map(|()| life.take_done()))
+    }
+
+    fn drive(
+        &mut self,
+        work: impl FnOnce(&mut Life, &SimDisk) -> Result<Vec<Done>, Error>,
+    ) -> Reports {
+        let life = self.life.as_mut().expect("a process runs while storage works");
+        match work(life, &self.disk) {
+            Ok(done) => Ok(Some(done)),
+            Err(error) => {
+                self.blame(&error)?;
+                self.life = None;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Blames the disk's faults for an error of storage. Without such faults it is storage's own.
+    fn blame(&self, error: &Error) -> Result<(), Failure> {
+        tell(|| format!("{}: {error:?}", self.node_options.host));
+        if self.disk.is_dead() || self.disk.is_doomed() {
+            return Ok(());
+        }
+        Err(Failure::correctness(format!("an error without a cause: {error:?}")))
+    }
+}
+
+impl Life {
+    /// Gives storage what the node wants stored, and keeps what it wants read. Returns the rest.
+    fn keep(&mut self, actions: Vec<Action>) -> Vec<Action> {
+        let mut rest = Vec::new();
+        for action in actions {
+            match action {
+                Action::Storage(op) => {
+                    if let OpKind::Write { ticket, .. } | OpKind::Create { ticket, .. } = &op.kind
+                        && let Some(early) = &mut self.early
+                    {
+                        early.push(Done::Persisted { replica: op.replica, ticket: *ticket });
+                    }
+                    self.storage.submit(op);
+                }
+                Action::ReadLog(wanted) => self.reads.push(wanted),
+                Action::Look(wanted) => self.looks.push(wanted),
+                Action::Compact(order) => self.compactor.push(order),
+                Action::Stage(stage) => self.compactor.stage(stage),
+                other => rest.push(other),
+            }
+        }
+        rest
+    }
+
+    fn begin_round(&mut self) -> Result<Vec<Done>, Error> {
+        if self.segments_due {
+            return self.write_segments();
+        }
+        if let Some(request) = self.storage.begin_round()? {
+            self.segments_due = true;
+            self.to_run.push((request, true));
+        }
+        Ok(Vec::new())
+    }
+
+    fn write_segments(&mut self) -> Result<Vec<Done>, Error> {
+        if std::mem::take(&mut self.segments_due) {
+            let requests = self.storage.write_segments()?;
+            self.to_run.extend(requests.into_iter().map(|request| (request, false)));
+        }
+        Ok(Vec::new())
+    }
+
+    fn run_sync(&mut self, disk: &SimDisk, chance: &mut Prng) {
+        if !self.to_run.is_empty() {
+            let at = chance.index(self.to_run.len());
+            let (request, journal) = self.to_run.swap_remove(at);
+            let result = request.run(disk);
+            self.ran.push((request.id, journal, result));
+        }
+    }
+
+    fn report_sync(&mut self, disk: &SimDisk, chance: &mut Prng) -> Result<Vec<Done>, Error> {
+        if self.ran.is_empty() {
+            return Ok(Vec::new());
+        }
+        let at = chance.index(self.ran.len());
+        if self.ran[at].1 && self.segments_due {
+            return self.write_segments();
+        }
+        let (id, _, result) = self.ran.swap_remove(at);
+        if result.is_err() {
+            disk.doom();
+        }
+        self.storage.on_sync(id, result)?;
+        Ok(self.take_done())
+    }
+
+    fn maintain(&mut self, idle: bool) -> Result<Vec<Done>, Error> {
+        let requests = self.storage.maintain(idle)?;
+        self.to_run.extend(requests.into_iter().map(|request| (request, false)));
+        Ok(self.take_done())
+    }
+
+    fn take_done(&mut self) -> Vec<Done> {
+        let mut done = self.storage.take_done();
+        if let Some(early) = &mut self.early {
+            done.retain(|done| !matches!(done, Done::Persisted { .. }));
+            done.append(early);
+        }
+        done
+    }
+}
+
+/// Takes one of those that wait, with a chance of so many in a thousand.
+fn draw<T>(waiting: &mut Vec<T>, odds: u64, chance: &mut Prng) -> Option<T> {
+    if waiting.is_empty() || !chance.chance(odds) {
+        return None;
+    }
+    Some(waiting.swap_remove(chance.index(waiting.len())))
+}
