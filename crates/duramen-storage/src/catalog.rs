@@ -295,6 +295,10 @@ impl<D: Disk> LogFiles<D> {
         for old in listing.segments.splice(..after, made) {
             *lock(&old.file) = Handle::Gone;
         }
+        debug_assert!(
+            listing.segments.is_sorted_by(|a, b| a.base_offset < b.base_offset),
+            "segments are in order"
+        );
         listing.compaction = compaction;
     }
 
@@ -365,7 +369,11 @@ impl<D: Disk> LogFiles<D> {
     /// Shows a new segment. `state` may already hold more than is written: only what
     /// [`Segment::extend`] adds is shown.
     pub(crate) fn push(&self, segment: Arc<Segment<D>>) {
-        self.listing.write().unwrap_or_else(PoisonError::into_inner).segments.push(segment);
+        let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
+        let last = listing.segments.last();
+        let is_next = last.is_none_or(|last| last.base_offset < segment.base_offset);
+        assert!(is_next, "segments are in order");
+        listing.segments.push(segment);
     }
 
     /// Hides and closes the segments that `keep` refuses, by their base offset.
@@ -417,6 +425,7 @@ impl<D: Disk> Segment<D> {
         end_offset: i64,
         good_from: u64,
     ) -> Arc<Self> {
+        assert!(good_from <= state.size, "what was rewritten lies in the segment");
         let verified = (good_from < state.size).then_some((good_from, state.size));
         Arc::new(Self {
             base_offset: state.base_offset,
@@ -592,6 +601,9 @@ impl<D: Disk> Segment<D> {
     pub(crate) fn extend(&self, state: &WrittenPart, batches: &[(i64, u64)]) {
         let mut view = lock(&self.view);
         let from = view.size;
+        // What is behind a compacted segment's end begins another one.
+        let is_next = !self.is_dense() || batches.first().is_some_and(|(_, at)| *at == from);
+        assert!(is_next, "a write begins where the segment ends");
         view.size = state.size;
         view.end_offset = state.end_offset;
         view.max_timestamp = state.max_timestamp;
@@ -606,6 +618,8 @@ impl<D: Disk> Segment<D> {
     /// Cuts the segment as the log was cut.
     pub(crate) fn cut(&self, state: &SegmentState, end_offset: i64) {
         let mut view = lock(&self.view);
+        assert!(state.size <= view.size, "a cut leaves no more than there was");
+        assert!(end_offset <= view.end_offset, "a cut leaves no later offsets");
         view.size = state.size;
         view.end_offset = end_offset;
         view.index_tail.clone_from(&state.index_tail);
@@ -681,6 +695,7 @@ pub(crate) struct WrittenPart {
 impl WrittenPart {
     /// Adds what the next append wrote.
     pub(crate) fn merge(&mut self, next: Self) {
+        assert!(self.size < next.size, "an append makes its segment longer");
         self.size = next.size;
         self.end_offset = next.end_offset;
         self.max_timestamp = next.max_timestamp;
@@ -700,6 +715,7 @@ fn add_range(ranges: &mut Vec<(u64, u64)>, mut from: u64, mut to: u64) {
         to = to.max(ranges[last - 1].1);
     }
     ranges.splice(first..last, [(from, to)]);
+    debug_assert!(ranges.is_sorted_by(|a, b| a.1 <= b.0), "ranges are in order and apart");
 }
 
 fn remove_range(ranges: &mut Vec<(u64, u64)>, from: u64, to: u64) {

@@ -60,12 +60,14 @@ impl Checkpoints {
             self.live.remove(&(old, replica));
         }
         self.live.insert((lsn, replica));
+        assert_eq!(self.live.len(), self.lives.len(), "a replica is live from one round");
     }
 
     pub(crate) fn forget(&mut self, replica: ReplicaId) {
         if let Some(old) = self.lives.remove(&replica) {
             self.live.remove(&(old, replica));
         }
+        assert_eq!(self.live.len(), self.lives.len(), "a replica is live from one round");
         self.running.remove(&replica);
         self.forced.remove(&replica);
     }
@@ -83,11 +85,13 @@ impl Checkpoints {
     }
 
     pub(crate) fn set_dirty(&mut self, replica: ReplicaId, since: u64) {
-        self.dirty.insert((since, replica));
+        let is_new = self.dirty.insert((since, replica));
+        assert!(is_new, "a replica becomes dirty once");
     }
 
     pub(crate) fn set_clean(&mut self, replica: ReplicaId, since: u64) {
-        self.dirty.remove(&(since, replica));
+        let was_dirty = self.dirty.remove(&(since, replica));
+        assert!(was_dirty, "a replica that becomes clean was dirty");
     }
 
     pub(crate) fn busy(&self) -> bool {
@@ -181,7 +185,10 @@ impl<D: Disk> Replica<D> {
         }
         self.state.segments[at].flushed(index, times);
         if let Some(shown) = self.files.segment_of(base_offset) {
+            assert_eq!(shown.base_offset, base_offset, "readers see the segment");
             shown.flushed(index, times);
+            let flushed = self.state.segments[at].index_flushed;
+            assert_eq!(shown.index_flushed(), flushed, "readers know all of the index");
         }
         Ok(steps)
     }

@@ -190,6 +190,7 @@ impl Rules {
     /// Begins the next pass with the keys after the current part. Returns false if there are none.
     pub(crate) fn next_part(&mut self) -> bool {
         let Some(from) = self.part.1.checked_add(1) else { return false };
+        assert!(self.part.0 < from, "each pass takes other keys");
         self.part = (from, u128::MAX);
         self.latest.clear();
         true
@@ -610,6 +611,8 @@ impl<D: Disk> Compaction<D> {
     /// Ends the segment being written, which is whole.
     fn end_segment(&mut self) -> Result<(), CompactionError> {
         let Some(writing) = self.writing.take() else { return Ok(()) };
+        let last = self.written.last().map_or(-1, |(state, _)| state.base_offset);
+        assert!(last < writing.base_offset(), "compacted segments are in order");
         self.written.push(writing.end(&mut self.paths)?);
         Ok(())
     }
@@ -645,6 +648,9 @@ impl<D: Disk> Compaction<D> {
         let dir = &self.dir;
         let synced = self.reader.disk().sync_dir(dir);
         synced.map_err(|source| CompactionError::Disk { path: dir.clone(), source })?;
+        let first = self.written.first().map(|(state, _)| state.base_offset);
+        let replaced = self.run.first().map(|(segment, _)| segment.base_offset);
+        assert_eq!(first, replaced, "compacted segments begin where those that they replace do");
         let made = Made {
             replica: self.order.replica,
             compacted: self.order.compacted,

@@ -74,6 +74,11 @@ impl History {
         if is_batch || entry.index <= self.index || sabotage::is(Bug::PastEntryForgotten) {
             return;
         }
+        let last = self.internal.back();
+        let is_next = last.is_none_or(|last| last.entry.index < entry.index);
+        assert!(is_next, "internal entries are in order");
+        let is_behind = last.is_none_or(|last| last.end_offset <= end_offset);
+        assert!(is_behind, "a log grows from entry to entry");
         self.bytes += bytes_of(entry);
         self.internal.push_back(PastEntry { entry: entry.clone(), end_offset });
         while self.bytes > BYTES_MAX {
@@ -99,6 +104,7 @@ impl History {
             self.bytes -= bytes_of(&first.entry);
             self.internal.pop_front();
         }
+        assert!(self.bytes == 0 || !self.internal.is_empty(), "the bytes are those of the entries");
     }
 
     /// Returns the internal entry at an index.

@@ -141,6 +141,10 @@ pub fn rounds_of(file: usize, bytes: &Bytes) -> Vec<Round> {
         at += if body.is_some() { header.padded_bytes() } else { ROUND_ALIGN };
         rounds.push(Round { header, file, body });
     }
+    debug_assert!(
+        rounds.is_sorted_by(|a, b| a.header.position < b.header.position),
+        "rounds of an extent are in order of position"
+    );
     rounds
 }
 
@@ -178,6 +182,7 @@ pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
     }
     let tail = if sabotage::is(Bug::OldGenerationReplayed) { 0 } else { last.tail };
     rounds.retain(|round| round.header.extent >= tail && round.body.is_some());
+    assert!(!rounds.is_empty(), "the last whole round is live");
     let first = rounds.first().map_or(last, |round| round.header);
     if first.extent != last.tail || first.position != 0 {
         return Err(format!("the beginning of extent {} is lost", last.tail));
@@ -194,6 +199,8 @@ pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
     if let Some(pair) = rounds.windows(2).find(|pair| !pair[1].follows(&pair[0])) {
         return Err(format!("round {} is not where it should be", pair[1].header.lsn));
     }
+    let end = rounds.last().map(|round| round.header.lsn);
+    assert_eq!(end, Some(last.lsn), "a scan ends with the last whole round");
     Ok(Scan { rounds, torn, extents })
 }
 
@@ -211,6 +218,8 @@ fn twice_used(rounds: &[Round]) -> Option<(usize, usize)> {
 const MARK_SLOT_BYTES: usize = ROUND_ALIGN;
 /// Bytes of a slot that say something.
 const MARK_BYTES: usize = 24;
+
+const _: () = assert!(MARK_BYTES <= MARK_SLOT_BYTES, "a mark fits into its slot");
 
 /// Encodes the mark of a durable round.
 fn encode_mark(directory: u64, lsn: u64) -> Vec<u8> {
@@ -257,6 +266,7 @@ impl<F> Mark<F> {
         let slots = bytes.chunks(MARK_SLOT_BYTES).enumerate();
         let marks = slots.filter_map(|(at, slot)| Some((decode_mark(slot, directory)?, at)));
         let (lsn, newest) = marks.max().unwrap_or((0, 1));
+        assert!(newest < 2, "the mark has two slots");
         Ok(Self { file: Some(file), is_new: false, slot: 1 - newest, lsn })
     }
 }
@@ -306,6 +316,9 @@ impl<D: Disk> Journal<D> {
         extent_bytes: u64,
         count: usize,
     ) -> Result<Self, Error> {
+        assert!(count >= 2, "a ring has a file to go on to");
+        let is_paged = extent_bytes > 0 && extent_bytes.is_multiple_of(ROUND_ALIGN as u64);
+        assert!(is_paged, "an extent is a whole number of pages");
         let mut journal = Self {
             disk: disk.clone(),
             directory,
@@ -345,6 +358,9 @@ impl<D: Disk> Journal<D> {
         mark: Mark<D::File>,
     ) -> Self {
         let last = scan.rounds.last().expect("a scan without rounds is an error");
+        debug_assert!(scan.rounds.iter().all(|it| it.body.is_some()), "live rounds are whole");
+        let position = last.header.position + last.header.padded_bytes() as u64;
+        assert!(position <= extent_bytes, "a round ends within its extent");
         let mut extents: Vec<_> = files
             .into_iter()
             .enumerate()
@@ -353,15 +369,20 @@ impl<D: Disk> Journal<D> {
         for round in &scan.rounds {
             let extent = &mut extents[round.file];
             extent.sequence = round.header.extent;
+            assert!(extent.last_lsn <= round.header.lsn, "rounds are taken up in order");
             extent.last_lsn = round.header.lsn;
         }
+        assert_eq!(
+            extents[last.file].sequence, last.header.extent,
+            "the last round is at the head"
+        );
         Self {
             disk: disk.clone(),
             directory,
             extent_bytes,
             extents,
             head: last.file,
-            position: last.header.position + last.header.padded_bytes() as u64,
+            position,
             next_lsn: last.header.lsn + 1,
             durable_tail: last.header.tail,
             tail: last.header.tail,
@@ -431,6 +452,7 @@ impl<D: Disk> Journal<D> {
 
     /// Returns the number of extents from the tail to the head.
     pub(crate) fn live_extents(&self) -> u64 {
+        assert!(self.tail <= self.head_sequence(), "the tail is not past the head");
         self.head_sequence() + 1 - self.tail
     }
 
@@ -454,6 +476,7 @@ impl<D: Disk> Journal<D> {
 
     /// Returns the extent that holds this round, if it is live.
     pub(crate) fn extent_of(&self, lsn: u64) -> u64 {
+        assert!(lsn <= self.next_lsn, "a needed round was written, or is the next");
         self.extents
             .iter()
             .filter(|extent| extent.sequence >= self.tail && extent.last_lsn >= lsn)
@@ -471,10 +494,17 @@ impl<D: Disk> Journal<D> {
     /// padded in place. Returns the round's number and the file to sync. The caller has made sure
     /// that an extent is free if one is needed.
     pub(crate) fn write_round(&mut self, buffer: &mut Vec<u8>) -> Result<(u64, D::File), Error> {
+        assert!(buffer.len() >= ROUND_HEADER_BYTES, "a round's buffer has room for its header");
         let body_bytes = buffer.len() - ROUND_HEADER_BYTES;
         if self.needs_extent(body_bytes) {
             self.take_extent();
         }
+        assert!(!self.needs_extent(body_bytes), "a round fits into an extent");
+        assert!(self.position.is_multiple_of(ROUND_ALIGN as u64), "rounds begin at whole pages");
+        assert!(
+            self.tail <= self.head_sequence(),
+            "a round is not older than what it calls needed"
+        );
         let header = RoundHeader {
             extent: self.head_sequence(),
             lsn: self.next_lsn,
@@ -491,6 +521,7 @@ impl<D: Disk> Journal<D> {
         self.disk
             .write_at(&extent.file, &[buffer], self.position)
             .map_err(|source| disk_error("writing", &extent.path, source))?;
+        assert!(extent.last_lsn < self.next_lsn, "rounds of an extent are in order");
         extent.last_lsn = self.next_lsn;
         self.position += buffer.len() as u64;
         self.next_lsn += 1;
@@ -504,6 +535,11 @@ impl<D: Disk> Journal<D> {
             .iter()
             .position(|extent| extent.sequence < self.durable_tail)
             .expect("the caller made sure that an extent is free");
+        assert!(free != self.head, "the head is live");
+        debug_assert!(
+            self.extents.iter().all(|extent| extent.sequence < sequence),
+            "each use of a file has a number of its own"
+        );
         self.head = free;
         self.position = 0;
         self.extents[free].sequence = sequence;
@@ -512,11 +548,13 @@ impl<D: Disk> Journal<D> {
 
     /// Notes that the round that carried `tail` is durable.
     pub(crate) fn on_durable(&mut self, tail: u64) {
+        assert!(tail <= self.tail, "a tail is durable after it was set");
         self.durable_tail = self.durable_tail.max(tail);
     }
 
     /// Begins to make one more file for the ring.
     pub(crate) fn start_growing(&mut self) -> Result<(), Error> {
+        assert!(self.growing.is_none(), "one file is made at a time");
         let path = extent_path(self.extents.len());
         match self.disk.create(&path) {
             Ok(file) => self.growing = Some((file, path, 0)),
@@ -530,6 +568,7 @@ impl<D: Disk> Journal<D> {
     /// long enough and only has to be synced.
     pub(crate) fn grow_slice(&mut self) -> Result<bool, Error> {
         let Some((file, path, written)) = &mut self.growing else { return Ok(false) };
+        assert!(*written < self.extent_bytes, "a file that grows is not whole yet");
         let left = usize::try_from(self.extent_bytes - *written).unwrap_or(usize::MAX);
         let slice = &ZEROS[..left.min(ZEROS.len())];
         match self.disk.write_at(file, &[slice], *written) {
@@ -556,7 +595,9 @@ impl<D: Disk> Journal<D> {
 
     /// Takes the new file, which is synced now, into the ring.
     pub(crate) fn grown(&mut self) {
-        if let Some((file, path, _)) = self.growing.take() {
+        if let Some((file, path, written)) = self.growing.take() {
+            assert_eq!(written, self.extent_bytes, "a file joins the ring when it is whole");
+            debug_assert_eq!(path, extent_path(self.extents.len()), "files have dense numbers");
             self.extents.push(Extent { file, path, sequence: 0, last_lsn: 0 });
         }
     }

@@ -152,6 +152,7 @@ impl<D: Disk> Reader<D> {
         };
         let mut at = 0;
         for (range, batches) in &mend.patches {
+            assert!(at <= range.at, "damaged ranges are in order");
             self.copy_part(old.as_ref(), &file, (at, range.at), true)?;
             self.disk().write_at(&file, &[batches], range.at)?;
             let rest = (range.at + batches.len() as u64, range.end_at);
@@ -286,6 +287,7 @@ impl<D: Disk> Storage<D> {
             return Ok(false);
         }
         let (size, _) = segment.written();
+        assert!(*copied <= size, "a segment that was not cut keeps its bytes");
         if size > *copied {
             match reader.copy_written(segment, file, (*copied, size)) {
                 Err(error) if is_full(&error) => return Ok(false),

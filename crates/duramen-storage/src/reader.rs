@@ -181,6 +181,7 @@ impl<D: Disk> Reader<D> {
             }
             len = first_bytes;
         }
+        assert!(len > 0, "a range has bytes");
         let verified = segment.is_verified(at, at + u64::from(len));
         let (generation, segment) = (segment.generation, segment.base_offset);
         Ok(Some(FileRange { file, segment, at, len, verified, compaction, generation }))

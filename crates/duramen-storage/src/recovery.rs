@@ -92,7 +92,8 @@ pub(crate) fn format<D: Disk>(
     prepare().map_err(|source| disk_error("creating", JOURNAL_DIR, source))?;
     let mut journal =
         Journal::format(disk, ring::directory_number(options), options.extent_bytes, extents)?;
-    let (_, file) = journal.write_round(&mut vec![0; ROUND_HEADER_BYTES])?;
+    let (lsn, file) = journal.write_round(&mut vec![0; ROUND_HEADER_BYTES])?;
+    assert_eq!(lsn, 1, "a journal with a later round was used");
     disk.sync(&file).map_err(|source| disk_error("syncing", JOURNAL_DIR, source))?;
     let (facts, extent_bytes) = (options.facts.clone(), options.extent_bytes);
     manifest::write(disk, &Manifest { facts, voters: Vec::new(), extent_bytes })
@@ -106,6 +107,12 @@ struct Place {
     /// Bytes of the payload.
     length: u32,
     payload: Option<Bytes>,
+}
+
+impl Place {
+    fn end(&self) -> u64 {
+        self.at + u64::from(self.length)
+    }
 }
 
 /// A replica while its records are replayed.
@@ -157,6 +164,7 @@ pub(crate) fn recover<D: Disk>(
         }
     }
     settle(disk, &mut restoring, catalog, &mut found)?;
+    assert_eq!(found.replicas.len(), owned.len(), "each replica that is left is taken in");
     leftovers::sort_out_strangers(disk, &owned, reserve, &mut aside, &mut found.garbage)?;
     aside.sync(disk).map_err(|source| disk_error("syncing", SET_ASIDE, source))?;
     disk.sync_dir("").map_err(|source| disk_error("syncing", ".", source))?;
@@ -167,6 +175,7 @@ type Decoded = Vec<(u64, Vec<Record>)>;
 
 fn decode_rounds(scan: &Scan) -> Result<Decoded, Error> {
     let decode = |round: &Round| {
+        assert!(round.body.is_some(), "a live round is whole");
         let body = round.body.clone().unwrap_or_default();
         let records = record::decode_all(body).map_err(|malformed| Error::Damaged {
             path: extent_path(round.file),
@@ -180,6 +189,7 @@ fn decode_rounds(scan: &Scan) -> Result<Decoded, Error> {
 
 /// Folds the records into states. A replica begins at its last State, or at its Create.
 fn replay(rounds: &Decoded, options: &Options) -> Result<BTreeMap<ReplicaId, Replaying>, Error> {
+    debug_assert!(rounds.is_sorted_by(|a, b| a.0 < b.0), "rounds are replayed in order");
     let mut replaying = BTreeMap::new();
     let mut gone = BTreeSet::new();
     // Base first: the last State or Create of each replica, and who is gone altogether.
@@ -205,6 +215,7 @@ fn replay(rounds: &Decoded, options: &Options) -> Result<BTreeMap<ReplicaId, Rep
             replaying.insert(id, it);
         }
     }
+    assert_eq!(as_of.len(), replaying.len(), "each replica begins somewhere");
     for (lsn, records) in rounds {
         for record in records {
             let id = record.replica();
@@ -250,6 +261,8 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
             let place = state.append(entry.clone(), options.index_interval_bytes);
             if let (Some((segment, at)), Content::Batch(batch)) = (place, &entry.content) {
                 let (length, payload) = (batch.length, payload.clone());
+                let is_whole = payload.as_ref().is_none_or(|it| it.len() == length as usize);
+                assert!(is_whole, "a payload in the journal is the whole batch");
                 it.places.insert(entry.index, Place { segment, at, length, payload });
             }
         }
@@ -294,6 +307,8 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
     for dead in it.state.remove_dead_segments() {
         it.places.retain(|_, place| place.segment != dead.base_offset);
     }
+    let last = it.places.last_key_value().map_or(0, |(index, _)| *index);
+    assert!(last <= it.state.last_index(), "payload is of entries that the log has");
     Ok(())
 }
 
@@ -353,6 +368,12 @@ fn restore<D: Disk>(
         let hard_state = it.state.hard_state;
         records.push(Record::HardState { replica: id, hard_state });
     }
+    debug_assert!(
+        it.places.values().all(|place| {
+            it.state.segments.iter().any(|segment| segment.base_offset == place.segment)
+        }),
+        "what was replayed lies in segments of the log"
+    );
     let names = present.as_deref().unwrap_or_default();
     let mut found = (damage, Vec::new());
     let restored =
@@ -377,6 +398,7 @@ fn settle<D: Disk>(
     let unsynced: Vec<_> = restoring.iter_mut().map(|each| each.unsynced.take()).collect();
     let wanted: Vec<Unsynced<D::File>> = unsynced.iter().flatten().cloned().collect();
     let mut synced = disk.sync_each(&wanted).into_iter();
+    assert_eq!(synced.len(), wanted.len(), "each sync has a result");
     for (each, unsynced) in restoring.drain(..).zip(unsynced) {
         let result = if unsynced.is_some() { synced.next().expect("one for each") } else { Ok(()) };
         let is_restored = match result {
@@ -428,6 +450,7 @@ fn take_in<D: Disk>(
     for (at, segment) in it.state.segments.iter().enumerate() {
         let next = it.state.segments.get(at + 1);
         let end = next.map_or(it.state.end_offset, |next| next.base_offset);
+        assert!(segment.base_offset < end, "a segment has offsets");
         let good_from = good_from(&it, segment, mark);
         files.push(Segment::recovered(&dir, id, segment, end, good_from));
     }
@@ -439,6 +462,8 @@ fn take_in<D: Disk>(
     let mut replica = Replica::new(it.state, Arc::clone(&files), it.live_from);
     replica.dir_made = is_present
         || (!replica.state.segments.is_empty() && (is_restored || disk.list(&dir).is_ok()));
+    let is_needed = it.first_since_capture.is_none_or(|first| it.live_from <= first);
+    assert!(is_needed, "replay needs all records since the checkpoint");
     replica.first_since_capture = it.first_since_capture;
     FoundReplica { replica, recovered, is_restored }
 }
@@ -499,7 +524,9 @@ fn find_tear<D: Disk>(
             continue;
         }
         let Some(entry) = state.entries.get(entry_position(state, *index)) else { continue };
+        assert_eq!(entry.index, *index, "entries are dense behind the snapshot");
         let Content::Batch(batch) = &entry.content else { continue };
+        assert_eq!(batch.length, place.length, "a place is that of its entry's batch");
         // Nothing is appended to a segment that compaction made.
         let stem = segment_stem(place.segment, state.replica, 0);
         let path = format!("{}/{stem}.log", state.dir());
@@ -513,8 +540,7 @@ fn find_tear<D: Disk>(
         let whole = match &open {
             Some((_, file)) => {
                 let failed = |source| disk_error("reading", &path, source);
-                let end = place.at + u64::from(batch.length);
-                disk.len(file).map_err(failed)? >= end
+                disk.len(file).map_err(failed)? >= place.end()
                     && batch.matches(
                         &disk.read_medium(file, place.at, batch.length as usize).map_err(failed)?,
                     )
@@ -564,9 +590,7 @@ fn restore_segments<D: Disk>(
         let name = format!("{}.log", leftovers::stem_of(&it.state, segment));
         let path = format!("{dir}/{name}");
         let failed = |source| disk_error("recovering", &path, source);
-        let places = it.places.iter().map(|(index, place)| (*index, place));
-        let places: Vec<(u64, &Place)> =
-            places.filter(|(_, place)| place.segment == segment.base_offset).collect();
+        let places = places_in(it, segment);
         let exists = names.contains(&name);
         let may_be_mended = may_be_mended(&it.state, segment) && places.is_empty();
         let whole_replayed = places.first().is_some_and(|(_, place)| place.at == 0);
@@ -588,6 +612,7 @@ fn restore_segments<D: Disk>(
             continue;
         }
         let synced = synced_bytes(&it.state, segment, &places);
+        assert!(synced <= segment.size, "no more was synced than was appended");
         if len < synced {
             // Left as it is: what is written behind the hole would hide it from the next start.
             *damage = Some(format!("{path} is {len} bytes long, and {synced} were synced"));
@@ -619,12 +644,26 @@ fn restore_segments<D: Disk>(
     Ok(unsynced)
 }
 
+/// Returns what was replayed into a segment, by index.
+fn places_in<'a>(it: &'a Replaying, segment: &SegmentState) -> Vec<(u64, &'a Place)> {
+    let places = it.places.iter().map(|(index, place)| (*index, place));
+    let places: Vec<(u64, &Place)> =
+        places.filter(|(_, place)| place.segment == segment.base_offset).collect();
+    debug_assert!(
+        places.is_sorted_by(|(_, a), (_, b)| a.end() <= b.at),
+        "payloads of a segment follow each other"
+    );
+    let replayed_to = places.last().map_or(0, |(_, place)| place.end());
+    assert!(replayed_to <= segment.size, "what was replayed lies in the segment");
+    places
+}
+
 /// Bytes of a segment that the medium must have: all that is not in the journal, but for what no mark calls synced.
 fn synced_bytes(state: &ReplicaState, segment: &SegmentState, places: &[(u64, &Place)]) -> u64 {
     let replayed_from = places.first().map_or(segment.size, |(_, place)| place.at);
     let is_synced =
         |(index, place): &&(u64, &Place)| place.payload.is_none() && *index <= state.synced_index;
-    let ends = places.iter().filter(is_synced).map(|(_, it)| it.at + u64::from(it.length));
+    let ends = places.iter().filter(is_synced).map(|(_, it)| it.end());
     ends.chain([replayed_from.min(segment.size)]).max().unwrap_or(0)
 }
 
@@ -680,6 +719,8 @@ fn rewrite<D: Disk>(
     let (mut start, mut end) = (0, 0);
     for (_, place) in places {
         let Some(payload) = &place.payload else { continue };
+        assert!(place.at >= end, "payload is rewritten from front to back");
+        assert_eq!(payload.len(), place.length as usize, "payload fills its place");
         if sabotage::is(Bug::PayloadNotRewritten) {
             continue;
         }

@@ -309,6 +309,7 @@ impl<D: Disk> Replica<D> {
     }
 
     pub(crate) fn name_steps(&self) -> Vec<SyncStep<D::File>> {
+        assert!(self.names_synced <= self.names, "names are made before they are synced");
         if self.names == self.names_synced {
             return Vec::new();
         }
@@ -317,6 +318,7 @@ impl<D: Disk> Replica<D> {
 
     /// Numbers payload that will be synced in segments.
     pub(crate) fn begin_bulk(&mut self, first: u64, last: u64) -> u64 {
+        assert!(0 < first && first <= last, "payload is of entries");
         let number = self.bulk_next;
         self.bulk_next += 1;
         self.bulk.insert(number, Bulk { first, last, segments: 0 });
@@ -333,6 +335,7 @@ impl<D: Disk> Replica<D> {
     /// Notes that one segment of the payload is synced.
     pub(crate) fn end_bulk(&mut self, number: u64) {
         let Some(bulk) = self.bulk.get_mut(&number) else { return };
+        assert!(bulk.segments > 0, "a sync of payload that returns was expected");
         bulk.segments -= 1;
         if bulk.segments > 0 {
             return;
@@ -346,6 +349,7 @@ impl<D: Disk> Replica<D> {
 
     /// Forgets syncs of entries that a cut removed: those syncs say nothing of the entries that take their indexes.
     pub(crate) fn cut_bulk(&mut self, from: u64) {
+        assert!(from > 0, "the beginning of a log is never cut");
         self.synced_index = self.synced_index.min(from - 1);
         for bulk in self.bulk.values_mut() {
             bulk.first = bulk.first.min(from);
@@ -378,6 +382,7 @@ impl<D: Disk> Replica<D> {
         before: (Option<i64>, usize, usize),
     ) -> WrittenPart {
         let segment = self.state.segments.last().expect("an append makes sure of one");
+        assert_eq!(segment.base_offset, base_offset, "an append goes into the last segment");
         let (index, times) =
             if before.0 == Some(base_offset) { (before.1, before.2) } else { (0, 0) };
         WrittenPart {
@@ -428,6 +433,10 @@ impl<D: Disk> Replica<D> {
         }
         self.files.retain(|base| keep.contains(&base));
         if let (Some((state, end_offset)), Some(segment)) = (last, self.files.last()) {
+            assert_eq!(
+                segment.base_offset, state.base_offset,
+                "readers and log end in one segment"
+            );
             let file = self.write(disk, &segment, &[], state.size, count)?;
             disk.set_len(&file, state.size)?;
             segment.cut(state, *end_offset);

@@ -142,6 +142,8 @@ impl SegmentState {
     /// Drops the first entries of both tails, which are in their files now.
     pub(crate) fn flushed(&mut self, index: usize, times: usize) {
         if let Some(entry) = self.index_tail.drain(..index).next_back() {
+            let is_next = entry.position >= self.flushed_position;
+            assert!(is_next, "index entries are in order of position");
             self.flushed_position = entry.position;
         }
         if let Some(entry) = self.times_tail.drain(..times).next_back() {
@@ -255,6 +257,11 @@ impl ReplicaState {
 
     /// Takes the fed part of the log, which stays before the new beginning.
     pub(crate) fn take_given(&mut self, given: &Given, segments: Vec<SegmentState>) {
+        assert!(self.segments.is_empty(), "only a log that begins anew takes what is given");
+        debug_assert!(
+            segments.iter().all(|it| it.generation & GIVEN != 0),
+            "given segments are known by their generation"
+        );
         self.log_start = given.log_start.min(self.end_offset);
         self.term_runs.clone_from(&given.runs);
         self.compacted = given.compacted;
@@ -310,6 +317,7 @@ impl ReplicaState {
                 self.segments.push(SegmentState::new(batch.base_offset, entry.index));
             }
             let segment = self.segments.last_mut().expect("just made sure of one");
+            assert!(segment.base_offset <= batch.base_offset, "a batch goes into the last segment");
             let position = segment.size;
             segment.append(batch, index_interval);
             self.end_offset = batch.end_offset();
@@ -328,8 +336,11 @@ impl ReplicaState {
             let entry = self.entries.pop_back().expect("last_index counts the entries");
             if let Content::Batch(batch) = entry.content {
                 let segment = self.segments.last_mut().expect("a batch lies in a segment");
+                let is_there = segment.base_offset <= batch.base_offset;
+                assert!(is_there, "the last batch lies in the last segment");
                 segment.size -= u64::from(batch.length);
                 if segment.base_offset == batch.base_offset {
+                    assert_eq!(segment.size, 0, "a segment begins with its first batch");
                     self.segments.pop();
                 } else {
                     segment.cut_indexes(batch.base_offset);
@@ -337,10 +348,17 @@ impl ReplicaState {
                 self.end_offset = batch.base_offset;
             }
         }
+        assert!(self.end_offset >= self.prev_end_offset, "a cut ends behind the snapshot");
+        self.assert_end();
         self.recompute_max_timestamp();
         self.term_runs.retain(|run| run.first_index < from);
         self.synced_index = self.synced_index.min(self.last_index());
         self.hard_state.commit = self.hard_state.commit.min(self.last_index());
+    }
+
+    fn assert_end(&self) {
+        let last = self.segments.last();
+        assert!(last.is_none_or(|it| it.base_offset < self.end_offset), "a segment has offsets");
     }
 
     /// Computes, after a cut, the largest timestamp in the rest of the last segment.
@@ -366,18 +384,21 @@ impl ReplicaState {
         }
         while self.prev_index < index {
             let entry = self.entries.pop_front().expect("index is within the log");
+            assert_eq!(entry.index, self.prev_index + 1, "entries are dense behind the snapshot");
             self.prev_index = entry.index;
             self.prev_term = entry.term;
             self.history.note(&entry, self.prev_end_offset);
             let Content::Batch(batch) = entry.content else { continue };
             self.prev_end_offset = batch.end_offset();
             let after = self.segments.partition_point(|it| it.base_offset <= batch.base_offset);
+            assert!(after > 0, "a batch lies in a segment");
             let segment = &mut self.segments[after - 1];
             if batch.max_timestamp > segment.image_max_timestamp {
                 segment.image_max_timestamp = batch.max_timestamp;
                 segment.image_max_delta = segment.delta(batch.end_offset() - 1);
             }
         }
+        assert!(self.prev_end_offset <= self.end_offset, "a snapshot ends within the log");
         self.image = image;
         // All entries up to a snapshot's index are committed, even if no record says so.
         self.hard_state.commit = self.hard_state.commit.max(index);
@@ -406,6 +427,8 @@ impl ReplicaState {
             })
             .count();
         let dead = self.segments.drain(..dead).collect::<Vec<_>>();
+        let first = self.segments.first().map_or(self.end_offset, |first| first.base_offset);
+        assert!(first <= self.prev_end_offset, "what a conflict can reach lies in segments");
         if !dead.is_empty() {
             self.forget_removed();
         }
@@ -422,6 +445,7 @@ impl ReplicaState {
     /// Takes out the last segment, if it is spent. The next batch begins one, named by its offset.
     pub(crate) fn empty(&mut self) -> Option<SegmentState> {
         let spent = self.is_spent().then(|| self.segments.pop()).flatten()?;
+        assert_eq!(self.prev_end_offset, self.end_offset, "no batch lies behind an emptied log");
         self.forget_removed();
         Some(spent)
     }
@@ -434,6 +458,7 @@ impl ReplicaState {
         let run = self.term_runs.iter().rev().find(|run| run.first_index <= before);
         let term = run.map_or(self.history.term, |run| run.term);
         self.history.begin_after(before, term, offset);
+        assert!(self.history.index <= self.prev_index, "the history ends at the snapshot");
         history::forget_runs(&mut self.term_runs, self.history.index.min(first_index));
     }
 
@@ -441,6 +466,7 @@ impl ReplicaState {
     /// begins where the compaction ends, or before the Compact entry, if that came first. Returns `None` if no
     /// segment begins or ends there, or if a Raft conflict could still reach that place.
     pub(crate) fn last_taken(&self, compacted: &Compacted) -> Option<(u64, u64)> {
+        assert!(compacted.index > 0, "an entry says that a log is compacted");
         let below = compacted.below;
         let next = self.segments.iter().find(|it| it.base_offset == below);
         let is_place = next.is_some() || below == self.end_offset;
@@ -466,6 +492,12 @@ impl ReplicaState {
         }
         let after = self.segments.partition_point(|it| it.base_offset < compacted.below);
         self.segments.splice(..after, segments.iter().cloned());
+        debug_assert!(
+            self.segments.is_sorted_by(|a, b| a.base_offset < b.base_offset),
+            "segments are in order"
+        );
+        assert!(compacted.below <= self.prev_end_offset, "no conflict reaches what is replaced");
+        self.assert_end();
         self.compacted = *compacted;
         self.history.begin_after(last.0, last.1, compacted.below);
         true
@@ -488,6 +520,8 @@ impl ReplicaState {
     }
 
     pub(crate) fn recovered(&self, image: Bytes, damage: Option<String>) -> RecoveredReplica {
+        let (commit, log) = (self.hard_state.commit, self.prev_index..=self.last_index());
+        assert!(log.contains(&commit), "a recovered commit index is one of the log");
         RecoveredReplica {
             replica: self.replica,
             identity: self.identity.clone(),
@@ -786,6 +820,7 @@ pub(crate) fn put_made<'a>(out: &mut Vec<u8>, made: impl Iterator<Item = &'a Seg
     let made: Vec<_> = made.collect();
     encoding::put_count(out, made.len());
     for segment in made {
+        assert!(segment.generation > 0, "compaction made the segment");
         out.put_i64(segment.base_offset);
         out.put_u64(segment.generation);
         out.put_u32(segment.index_crc);
@@ -806,6 +841,7 @@ pub(crate) fn get_made(from: &mut Bytes, segments: &mut [SegmentState]) -> Resul
 
 impl Replacement {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        assert!(!self.segments.is_empty(), "a compaction leaves a segment");
         put_compacted(out, &self.compacted);
         out.put_u64(self.last.0);
         out.put_u64(self.last.1);

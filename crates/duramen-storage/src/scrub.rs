@@ -240,6 +240,7 @@ impl<D: Disk> Inspection<D> {
                 }
             }
         };
+        assert!(self.at <= self.size, "the scrub stays within settled bytes");
         let mut read = bytes.len() as u64;
         if is_bad && self.at == self.size {
             // Each batch fits, and still they do not lead to where the log goes on.
@@ -257,6 +258,7 @@ impl<D: Disk> Inspection<D> {
     /// Notes that everything from the current position to another one is damaged.
     fn note(&mut self, (end_at, end_offset): (u64, i64)) {
         let (at, offset) = (self.at, self.offset);
+        assert!(at < end_at, "damage has bytes");
         self.ranges.push(DamagedRange { at, end_at, offset, end_offset });
         (self.at, self.offset, self.wanted) = (end_at, end_offset, 0);
     }

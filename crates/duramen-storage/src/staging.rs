@@ -171,6 +171,8 @@ impl<D: Disk> Stagings<D> {
                 }
                 let staging = self.all.remove(&replica)?;
                 let compacted = staging.given.compacted;
+                let wanted = staging.given.segments.len();
+                assert_eq!(staging.written.len(), wanted, "a whole feed has all segments");
                 let (segments, paths) = (staging.written, staging.paths);
                 let staged = Staged { replica, number, compacted, segments, paths };
                 Some(Outcome::Staged(Box::new(staged)))

@@ -275,7 +275,8 @@ impl<D: Disk> Storage<D> {
                 self.unrestored.insert(replica.replica.id());
             }
             self.checkpoints.set_live_from(replica.replica.id(), replica.replica.live_from);
-            self.replicas.insert(replica.replica.id(), replica.replica);
+            let known = self.replicas.insert(replica.replica.id(), replica.replica);
+            assert!(known.is_none(), "recovery finds a replica once");
         }
         self.urgent = found.records.into();
         while !self.urgent.is_empty() {
@@ -283,6 +284,7 @@ impl<D: Disk> Storage<D> {
             self.write_segments()?;
             let result = request.run(&self.disk);
             self.on_sync(request.id, result)?;
+            assert!(self.round.is_none(), "a round of recovery ends with its sync");
         }
         for path in found.garbage {
             self.remove_in_background(vec![SyncStep::RemoveDir(path)]);
@@ -371,6 +373,7 @@ impl<D: Disk> Storage<D> {
             && round.deleted.is_empty());
         round.closing = std::mem::take(&mut self.closing) && !round.has_content;
         round.tail = self.journal.tail();
+        self.assert_last_round_durable();
         let fits = buffer.len() as u64 <= self.options.extent_bytes;
         assert!(fits, "a round of {} bytes would overrun its extent", buffer.len());
         let (lsn, file) = self.journal.write_round(&mut buffer)?;
@@ -380,9 +383,12 @@ impl<D: Disk> Storage<D> {
         if buffer.capacity() <= BUFFER_BYTES_KEPT {
             self.buffer = buffer;
         }
+        assert!(self.round.is_none(), "one round is in flight at a time");
         self.round = Some(round);
         let id = self.request(Purpose::Round, vec![SyncStep::File(file)]);
-        Ok(self.requests.pop().filter(|request| request.id == id))
+        let request = self.requests.pop().filter(|request| request.id == id);
+        assert!(request.is_some(), "the sync of a round is not lost");
+        Ok(request)
     }
 
     /// Writes the payload of the round in flight into the segments (page cache), and returns the
@@ -400,6 +406,7 @@ impl<D: Disk> Storage<D> {
     /// and no round begins until it is written.
     fn perform_writes(&mut self) -> Result<(), Error> {
         let Some(round) = &mut self.round else { return Ok(()) };
+        assert!(round.cuts.is_empty(), "a log is cut before anything is written behind the cut");
         let mut writes = std::mem::take(&mut round.writes);
         if writes.is_empty() {
             return Ok(());
@@ -412,6 +419,7 @@ impl<D: Disk> Storage<D> {
             writes.pop_front();
         }
         if let Some(round) = &mut self.round {
+            assert!(round.writes.is_empty(), "a round gets no more writes once it is written");
             round.writes = writes;
         }
         self.reserve.look(&self.disk)?;
@@ -421,6 +429,8 @@ impl<D: Disk> Storage<D> {
 
     /// Performs one write. Returns false if there is no room for it.
     fn perform_write(&mut self, write: &SegmentWrite) -> Result<bool, Error> {
+        assert_eq!(write.payloads.len(), write.batches.len(), "each payload is of a batch");
+        assert!(write.at < write.part.size, "a write adds to its segment");
         let Some(replica) = self.replicas.get_mut(&write.replica).filter(|it| !it.deleting) else {
             return Ok(true);
         };
@@ -555,6 +565,7 @@ impl<D: Disk> Storage<D> {
         if is_marking || self.round.is_some() || !self.journal.wants_mark() {
             return Ok(());
         }
+        self.assert_last_round_durable();
         if let Some((file, is_new)) = self.journal.write_mark(self.journal.last_lsn())? {
             let mut steps = vec![SyncStep::File(file)];
             steps.extend(is_new.then(|| SyncStep::Dir(JOURNAL_DIR.to_owned())));
@@ -567,6 +578,7 @@ impl<D: Disk> Storage<D> {
     /// when no round is in flight.
     pub fn close(&mut self) -> Result<(), Error> {
         assert!(self.round.is_none(), "the last round is durable when storage is closed");
+        self.assert_last_round_durable();
         if let Some((file, is_new)) = self.journal.write_mark(self.journal.last_lsn())? {
             let failed = |source| disk_error("syncing", JOURNAL_DIR, source);
             self.disk.sync(&file).map_err(failed)?;
@@ -575,6 +587,14 @@ impl<D: Disk> Storage<D> {
             }
         }
         Ok(())
+    }
+
+    /// A round in the journal is durable before the next one, or the mark, says so. Of the round before the start,
+    /// recovery has made sure.
+    fn assert_last_round_durable(&self) {
+        let is_first = self.durable_lsn == 0;
+        let is_durable = is_first || self.durable_lsn == self.journal.last_lsn();
+        assert!(is_durable, "the last round is durable");
     }
 
     fn grow_journal(&mut self) -> Result<(), Error> {
@@ -624,6 +644,7 @@ impl<D: Disk> Storage<D> {
     /// since a sync must not lose its path.
     fn on_replica_idle(&mut self, id: ReplicaId) -> Result<(), Error> {
         if let Some(replica) = self.replicas.get_mut(&id) {
+            assert!(replica.in_flight > 0, "a sync that returns was in flight");
             replica.in_flight -= 1;
         }
         self.rename_if_deleted(id)
@@ -634,6 +655,8 @@ impl<D: Disk> Storage<D> {
         if !replica.delete_durable || replica.in_flight > 0 {
             return Ok(());
         }
+        assert!(replica.deleting, "only a deleted replica loses its directory");
+        assert!(!replica.syncing, "no sync needs the path of a directory that is renamed");
         if !replica.dir_made || sabotage::is(Bug::DeletedNotRenamed) {
             self.urgent.push_back(Record::Gone { replica: id });
             return Ok(());
@@ -655,6 +678,8 @@ impl<D: Disk> Storage<D> {
     /// Ends a durable round: reports it once all of its payload is in the segments.
     fn end_round(&mut self) -> Result<(), Error> {
         let Some(round) = &mut self.round else { return Ok(()) };
+        assert!(round.durable, "only a durable round ends");
+        assert_eq!(round.lsn, self.journal.last_lsn(), "the round that ends was written last");
         let installs = std::mem::take(&mut round.installs);
         let cuts = std::mem::take(&mut round.cuts);
         self.finish_installs(installs);
@@ -663,6 +688,7 @@ impl<D: Disk> Storage<D> {
         let Some(round) = self.round.take_if(|round| round.writes.is_empty()) else {
             return Ok(());
         };
+        assert!(self.durable_lsn < round.lsn, "rounds become durable in order");
         self.durable_lsn = round.lsn;
         self.journal.on_durable(round.tail);
         self.unclosed = round.has_content || (self.unclosed && !round.closing);
@@ -692,6 +718,8 @@ impl<D: Disk> Storage<D> {
     /// Forgets a replica that is gone for good: its name is free.
     fn forget(&mut self, id: ReplicaId) {
         let Some(replica) = self.replicas.remove(&id) else { return };
+        assert!(replica.delete_durable, "only a deleted replica is forgotten");
+        assert_eq!(replica.in_flight, 0, "no sync needs a directory that is gone");
         self.checkpoints.forget(id);
         self.staged.remove(&id);
         if let Some(since) = replica.dirty_since {

@@ -16,7 +16,7 @@ use bytes::BufMut;
 use crate::Disk;
 use crate::descriptor::Descriptor;
 use crate::disk::is_full;
-use crate::format::GIVEN;
+use crate::format::{GIVEN, INDEX_ENTRY_BYTES};
 use crate::replica_state::{SegmentState, TimeEntry};
 use crate::sabotage::{self, Bug};
 
@@ -113,6 +113,7 @@ impl<D: Disk> SegmentWriter<D> {
         bytes: &[u8],
         made: &mut Vec<String>,
     ) -> Result<(), WriteError> {
+        assert_eq!(bytes.len(), batch.length as usize, "a batch is written whole");
         let state = &mut self.state;
         let position = u32::try_from(state.size).map_err(|_| WriteError::TooLarge)?;
         let delta = state.delta(batch.end_offset() - 1);
@@ -176,10 +177,13 @@ impl<D: Disk> SegmentWriter<D> {
         made: &mut Vec<String>,
     ) -> Result<(SegmentState, String), WriteError> {
         self.flush(made)?;
+        assert_eq!(self.batches_at, self.state.size, "all batches are in the file");
         let path = format!("{}.log", self.stem);
         if !self.is_final {
             return Ok((self.state, path));
         }
+        let index_bytes = u64::from(self.state.index_flushed) * INDEX_ENTRY_BYTES as u64;
+        assert_eq!(self.index_at, index_bytes, "the index has an entry for each batch");
         self.note_time();
         let mut files = vec![(path.clone(), self.file)];
         if let Some(file) = self.index_file {

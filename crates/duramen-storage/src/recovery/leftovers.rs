@@ -38,6 +38,7 @@ pub(super) fn sort_out_strangers<D: Disk>(
     let names = disk.list("").map_err(|source| disk_error("listing", ".", source))?;
     for name in &names {
         if is_garbage(name) {
+            assert!(!owned.contains(name), "no replica has the name of a directory that goes");
             if !garbage.contains(name) {
                 garbage.push(name.clone());
             }
@@ -73,6 +74,7 @@ pub(super) fn sort_out_strangers<D: Disk>(
             continue;
         }
         let aside = format!("{name}{UNACKNOWLEDGED}{DELETED}");
+        assert!(is_garbage(&aside), "the next start knows what this one began to remove");
         if names.contains(&aside) {
             // Set aside once before, and not removed before the crash.
             disk.remove_dir(&aside).map_err(|source| disk_error("removing", &aside, source))?;
@@ -182,6 +184,7 @@ pub(super) fn is_seam_sound<D: Disk>(
         if batch.base_offset < segment.base_offset {
             break;
         }
+        assert!(u64::from(batch.length) <= first.0, "a segment holds its entries' batches");
         first = (first.0 - u64::from(batch.length), batch.base_offset);
         if first.0 < replayed_from {
             let same = |it: Descriptor| {
@@ -278,6 +281,7 @@ pub(super) fn keep_tail<D: Disk>(
     (dir, size, len): (&str, u64, u64),
     (reserve, aside): (&mut Reserve, &mut SetAside),
 ) -> io::Result<()> {
+    assert!(size < len, "a tail lies behind the segment's end");
     let Some(first) = set_aside::batch_at(disk, file, size)? else { return Ok(()) };
     let mut end = size + u64::from(first.length);
     while let Some(batch) = set_aside::batch_at(disk, file, end)? {

@@ -44,6 +44,7 @@ pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, 
     let ring = scan.extents as usize;
     let (files, unfinished) = check_ring(disk, extents, &written, ring, options.extent_bytes)?;
     let last = scan.rounds.last().expect("a scan without rounds is an error");
+    assert!(last.file < files.len(), "a file with rounds is one of the ring's");
     let mark = Mark::read(disk, directory);
     let mark = mark.map_err(|source| disk_error("reading", JOURNAL_MARK, source))?;
     if last.header.lsn < mark.lsn && !sabotage::is(Bug::MarkIgnored) {
@@ -112,6 +113,7 @@ fn read_extents<D: Disk>(disk: &D, extent_bytes: u64) -> Result<Vec<FoundExtent<
         let len = disk.len(&file).map_err(failed)?;
         let wanted = usize::try_from(extent_bytes.min(len)).expect("extents are bounded");
         let bytes = Bytes::from(disk.read_medium(&file, 0, wanted).map_err(failed)?);
+        assert!(bytes.len() <= wanted, "a disk gives no more than was asked for");
         extents.push(FoundExtent { file, bytes, len });
     }
     Ok(extents)
@@ -137,6 +139,7 @@ fn check_ring<D: Disk>(
         return Err(Error::Damaged { path: extent_path(extents.len()), at: 0, what });
     }
     let count = extents.len();
+    assert!(written.last().is_none_or(|at| *at < count), "rounds are in files that were read");
     let mut files = Vec::new();
     for (at, FoundExtent { file, bytes, len }) in extents.into_iter().enumerate() {
         let path = extent_path(at);
@@ -167,6 +170,7 @@ fn rewrite_round<D: Disk>(disk: &D, file: &D::File, round: &Round) -> io::Result
     if sabotage::is(Bug::LastRoundNotRewritten) {
         return Ok(());
     }
+    assert!(round.body.is_some(), "the last round is whole");
     let body = round.body.clone().unwrap_or_default();
     let bytes = disk.read_medium(file, round.header.position, ROUND_HEADER_BYTES)?;
     disk.write_at(file, &[&bytes, &body], round.header.position)?;

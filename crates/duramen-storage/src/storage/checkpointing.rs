@@ -8,7 +8,7 @@
 //! Tests:      with the storage tests; `duramen-sim`.
 //! Start at:   `Storage::run_checkpoints`.
 
-use super::Storage;
+use super::{ENTRIES_MAX, Storage};
 use crate::checkpoint::Stage;
 use crate::error::{Error, disk_error};
 use crate::record::Record;
@@ -19,6 +19,9 @@ use crate::{Disk, ReplicaId};
 const AT_ONCE: usize = 8;
 /// Entries that a State may carry without a snapshot; with more, storage asks for a snapshot first.
 const ENTRIES_WITHOUT_IMAGE: usize = 16;
+
+const _: () =
+    assert!(ENTRIES_WITHOUT_IMAGE < ENTRIES_MAX, "a checkpoint asks for a snapshot first");
 
 impl<D: Disk> Storage<D> {
     /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half full. Starts
@@ -96,6 +99,7 @@ impl<D: Disk> Storage<D> {
             let (steps, is_all) = replica
                 .flush(&self.disk, &mut self.reserve)
                 .map_err(|source| disk_error("writing the indexes of", &dir, source))?;
+            assert!(replica.checkpoint_due.is_none(), "a replica has one checkpoint at a time");
             replica.first_since_capture = None;
             replica.checkpoint_due = Some((steps, replica.names));
             let state = Box::new(replica.state.clone());
@@ -122,11 +126,16 @@ impl<D: Disk> Storage<D> {
 
     /// Notes that the State is durable: replay starts from it.
     pub(super) fn on_state_durable(&mut self, id: ReplicaId, lsn: u64) {
-        self.checkpoints.running.remove(&id);
+        let stage = self.checkpoints.running.remove(&id);
+        assert!(matches!(stage, Some(Stage::Writing)), "a durable State ends a checkpoint");
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.settle();
-        replica.live_from = replica.first_since_capture.unwrap_or(lsn).min(lsn);
-        let live_from = replica.live_from;
+        let live_from = replica.first_since_capture.unwrap_or(lsn).min(lsn);
+        assert!(
+            replica.live_from <= live_from,
+            "a checkpoint frees rounds, and needs no older ones"
+        );
+        replica.live_from = live_from;
         self.checkpoints.set_live_from(id, live_from);
         self.metrics.checkpoints += 1;
     }

@@ -109,6 +109,7 @@ impl<D: Disk> Storage<D> {
                 let later =
                     replica.state.segments.iter().find(|it| it.base_offset > segment.base_offset);
                 let end = later.map_or(below, |next| next.base_offset);
+                assert!(segment.base_offset < below, "compacted segments lie below the offset");
                 shown.push(Segment::recovered(&dir, id, segment, end, segment.size));
             }
             let metas = kept.iter().map(|it| it.meta()).collect();

@@ -13,6 +13,7 @@ impl<D: Disk> Storage<D> {
         if here.is_none_or(|it| it.state.compacted.index >= staged.compacted.index) {
             return self.remove_staged(&staged, &[]);
         }
+        assert!(!staged.segments.is_empty(), "a feed has a segment");
         let segments = staged.metas();
         if let Some(before) = self.staged.remove(&replica) {
             self.remove_staged(&before, &staged.paths);

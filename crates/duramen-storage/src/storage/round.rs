@@ -16,6 +16,7 @@ use super::{
     Cut, ENTRIES_A_ROUND, ENTRIES_MAX, INLINE_IMAGE_BYTES, Round, SegmentWrite, Storage,
     begins_anew,
 };
+use crate::checkpoint::Stage;
 use crate::disk::{ignore_missing, is_full};
 use crate::encoding::ImageSource;
 use crate::error::{Error, disk_error};
@@ -36,8 +37,19 @@ impl<D: Disk> Storage<D> {
             let Some(record) = self.urgent.pop_front() else { break };
             implied = matches!(record, Record::Conf { .. } | Record::Trim { .. });
             match &record {
-                Record::State { state, .. } => round.states.push(state.replica),
-                Record::Gone { replica } => round.gone.push(*replica),
+                Record::State { as_of, state } => {
+                    let stage = self.checkpoints.running.get(&state.replica);
+                    let is_synced = matches!(stage, Some(Stage::Writing));
+                    assert!(is_synced, "what a State says is synced before the State is written");
+                    assert!(*as_of <= round.lsn, "a State stands between two rounds");
+                    round.states.push(state.replica);
+                }
+                Record::Gone { replica } => {
+                    let here = self.replicas.get(replica);
+                    let is_deleted = here.is_none_or(|it| it.delete_durable);
+                    assert!(is_deleted, "a replica is gone after its deletion");
+                    round.gone.push(*replica);
+                }
                 Record::Conf { replica: id, conf } => {
                     if let Some(replica) = self.replicas.get_mut(id) {
                         replica.state.set_conf(conf);
@@ -64,6 +76,7 @@ impl<D: Disk> Storage<D> {
             }
             record.encode(buffer);
         }
+        assert!(!implied, "what a snapshot implies is in one round with it");
     }
 
     /// Notes that the round holds a record of this replica that replay needs.
@@ -144,6 +157,9 @@ impl<D: Disk> Storage<D> {
                     // The ticket waits for all payload of the replica that is in flight now.
                     let replica = self.replicas.get_mut(&id).expect("it was just found");
                     let bulk = replica.last_bulk();
+                    let last = replica.pending.back();
+                    let is_next = last.is_none_or(|it| it.lsn <= round.lsn && it.bulk <= bulk);
+                    assert!(is_next, "tickets are in the order of their rounds");
                     replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, bulk });
                 } else {
                     let (appends, hard_state) = (rest, None);
@@ -185,6 +201,7 @@ impl<D: Disk> Storage<D> {
         let rolls = (1..appends.len()).filter(|at| is_roll(&appends[*at]));
         let at = rolls.clone().nth(rolls_max - 1).unwrap_or(appends.len()).min(ENTRIES_A_ROUND);
         let rest = appends.split_off(at.min(appends.len()));
+        assert!(!appends.is_empty() || rest.is_empty(), "a round takes a part of each write");
         (appends, rest)
     }
 
@@ -200,7 +217,8 @@ impl<D: Disk> Storage<D> {
         let dir = state.dir();
         if self.replicas.values().any(|other| other.deleting && other.state.dir() == dir) {
             let kind = OpKind::Create { ticket, identity, conf };
-            self.deferred.insert(id, vec![Op { replica: id, kind }]);
+            let waiting = self.deferred.insert(id, vec![Op { replica: id, kind }]);
+            assert!(waiting.is_none(), "ops that wait are not lost");
             return Ok(());
         }
         if self.replicas.contains_key(&id) {
@@ -225,6 +243,10 @@ impl<D: Disk> Storage<D> {
         if self.replicas.get(&id).is_none_or(|it| it.deleting) {
             return Ok(());
         }
+        assert!(
+            !round.replicas.contains(&id),
+            "a cut is the first thing a round does to a replica"
+        );
         let inline_max = INLINE_IMAGE_BYTES.min(self.journal.body_bytes_max() / 4);
         let image = if beginning.image.len() <= inline_max {
             ImageSource::Inline(beginning.image.clone())
@@ -233,7 +255,8 @@ impl<D: Disk> Storage<D> {
                 // Storage tries again when there is room. Later ops of the replica wait behind this one, and other
                 // replicas go on.
                 let kind = OpKind::Reset(Box::new(beginning));
-                self.deferred.insert(id, vec![Op { replica: id, kind }]);
+                let waiting = self.deferred.insert(id, vec![Op { replica: id, kind }]);
+                assert!(waiting.is_none(), "ops that wait are not lost");
                 return Ok(());
             };
             image
@@ -249,6 +272,7 @@ impl<D: Disk> Storage<D> {
         if let Some(given) = beginning.given.as_ref().filter(|_| is_given) {
             let staged = self.staged.remove(&id).filter(|it| it.number == given.number);
             let staged = staged.expect("a log begins anew only with what was said to be staged");
+            assert_eq!(staged.compacted, given.compacted, "what is given is of one compaction");
             state.take_given(given, staged.segments);
             replica.dir_made = true;
         }
@@ -282,6 +306,8 @@ impl<D: Disk> Storage<D> {
         if let Some(first) = appends.first().map(|append| append.entry.index)
             && first <= replica.state.last_index()
         {
+            let is_first = !round.replicas.contains(&id);
+            assert!(is_first, "a cut is the first thing a round does to a replica");
             replica.state.truncate(first);
             replica.cut_bulk(first);
             Record::Truncate { replica: id, from: first }.encode(buffer);
@@ -340,6 +366,7 @@ impl<D: Disk> Storage<D> {
         let before = replica.tail_lengths();
         let place = replica.state.append(entry, self.options.index_interval_bytes);
         replica.files.set_terms(&replica.state.term_runs);
+        assert!(descriptor.is_some() || payload.is_empty(), "an internal entry has no payload");
         let (Some((base_offset, at)), Some(batch)) = (place, descriptor) else { return };
         assert!(payload.len() == batch.length as usize, "payload and descriptor differ");
         self.metrics.batches += 1;
@@ -349,6 +376,7 @@ impl<D: Disk> Storage<D> {
             write.replica == id && write.base_offset == base_offset && write.bulk == bulk
         };
         if let Some(write) = round.writes.back_mut().filter(same) {
+            assert_eq!(write.part.size, at, "payloads of one write follow each other");
             write.payloads.push(payload);
             write.batches.push((batch.base_offset, at));
             write.part.merge(part);
@@ -492,6 +520,7 @@ impl<D: Disk> Storage<D> {
         image: &Bytes,
     ) -> Result<Option<(D::File, ImageSource)>, Error> {
         let replica = self.replicas.get_mut(&id).expect("the caller found it");
+        assert!(!replica.deleting, "a deleted replica gets no snapshot");
         let path = replica.image_path(index);
         let (disk, reserve) = (&self.disk, &mut self.reserve);
         let written = reserve.when_full(disk, || {

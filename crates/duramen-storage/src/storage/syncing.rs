@@ -49,13 +49,16 @@ impl<D: Disk> Storage<D> {
         }
         match purpose {
             Purpose::Round => {
-                if let Some(round) = &mut self.round {
+                let round = self.round.as_mut().filter(|round| !round.durable);
+                assert!(round.is_some(), "a round stays until its sync returns");
+                if let Some(round) = round {
                     round.durable = true;
                 }
                 return self.end_round();
             }
             Purpose::Payload { replica: id, bulks, names } => {
                 if let Some(replica) = self.replicas.get_mut(&id) {
+                    assert!(replica.syncing, "one sync of a replica's files is in flight");
                     for bulk in bulks {
                         replica.end_bulk(bulk);
                     }
@@ -70,6 +73,7 @@ impl<D: Disk> Storage<D> {
             }
             Purpose::Checkpoint { replica: id, names } => {
                 if let Some(replica) = self.replicas.get_mut(&id) {
+                    assert!(replica.syncing, "one sync of a replica's files is in flight");
                     replica.names_synced = replica.names_synced.max(names);
                     replica.syncing = false;
                 }
