@@ -110,7 +110,7 @@ struct Round<D: Disk> {
     states: Vec<ReplicaId>,
     deleted: Vec<ReplicaId>,
     gone: Vec<ReplicaId>,
-    removals: Vec<String>,
+    removals: Vec<(ReplicaId, String)>,
     /// Files that it makes dirty.
     files: usize,
     /// Compactions whose segments readers see once the round is durable.
@@ -287,7 +287,7 @@ impl<D: Disk> Storage<D> {
             assert!(self.round.is_none(), "a round of recovery ends with its sync");
         }
         for path in found.garbage {
-            self.remove_in_background(vec![SyncStep::RemoveDir(path)]);
+            self.remove_dir_in_background(path);
         }
         self.resume_trims(&recovered);
         // The last round may not have told yet how far the tail had come; and if the journal is full,
@@ -527,7 +527,7 @@ impl<D: Disk> Storage<D> {
             let Some(replica) = self.replicas.get_mut(&cut.replica) else { continue };
             let dir = replica.state.dir();
             if cut.is_given {
-                let removed = replica.show_given().into_iter().map(SyncStep::RemoveFile);
+                let removed = replica.show_given().into_iter().map(|path| (cut.replica, path));
                 let removed = removed.collect();
                 self.remove_in_background(removed);
                 continue;
@@ -698,6 +698,10 @@ impl<D: Disk> Storage<D> {
         for id in round.replicas {
             self.release(id);
         }
+        // Before a directory loses its name.
+        if !round.removals.is_empty() {
+            self.remove_in_background(round.removals);
+        }
         for id in round.deleted {
             if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.delete_durable = true;
@@ -706,10 +710,6 @@ impl<D: Disk> Storage<D> {
         }
         for id in round.gone {
             self.forget(id);
-        }
-        if !round.removals.is_empty() {
-            let steps = round.removals.into_iter().map(SyncStep::RemoveFile).collect();
-            self.remove_in_background(steps);
         }
         self.advance_tail();
         Ok(())
@@ -727,7 +727,7 @@ impl<D: Disk> Storage<D> {
         }
         self.unrestored.remove(&id);
         if replica.dir_made {
-            self.remove_in_background(vec![SyncStep::RemoveDir(replica.deleted_dir())]);
+            self.remove_dir_in_background(replica.deleted_dir());
         }
         let dir = replica.state.dir();
         let freed = self.deferred.iter().find_map(|(id, ops)| match &ops[0].kind {

@@ -76,6 +76,6 @@ pub(crate) enum Purpose {
     Extent,
     /// The journal's mark.
     Mark,
-    /// Something was removed; nobody waits for it.
-    Removed,
+    /// Files of these replicas were removed, or a directory of none. Only a deletion of the replicas waits for it.
+    Removed { replicas: Vec<ReplicaId> },
 }

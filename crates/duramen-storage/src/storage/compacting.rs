@@ -22,7 +22,6 @@ use crate::op::{Compacted, Done};
 use crate::record::Record;
 use crate::replica_state::{Replacement, SegmentState};
 use crate::sabotage::{self, Bug};
-use crate::sync::SyncStep;
 
 impl<D: Disk> Storage<D> {
     /// Takes the result of a compaction, and reports by [`Done::Compacted`].
@@ -118,8 +117,7 @@ impl<D: Disk> Storage<D> {
             for (old, _) in &made.run {
                 self.catalog.note_damaged(id, old.base_offset, false);
             }
-            let removed =
-                made.run.iter().flat_map(|(old, _)| old.paths()).map(SyncStep::RemoveFile);
+            let removed = made.run.iter().flat_map(|(old, _)| old.paths()).map(|path| (id, path));
             self.remove_in_background(removed.collect());
             self.done.push(Done::Compacted { replica: id, done: Some((made.compacted, metas)) });
         }

@@ -265,7 +265,7 @@ impl<D: Disk> Storage<D> {
         if let ImageSource::File { .. } = replica.state.image
             && replica.state.prev_index != beginning.index
         {
-            round.removals.push(replica.image_path(replica.state.prev_index));
+            round.removals.push((id, replica.image_path(replica.state.prev_index)));
         }
         let mut state = replica.state.reset(&beginning, image);
         let is_given = beginning.given.is_some() && !sabotage::is(Bug::GivenForgotten);
@@ -469,7 +469,7 @@ impl<D: Disk> Storage<D> {
             && index > replica.state.prev_index
         {
             let old = replica.image_path(replica.state.prev_index);
-            round.removals.push(old);
+            round.removals.push((id, old));
         }
         replica.state.set_image(index, image);
         replica.image_wanted = false;
@@ -591,7 +591,8 @@ impl<D: Disk> Storage<D> {
         let Some(replica) = self.replicas.get_mut(&id).filter(|_| !dead.is_empty()) else { return };
         for segment in dead {
             replica.dirty.remove(&segment.base_offset);
-            round.removals.extend(replica.segment_paths(segment));
+            let paths = replica.segment_paths(segment);
+            round.removals.extend(paths.map(|path| (id, path)));
         }
         replica.files.retain(|base| dead.iter().all(|segment| segment.base_offset != base));
     }

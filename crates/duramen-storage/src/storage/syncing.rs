@@ -15,6 +15,7 @@ use super::Storage;
 use crate::Disk;
 use crate::error::{Error, disk_error};
 use crate::format::JOURNAL_DIR;
+use crate::op::ReplicaId;
 use crate::record::Record;
 use crate::sync::{Purpose, SyncId, SyncKind, SyncRequest, SyncStep};
 
@@ -33,19 +34,39 @@ impl<D: Disk> Storage<D> {
         id
     }
 
-    pub(super) fn remove_in_background(&mut self, steps: Vec<SyncStep<D::File>>) {
-        self.request(Purpose::Removed, steps);
+    /// Removes files of replicas. A removal is by name and may be late, so a replica that is deleted keeps its
+    /// directory's name until then: the next replica of that name has files of the same names.
+    pub(super) fn remove_in_background(&mut self, files: Vec<(ReplicaId, String)>) {
+        let mut replicas: Vec<ReplicaId> = files.iter().map(|(id, _)| *id).collect();
+        replicas.sort_unstable();
+        replicas.dedup();
+        replicas.retain(|id| {
+            let replica = self.replicas.get_mut(id);
+            replica.is_some_and(|it| {
+                it.in_flight += 1;
+                true
+            })
+        });
+        let steps = files.into_iter().map(|(_, path)| SyncStep::RemoveFile(path)).collect();
+        self.request(Purpose::Removed { replicas }, steps);
+    }
+
+    /// Removes a directory whose name no replica has.
+    pub(super) fn remove_dir_in_background(&mut self, path: String) {
+        let steps = vec![SyncStep::RemoveDir(path)];
+        self.request(Purpose::Removed { replicas: Vec::new() }, steps);
     }
 
     /// Takes the result of a sync. An error is final.
     pub fn on_sync(&mut self, id: SyncId, result: io::Result<()>) -> Result<(), Error> {
         let Some(purpose) = self.syncs.remove(&id) else { return Ok(()) };
-        if let Err(source) = result {
-            if matches!(purpose, Purpose::Removed) {
+        match result {
+            Err(source) if matches!(purpose, Purpose::Removed { .. }) => {
                 tracing::warn!(%source, "cannot remove files that are no longer needed");
-                return Ok(());
             }
-            return Err(disk_error("syncing", &self.path_of(&purpose), source));
+            result => {
+                result.map_err(|it| disk_error("syncing", &self.path_of(&purpose), it))?;
+            }
         }
         match purpose {
             Purpose::Round => {
@@ -89,7 +110,12 @@ impl<D: Disk> Storage<D> {
             }
             Purpose::Renamed { replica } => self.urgent.push_back(Record::Gone { replica }),
             Purpose::Extent => self.journal.grown(),
-            Purpose::Mark | Purpose::Removed => {}
+            Purpose::Removed { replicas } => {
+                for id in replicas {
+                    self.on_replica_idle(id)?;
+                }
+            }
+            Purpose::Mark => {}
         }
         Ok(())
     }
@@ -98,7 +124,7 @@ impl<D: Disk> Storage<D> {
     fn path_of(&self, purpose: &Purpose) -> String {
         let replica = match purpose {
             Purpose::Round | Purpose::Extent | Purpose::Mark => return JOURNAL_DIR.to_owned(),
-            Purpose::Removed => return ".".to_owned(),
+            Purpose::Removed { .. } => return ".".to_owned(),
             Purpose::Image { image, .. } => image.replica(),
             Purpose::Payload { replica, .. }
             | Purpose::Checkpoint { replica, .. }

@@ -7,7 +7,7 @@ use duramen_storage::op::{
     RecoveredReplica,
 };
 use duramen_storage::staging::{Outcome, Stage, Stagings};
-use duramen_storage::storage::{Facts, SyncRequest};
+use duramen_storage::storage::{Facts, SyncRequest, SyncStep};
 use duramen_storage::{Descriptor, Done, Op, OpKind, Options, ReplicaId, Storage};
 
 use crate::disk::FsDisk;
@@ -69,6 +69,8 @@ pub(crate) struct Driver {
     pub(crate) recovered: Vec<RecoveredReplica>,
     disk: FsDisk,
     writers: Vec<Writer>,
+    /// Removals of files that are held up, if they are.
+    held: Option<Vec<SyncRequest<File>>>,
 }
 
 impl Driver {
@@ -83,7 +85,7 @@ impl Driver {
             image_bytes: found.image.len(),
         });
         let writers = writers.collect();
-        Self { storage, recovered: found.replicas, disk: disk.clone(), writers }
+        Self { storage, recovered: found.replicas, disk: disk.clone(), writers, held: None }
     }
 
     pub(crate) fn writer(&mut self, id: u64) -> &mut Writer {
@@ -169,9 +171,27 @@ impl Driver {
 
     fn run(&mut self, requests: Vec<SyncRequest<File>>) {
         for request in requests {
+            let removes = request.steps.iter().any(|it| matches!(it, SyncStep::RemoveFile(_)));
+            if let Some(held) = self.held.as_mut().filter(|_| removes) {
+                held.push(request);
+                continue;
+            }
             let result = request.run(&self.disk);
             self.storage.on_sync(request.id, result).expect("nothing fails here");
         }
+    }
+
+    /// Holds up removals of files from now on, as a slow disk would.
+    pub(crate) fn hold_removals(&mut self) {
+        self.held = Some(Vec::new());
+    }
+
+    /// Lets the removals that were held up run. Returns how many there were.
+    pub(crate) fn release_removals(&mut self) -> usize {
+        let held = self.held.take().unwrap_or_default();
+        let count = held.len();
+        self.run(held);
+        count
     }
 
     /// One round, if there is something for one; false if not. What is persisted by then gives

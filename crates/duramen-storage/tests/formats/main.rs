@@ -377,6 +377,44 @@ fn a_segment_that_lost_its_end_is_damaged_at_every_start() {
 
 /// It used to be a failure of the disk.
 #[test]
+fn a_late_removal_spares_the_files_of_the_next_replica_of_that_name() {
+    let scratch = Scratch::new("late-removal");
+    let disk = FsDisk::new(&scratch.0);
+    let mut driver = Driver::open(&disk, options());
+    driver.create(1, "t", 0, 10);
+    driver.settle();
+    for _ in 0..2 {
+        driver.batch(1, true, NOBODY, 100);
+        driver.settle();
+    }
+    let second = driver.writer(1).offset;
+    driver.batch(1, true, NOBODY, 100);
+    driver.internal(1, b"commits what is before it");
+    driver.settle();
+    driver.image(1);
+    driver.settle();
+    driver.hold_removals();
+    driver.trim(1, second);
+    driver.settle();
+    driver.delete(1);
+    driver.settle();
+    driver.create(2, "t", 0, 10);
+    driver.batch(2, true, NOBODY, 100);
+    driver.settle();
+    assert!(driver.release_removals() > 0, "the trim removes segments");
+    driver.settle();
+    driver.image(2);
+    driver.close();
+    let end = driver.writer(2).offset;
+    drop(driver);
+    let first = scratch.0.join("t-0/00000000000000000000.log");
+    assert!(fs::metadata(first).is_ok_and(|it| it.len() > 0), "the new log's segment is there");
+    let driver = Driver::open(&disk, options());
+    let found = driver.recovered.iter().find(|it| it.replica.0 == 2).expect("it was created");
+    assert_eq!((found.damage.is_none(), found.end_offset), (true, end));
+}
+
+#[test]
 fn a_segment_that_is_removed_in_the_middle_of_a_lookup_is_told_from_a_lost_one() {
     let scratch = Scratch::new("formats-removed");
     copy(&fixture(), &scratch.0);
