@@ -601,7 +601,7 @@ impl<D: Disk> Segment<D> {
     pub(crate) fn extend(&self, state: &WrittenPart, batches: &[(i64, u64)]) {
         let mut view = lock(&self.view);
         let from = view.size;
-        // What is behind a compacted segment's end begins another one.
+        // Records behind a compacted segment's end begin another segment.
         let is_next = !self.is_dense() || batches.first().is_some_and(|(_, at)| *at == from);
         assert!(is_next, "a write begins where the segment ends");
         view.size = state.size;

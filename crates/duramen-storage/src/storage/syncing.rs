@@ -34,8 +34,8 @@ impl<D: Disk> Storage<D> {
         id
     }
 
-    /// Removes files of replicas. A removal is by name and may be late, so a replica that is deleted keeps its
-    /// directory's name until then: the next replica of that name has files of the same names.
+    /// Removes files of replicas. A removal is by name, and may be late. The next replica of a directory's name has
+    /// files of the same names, so a deleted replica keeps that name until its removals have run.
     pub(super) fn remove_in_background(&mut self, files: Vec<(ReplicaId, String)>) {
         let mut replicas: Vec<ReplicaId> = files.iter().map(|(id, _)| *id).collect();
         replicas.sort_unstable();
