@@ -35,18 +35,17 @@ impl<D: Disk> Storage<D> {
     }
 
     /// Removes files of replicas. A removal is by name, and may be late. The next replica of a directory's name has
-    /// files of the same names, so a deleted replica keeps that name until its removals have run.
-    pub(super) fn remove_in_background(&mut self, files: Vec<(ReplicaId, String)>) {
+    /// files of the same names, so a deleted replica keeps that name until its removals have run. Once its deletion is
+    /// durable, its directory goes as a whole.
+    pub(super) fn remove_in_background(&mut self, mut files: Vec<(ReplicaId, String)>) {
+        let is_here = |id: &ReplicaId| self.replicas.get(id).is_some_and(|it| !it.delete_durable);
+        files.retain(|(id, _)| is_here(id));
         let mut replicas: Vec<ReplicaId> = files.iter().map(|(id, _)| *id).collect();
         replicas.sort_unstable();
         replicas.dedup();
-        replicas.retain(|id| {
-            let replica = self.replicas.get_mut(id);
-            replica.is_some_and(|it| {
-                it.in_flight += 1;
-                true
-            })
-        });
+        for id in &replicas {
+            self.replicas.get_mut(id).expect("it was just found").in_flight += 1;
+        }
         let steps = files.into_iter().map(|(_, path)| SyncStep::RemoveFile(path)).collect();
         self.request(Purpose::Removed { replicas }, steps);
     }
