@@ -72,12 +72,20 @@ struct Profile {
     /// The disk is small, and all ours: no write may ever wait for room.
     small: bool,
     rots: bool,
+    /// Chance in a thousand that the removal of files lets another sync pass.
+    late_removal: u64,
 }
 
 /// A sync on its way.
 struct Sync {
     request: SyncRequest<SimFile>,
     journal: bool,
+}
+
+impl Sync {
+    fn removes_files(&self) -> bool {
+        self.request.steps.iter().any(|step| matches!(step, SyncStep::RemoveFile(_)))
+    }
 }
 
 /// A storage with everything around it.
@@ -155,6 +163,7 @@ fn profile(prng: &mut Prng) -> Profile {
         fills_up: prng.chance(120),
         small: false,
         rots: prng.chance(300),
+        late_removal: 0,
     };
     if prng.chance(100) {
         profile = Profile { small: true, large: 600, delete: 2, ..profile };
@@ -169,7 +178,10 @@ impl World {
         if let Some(Bug::Disk(lie)) = bug {
             disk.set_sabotage(Some(lie));
         }
-        let profile = profile(&mut shape);
+        let mut profile = profile(&mut shape);
+        if Prng::new(seed, "late removals").chance(250) {
+            profile.late_removal = 970;
+        }
         if profile.small {
             disk.set_capacity(SMALL_DISK);
         }
@@ -343,6 +355,10 @@ impl World {
             return;
         }
         let at = self.chance.index(self.to_run.len());
+        let late = self.profile.late_removal;
+        if late > 0 && self.to_run[at].removes_files() && self.chance.chance(late) {
+            return;
+        }
         let sync = self.to_run.swap_remove(at);
         let result = match self.bug {
             Some(DriverBug::AckBeforeSync) => without_syncs(&sync).run(&self.disk),
