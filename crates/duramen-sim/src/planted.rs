@@ -141,7 +141,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 208),
     #[cfg(feature = "sabotage")]
-    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 11698),
+    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 4548),
     #[cfg(feature = "sabotage")]
     ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 2),
     #[cfg(feature = "sabotage")]
@@ -153,7 +153,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 41),
     #[cfg(feature = "sabotage")]
-    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 13),
+    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 2),
     #[cfg(feature = "sabotage")]
     ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 4),
     #[cfg(feature = "sabotage")]
@@ -161,7 +161,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 16),
     #[cfg(feature = "sabotage")]
-    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 78),
+    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 1118),
     #[cfg(feature = "sabotage")]
     ("a node that left goes on voting", Bug::Peers(Inside::LeaverVotes), 2),
     #[cfg(feature = "sabotage")]
@@ -169,9 +169,9 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
     #[cfg(feature = "sabotage")]
-    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 11863),
+    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 240938),
     #[cfg(feature = "sabotage")]
-    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 1833),
+    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 64818),
     #[cfg(feature = "sabotage")]
     ("a first batch appended without asking", Bug::Peers(Inside::TransactionUnverified), 3),
     #[cfg(feature = "sabotage")]
@@ -187,11 +187,11 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a group is upgraded without what members have", Bug::Peers(Inside::UpgradedWithNothing), 52),
     #[cfg(feature = "sabotage")]
-    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 26),
+    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 1027),
     #[cfg(feature = "sabotage")]
-    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 6253),
+    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 42718),
     #[cfg(feature = "sabotage")]
-    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 15548),
+    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 24843),
     #[cfg(feature = "sabotage")]
     ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 5),
     #[cfg(feature = "sabotage")]
@@ -202,7 +202,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     (
         "a share group's start passes what was given back",
         Bug::Peers(Inside::StartPassesAvailable),
-        258,
+        2403,
     ),
     #[cfg(feature = "sabotage")]
     ("a record is given out again and again", Bug::Peers(Inside::LimitIgnored), 1391),
@@ -211,7 +211,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
     #[cfg(feature = "sabotage")]
-    ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 256),
+    ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 47),
     #[cfg(feature = "sabotage")]
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     #[cfg(feature = "sabotage")]
