@@ -166,7 +166,7 @@ impl Node {
                 Timer::Offsets => self.coordinators.sweep_offsets(&mut self.core),
                 Timer::Peers => {
                     frames::tick_peers(self);
-                    self.moves.tick_moves(&mut self.core, &mut self.quiescence);
+                    self.moves.tick_moves(&mut self.core, &self.quiescence);
                     self.repairs.tick_mends(&mut self.core);
                     self.feeds.tick_feeds(&mut self.core);
                     self.forwards.tick_forwards(&mut self.core);

@@ -91,7 +91,7 @@ impl Moves {
 
 impl Moves {
     /// Goes on with the handovers, at a tick of peers.
-    pub(crate) fn tick_moves(&mut self, core: &mut Core, quiescence: &mut Quiescence) {
+    pub(crate) fn tick_moves(&mut self, core: &mut Core, quiescence: &Quiescence) {
         let under_way = std::mem::take(&mut self.under_way);
         let is_moving = |id: &ReplicaId| core.group(*id).is_some_and(Group::is_moving);
         self.under_way = under_way.into_iter().filter(is_moving).collect();
@@ -151,7 +151,7 @@ impl Moves {
     }
 
     /// Hands a group whose commits wait for this node's disk to a replica whose disk is faster.
-    fn leave_slow_disk(&mut self, core: &mut Core, quiescence: &mut Quiescence) {
+    fn leave_slow_disk(&mut self, core: &mut Core, quiescence: &Quiescence) {
         let behind = |id| Some((id, core.group(id)?.held_up_by_disk()?));
         let awake = quiescence.awake().chain([core.controller.group.id()]);
         let held_up: Vec<(ReplicaId, u64)> = awake.filter_map(behind).collect();

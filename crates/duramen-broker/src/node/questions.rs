@@ -40,11 +40,16 @@ impl<Q> Default for Questions<Q> {
 }
 
 impl<Q> Questions<Q> {
-    /// Opens a question under a number of its own. The asker gives up at `until_us`.
+    /// Opens a question under a number of its own, to be sent with the turn. The asker gives up at `until_us`.
     pub(super) fn ask(&mut self, nonce: u64, question: Q, until_us: u64) {
+        self.open(nonce, question, until_us);
+        self.unsent.push(nonce);
+    }
+
+    /// Opens a question that the asker sends at once.
+    pub(super) fn open(&mut self, nonce: u64, question: Q, until_us: u64) {
         let before = self.open.insert(nonce, Open { question, to: None, until_us });
         assert!(before.is_none(), "the number of a question is its own");
-        self.unsent.push(nonce);
     }
 
     pub(super) fn get(&self, nonce: u64) -> Option<&Q> {

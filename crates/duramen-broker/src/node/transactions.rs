@@ -343,8 +343,7 @@ impl Coordinators {
     pub(super) fn want_mark(&mut self, core: &mut Core, replica: ReplicaId, mark: Mark) {
         let nonce = core.chance.next();
         let wanted = Wanted { coordinator: replica, mark };
-        self.calls.wanted.ask(nonce, wanted, u64::MAX);
-        self.calls.wanted.take_unsent();
+        self.calls.wanted.open(nonce, wanted, u64::MAX);
         self.send_mark(core, nonce);
         self.time_calls(core);
     }

@@ -36,9 +36,12 @@ impl View for Coordinator {
         Ok(())
     }
 
-    fn replay_marker(&mut self, producer_id: i64, commits: bool) -> bool {
-        self.on_marker(producer_id, commits);
+    fn has_transactions(&self) -> bool {
         true
+    }
+
+    fn replay_marker(&mut self, producer_id: i64, commits: bool) {
+        self.on_marker(producer_id, commits);
     }
 
     fn loaded(&mut self, sight: Sight<'_>, _epoch: i32, now: Now) {

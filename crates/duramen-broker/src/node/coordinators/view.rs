@@ -66,10 +66,13 @@ pub(super) trait View: Any + Debug + Send {
         producer: Option<i64>,
     ) -> Result<(), String>;
 
-    /// Applies the end of a transaction in the log. False if such a log has no transactions.
-    fn replay_marker(&mut self, _producer_id: i64, _commits: bool) -> bool {
+    /// Tells whether such a log has transactions. If not, a marker in it is damage.
+    fn has_transactions(&self) -> bool {
         false
     }
+
+    /// Applies the end of a transaction in the log.
+    fn replay_marker(&mut self, _producer_id: i64, _commits: bool) {}
 
     /// Begins to serve, once the log was read to its end, in the term `epoch`.
     fn loaded(&mut self, _sight: Sight<'_>, _epoch: i32, _now: Now) {}
@@ -245,12 +248,12 @@ pub(super) fn replay(view: &mut dyn View, bytes: Bytes, at: i64, end: i64) -> Re
         let described = Descriptor::of_batch(batch.bytes(), false).map_err(|it| it.to_string())?;
         let producer = described.transactional.then_some(described.producer_id);
         if described.control {
-            let marker = described.marker.filter(|_| producer.is_some());
-            let of_none = || format!("the control batch at {} is none of ours", header.base_offset);
-            let marker = marker.ok_or_else(of_none)?;
-            let is_new = header.base_offset >= at && header.end_offset() <= end;
-            if is_new && !view.replay_marker(described.producer_id, marker.commits) {
-                return Err(of_none());
+            let is_ours = producer.is_some() && view.has_transactions();
+            let Some(marker) = described.marker.filter(|_| is_ours) else {
+                return Err(format!("the control batch at {} is none of ours", header.base_offset));
+            };
+            if header.base_offset >= at && header.end_offset() <= end {
+                view.replay_marker(described.producer_id, marker.commits);
             }
             next = header.end_offset();
             continue;
