@@ -336,7 +336,11 @@ impl Coordinator {
         }
         let (facts, _) = share.take();
         let record = |(fact, value)| GroupRecord::Consumer { group: name.clone(), fact, value };
-        let records = facts.into_iter().map(record).collect();
+        let records: Vec<GroupRecord> = facts.into_iter().map(record).collect();
+        // Every place has a problem, so there is no intent: a batch without records would be refused.
+        if records.is_empty() {
+            return self.on_declared(name, Ok(()));
+        }
         self.append(Some(name), records, Then::Declared);
     }
 
