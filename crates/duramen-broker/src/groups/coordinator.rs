@@ -47,7 +47,7 @@ use super::rules::Rules;
 use super::share::ShareGroup;
 use crate::event::{Now, RequestKey};
 use crate::internal_topics::told;
-use crate::live::Live;
+use crate::ledger::{self, Due, Ledger, Live, Ticket};
 use crate::shares::ShareKey;
 use crate::shares::coordinator::Ask;
 
@@ -58,9 +58,6 @@ mod share;
 use consumer::Asked;
 use share::changes::Changing;
 pub(crate) use share::changes::{Wish, refused_wish};
-
-/// The number of an [`Output::Append`].
-pub(crate) type Ticket = u64;
 
 /// A key of the log that may have a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,10 +123,9 @@ enum Then {
     Declared,
 }
 
-/// Records that are being appended.
+/// Append under way.
 #[derive(Debug)]
 struct Flight {
-    records: Vec<GroupRecord>,
     /// Group of the records; `None` for a renewal, which has records of many groups.
     group: Option<Arc<str>>,
     then: Then,
@@ -327,17 +323,14 @@ impl Group {
 #[derive(Debug, Default)]
 pub(crate) struct Coordinator {
     groups: BTreeMap<Arc<str>, Group>,
-    live: Live<Key>,
+    ledger: Ledger<Key, GroupRecord, Flight, Output>,
     /// When groups are due at the earliest. A sign of life moves that later, which is noticed only then.
-    due: BTreeSet<(u64, Arc<str>)>,
+    due: Due,
     /// Groups of the consumer protocol that [`Coordinator::go_on`] has to look at.
     ready: BTreeSet<Arc<str>>,
-    flights: BTreeMap<Ticket, Flight>,
     /// Offsets that open transactions are to commit, by their producers.
     in_transactions: BTreeMap<i64, BTreeSet<Place>>,
-    next_ticket: Ticket,
     next_life: u64,
-    outputs: Vec<Output>,
 }
 
 /// About as many bytes of records go into one batch, where records can be parted.
@@ -390,7 +383,7 @@ impl Coordinator {
 
     /// Refuses all waiting requests, because another node coordinates the groups now.
     pub(crate) fn unload(&mut self) {
-        for (_, flight) in mem::take(&mut self.flights) {
+        for flight in self.ledger.close() {
             let group = flight.group.unwrap_or_default();
             self.answer(&group, flight.then, Err(ErrorCode::NotCoordinator));
         }
@@ -410,14 +403,13 @@ impl Coordinator {
                 self.push_fetched(reader.key, reader.part, answer);
             }
         }
-        // Results of appends may still come in: tickets are not used again.
-        let Self { next_ticket, next_life, outputs, .. } = mem::take(self);
-        *self = Self { next_ticket, next_life, outputs, ..Self::default() };
+        let Self { ledger, next_life, .. } = mem::take(self);
+        *self = Self { ledger, next_life, ..Self::default() };
     }
 
     /// Returns the effects of everything since the last call.
     pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
-        mem::take(&mut self.outputs)
+        self.ledger.take_outputs()
     }
 }
 
@@ -425,14 +417,12 @@ impl Coordinator {
 impl Coordinator {
     /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
-        self.due.first().map(|(due_us, _)| *due_us)
+        self.due.first_us()
     }
 
     /// Does everything that is due by now.
     pub(crate) fn on_time(&mut self, now: Now) {
-        let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
-        let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
-        for name in due {
+        for name in self.due.by(now.mono_us) {
             let group = self.group_mut(&name);
             if group.consumer.is_some() || group.share.is_some() {
                 self.schedule(&name, None);
@@ -445,15 +435,8 @@ impl Coordinator {
     }
 
     fn schedule(&mut self, name: &Arc<str>, due_us: Option<u64>) {
-        let Some(group) = self.groups.get_mut(name) else { return };
-        if group.due_us == due_us {
-            return;
-        }
-        if let Some(before_us) = mem::replace(&mut group.due_us, due_us) {
-            self.due.remove(&(before_us, name.clone()));
-        }
-        if let Some(due_us) = due_us {
-            self.due.insert((due_us, name.clone()));
+        if let Some(group) = self.groups.get_mut(name) {
+            self.due.set(name, &mut group.due_us, due_us);
         }
     }
 
@@ -506,7 +489,7 @@ impl Coordinator {
     }
 
     fn reply(&mut self, key: RequestKey, answer: impl Into<Response>) {
-        self.outputs.push(Output::Reply(key, Box::new(answer.into())));
+        self.ledger.push(Output::Reply(key, Box::new(answer.into())));
     }
 }
 
@@ -514,7 +497,7 @@ impl Coordinator {
 impl Coordinator {
     /// Appends records as one batch.
     fn append(&mut self, name: Option<&Arc<str>>, records: Vec<GroupRecord>, then: Then) {
-        let ticket = self.next_ticket;
+        let ticket = self.ledger.next_ticket();
         self.launch(name, records, then, ticket, None);
     }
 
@@ -526,7 +509,7 @@ impl Coordinator {
         then: Then,
         transactor: Transactor,
     ) {
-        let ticket = self.next_ticket;
+        let ticket = self.ledger.next_ticket();
         self.launch(Some(name), records, then, ticket, Some(transactor));
     }
 
@@ -543,7 +526,7 @@ impl Coordinator {
             }
             batches.last_mut().expect("there is one").push(record);
         }
-        let last = self.next_ticket + batches.len() as u64 - 1;
+        let last = self.ledger.next_ticket() + batches.len() as u64 - 1;
         let final_batch = batches.pop().unwrap_or_default();
         for batch in batches {
             self.launch(Some(name), batch, Then::Nothing, last, None);
@@ -560,8 +543,7 @@ impl Coordinator {
         last: Ticket,
         transactor: Option<Transactor>,
     ) {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
+        let ticket = self.ledger.next_ticket();
         if let Some(name) = name {
             let group = self.group_mut(name);
             group.flying.insert(ticket);
@@ -573,9 +555,9 @@ impl Coordinator {
                 self.group_mut(record.group()).launch(record);
             }
         }
-        self.outputs.push(Output::Append(ticket, records.clone(), transactor));
-        let (group, spoiled) = (name.cloned(), None);
-        self.flights.insert(ticket, Flight { records, group, then, transactor, last, spoiled });
+        let flight = Flight { group: name.cloned(), then, transactor, last, spoiled: None };
+        let append = |ticket, records| Output::Append(ticket, records, transactor);
+        self.ledger.launch(records, flight, append);
     }
 
     fn group_mut(&mut self, name: &Arc<str>) -> &mut Group {
@@ -588,7 +570,7 @@ impl Coordinator {
 
     fn group_and_live(&mut self, name: &Arc<str>) -> (&mut Group, &mut Live<Key>) {
         self.group_mut(name);
-        (self.groups.get_mut(name).expect("it is there now"), &mut self.live)
+        (self.groups.get_mut(name).expect("it is there now"), &mut self.ledger.live)
     }
 
     fn new_life(&mut self) -> u64 {
@@ -599,9 +581,9 @@ impl Coordinator {
     /// Takes the result of an [`Output::Append`]: its records are durable from this offset on, or will never be in the
     /// log. Successes come in the order of the log.
     pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
-        let Some(flight) = self.flights.remove(&ticket) else { return };
-        let Flight { records, group, then, transactor, last, spoiled } = flight;
-        if let (Err(code), Some(flight)) = (result, self.flights.get_mut(&last)) {
+        let Some((records, flight)) = self.ledger.land(ticket, result) else { return };
+        let Flight { group, then, transactor, last, spoiled } = flight;
+        if let (Err(code), Some(flight)) = (result, self.ledger.flight_mut(last)) {
             flight.spoiled.get_or_insert(code);
         }
         let Some(name) = group else {
@@ -741,11 +723,11 @@ impl Coordinator {
 
     fn push_deleted(&mut self, key: RequestKey, part: usize, name: &str, code: ErrorCode) {
         let result = DeletableGroupResult { group_id: name.to_owned(), error_code: code.code() };
-        self.outputs.push(Output::Deleted { key, part, result });
+        self.ledger.push(Output::Deleted { key, part, result });
     }
 
     fn push_fetched(&mut self, key: RequestKey, part: usize, group: OffsetFetchResponseGroup) {
-        self.outputs.push(Output::Fetched { key, part, group: Box::new(group) });
+        self.ledger.push(Output::Fetched { key, part, group: Box::new(group) });
     }
 
     /// Applies a record that is in the log, and durable.
@@ -777,7 +759,7 @@ impl Coordinator {
         for (group, topic, partition) in held {
             if let Some(it) = self.groups.get_mut(&group) {
                 let key = OffsetCommitKey { group: group.clone(), topic, partition };
-                it.release(&mut self.live, key, producer_id, commits);
+                it.release(&mut self.ledger.live, key, producer_id, commits);
             }
             self.forget_if_idle(&group);
         }
@@ -796,28 +778,21 @@ impl Coordinator {
     /// Returns the offset of the first live record of the log, before which the log may be trimmed, or `None` if no
     /// record is live.
     pub(crate) fn first_live(&self) -> Option<i64> {
-        self.live.first()
+        self.ledger.live.first()
     }
 
     /// Returns the count of live records of the log, and their approximate size in bytes.
     pub(crate) fn live_size(&self) -> (usize, usize) {
-        self.live.size()
+        self.ledger.live.size()
     }
 
     /// Appends live records before an offset again: the oldest, up to about `bytes_max` bytes. Returns the ticket of
     /// that append, or none if there is nothing to append. Leaves out keys that have an append under way.
     pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
-        let mut records = Vec::new();
-        let mut left = bytes_max;
-        for (key, bytes) in self.live.before(before) {
-            let Some(record) = self.current(key) else { continue };
-            if bytes > left && !records.is_empty() {
-                break;
-            }
-            left = left.saturating_sub(bytes);
-            records.push(record);
-        }
-        let ticket = self.next_ticket;
+        let live = self.ledger.live.before(before);
+        let current = live.filter_map(|(key, bytes)| Some((self.current(key)?, bytes)));
+        let records = ledger::first_bytes(current, bytes_max);
+        let ticket = self.ledger.next_ticket();
         (!records.is_empty()).then(|| {
             self.append(None, records, Then::Nothing);
             ticket

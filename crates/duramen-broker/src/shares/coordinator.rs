@@ -32,10 +32,7 @@ use super::records::{ShareRecord, Snapshot, Update};
 use super::{ShareKey, ShareState, ShareWrite, StateBatch, combined};
 use crate::event::{Now, RequestKey};
 use crate::internal_topics::told;
-use crate::live::Live;
-
-/// The number of an [`Output::Append`].
-pub(crate) type Ticket = u64;
+use crate::ledger::{self, Ledger, Ticket};
 
 /// Sender of a request, to whom the answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +99,9 @@ struct Entry {
     waiting: VecDeque<(Asker, Ask)>,
 }
 
+/// Append under way.
 #[derive(Debug)]
 struct Flight {
-    records: Vec<ShareRecord>,
     /// Keys of the records.
     keys: Vec<ShareKey>,
     /// Requests that wait for the records.
@@ -123,14 +120,11 @@ pub(crate) struct Coordinator {
     /// After so many updates a snapshot is written.
     updates_max: u32,
     entries: BTreeMap<ShareKey, Entry>,
-    live: Live<ShareKey>,
+    ledger: Ledger<ShareKey, ShareRecord, Flight, Output>,
     /// The largest epoch that was taken from the counter and is durable, and where that is.
     counted: Option<(i64, i32)>,
     /// The largest that was taken.
     taken: i32,
-    flights: BTreeMap<Ticket, Flight>,
-    next_ticket: Ticket,
-    outputs: Vec<Output>,
 }
 
 /// Key of the counter: no group has this name.
@@ -144,12 +138,9 @@ impl Coordinator {
         Self {
             updates_max,
             entries: BTreeMap::new(),
-            live: Live::default(),
+            ledger: Ledger::default(),
             counted: None,
             taken: 0,
-            flights: BTreeMap::new(),
-            next_ticket: 0,
-            outputs: Vec::new(),
         }
     }
 
@@ -160,19 +151,18 @@ impl Coordinator {
 
     /// Refuses all waiting requests, because another node coordinates now. Their senders ask there.
     pub(crate) fn unload(&mut self) {
-        let flights = mem::take(&mut self.flights).into_values().flat_map(|it| it.askers);
+        let flights = self.ledger.close().into_iter().flat_map(|it| it.askers);
         let waiting = mem::take(&mut self.entries).into_values().flat_map(|it| it.waiting);
         let askers: Vec<Asker> = flights.chain(waiting.map(|(asker, _)| asker)).collect();
         for asker in askers {
             self.answer(asker, Err(ErrorCode::NotCoordinator), false);
         }
-        let (next_ticket, outputs) = (self.next_ticket, mem::take(&mut self.outputs));
-        *self = Self { next_ticket, outputs, ..Self::new(self.updates_max) };
+        *self = Self { ledger: mem::take(&mut self.ledger), ..Self::new(self.updates_max) };
     }
 
     /// Returns the effects of everything since the last call.
     pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
-        mem::take(&mut self.outputs)
+        self.ledger.take_outputs()
     }
 }
 
@@ -223,7 +213,7 @@ impl Coordinator {
     }
 
     fn answer(&mut self, asker: Asker, answer: Answer, is_written: bool) {
-        self.outputs.push(Output::Answered { asker, answer, is_written });
+        self.ledger.push(Output::Answered { asker, answer, is_written });
     }
 
     /// Decides on all that waits, in its order, until something is to be written.
@@ -435,20 +425,20 @@ impl Coordinator {
         keys: Vec<ShareKey>,
         askers: Vec<Asker>,
     ) -> Ticket {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
         for key in &keys {
-            self.entries.get_mut(key).expect("it is known").flying = true;
+            let entry = self.entries.get_mut(key).expect("it is known");
+            let before = mem::replace(&mut entry.flying, true);
+            assert!(!before, "{key:?} has no other record under way");
         }
-        self.outputs.push(Output::Append(ticket, records.clone()));
-        self.flights.insert(ticket, Flight { records, keys, askers });
-        ticket
+        self.ledger.launch(records, Flight { keys, askers }, Output::Append)
     }
 
     /// Takes the result of an [`Output::Append`]: its records are durable from this offset on, or will never be in the
     /// log. Successes come in the order of the log.
     pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
-        let Some(Flight { records, keys, askers }) = self.flights.remove(&ticket) else { return };
+        let Some((records, Flight { keys, askers })) = self.ledger.land(ticket, result) else {
+            return;
+        };
         if let Ok(base) = result {
             for (record, at) in records.into_iter().zip(base..) {
                 self.apply(at, record);
@@ -483,9 +473,9 @@ impl Coordinator {
                 // Two may have come in another order than they were taken in.
                 if self.counted.is_none_or(|(_, counted)| counted <= epoch) {
                     if let Some((before, _)) = self.counted.replace((at, epoch)) {
-                        self.live.remove(before);
+                        self.ledger.live.remove(before);
                     }
-                    self.live.put(at, key, bytes);
+                    self.ledger.live.put(at, key, bytes);
                 }
             }
             ShareRecord::Snapshot(key, it) => {
@@ -494,9 +484,9 @@ impl Coordinator {
                 let Snapshot { number, state, created_ms, written_ms } = it;
                 let kept = Kept { state, number, created_ms, written_ms, at, updates: 0, bytes };
                 if let Some(before) = entry.kept.replace(kept) {
-                    self.live.remove(before.at);
+                    self.ledger.live.remove(before.at);
                 }
-                self.live.put(at, key, bytes);
+                self.ledger.live.put(at, key, bytes);
             }
             ShareRecord::Update(key, update) => {
                 // An update whose snapshot is no longer live: a later snapshot has all of it.
@@ -505,13 +495,13 @@ impl Coordinator {
                 kept.state = Arc::new(kept.state.updated(&update));
                 kept.updates += 1;
                 kept.bytes += bytes;
-                self.live.remove(kept.at);
-                self.live.put(kept.at, key, kept.bytes);
+                self.ledger.live.remove(kept.at);
+                self.ledger.live.put(kept.at, key, kept.bytes);
             }
             ShareRecord::Gone(key) => {
                 let Some(entry) = self.entries.get_mut(&key) else { return };
                 if let Some(before) = entry.kept.take() {
-                    self.live.remove(before.at);
+                    self.ledger.live.remove(before.at);
                 }
                 if !entry.flying && entry.waiting.is_empty() {
                     self.entries.remove(&key);
@@ -525,41 +515,37 @@ impl Coordinator {
 impl Coordinator {
     /// Returns the offset of the first live record of the log.
     pub(crate) fn first_live(&self) -> Option<i64> {
-        self.live.first()
+        self.ledger.live.first()
     }
 
     /// Returns the count of keys with live records in the log, and the approximate size of these in bytes.
     pub(crate) fn live_size(&self) -> (usize, usize) {
-        self.live.size()
+        self.ledger.live.size()
     }
 
     /// Appends snapshots of the keys whose records lie before an offset, up to about `bytes_max` bytes. Leaves out keys
     /// that have an append under way. Returns the ticket of the append, or none if there is nothing to append.
     pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
-        let mut records: Vec<ShareRecord> = Vec::new();
-        let mut left = bytes_max;
-        let keys: BTreeSet<&ShareKey> = self.live.before(before).map(|(key, _)| key).collect();
-        for key in keys {
-            let record = if *key == *COUNTER {
-                counter(self.counted.map_or(0, |(_, epoch)| epoch))
-            } else {
-                let Some(entry) = self.entries.get(key).filter(|it| !it.flying) else { continue };
-                let Some(kept) = &entry.kept else { continue };
-                let snapshot = Snapshot {
-                    number: kept.number.saturating_add(1),
-                    state: kept.state.clone(),
-                    created_ms: kept.created_ms,
-                    written_ms: kept.written_ms,
-                };
-                ShareRecord::Snapshot(key.clone(), snapshot)
-            };
-            let bytes = record.bytes();
-            if bytes > left && !records.is_empty() {
-                break;
+        let keys: BTreeSet<&ShareKey> =
+            self.ledger.live.before(before).map(|(key, _)| key).collect();
+        let current = keys.into_iter().filter_map(|key| {
+            if *key == *COUNTER {
+                return Some(counter(self.counted.map_or(0, |(_, epoch)| epoch)));
             }
-            left = left.saturating_sub(bytes);
-            records.push(record);
-        }
+            let kept = self.entries.get(key).filter(|it| !it.flying)?.kept.as_ref()?;
+            let snapshot = Snapshot {
+                number: kept.number.saturating_add(1),
+                state: kept.state.clone(),
+                created_ms: kept.created_ms,
+                written_ms: kept.written_ms,
+            };
+            Some(ShareRecord::Snapshot(key.clone(), snapshot))
+        });
+        let sized = current.map(|record| {
+            let bytes = record.bytes();
+            (record, bytes)
+        });
+        let records = ledger::first_bytes(sized, bytes_max);
         if records.is_empty() {
             return None;
         }

@@ -38,12 +38,9 @@ use duramen_storage::sabotage::{self, Bug};
 use super::records::{Partitions, Status, Transaction, TransactionRecord};
 use crate::event::{ConnectionId, Now, RequestKey};
 use crate::internal_topics::told;
+use crate::ledger::{self, Due, Ledger, Ticket};
 use crate::limits::{TRANSACTION_AGAIN_US, TRANSACTION_COMPLETE_US, TRANSACTION_WAIT_US};
-use crate::live::Live;
 use crate::partition::Marker;
-
-/// The number of an [`Output::Append`].
-pub(crate) type Ticket = u64;
 
 /// Sender of a question about partitions in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,9 +195,9 @@ impl Id {
     }
 }
 
+/// Append under way.
 #[derive(Debug)]
 struct Flight {
-    records: Vec<TransactionRecord>,
     /// Transactional id of the record; `None` for a renewal.
     id: Option<Arc<str>>,
     then: Then,
@@ -210,13 +207,10 @@ struct Flight {
 #[derive(Debug, Default)]
 pub(crate) struct Coordinator {
     ids: BTreeMap<Arc<str>, Id>,
-    live: Live<Arc<str>>,
-    due: BTreeSet<(u64, Arc<str>)>,
-    flights: BTreeMap<Ticket, Flight>,
-    next_ticket: Ticket,
+    ledger: Ledger<Arc<str>, TransactionRecord, Flight, Output>,
+    due: Due,
     /// The term in which it coordinates.
     epoch: i32,
-    outputs: Vec<Output>,
 }
 
 /// Last epoch that a producer gets; the one above is for the end of its last transaction.
@@ -243,8 +237,7 @@ impl Coordinator {
 
     /// Refuses all waiting requests, because another node coordinates now. Their senders ask there.
     pub(crate) fn unload(&mut self) {
-        let flights = mem::take(&mut self.flights).into_values();
-        let flying = flights.filter_map(|flight| match flight.then {
+        let flying = self.ledger.close().into_iter().filter_map(|flight| match flight.then {
             Then::Answer(ask) => Some(ask),
             Then::Nothing => None,
         });
@@ -253,13 +246,12 @@ impl Coordinator {
         for ask in asks {
             self.answer(None, &ask, ErrorCode::NotCoordinator, false);
         }
-        let (next_ticket, outputs) = (self.next_ticket, mem::take(&mut self.outputs));
-        *self = Self { next_ticket, outputs, ..Self::default() };
+        *self = Self { ledger: mem::take(&mut self.ledger), ..Self::default() };
     }
 
     /// Returns the effects of everything since the last call.
     pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
-        mem::take(&mut self.outputs)
+        self.ledger.take_outputs()
     }
 }
 
@@ -368,7 +360,7 @@ impl Coordinator {
                 Decision::Wait => at += 1,
                 Decision::NeedId => {
                     id.awaits_spare = true;
-                    self.outputs.push(Output::WantProducerId(name.clone()));
+                    self.ledger.push(Output::WantProducerId(name.clone()));
                 }
                 Decision::Fence => self.fence(name, now),
                 Decision::Answer(code) => {
@@ -380,7 +372,7 @@ impl Coordinator {
                     if let Some(Waiting { ask, .. }) = id.waiting.remove(at)
                         && let Some(key) = ask.key()
                     {
-                        self.outputs.push(Output::TooLate(key));
+                        self.ledger.push(Output::TooLate(key));
                     }
                 }
                 Decision::Write(transaction) => {
@@ -399,7 +391,7 @@ impl Coordinator {
         let of_now = now.filter(|_| code.is_none());
         match *ask {
             Ask::Add { asker, .. } => {
-                self.outputs.push(Output::Judged { asker, code, is_written });
+                self.ledger.push(Output::Judged { asker, code, is_written });
             }
             Ask::Init { key, .. } => {
                 let mut answer = InitProducerIdResponse {
@@ -412,7 +404,7 @@ impl Coordinator {
                     (answer.producer_id, answer.producer_epoch) = (it.producer_id, it.epoch);
                 }
                 let response = Box::new(answer.into());
-                self.outputs.push(Output::Reply { key, response, is_written });
+                self.ledger.push(Output::Reply { key, response, is_written });
             }
             Ask::End { key, end } => {
                 let mut answer =
@@ -424,7 +416,7 @@ impl Coordinator {
                     };
                 }
                 let response = Box::new(answer.into());
-                self.outputs.push(Output::Reply { key, response, is_written });
+                self.ledger.push(Output::Reply { key, response, is_written });
             }
         }
     }
@@ -680,14 +672,11 @@ impl Transaction {
 /// Records.
 impl Coordinator {
     fn write(&mut self, name: &Arc<str>, value: Option<Transaction>, then: Then) {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        let id = self.id_mut(name);
-        id.flying = Some(ticket);
         let record = TransactionRecord { id: name.clone(), value: value.map(Arc::new) };
-        self.outputs.push(Output::Append(ticket, vec![record.clone()]));
-        let id = Some(name.clone());
-        self.flights.insert(ticket, Flight { records: vec![record], id, then });
+        let flight = Flight { id: Some(name.clone()), then };
+        let ticket = self.ledger.launch(vec![record], flight, Output::Append);
+        let before = self.id_mut(name).flying.replace(ticket);
+        assert!(before.is_none(), "{name} has one record under way");
     }
 
     /// Aborts an open transaction, and keeps its producer out.
@@ -707,7 +696,7 @@ impl Coordinator {
     /// Takes the result of an [`Output::Append`]: its records are durable from this offset on, or will never be in the
     /// log. Successes come in the order of the log.
     pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
-        let Some(Flight { records, id, then }) = self.flights.remove(&ticket) else { return };
+        let Some((records, Flight { id, then })) = self.ledger.land(ticket, result) else { return };
         for (record, delta) in records.into_iter().zip(0..) {
             if id.is_none() {
                 self.id_mut(&record.id).renewing -= 1;
@@ -745,12 +734,12 @@ impl Coordinator {
         let id =
             self.ids.entry(name.clone()).or_insert_with(|| Id { last_epoch: -1, ..Id::default() });
         if let Some((before, _)) = id.stored.take() {
-            self.live.remove(before);
+            self.ledger.live.remove(before);
         }
         match value {
             Some(value) => {
                 id.stored = Some((at, value));
-                self.live.put(at, name, bytes);
+                self.ledger.live.put(at, name, bytes);
             }
             None if id.is_idle() => {
                 self.ids.remove(&name);
@@ -781,7 +770,7 @@ impl Coordinator {
                 id.unmarked.insert((topic.clone(), partition));
                 let (producer_id, coordinator_epoch) = (it.producer_id, epoch);
                 let marker = Marker { producer_id, epoch: it.epoch, coordinator_epoch, commits };
-                self.outputs.push(Output::Mark(Mark {
+                self.ledger.push(Output::Mark(Mark {
                     id: name.clone(),
                     topic: topic.clone(),
                     partition,
@@ -851,14 +840,12 @@ impl Coordinator {
 impl Coordinator {
     /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
-        self.due.first().map(|(due_us, _)| *due_us)
+        self.due.first_us()
     }
 
     /// Does everything that is due by now.
     pub(crate) fn on_time(&mut self, now: Now) {
-        let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
-        let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
-        for name in due {
+        for name in self.due.by(now.mono_us) {
             let id = self.id_mut(&name);
             let waiting = mem::take(&mut id.waiting).into_iter();
             let (over, stays) = waiting.partition(|it: &Waiting| it.until_us <= now.mono_us);
@@ -888,14 +875,7 @@ impl Coordinator {
         let Some(id) = self.ids.get_mut(name) else { return };
         let is_idle = id.is_idle();
         let due_us = if is_idle { None } else { id.deadline_us() };
-        if id.due_us != due_us {
-            if let Some(before_us) = mem::replace(&mut id.due_us, due_us) {
-                self.due.remove(&(before_us, name.clone()));
-            }
-            if let Some(due_us) = due_us {
-                self.due.insert((due_us, name.clone()));
-            }
-        }
+        self.due.set(name, &mut id.due_us, due_us);
         if is_idle {
             self.ids.remove(name);
         }
@@ -933,41 +913,31 @@ impl Coordinator {
 impl Coordinator {
     /// Returns the offset of the first live record of the log.
     pub(crate) fn first_live(&self) -> Option<i64> {
-        self.live.first()
+        self.ledger.live.first()
     }
 
     /// Returns the count of live records of the log, and their approximate size in bytes.
     pub(crate) fn live_size(&self) -> (usize, usize) {
-        self.live.size()
+        self.ledger.live.size()
     }
 
     /// Appends live records before an offset again, up to about `bytes_max` bytes. Leaves out ids that have an append
     /// under way. Returns the ticket of the append, or none if there is nothing to append.
     pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
-        let mut records = Vec::new();
-        let mut left = bytes_max;
-        for (name, bytes) in self.live.before(before) {
-            let Some(id) = self.ids.get(name).filter(|id| id.flying.is_none()) else { continue };
-            let Some((_, value)) = id.stored.as_ref().filter(|_| id.renewing == 0) else {
-                continue;
-            };
-            if bytes > left && !records.is_empty() {
-                break;
-            }
-            left = left.saturating_sub(bytes);
-            records.push(TransactionRecord { id: name.clone(), value: Some(value.clone()) });
-        }
+        let current = self.ledger.live.before(before).filter_map(|(name, bytes)| {
+            let id = self.ids.get(name).filter(|id| id.flying.is_none() && id.renewing == 0)?;
+            let (_, value) = id.stored.as_ref()?;
+            Some((TransactionRecord { id: name.clone(), value: Some(value.clone()) }, bytes))
+        });
+        let records = ledger::first_bytes(current, bytes_max);
         if records.is_empty() {
             return None;
         }
         for record in &records {
             self.id_mut(&record.id).renewing += 1;
         }
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.outputs.push(Output::Append(ticket, records.clone()));
-        self.flights.insert(ticket, Flight { records, id: None, then: Then::Nothing });
-        Some(ticket)
+        let flight = Flight { id: None, then: Then::Nothing };
+        Some(self.ledger.launch(records, flight, Output::Append))
     }
 }
 

@@ -218,7 +218,7 @@ impl Coordinator {
 
     fn ask_share(&mut self, name: &Arc<str>, (topic_id, partition): (Uuid, i32), ask: Ask) {
         let key = ShareKey { group: name.clone(), topic_id, partition };
-        self.outputs.push(Output::AskShares(key, ask));
+        self.ledger.push(Output::AskShares(key, ask));
     }
 
     /// Takes the answer to an [`Output::AskShares`].

@@ -554,7 +554,7 @@ fn image(coordinator: &Coordinator) -> (Image, Live<Key>) {
             groups.insert(name.clone(), (group.stored.clone(), group.facts.clone(), offsets));
         }
     }
-    (groups, coordinator.live.clone())
+    (groups, coordinator.ledger.live.clone())
 }
 
 fn offset(topic: &str, partition: i32, offset: i64) -> (String, i32, i64) {

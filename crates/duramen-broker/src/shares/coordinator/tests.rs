@@ -120,8 +120,8 @@ impl Play {
         };
         assert_eq!(kept(&other), kept(&self.coordinator));
         assert_eq!(
-            (&other.live, other.counted),
-            (&self.coordinator.live, self.coordinator.counted)
+            (&other.ledger.live, other.counted),
+            (&self.coordinator.ledger.live, self.coordinator.counted)
         );
     }
 

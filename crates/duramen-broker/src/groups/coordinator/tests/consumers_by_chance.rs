@@ -429,7 +429,8 @@ impl Chaos {
             |_, _| None,
             self.play.now,
         );
-        let taken = self.play.coordinator.outputs.iter().any(|it| matches!(it, Output::Append(..)));
+        let outputs = self.play.coordinator.ledger.outputs();
+        let taken = outputs.iter().any(|it| matches!(it, Output::Append(..)));
         self.play.settle();
         if taken {
             for (other, them) in self.clients.iter().enumerate().filter(|(other, _)| *other != at) {
