@@ -27,6 +27,9 @@ use names::{NameOp, Names, NodeId, ROOT};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
+const ENAMETOOLONG: i32 = 36;
+/// Most bytes of a name, as file systems have it.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Chances in a thousand calls. All zero: a good disk.
 #[derive(Clone, Copy, Debug, Default)]
@@ -149,6 +152,12 @@ fn lock(machine: &Mutex<Machine>) -> MutexGuard<'_, Machine> {
 
 fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("simulated files are small")
+}
+
+/// Refuses a path whose last name is too long, as file systems do.
+fn check_name(path: &str) -> io::Result<()> {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    if name.len() > NAME_BYTES_MAX { Err(os_error(ENAMETOOLONG)) } else { Ok(()) }
 }
 
 fn os_error(code: i32) -> io::Error {
@@ -613,6 +622,7 @@ impl Disk for SimDisk {
         let mut machine = self.state();
         let dies = machine.enter(self.generation, Call::Create)?;
         machine.trace.mix_bytes(path.as_bytes());
+        check_name(path)?;
         if machine.visible.find(path).is_some() {
             return Err(exists(path));
         }
@@ -734,6 +744,7 @@ impl Disk for SimDisk {
         let mut machine = self.state();
         let dies = machine.enter(self.generation, Call::CreateDir)?;
         machine.trace.mix_bytes(path.as_bytes());
+        check_name(path)?;
         if let Some(node) = machine.visible.find(path) {
             return if machine.visible.is_dir(node) { Ok(()) } else { Err(exists(path)) };
         }
@@ -786,6 +797,7 @@ impl Disk for SimDisk {
         let dies = machine.enter(self.generation, Call::Rename)?;
         machine.trace.mix_bytes(from.as_bytes());
         machine.trace.mix_bytes(to.as_bytes());
+        check_name(to)?;
         let node = machine.visible.find(from).ok_or_else(|| not_found(from))?;
         if let Some(old) = machine.visible.find(to)
             && (machine.visible.is_dir(old) || machine.visible.is_dir(node))

@@ -90,6 +90,8 @@ pub const BUGS: &[(&str, Bug)] = &[
     #[cfg(feature = "sabotage")]
     ("deleted topic's directory not renamed", Bug::Storage(Inside::DeletedNotRenamed)),
     #[cfg(feature = "sabotage")]
+    ("long topic's directory not renamed", Bug::Storage(Inside::LongNamesKept)),
+    #[cfg(feature = "sabotage")]
     ("dedup state not rebuilt", Bug::Broker(Inside::DedupNotRebuilt)),
     #[cfg(feature = "sabotage")]
     ("acknowledged before it is persisted", Bug::Broker(Inside::AckedBeforePersisted)),
@@ -169,7 +171,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
     #[cfg(feature = "sabotage")]
-    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 240938),
+    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 240_938),
     #[cfg(feature = "sabotage")]
     ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 64818),
     #[cfg(feature = "sabotage")]

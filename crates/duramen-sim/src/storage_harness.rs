@@ -29,6 +29,8 @@ use crate::trace::{Trace, tell};
 /// The files of a moment, by path.
 type Files = BTreeMap<String, Vec<u8>>;
 
+/// Most bytes of a topic's name, as in Kafka.
+const TOPIC_BYTES_MAX: usize = 249;
 /// Less than the journal can hold, as in production.
 const RESERVE_BYTES: u64 = 64 * 1024;
 /// Payload that may be submitted and not reported, as a node would bound it.
@@ -74,6 +76,8 @@ struct Profile {
     rots: bool,
     /// Chance in a thousand that the removal of files lets another sync pass.
     late_removal: u64,
+    /// Least bytes of a topic's name.
+    topic_bytes: usize,
 }
 
 /// A sync on its way.
@@ -164,6 +168,7 @@ fn profile(prng: &mut Prng) -> Profile {
         small: false,
         rots: prng.chance(300),
         late_removal: 0,
+        topic_bytes: 0,
     };
     if prng.chance(100) {
         profile = Profile { small: true, large: 600, delete: 2, ..profile };
@@ -181,6 +186,9 @@ impl World {
         let mut profile = profile(&mut shape);
         if Prng::new(seed, "late removals").chance(250) {
             profile.late_removal = 970;
+        }
+        if Prng::new(seed, "long names").chance(100) {
+            profile.topic_bytes = TOPIC_BYTES_MAX;
         }
         if profile.small {
             disk.set_capacity(SMALL_DISK);

@@ -5,12 +5,14 @@
 //! Interface:  the constants and functions.
 //! Invariants: all integers are big-endian. This room checks a length from the disk before it uses it.
 //! Never:      I/O.
-//! Tests:      those of its users.
+//! Tests:      below, and those of its users.
 //! Start at:   [`ROUND_MAGIC`].
 
 use bytes::{Buf, Bytes, TryGetError};
+use siphasher::sip::SipHasher24;
 
 use crate::ReplicaId;
+use crate::sabotage::{self, Bug};
 
 /// Begins every journal round: "DJR" and the version of the round format.
 pub(crate) const ROUND_MAGIC: u32 = u32::from_be_bytes(*b"DJR1");
@@ -45,6 +47,37 @@ const _: () = assert!(ROUND_HEADER_BYTES < ROUND_ALIGN && ROUND_ALIGN.is_power_o
 /// Flag in the generation of a segment that another replica fed; the rest names the Compact entry. This replica's own
 /// compaction by the same entry gives its files other names.
 pub(crate) const GIVEN: u64 = 1 << 62;
+
+/// Most bytes of a name, as file systems have it.
+const NAME_BYTES_MAX: usize = 255;
+/// Most bytes of a directory's name in a longer name, which says what became of the directory.
+const STEM_BYTES_MAX: usize = 190;
+/// Most bytes that follow it: a topic's id, a replica's id, a word.
+const SUFFIX_BYTES_MAX: usize = 65;
+const _: () = assert!(STEM_BYTES_MAX + SUFFIX_BYTES_MAX <= NAME_BYTES_MAX);
+/// Stands before the hash in a shortened name. No topic's name has it.
+const SHORTENED: char = '~';
+
+/// Returns the name of a replica's directory as a part of a longer name. A topic's name may be almost as long as names
+/// can be: then a hash takes the place of its end.
+pub(crate) fn stem_of_dir(dir: &str) -> String {
+    if dir.len() <= STEM_BYTES_MAX || sabotage::is(Bug::LongNamesKept) {
+        return dir.to_owned();
+    }
+    let hash = SipHasher24::new().hash(dir.as_bytes());
+    let cut = (0..=STEM_BYTES_MAX - 17).rev().find(|at| dir.is_char_boundary(*at)).unwrap_or(0);
+    let stem = format!("{}{SHORTENED}{hash:016x}", &dir[..cut]);
+    assert!(stem.len() <= STEM_BYTES_MAX && is_stem(&stem), "{stem} is a shortened name");
+    stem
+}
+
+/// Tells whether [`stem_of_dir`] gives a replica's directory this name.
+pub(crate) fn is_stem(name: &str) -> bool {
+    let is_partition = |number: &str| number.parse::<i32>().is_ok();
+    let is_hash = |hash: &str| hash.len() == 16 && hash.bytes().all(|it| it.is_ascii_hexdigit());
+    name.rsplit_once('-').is_some_and(|(_, number)| is_partition(number))
+        || name.rsplit_once(SHORTENED).is_some_and(|(_, hash)| is_hash(hash))
+}
 
 /// Returns the name of a segment's files without extension: the base offset in 20 digits, as Kafka's. Behind it a
 /// compacted segment names its replica and its Compact entry, so that no two files ever have the same name.
@@ -84,4 +117,31 @@ pub(crate) fn count(from: &mut Bytes, element_bytes: usize) -> Result<usize, Mal
         return Err(Malformed("a count exceeds what follows"));
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_shortened_and_stays_unique() {
+        let short = format!("{}-7", "a".repeat(188));
+        assert_eq!(stem_of_dir(&short), short);
+        let long = |partition: i32| format!("{}-{partition}", "a".repeat(249));
+        let stems = [stem_of_dir(&long(1)), stem_of_dir(&long(2))];
+        assert_ne!(stems[0], stems[1]);
+        for stem in stems {
+            assert_eq!(stem.len(), STEM_BYTES_MAX);
+            assert!(is_stem(&stem), "{stem}");
+        }
+        let foreign = stem_of_dir(&format!("{}-0", "\u{e4}".repeat(130)));
+        assert!(foreign.len() <= STEM_BYTES_MAX, "{foreign}");
+    }
+
+    #[test]
+    fn names_of_others_are_no_stems() {
+        for name in ["letters", "my-letters", "a~b", "a~00000000000000000", "-"] {
+            assert!(!is_stem(name), "{name}");
+        }
+    }
 }

@@ -26,8 +26,8 @@ use crate::disk::{Unsynced, is_full};
 use crate::encoding::{ImageSource, image_fits};
 use crate::error::{Error, disk_error};
 use crate::format::{
-    DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
-    TIME_ENTRY_BYTES, segment_stem,
+    INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES, TIME_ENTRY_BYTES,
+    segment_stem,
 };
 use crate::journal::{Journal, Round, Scan, extent_path};
 use crate::manifest::Manifest;
@@ -321,7 +321,7 @@ fn retire<D: Disk>(
     found: &mut Found<D>,
 ) -> Result<(), Error> {
     let from = state.dir();
-    let to = format!("{from}.{}{DELETED}", manifest::hex(&state.identity.topic_id));
+    let to = state.deleted_dir();
     match reserve.when_full(disk, || disk.rename(&from, &to)) {
         Ok(()) => found.garbage.push(to),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

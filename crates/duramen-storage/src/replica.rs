@@ -15,8 +15,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::catalog::{LogFiles, Segment, WrittenPart};
-use crate::format::{DELETED, segment_stem};
-use crate::manifest::hex;
+use crate::format::{segment_stem, stem_of_dir};
 use crate::op::{Compacted, HardState};
 use crate::replica_state::{ReplicaState, SegmentState};
 use crate::sync::SyncStep;
@@ -153,11 +152,6 @@ impl<D: Disk> Replica<D> {
         self.state.replica
     }
 
-    /// Returns the directory's name during its removal: no topic can have that name.
-    pub(crate) fn deleted_dir(&self) -> String {
-        format!("{}.{}{DELETED}", self.state.dir(), hex(&self.state.identity.topic_id))
-    }
-
     pub(crate) fn image_path(&self, index: u64) -> String {
         format!("{}/image-{index:020}", self.state.dir())
     }
@@ -180,7 +174,7 @@ impl<D: Disk> Replica<D> {
             // begins anew, are the replica's own.
             let is_own = |name: &String| name.contains(&format!(".{:x}-", self.id().0));
             if disk.list(&dir).is_ok_and(|names| !names.iter().all(is_own)) {
-                let to = format!("{SET_ASIDE}/{dir}.replica-{}", self.id().0);
+                let to = format!("{SET_ASIDE}/{}.replica-{}", stem_of_dir(&dir), self.id().0);
                 disk.create_dir(SET_ASIDE)?;
                 disk.rename(&dir, &to)?;
                 tracing::warn!(

@@ -15,8 +15,9 @@ use bytes::{Buf, BufMut, Bytes};
 
 use crate::Descriptor;
 use crate::encoding::{self, ImageSource};
-use crate::format::{GIVEN, Malformed, count};
+use crate::format::{DELETED, GIVEN, Malformed, count, stem_of_dir};
 use crate::history::{self, History, PastEntry};
+use crate::manifest::hex;
 use crate::op::{
     Beginning, Compacted, ConfState, Content, Given, HardState, Identity, LogEntry,
     RecoveredReplica, ReplicaId, SegmentMeta, TermRun,
@@ -271,6 +272,13 @@ impl ReplicaState {
     /// Returns the directory, relative to the data directory.
     pub(crate) fn dir(&self) -> String {
         self.identity.dir()
+    }
+
+    /// Returns the directory's name during its removal. No topic can have that name. No other replica has it either,
+    /// though one of the same partition may come and go while a slow disk still removes this one's files.
+    pub(crate) fn deleted_dir(&self) -> String {
+        let topic_id = hex(&self.identity.topic_id);
+        format!("{}.{topic_id}-{}{DELETED}", stem_of_dir(&self.dir()), self.replica.0)
     }
 
     pub(crate) fn last_index(&self) -> u64 {

@@ -40,6 +40,8 @@ pub enum Bug {
     PayloadSyncNotAwaited,
     /// The directory of a deleted replica keeps its name.
     DeletedNotRenamed,
+    /// A long topic's name makes names of directories that no file system takes.
+    LongNamesKept,
     /// A restart of the node forgets what producers had sent, in snapshot and log alike.
     DedupNotRebuilt,
     /// A produce is answered before its batch is on disk.

@@ -14,7 +14,7 @@ use std::io;
 
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor, UNCOVERED_BYTES};
 use crate::disk::Disk;
-use crate::format::SET_ASIDE;
+use crate::format::{SET_ASIDE, stem_of_dir};
 use crate::reserve::Reserve;
 
 /// Files and directories that one start sets aside.
@@ -40,13 +40,14 @@ impl SetAside {
     ) -> io::Result<String> {
         make_folder(disk, reserve)?;
         let taken = disk.list(SET_ASIDE)?;
-        let mut to = format!("{name}.{}", self.lsn);
+        let stem = stem_of_dir(name);
+        let mut to = format!("{stem}.{}", self.lsn);
         // An interrupted start may have kept another directory of the name.
         for again in 2.. {
             if !taken.contains(&to) {
                 break;
             }
-            to = format!("{name}.{}.{again}", self.lsn);
+            to = format!("{stem}.{}.{again}", self.lsn);
         }
         let to = format!("{SET_ASIDE}/{to}");
         reserve.when_full(disk, || disk.rename(name, &to))?;
@@ -97,7 +98,7 @@ impl SetAside {
 
     fn dir_of<D: Disk>(&self, disk: &D, reserve: &mut Reserve, dir: &str) -> io::Result<String> {
         make_folder(disk, reserve)?;
-        let to = format!("{SET_ASIDE}/{dir}.{}", self.lsn);
+        let to = format!("{SET_ASIDE}/{}.{}", stem_of_dir(dir), self.lsn);
         reserve.when_full(disk, || disk.create_dir(&to))?;
         Ok(to)
     }

@@ -661,7 +661,7 @@ impl<D: Disk> Storage<D> {
             self.urgent.push_back(Record::Gone { replica: id });
             return Ok(());
         }
-        let (from, to) = (replica.state.dir(), replica.deleted_dir());
+        let (from, to) = (replica.state.dir(), replica.state.deleted_dir());
         let disk = &self.disk;
         match self.reserve.when_full(disk, || disk.rename(&from, &to)) {
             Err(error) if is_full(&error) => {
@@ -727,7 +727,7 @@ impl<D: Disk> Storage<D> {
         }
         self.unrestored.remove(&id);
         if replica.dir_made {
-            self.remove_dir_in_background(replica.deleted_dir());
+            self.remove_dir_in_background(replica.state.deleted_dir());
         }
         let dir = replica.state.dir();
         let freed = self.deferred.iter().find_map(|(id, ops)| match &ops[0].kind {

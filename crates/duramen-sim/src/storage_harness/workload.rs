@@ -74,7 +74,9 @@ impl World {
     }
 
     fn create(&mut self) {
-        let topic = format!("t{}", self.work.below(TOPICS));
+        let number = self.work.below(TOPICS);
+        let rest = self.profile.topic_bytes.saturating_sub(1);
+        let topic = format!("t{number:x<rest$}");
         let partition = i32::from(self.work.chance(300));
         let taken = self.replicas.iter().any(|model| {
             !model.deleted && model.identity.topic == topic && model.identity.partition == partition

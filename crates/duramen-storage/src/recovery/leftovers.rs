@@ -15,7 +15,7 @@ use std::io;
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::encoding::ImageSource;
 use crate::error::{Error, disk_error};
-use crate::format::{DELETED, INDEX_ENTRY_BYTES, segment_stem};
+use crate::format::{DELETED, INDEX_ENTRY_BYTES, is_stem, segment_stem, stem_of_dir};
 use crate::op::Content;
 use crate::replica_state::{IndexEntry, ReplicaState, SegmentState};
 use crate::reserve::Reserve;
@@ -73,7 +73,7 @@ pub(super) fn sort_out_strangers<D: Disk>(
             );
             continue;
         }
-        let aside = format!("{name}{UNACKNOWLEDGED}{DELETED}");
+        let aside = format!("{}{UNACKNOWLEDGED}{DELETED}", stem_of_dir(name));
         assert!(is_garbage(&aside), "the next start knows what this one began to remove");
         if names.contains(&aside) {
             // Set aside once before, and not removed before the crash.
@@ -90,14 +90,17 @@ pub(super) fn sort_out_strangers<D: Disk>(
 }
 
 /// Tells whether a directory has the name of one under removal. Such a name is a partition's name, and behind it the
-/// topic's id or a word for a replica that was never acknowledged. Other directories may end alike, and are not ours.
+/// topic's id and the replica's, or a word for a replica that was never acknowledged. Earlier versions left out the
+/// replica's id. Other directories may end alike, and are not ours.
 fn is_garbage(name: &str) -> bool {
     let Some((dir, reason)) = name.strip_suffix(DELETED).and_then(|it| it.rsplit_once('.')) else {
         return false;
     };
-    let is_id = reason.len() == 32 && reason.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_partition = dir.rsplit_once('-').is_some_and(|(_, it)| it.parse::<i32>().is_ok());
-    is_partition && (is_id || reason == &UNACKNOWLEDGED[1..])
+    let (topic_id, replica) = reason.split_once('-').unwrap_or((reason, "0"));
+    let is_id = topic_id.len() == 32
+        && topic_id.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && replica.bytes().all(|byte| byte.is_ascii_digit());
+    is_stem(dir) && (is_id || reason == &UNACKNOWLEDGED[1..])
 }
 
 /// Tells whether a file in the replica's directory is one that its state names.

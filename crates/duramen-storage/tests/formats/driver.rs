@@ -171,7 +171,10 @@ impl Driver {
 
     fn run(&mut self, requests: Vec<SyncRequest<File>>) {
         for request in requests {
-            let removes = request.steps.iter().any(|it| matches!(it, SyncStep::RemoveFile(_)));
+            let is_removal = |step: &SyncStep<File>| {
+                matches!(step, SyncStep::RemoveFile(_) | SyncStep::RemoveDir(_))
+            };
+            let removes = request.steps.iter().any(is_removal);
             if let Some(held) = self.held.as_mut().filter(|_| removes) {
                 held.push(request);
                 continue;
@@ -181,7 +184,7 @@ impl Driver {
         }
     }
 
-    /// Holds up removals of files from now on, as a slow disk would.
+    /// Holds up removals from now on, as a slow disk would.
     pub(crate) fn hold_removals(&mut self) {
         self.held = Some(Vec::new());
     }

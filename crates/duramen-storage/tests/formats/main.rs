@@ -414,6 +414,53 @@ fn a_late_removal_spares_the_files_of_the_next_replica_of_that_name() {
     assert_eq!((found.damage.is_none(), found.end_offset), (true, end));
 }
 
+/// It used to be a failure of the disk, at every start afterwards, too.
+#[test]
+fn a_topic_with_the_longest_name_can_be_deleted() {
+    let scratch = Scratch::new("long-name");
+    let disk = FsDisk::new(&scratch.0);
+    let topic = "t".repeat(249);
+    let mut driver = Driver::open(&disk, options());
+    for replica in 1..=2 {
+        driver.create(replica, &topic, 19_999, 10);
+        driver.batch(replica, true, NOBODY, 100);
+        driver.settle();
+        if replica == 1 {
+            driver.delete(replica);
+            driver.settle();
+        }
+    }
+    driver.hold_removals();
+    driver.delete(2);
+    driver.settle();
+    drop(driver);
+    Driver::open(&disk, options()).settle();
+    let names = fs::read_dir(&scratch.0).expect("it is there").flatten();
+    let of_it = names.filter(|it| it.file_name().to_string_lossy().starts_with("ttt")).count();
+    assert_eq!(of_it, 0, "the start removes the rest");
+}
+
+/// It used to be a failure of the disk: both had one name while they were removed.
+#[test]
+fn replicas_of_one_partition_are_removed_side_by_side() {
+    let scratch = Scratch::new("two-removals");
+    let disk = FsDisk::new(&scratch.0);
+    let mut driver = Driver::open(&disk, options());
+    driver.hold_removals();
+    for replica in 1..=3 {
+        driver.create(replica, "t", 0, 10);
+        driver.batch(replica, true, NOBODY, 100);
+        driver.settle();
+        driver.delete(replica);
+        driver.settle();
+    }
+    let left = || fs::read_dir(&scratch.0).expect("it is there").count();
+    let before = left();
+    assert_eq!(driver.release_removals(), 3, "each has a directory");
+    driver.settle();
+    assert_eq!(before - left(), 3, "nothing of them is left");
+}
+
 #[test]
 fn a_segment_that_is_removed_in_the_middle_of_a_lookup_is_told_from_a_lost_one() {
     let scratch = Scratch::new("formats-removed");
