@@ -29,13 +29,16 @@ def broker_kind():
     return os.environ.get("BROKER_KIND", "duramen")
 
 
-# Counted from there on: two names of one microsecond would be one.
-numbers = itertools.count(time.time_ns() // 1000 % 10**10)
+# Counted from there on: two names of one microsecond would be one. All have eleven digits.
+numbers = itertools.count(10**10 + time.time_ns() // 1000 % 10**10)
+# The numbers of the names that the running test has made; a record of its answers has other names.
+made = []
 
 
 def unique(name):
     """Makes a name that neither this run nor an earlier one on the same broker used."""
-    return f"{name}-{WORKER}{next(numbers)}"
+    made.append(f"{WORKER}{next(numbers)}")
+    return f"{name}-{made[-1]}"
 
 
 def equal(actual, expected, what=""):

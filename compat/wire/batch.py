@@ -132,6 +132,10 @@ class Batch:
 
     def values(self):
         """The values of an uncompressed batch."""
+        return [value for _, value in self.records()]
+
+    def records(self):
+        """The keys and values of an uncompressed batch."""
         assert self.attributes & 7 == 0, "compressed"
         reader = _Records(self.bytes[HEADER.size :])
         return [reader.record() for _ in range(self.count)]
@@ -155,10 +159,10 @@ class _Records:
         end = self.varint()
         end += self.position
         self.position += 1
-        self.varint(), self.varint(), self.sized()
-        value = self.sized()
+        self.varint(), self.varint()
+        key, value = self.sized(), self.sized()
         self.position = end
-        return value
+        return key, value
 
     def sized(self):
         size = self.varint()

@@ -1,6 +1,5 @@
 """The requests that most tests need, in one line each."""
 
-import itertools
 import sys
 import time
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import checks
+import golden
 from batch import batches
 from connection import Connection
 
@@ -19,9 +19,6 @@ EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 
 # The newest versions that name topics instead of giving their ids.
 PRODUCE_BY_NAME, FETCH_BY_NAME = 12, 12
-
-_names = itertools.count()
-
 
 def connect(bootstrap=None):
     """To a broker; where several are one cluster, to the first of them."""
@@ -38,10 +35,11 @@ def connect_to_leader(topic, partition=0):
 
 def new_topic(connection, partitions=1, **configs):
     """Creates a topic, waits until the broker serves it, and returns its name."""
-    name = checks.unique(f"wire-{next(_names)}")
+    name = checks.unique("wire")
     equal = checks.equal
-    equal(create_topic(connection, name, partitions, configs, ReplicationFactor=-1)["ErrorCode"], 0, f"creating {name}")
-    wait_for_leaders(connection, name, partitions)
+    with golden.unrecorded():
+        equal(create_topic(connection, name, partitions, configs, ReplicationFactor=-1)["ErrorCode"], 0, f"creating {name}")
+        wait_for_leaders(connection, name, partitions)
     return name
 
 
@@ -73,15 +71,16 @@ def configure_group(connection, group, **configs):
 def wait_for_leaders(connection, name, partitions):
     """Kafka's broker learns of a topic a moment after its controller has answered the creation."""
     deadline = time.monotonic() + 10 * checks.SLOWNESS
-    while time.monotonic() < deadline:
-        metadata = metadata_of(connection, name)
-        [topic] = metadata["Topics"]
-        if len(topic["Partitions"]) == partitions and all(p["LeaderId"] >= 0 for p in topic["Partitions"]):
-            # A partition that is listed may still be opening its log. Others of a cluster are not asked.
-            served = (0, NOT_LEADER_OR_FOLLOWER) if len(metadata["Brokers"]) > 1 else (0,)
-            if all(list_offset(connection, name, LATEST, p)["ErrorCode"] in served for p in range(partitions)):
-                return
-        time.sleep(0.02)
+    with golden.unrecorded():
+        while time.monotonic() < deadline:
+            metadata = metadata_of(connection, name)
+            [topic] = metadata["Topics"]
+            if len(topic["Partitions"]) == partitions and all(p["LeaderId"] >= 0 for p in topic["Partitions"]):
+                # A partition that is listed may still be opening its log. Others of a cluster are not asked.
+                served = (0, NOT_LEADER_OR_FOLLOWER) if len(metadata["Brokers"]) > 1 else (0,)
+                if all(list_offset(connection, name, LATEST, p)["ErrorCode"] in served for p in range(partitions)):
+                    return
+            time.sleep(0.02)
     raise AssertionError(f"{name} has no leaders after 10 s: {topic}")
 
 
@@ -160,7 +159,7 @@ def init_producer_id(connection, version=5, **fields):
         answer = connection.call("InitProducerId", version, body)
         if answer["ErrorCode"] != COORDINATOR_LOAD_IN_PROGRESS:
             break
-        time.sleep(0.05)
+        golden.ask_again(0.05)
     return answer
 
 

@@ -5,6 +5,7 @@ import socket
 import struct
 
 import schema
+from golden import recorder
 
 RESPONSE_TIMEOUT_S = 20
 
@@ -20,21 +21,31 @@ class Connection:
         self.socket = socket.create_connection((host, int(port)), timeout=RESPONSE_TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.correlation_ids = itertools.count(1)
+        # Recorded exchanges without an answer yet, by correlation id.
+        self.asked = {}
 
-    def call(self, api, version, body=None, timeout_s=RESPONSE_TIMEOUT_S):
+    def call(self, api, version, body=None, timeout_s=RESPONSE_TIMEOUT_S, client_id="wire"):
         """Sends a request and returns its response."""
-        correlation_id = self.send(api, version, body)
+        correlation_id = self.send(api, version, body, client_id)
         return self.receive(api, version, correlation_id, timeout_s)
 
-    def send(self, api, version, body=None):
+    def send(self, api, version, body=None, client_id="wire"):
         correlation_id = next(self.correlation_ids)
-        self.send_frame(request_header(api, version, correlation_id) + schema.encode(api + "Request", version, body or {}))
+        request = request_header(api, version, correlation_id, client_id) + schema.encode(api + "Request", version, body or {})
+        exchange = recorder.asked(api, version, body or {})
+        if exchange:
+            self.asked[correlation_id] = exchange
+        self.send_frame(request)
         return correlation_id
 
     def receive(self, api, version, correlation_id, timeout_s=RESPONSE_TIMEOUT_S):
         answered, payload = self.receive_frame(timeout_s)
         assert answered == correlation_id, f"asked {correlation_id}, the answer is for {answered}"
-        return parse_response(api, version, payload)
+        answer = parse_response(api, version, payload)
+        exchange = self.asked.pop(correlation_id, None)
+        if exchange:
+            exchange.is_answered(answer)
+        return answer
 
     def send_frame(self, payload):
         self.send_bytes(struct.pack(">i", len(payload)) + payload)
@@ -57,11 +68,14 @@ class Connection:
         """Waits for the broker's end of file; a frame that comes instead, or silence, means no."""
         self.socket.settimeout(timeout_s)
         try:
-            return self.socket.recv(1) == b""
+            closed = self.socket.recv(1) == b""
         except ConnectionResetError:
-            return True
+            closed = True
         except TimeoutError:
-            return False
+            closed = False
+        for exchange in self.asked.values() if closed else ():
+            exchange.is_answered("<closed>")
+        return closed
 
     def close(self):
         self.socket.close()

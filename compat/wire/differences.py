@@ -243,7 +243,168 @@ DIFFERENCES = {
 }
 
 
+# In the place of an element that an array of the other broker has not.
+ABSENT = "<absent>"
+ANY = None
+NO_UUID = "00000000-0000-0000-0000-000000000000"
+REFUSED = (
+    *("test_gzip_that_only_some_clients_read", "test_lz4_that_only_some_clients_read", "test_snappy_that_only_some_clients_read"),
+    *("test_zstd_that_only_some_clients_read", "test_bytes_after_the_batch_are_never_kept"),
+)
+VALIDATED = (
+    *("test_a_creation_that_is_only_validated_creates_nothing", "test_settings_of_topics_take_the_values_that_kafka_takes"),
+    *("test_the_shortest_compaction_lag_is_no_longer_than_the_longest",),
+)
+
+# Fields in which an answer may be another than Kafka's in the golden files, where no test asserts Kafka's side: the tests, the
+# field, Kafka's values, Duramen's values, and the reason. An element of an array stands here by its name.
+ANSWERS = [
+    (ANY, "ApiVersions.ApiKeys", ANY, {ABSENT}, "APIs that are not there."),
+    (ANY, "ApiVersions.SupportedFeatures", ANY, {ABSENT}, "Features that are supported."),
+    (ANY, "ApiVersions.FinalizedFeatures", ANY, {ABSENT}, "Features at their level."),
+    (ANY, "CreateTopics.Topics.Configs", {"min.insync.replicas"}, {ABSENT}, "Source of min.insync.replicas."),
+    (ANY, "DescribeConfigs.Results.Configs", {"min.insync.replicas"}, {ABSENT}, "Source of min.insync.replicas."),
+    (
+        {"test_other_resources_are_described_or_refused"},
+        "DescribeConfigs.Results.Configs",
+        ANY,
+        {ABSENT},
+        "Settings of loggers.",
+    ),
+    (
+        ANY,
+        "DescribeConfigs.Results.Configs.Synonyms",
+        {ABSENT},
+        {"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms"},
+        "Synonyms of a setting that has several units.",
+    ),
+    (ANY, "DescribeQuorum.Topics.Partitions.CurrentVoters.ReplicaDirectoryId", {NO_UUID}, ANY, "Directory of a voter."),
+    (ANY, "DescribeQuorum.Nodes.Listeners", {"CONTROLLER", ABSENT}, {"PLAINTEXT", ABSENT}, "Duramen's nodes have one listener for all."),
+    (
+        {"test_metadata_creates_a_topic_when_request_and_broker_allow_it", "test_old_metadata_versions_without_the_flag_create_topics"},
+        "Metadata.Topics.ErrorCode",
+        {3},
+        {0},
+        "Kafka answers before the topic is there; Duramen waits for it, and its client need not ask again.",
+    ),
+    (
+        {"test_whoever_fetches_for_a_group_says_which_and_who_it_is"},
+        "ShareFetch.ErrorCode",
+        {-1},
+        {0},
+        "Share fetch of a topic id that is none: the code is the partition's.",
+    ),
+    (REFUSED, "Fetch.Responses.Partitions.HighWatermark", ANY, ANY, "Duramen has refused records that Kafka has taken."),
+    (REFUSED, "Fetch.Responses.Partitions.LastStableOffset", ANY, ANY, "As above."),
+    (REFUSED, "Fetch.Responses.Partitions.Records", ANY, ANY, "As above."),
+    (
+        {"test_a_classic_member_that_was_out_lets_go_before_it_joins_again"},
+        "JoinGroup.GenerationId",
+        {2},
+        {1},
+        "The generation is the epoch of a group of the consumer protocol; where that begins is a broker's own affair.",
+    ),
+    (
+        VALIDATED,
+        "CreateTopics.Topics.TopicId",
+        ANY,
+        {NO_UUID},
+        "Kafka answers a validation with the id of a topic that is not created.",
+    ),
+    (
+        {"test_what_a_connection_held_that_is_gone_is_there_for_others"},
+        "ShareFetch.Responses.Partitions.AcquiredRecords.DeliveryCount",
+        {2},
+        {1},
+        "In Duramen a delivery that ends with its session does not count: docs/testing.md.",
+    ),
+    # What follows is not intended. Who mends Duramen takes the entry away.
+    (
+        ANY,
+        "Produce.Responses.PartitionResponses.LogStartOffset",
+        {0, -1},
+        {0, -1},
+        "Of a refused batch, Kafka tells the start of the log beside INVALID_RECORD alone; Duramen beside other codes, and not beside that.",
+    ),
+    (
+        ANY,
+        "Produce.Responses.PartitionResponses.LogAppendTimeMs",
+        {1_700_000_000_000, "<now>"},
+        {-1},
+        "Kafka answers the repeat of a batch with the time of its records, also where that is not the time of the append.",
+    ),
+    (ANY, "Fetch.Responses.Partitions.AbortedTransactions", {None}, {()}, "Beside an error Kafka has null for a reader of committed records."),
+    (ANY, "Fetch.Responses.Partitions.AbortedTransactions", {()}, {None}, "Beside an unknown topic or partition Kafka has an empty list."),
+    (
+        {"test_offsets_of_many_topics_and_partitions_are_listed_at_once"},
+        "ListOffsets.Topics",
+        ANY,
+        ANY,
+        "Kafka answers a topic that a request names several times as one; Duramen as often as it is named.",
+    ),
+    (
+        {"test_the_same_name_twice_in_one_creation_is_an_invalid_request"},
+        "CreateTopics.Topics",
+        ANY,
+        ANY,
+        "Kafka answers a name that a request has twice once; Duramen twice.",
+    ),
+    (
+        {"test_settings_of_topics_take_the_values_that_kafka_takes"},
+        "CreateTopics.Topics.Configs.Value",
+        ANY,
+        ANY,
+        "Kafka answers a creation with the values as the request has them; Duramen as their types have them.",
+    ),
+    (
+        {"test_a_feature_that_is_at_its_level_stays_there"},
+        "UpdateFeatures.Results",
+        ANY,
+        {ABSENT},
+        "In versions 0 and 1 Kafka answers for every feature, and kafka-clients takes one without an answer for failed.",
+    ),
+    (ANY, "ConsumerGroupDescribe.Groups.Members.SubscribedTopicRegex", {""}, {None}, "Kafka has an empty expression for a member without one."),
+    (
+        {"test_nothing_can_be_committed_but_it_can_be_aborted_for_a_new_epoch"},
+        "DescribeTransactions.TransactionStates.TransactionStartTimeMs",
+        {"<now>"},
+        {-1},
+        "Kafka gives the abort of nothing a time of its start.",
+    ),
+    (
+        {"test_share_sessions_count_their_requests"},
+        "ShareAcknowledge.Responses",
+        {ABSENT},
+        ANY,
+        "Kafka leaves out a partition of which the request has no decision.",
+    ),
+]
+
+
+# The names of the differences that the running test has met.
+used = []
+
+
 def check(answer, name, what=""):
     kafka, duramen, _reason = DIFFERENCES[name]
+    used.append(name)
     allowed = kafka if checks.broker_kind() == "kafka" else duramen
     assert answer in allowed, f"{what or name}: expected one of {sorted(allowed)}, got {answer!r}"
+
+
+def allows(test, field, kafka, now):
+    """Whether a field of an answer may have another value than in the golden file. Kafka may have its own other values."""
+    is_kafka = checks.broker_kind() == "kafka"
+    met = [DIFFERENCES[name] for name in used]
+    if any(among(kafka, kafkas) and among(now, kafkas if is_kafka else ours) for kafkas, ours, _reason in met):
+        return True
+    return not is_kafka and any(
+        (tests is ANY or test in tests) and field == named and among(kafka, kafkas) and among(now, ours)
+        for tests, named, kafkas, ours, _reason in ANSWERS
+    )
+
+
+def among(value, values):
+    """An empty array stands in a set as an empty tuple; no other array or structure does."""
+    value = () if value == [] else value
+    return values is ANY or (not isinstance(value, (dict, list)) and value in values)

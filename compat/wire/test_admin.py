@@ -8,6 +8,7 @@ from batch import batch
 from calls import connect, describe_topic, fetched_values, new_topic, produce, wait_for_leaders
 from checks import equal
 from differences import check
+from golden import ask_again
 
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, INVALID_REQUEST = 3, 17, 42
 MESSAGE_TOO_LARGE, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG = 10, 37, 39, 40
@@ -182,7 +183,7 @@ def wait_for_settings(connection, topic, expected):
     deadline = time.monotonic() + 10 * checks.SLOWNESS
     while (found := own_settings(connection, topic)) != expected:
         assert time.monotonic() < deadline, f"expected {expected}, got {found}"
-        time.sleep(0.02)
+        ask_again(0.02)
 
 
 def wait_for_answer(connection, topic, expected):
@@ -190,7 +191,7 @@ def wait_for_answer(connection, topic, expected):
     deadline = time.monotonic() + 10 * checks.SLOWNESS
     while (error := produce(connection, topic, batch([b"x" * 4000]))["ErrorCode"]) != expected:
         assert checks.broker_kind() == "kafka" and time.monotonic() < deadline, f"expected {expected}, got {error}"
-        time.sleep(0.02)
+        ask_again(0.02)
 
 
 def test_every_version_alters_settings_and_they_hold():

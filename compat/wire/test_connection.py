@@ -10,6 +10,7 @@ from calls import connect, fetch_body, fetched_values, new_topic, produce, produ
 from checks import SLOWNESS, equal
 from connection import Closed, parse_response, request_header
 from differences import check
+from golden import ask_again
 
 # The APIs of a log; groups, transactions and the rest of admin are advertised when they are there.
 LOG_APIS = [
@@ -242,7 +243,7 @@ def test_acks_0_has_no_response():
         connection.receive("Metadata", 12, after)
         deadline = time.monotonic() + 5 * SLOWNESS
         while fetched_values(connection, topic) != [b"quiet"] and time.monotonic() < deadline:
-            time.sleep(0.01)
+            ask_again(0.01)
         equal(fetched_values(connection, topic), [b"quiet"])
 
 

@@ -7,6 +7,7 @@ import uuid
 from calls import configure_group, new_topic_for_groups, topic_id
 from checks import SLOWNESS, equal
 from differences import check
+from golden import ask_again
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
 
 INVALID_CONFIG, INVALID_REQUEST, UNSUPPORTED_VERSION, INCONSISTENT_GROUP_PROTOCOL = 40, 42, 35, 23
@@ -79,7 +80,7 @@ def until(ask, is_so):
         equal(answer["ErrorCode"], 0)
         if is_so(answer):
             return answer
-        time.sleep(0.05)
+        ask_again(0.05)
     raise AssertionError(f"never so: {answer}")
 
 
@@ -119,6 +120,7 @@ def test_times_of_members_are_their_groups_own():
     while (answer := heartbeat(connection, group, member, epoch))["HeartbeatIntervalMs"] != 3000:
         assert time.monotonic() < deadline, answer
         epoch = answer["MemberEpoch"]
+        ask_again()
 
 
 def test_who_is_no_member_or_in_another_epoch_is_told():
@@ -192,6 +194,7 @@ def test_groups_of_either_protocol_are_described_by_their_own_request():
     gets = join(connection, group, member, [topic])
     # Kafka may hear of a new topic only after it has answered.
     while not gets["Assignment"] or share(gets) != [0]:
+        ask_again()
         gets = heartbeat(connection, group, member, gets["MemberEpoch"])
     asked = {"GroupIds": [group, "nobody"], "IncludeAuthorizedOperations": False}
     answers = {each["GroupId"]: each for each in connection.call("ConsumerGroupDescribe", 1, asked)["Groups"]}

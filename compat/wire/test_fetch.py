@@ -12,6 +12,7 @@ from calls import (
 )  # fmt: skip
 from checks import equal
 from differences import check
+from golden import ask_again
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID = 1, 3, 100
 FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH = 70, 71
@@ -396,7 +397,7 @@ def recreate(connection, topic):
     deadline = time.monotonic() + 10 * checks.SLOWNESS
     while create_topic(connection, topic)["ErrorCode"] != 0:
         assert time.monotonic() < deadline, "the old topic does not go away"
-        time.sleep(0.05)
+        ask_again(0.05)
     wait_for_leaders(connection, topic, 1)
 
 

@@ -14,6 +14,7 @@ from calls import (
 from checks import equal
 from connection import Closed
 from differences import check
+from golden import ask_again
 
 CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP = 2, 3, 10, 32
 OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_RECORD = 45, 47, 53, 87
@@ -462,7 +463,7 @@ def test_a_producer_goes_on_with_its_sequence_in_a_topic_that_was_made_again():
         deadline = time.monotonic() + 10 * checks.SLOWNESS
         while create_topic(connection, topic, ReplicationFactor=-1)["ErrorCode"] != 0:
             assert time.monotonic() < deadline, "it cannot be made again"
-            time.sleep(0.02)
+            ask_again(0.02)
         wait_for_leaders(connection, topic, 1)
         equal(producer.send([b"c"], 2), (0, 0))
         equal(producer.send([b"c"], 2), (0, 0), "its repeat")

@@ -8,6 +8,7 @@ from batch import batch
 from calls import connect, new_topic, produce
 from checks import equal
 from differences import check
+from golden import ask_again
 
 MESSAGE_TOO_LARGE, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST, UNKNOWN_TOPIC = 10, 17, 40, 42, 3
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -232,7 +233,7 @@ def wait_for(found, expected):
     deadline = time.monotonic() + 10 * checks.SLOWNESS
     while (now := found()) != expected:
         assert time.monotonic() < deadline, f"expected {expected}, got {now}"
-        time.sleep(0.02)
+        ask_again(0.02)
 
 
 def test_settings_of_a_running_broker_reach_the_topics_that_do_not_override_them():

@@ -11,6 +11,7 @@ from calls import (
 )  # fmt: skip
 from checks import equal
 from differences import check
+from golden import ask_again
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, INVALID_TOPIC = 1, 3, 5, 17
 TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG = 36, 37, 38, 39, 40
@@ -224,7 +225,7 @@ def wait_until_gone(connection, name):
     deadline = time.monotonic() + 10 * checks.SLOWNESS
     while describe_topic(connection, name)["ErrorCode"] != UNKNOWN_TOPIC_OR_PARTITION:
         assert time.monotonic() < deadline, f"{name} is still there"
-        time.sleep(0.02)
+        ask_again(0.02)
 
 
 def test_create_topics_says_what_is_wrong_by_code_and_in_words():
@@ -338,7 +339,7 @@ def test_a_deleted_topic_is_gone_everywhere_and_its_successor_is_another():
             deadline = time.monotonic() + 10 * checks.SLOWNESS
             while create_topic(connection, topic)["ErrorCode"] != 0:
                 assert time.monotonic() < deadline
-                time.sleep(0.05)
+                ask_again(0.05)
             wait_for_leaders(connection, topic, 1)
             by_id = topic_id(connection, topic)
             assert by_id not in seen_ids, "a new topic has a new id"

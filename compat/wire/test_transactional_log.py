@@ -7,7 +7,8 @@ import time
 import schema
 from batch import CONTROL, HEADER, TRANSACTIONAL, batches
 from calls import EARLIEST, LATEST, MAX_TIMESTAMP, connect, delete_records, fetch, new_producer_id, new_topic, produce, topic_id
-from checks import equal, eventually
+from checks import equal
+from golden import eventually
 from transactional import Transactional, served, settle
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED = 1, 3, 47, 52

@@ -2,7 +2,8 @@
 
 import checks
 from calls import new_topic
-from checks import equal, eventually
+from checks import equal
+from golden import eventually
 from test_groups import commit, coordinator, delete_group, new_member
 from test_transactional_log import visible, write
 from transactional import Transactional, describe, served, settle, until_settled

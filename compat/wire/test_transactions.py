@@ -5,8 +5,9 @@ import time
 import pytest
 import checks
 from calls import new_topic, produce_body, topic_id
-from checks import equal, eventually
+from checks import equal
 from differences import check
+from golden import ask_again, eventually
 from transactional import (
     CONCURRENT_TRANSACTIONS, END_TXN_1, END_TXN_2, PRODUCE_1, Transactional, describe, served, settle, until_settled,
 )  # fmt: skip
@@ -102,6 +103,7 @@ def test_a_second_producer_of_the_same_id_ends_the_transaction_of_the_first_and_
                 second.take(answer)
             else:
                 equal(answer["ErrorCode"], CONCURRENT_TRANSACTIONS, "until it is aborted")
+                ask_again()
                 second.init()
             equal((second.producer_id, second.epoch), (first.producer_id, first.epoch + 2), "one epoch is that of the abort")
             equal(describe(second)["TransactionState"], "Empty")

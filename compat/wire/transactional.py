@@ -5,7 +5,8 @@ import time
 import checks
 from batch import TRANSACTIONAL, batch
 from calls import connect, produce_body
-from checks import equal, eventually
+from checks import equal
+from golden import ask_again, eventually
 
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 CONCURRENT_TRANSACTIONS = 51
@@ -126,7 +127,7 @@ def until_settled(ask):
         again = (COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS)
         if code not in again or time.monotonic() > deadline:
             return answer
-        time.sleep(0.01)
+        ask_again(0.01)
 
 
 def describe(producer):
