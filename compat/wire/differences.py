@@ -343,25 +343,11 @@ ANSWERS = [
         "Kafka answers a topic that a request names several times as one; Duramen as often as it is named.",
     ),
     (
-        {"test_the_same_name_twice_in_one_creation_is_an_invalid_request"},
-        "CreateTopics.Topics",
-        ANY,
-        ANY,
-        "Kafka answers a name that a request has twice once; Duramen twice.",
-    ),
-    (
         {"test_settings_of_topics_take_the_values_that_kafka_takes"},
         "CreateTopics.Topics.Configs.Value",
         ANY,
         ANY,
         "Kafka answers a creation with the values as the request has them; Duramen as their types have them.",
-    ),
-    (
-        {"test_a_feature_that_is_at_its_level_stays_there"},
-        "UpdateFeatures.Results",
-        ANY,
-        {ABSENT},
-        "In versions 0 and 1 Kafka answers for every feature, and kafka-clients takes one without an answer for failed.",
     ),
     (ANY, "ConsumerGroupDescribe.Groups.Members.SubscribedTopicRegex", {""}, {None}, "Kafka has an empty expression for a member without one."),
     (

@@ -1,5 +1,7 @@
 //! `CreateTopics`: creates topics. The answer comes once the topics have leaders.
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult,
@@ -29,7 +31,7 @@ pub(crate) fn handle(
     let is_repeated = |topic: &CreatableTopic| twice.contains(topic.name.as_str());
     let alone = request.topics.iter().filter(|topic| !is_repeated(topic));
     let partitions: i64 = alone.map(|topic| partitions_of(node, topic)).sum();
-    for topic in &request.topics {
+    for topic in each_name(request) {
         let obstacle = if is_repeated(topic) {
             Some((ErrorCode::InvalidRequest, "the topic is named twice in the request".to_owned()))
         } else if partitions > CREATE_PARTITIONS_MAX {
@@ -52,6 +54,12 @@ pub(crate) fn handle(
     }
     let deadline = node.core.now.deadline_us(request.timeout_ms);
     answer_after_commit(node, key, &records, response.into(), deadline);
+}
+
+/// Returns the topics to answer: of a name that the request has twice, the first.
+fn each_name(request: &CreateTopicsRequest) -> impl Iterator<Item = &CreatableTopic> {
+    let mut seen = BTreeSet::new();
+    request.topics.iter().filter(move |topic| seen.insert(topic.name.as_str()))
 }
 
 fn partitions_of(node: &Node, topic: &CreatableTopic) -> i64 {
@@ -96,8 +104,8 @@ fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
 
 /// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &CreateTopicsRequest, code: ErrorCode) -> CreateTopicsResponse {
-    let topics =
-        request.topics.iter().map(|topic| refused(topic, Error::new(code, why_undecided(code))));
+    let undecided = |topic| refused(topic, Error::new(code, why_undecided(code)));
+    let topics = each_name(request).map(undecided);
     CreateTopicsResponse { topics: topics.collect(), ..CreateTopicsResponse::default() }
 }
 

@@ -2,7 +2,7 @@
 //! upgrades that asks for a feature's present level succeeds.
 
 use duramen_protocol::ErrorCode;
-use duramen_protocol::messages::update_features::FeatureUpdateKey;
+use duramen_protocol::messages::update_features::{FeatureUpdateKey, UpdatableFeatureResult};
 use duramen_protocol::messages::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 
 use crate::access::{Operation, Resource};
@@ -23,11 +23,20 @@ pub(crate) fn answer(
         let text = "not allowed to alter the cluster".to_owned();
         Some((ErrorCode::ClusterAuthorizationFailed, text))
     };
-    let mut response = UpdateFeaturesResponse::default();
     if let Some((code, text)) = refused {
-        (response.error_code, response.error_message) = (code.code(), Some(text));
+        return UpdateFeaturesResponse {
+            error_code: code.code(),
+            error_message: Some(text),
+            ..UpdateFeaturesResponse::default()
+        };
     }
-    response
+    // In versions 0 and 1 a client takes a feature without a result for failed.
+    let done = |update: &FeatureUpdateKey| UpdatableFeatureResult {
+        feature: update.feature.clone(),
+        ..UpdatableFeatureResult::default()
+    };
+    let results = request.feature_updates.iter().map(done).collect();
+    UpdateFeaturesResponse { results, ..UpdateFeaturesResponse::default() }
 }
 
 /// Returns the reason to refuse a feature's update, or `None` if the feature is at that level already.
