@@ -35,7 +35,7 @@ use duramen_protocol::batch::batches;
 use duramen_protocol::messages::ShareFetchResponse;
 
 use crate::disk::Faults;
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::node_harness::clients::Clients;
 use crate::planted::Bug;
 use crate::prng::Prng;
@@ -575,8 +575,7 @@ impl World {
                     return Ok(());
                 }
                 Action::Fatal(reason) => {
-                    let what = format!("machine {at} gives up: {reason}");
-                    return Err(Failure::correctness(what));
+                    return wrong(format!("machine {at} gives up: {reason}"));
                 }
                 Action::Storage(_)
                 | Action::ReadLog(_)
@@ -604,7 +603,7 @@ impl World {
                 let end = part.end;
                 let what =
                     format!("machine {at} shows {log:?} up to {end}, {committed} is committed");
-                return Err(Failure::correctness(what));
+                return wrong(what);
             }
             self.report.of_followers += u64::from(!own.serves);
         }
@@ -621,7 +620,7 @@ impl World {
                 if let Some(why) = standing.failure {
                     let what =
                         format!("machine {at}: replica {:?} failed: {why}", standing.replica);
-                    return Err(Failure::correctness(what));
+                    return wrong(what);
                 }
                 self.made.insert((at, start, log), (standing.rebuilt, standing.begun));
                 if standing.serves {
@@ -637,8 +636,7 @@ impl World {
                             self.report.elections += 1;
                         }
                         Some(other) if other != standing.replica.0 => {
-                            let what = format!("two lead {log:?} in term {}", standing.term);
-                            return Err(Failure::correctness(what));
+                            return wrong(format!("two lead {log:?} in term {}", standing.term));
                         }
                         Some(_) => {}
                     }
@@ -664,11 +662,10 @@ impl World {
                     let seen = (batch.bytes().len(), crc32c::crc32c(batch.bytes()));
                     let before = self.committed.insert((log, header.base_offset), seen);
                     if before.is_some_and(|before| before != seen) {
-                        let what = format!(
+                        return wrong(format!(
                             "machine {at}: what is committed at {} of {log:?} is another batch",
                             header.base_offset
-                        );
-                        return Err(Failure::correctness(what));
+                        ));
                     }
                 }
             }
@@ -793,8 +790,10 @@ impl World {
         for it in all.iter().filter(|it| it.voters.len() > 2) {
             let log = (it.topic_id, it.partition);
             if !of(log).any(|it| it.serves) {
-                let what = format!("nobody leads {log:?} without machine {at}: {}", self.told());
-                return Err(Failure::liveness(what));
+                return Err(Failure::liveness(format!(
+                    "nobody leads {log:?} without machine {at}: {}",
+                    self.told()
+                )));
             }
         }
         Ok(())
@@ -850,7 +849,7 @@ impl World {
                     if let Some(base) = difference(one, other) {
                         let what =
                             format!("segment {base} of {dir} is not the same on two machines");
-                        return Err(Failure::correctness(what));
+                        return wrong(what);
                     }
                 }
             }
@@ -917,8 +916,10 @@ impl World {
         let uneven: Vec<_> =
             ends.iter().filter(|(_, ends)| ends.iter().any(|end| *end != ends[0])).collect();
         if !uneven.is_empty() {
-            let what = format!("not all of these are equal: {uneven:?} {}", self.told());
-            return Err(Failure::liveness(what));
+            return Err(Failure::liveness(format!(
+                "not all of these are equal: {uneven:?} {}",
+                self.told()
+            )));
         }
         self.check_members()?;
         let nodes = self.members.iter().filter_map(|it| it.machine.node());
@@ -932,11 +933,6 @@ impl World {
         if self.clients.oracle.compacts() {
             self.check_compacted()?;
         }
-        for it in &self.members {
-            if let Some(violation) = it.machine.disk.violations().first() {
-                return Err(Failure::correctness(format!("disk: {violation}")));
-            }
-        }
-        Ok(())
+        self.members.iter().try_for_each(|it| it.machine.disk.check())
     }
 }

@@ -24,7 +24,7 @@ use duramen_storage::{Done, Reader, Storage};
 
 use crate::compacting::Compactor;
 use crate::disk::{Faults, SimDisk, SimFile};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::planted::NodeBug;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -167,7 +167,7 @@ impl Machine {
         let metadata_tail =
             tail.map_err(|error| Failure::correctness(format!("the metadata log: {error}")))?;
         if let Some(damaged) = found.replicas.iter().find_map(|it| it.damage.as_ref()) {
-            return Err(Failure::correctness(format!("damage where there was none: {damaged}")));
+            return wrong(format!("damage where there was none: {damaged}"));
         }
         self.disk.set_faults(self.faults);
         self.starts += 1;
@@ -321,7 +321,7 @@ impl Machine {
         if self.disk.is_dead() || self.disk.is_doomed() {
             return Ok(());
         }
-        Err(Failure::correctness(format!("an error without a cause: {error:?}")))
+        wrong(format!("an error without a cause: {error:?}"))
     }
 }
 

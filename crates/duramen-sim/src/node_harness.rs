@@ -21,7 +21,7 @@ use duramen_storage::storage::Facts;
 
 use crate::compacting::Compactor;
 use crate::disk::{Counters, Faults, SimDisk};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::machine::{Machine, RESERVE_BYTES, node_options, storage_options};
 use crate::planted::Bug;
 use crate::prng::Prng;
@@ -317,20 +317,18 @@ impl World {
                     closed.push(connection);
                 }
                 Action::Send { to, .. } => {
-                    return Err(Failure::correctness(format!("a frame for node {to}")));
+                    return wrong(format!("a frame for node {to}"));
                 }
                 Action::Nodes(_) | Action::Members(_) => {}
                 Action::Mend(_) => {
-                    let what = "a segment is mended, and nothing was damaged";
-                    return Err(Failure::correctness(what.to_owned()));
+                    return wrong("a segment is mended, and nothing was damaged");
                 }
                 Action::Drained => {
-                    let what = "the node says that it is drained, and nobody asked";
-                    return Err(Failure::correctness(what.to_owned()));
+                    return wrong("the node says that it is drained, and nobody asked");
                 }
                 Action::Fatal(reason) => {
                     self.is_over = self.profile.ages && reason.ends_with(LAST_TERM);
-                    return Err(Failure::correctness(format!("the node gives up: {reason}")));
+                    return wrong(format!("the node gives up: {reason}"));
                 }
                 Action::Storage(_)
                 | Action::ReadLog(_)
@@ -421,10 +419,7 @@ impl World {
         for _ in 0..60_000 {
             if self.clients.is_done() {
                 self.clients.oracle.check_complete()?;
-                return match self.machine.disk.violations().first() {
-                    Some(violation) => Err(Failure::correctness(format!("disk: {violation}"))),
-                    None => Ok(()),
-                };
+                return self.machine.disk.check();
             }
             self.pass(true)?;
         }

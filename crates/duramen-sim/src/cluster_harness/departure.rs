@@ -60,7 +60,9 @@ impl World {
                 return Ok(());
             }
         }
-        let what = format!("not all agree whether machine {at} is a member: {}", self.told());
-        Err(Failure::liveness(what))
+        Err(Failure::liveness(format!(
+            "not all agree whether machine {at} is a member: {}",
+            self.told()
+        )))
     }
 }

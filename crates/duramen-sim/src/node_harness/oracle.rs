@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use duramen_protocol::wire::Uuid;
 
 use super::clients::keyed::{self, KEYED, Numbered};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 
 /// A node may know so much earlier than clients how late it is.
 const LATE_MS: i64 = 100;
@@ -127,10 +127,6 @@ pub(crate) struct Oracle {
     deleted: u64,
     acked: u64,
     shown: u64,
-}
-
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::correctness(what))
 }
 
 impl Oracle {
