@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args};
 use duramen_client::{Client, Error, NodeId, Reassignment};
-use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
 use super::overview::{Overview, Partition};
 use crate::cli::bootstrap::Cluster;
-use crate::cli::failure::explained;
-use crate::cli::missing::has_not;
+use crate::cli::missing::{has_not, no_such_topic};
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::{demand, joined, topic_name, whole};
 
@@ -182,10 +180,7 @@ impl MoveCommand {
             let of_topic = partitions.iter().filter(|it| it.topic == *name);
             let there: Vec<i32> = of_topic.map(|it| it.index).collect();
             if there.is_empty() {
-                let text = format!(
-                    "there is no topic {name}; see which there are with `duramen topic list`"
-                );
-                return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
+                return Err(no_such_topic(name));
             }
             for partition in &self.partitions {
                 ensure!(there.contains(partition), has_not(name, &there, *partition));
@@ -310,12 +305,8 @@ pub(super) fn there(overview: &Overview) -> String {
 pub(crate) fn table(moves: &[Move]) -> Table {
     let mut table = Table::new(&["TOPIC", "PARTITION", "FROM", "TO"]);
     for it in moves {
-        table.row([
-            it.topic.clone(),
-            it.partition.to_string(),
-            screen::list(&it.before),
-            screen::list(&it.after),
-        ]);
+        let (from, to) = (screen::list(&it.before), screen::list(&it.after));
+        table.row(&[&it.topic, &it.partition, &from, &to]);
     }
     table
 }
@@ -408,15 +399,12 @@ async fn placements<'a>(
     }
     for topic in client.metadata(Some(&names), false).await?.topics {
         let name = topic.name.unwrap_or_default();
-        there.extend(topic.partitions.into_iter().map(|row| Partition {
-            topic: name.clone(),
-            topic_id: topic.topic_id,
-            index: row.partition_index,
-            leader: None,
-            replicas: row.replica_nodes,
-            in_sync: row.isr_nodes,
-            is_confirmed: false,
-        }));
+        there.extend(
+            topic
+                .partitions
+                .iter()
+                .map(|row| Partition { leader: None, ..Partition::of(&name, topic.topic_id, row) }),
+        );
     }
     Ok(there)
 }

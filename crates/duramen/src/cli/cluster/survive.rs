@@ -42,14 +42,7 @@ pub(super) struct Survive {
     yes: bool,
 
     /// Print for people (table) or for programs (json)
-    #[arg(
-        long,
-        short,
-        value_enum,
-        default_value_t,
-        value_name = "FORM",
-        hide_possible_values = true
-    )]
+    #[arg(long, short, default_value = "table", value_name = "FORM", hide_possible_values = true)]
     output: Output,
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::{self, Table, or_dash};
 use crate::cli::usage::word;
 
 /// The states of a group as Kafka writes them.
@@ -98,11 +98,9 @@ impl List {
         }
         let mut table = Table::new(&["GROUP", "STATE", "TYPE", "PROTOCOL", "COORDINATOR"]);
         for group in listed {
-            let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-            let kind = or_dash(group.r#type).to_lowercase();
-            let cells = [or_dash(group.state), kind, or_dash(group.protocol)];
-            table
-                .row([group.group].into_iter().chain(cells).chain([group.coordinator.to_string()]));
+            let (state, kind) = (or_dash(group.state), or_dash(group.r#type).to_lowercase());
+            let protocol = or_dash(group.protocol);
+            table.row(&[&group.group, &state, &kind, &protocol, &group.coordinator]);
         }
         Ok(table.print()?)
     }

@@ -35,14 +35,7 @@ pub(super) struct SetAside {
     #[arg(long, value_name = "NAME")]
     drop: Vec<String>,
     /// Print for people (table) or one JSON document (json)
-    #[arg(
-        long,
-        short,
-        value_enum,
-        default_value_t,
-        value_name = "FORM",
-        hide_possible_values = true
-    )]
+    #[arg(long, short, default_value = "table", value_name = "FORM", hide_possible_values = true)]
     output: Output,
 }
 
@@ -81,7 +74,7 @@ impl SetAside {
         }
         let mut table = Table::new(&["NAME", "FILES", "BYTES"]);
         for Entry { name, files, bytes } in left {
-            table.row([name, files.to_string(), bytes.to_string()]);
+            table.row(&[&name, &files, &bytes]);
         }
         Ok(table.print()?)
     }

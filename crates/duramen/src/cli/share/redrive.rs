@@ -336,7 +336,7 @@ impl Report {
     fn table(&self) -> Table {
         let mut table = Table::new(&["TOPIC", "PARTITION", "RECORDS"]);
         for Count { topic, partition, records } in &self.targets {
-            table.row([topic.clone(), partition.to_string(), records.to_string()]);
+            table.row(&[topic, partition, records]);
         }
         table
     }

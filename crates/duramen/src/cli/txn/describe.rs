@@ -111,7 +111,7 @@ impl Described {
         let mut table = Table::new(&["TOPIC", "PARTITION", "SINCE"]);
         for part in &self.partitions {
             let since = part.since.map_or_else(String::new, |it| it.to_string());
-            table.row([part.topic.clone(), part.partition.to_string(), since]);
+            table.row(&[&part.topic, &part.partition, &since]);
         }
         write!(text, "{}", table.render()).expect("a string takes all");
         text

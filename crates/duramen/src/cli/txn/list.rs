@@ -91,7 +91,7 @@ impl List {
         }
         let mut table = Table::new(&["ID", "STATE", "PRODUCER", "COORDINATOR"]);
         for it in listed {
-            table.row([it.id, it.state, it.producer_id.to_string(), it.coordinator.to_string()]);
+            table.row(&[&it.id, &it.state, &it.producer_id, &it.coordinator]);
         }
         Ok(table.print()?)
     }
