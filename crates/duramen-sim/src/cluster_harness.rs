@@ -713,8 +713,7 @@ impl World {
             self.disturb()?;
             self.step(300)?;
         }
-        let told = self.told();
-        Err(Failure::liveness(format!("no progress: {} {told}", self.clients.waiting())))
+        self.stuck(&format!("no progress: {}", self.clients.waiting()))
     }
 
     /// Waits until all groups are quiesced, while no client asks for anything. Then one machine fails in some way, and
@@ -754,12 +753,11 @@ impl World {
         };
         while !self.watch.is_all_asleep() || !is_whole(self) {
             if self.mono_us > late_us {
-                let what = if self.watch.is_all_asleep() {
-                    "disks that were lost have no successors"
+                return self.stuck(if self.watch.is_all_asleep() {
+                    "disks that were lost have no successors:"
                 } else {
-                    "not all groups sleep"
-                };
-                return Err(Failure::liveness(format!("{what}: {}", self.told())));
+                    "not all groups sleep:"
+                });
             }
             self.pass(50_000)?;
         }
@@ -790,13 +788,15 @@ impl World {
         for it in all.iter().filter(|it| it.voters.len() > 2) {
             let log = (it.topic_id, it.partition);
             if !of(log).any(|it| it.serves) {
-                return Err(Failure::liveness(format!(
-                    "nobody leads {log:?} without machine {at}: {}",
-                    self.told()
-                )));
+                return self.stuck(&format!("nobody leads {log:?} without machine {at}:"));
             }
         }
         Ok(())
+    }
+
+    /// Fails for a lack of progress, and describes all replicas.
+    fn stuck<T>(&self, what: &str) -> Result<T, Failure> {
+        Err(Failure::liveness(format!("{what} {}", self.told())))
     }
 
     /// Describes all replicas in brief: log, replica, term, high watermark.
@@ -877,7 +877,7 @@ impl World {
             self.disturb()?;
             self.step(0)?;
         }
-        Err(Failure::liveness(format!("what has rotted is not mended {}", self.told())))
+        self.stuck("what has rotted is not mended")
     }
 
     /// Checks that the voters of each group are the replicas that there are, and nobody else belongs to it.
@@ -893,8 +893,8 @@ impl World {
             let mut members = [&leader.voters, observers].concat();
             members.sort_unstable();
             if members != replicas {
-                let what = format!("{log:?} has {replicas:?} and its members are {leader:?}");
-                return Err(Failure::liveness(format!("{what} {}", self.told())));
+                return self
+                    .stuck(&format!("{log:?} has {replicas:?} and its members are {leader:?}"));
             }
         }
         Ok(())
@@ -916,17 +916,13 @@ impl World {
         let uneven: Vec<_> =
             ends.iter().filter(|(_, ends)| ends.iter().any(|end| *end != ends[0])).collect();
         if !uneven.is_empty() {
-            return Err(Failure::liveness(format!(
-                "not all of these are equal: {uneven:?} {}",
-                self.told()
-            )));
+            return self.stuck(&format!("not all of these are equal: {uneven:?}"));
         }
         self.check_members()?;
         let nodes = self.members.iter().filter_map(|it| it.machine.node());
         let unsettled = nodes.filter_map(Node::unsettled).max();
         if unsettled != Some(0) {
-            let what = format!("partitions are not where they are to be: {unsettled:?}");
-            return Err(Failure::liveness(format!("{what} {}", self.told())));
+            return self.stuck(&format!("partitions are not where they are to be: {unsettled:?}"));
         }
         self.check_nothing_gone_is_left()?;
         self.check_files()?;

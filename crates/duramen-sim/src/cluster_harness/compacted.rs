@@ -42,7 +42,7 @@ impl World {
             self.step(0)?;
         }
         if self.look_at_compaction() {
-            return Err(Failure::liveness(format!("not compacted alike: {}", self.told())));
+            return self.stuck("not compacted alike:");
         }
         let mut all: BTreeMap<Log, Vec<(usize, Standing)>> = BTreeMap::new();
         for member in &self.members {

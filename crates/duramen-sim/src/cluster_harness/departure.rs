@@ -60,9 +60,6 @@ impl World {
                 return Ok(());
             }
         }
-        Err(Failure::liveness(format!(
-            "not all agree whether machine {at} is a member: {}",
-            self.told()
-        )))
+        self.stuck(&format!("not all agree whether machine {at} is a member:"))
     }
 }

@@ -18,8 +18,8 @@ impl World {
             for it in &standings {
                 if oracle.is_gone(Uuid(it.topic_id)) {
                     let (at, replica) = (member.at, it.replica);
-                    let what = format!("machine {at} has {replica:?} of a topic that is gone");
-                    return Err(Failure::liveness(format!("{what} {}", self.told())));
+                    return self
+                        .stuck(&format!("machine {at} has {replica:?} of a topic that is gone"));
                 }
             }
             let files = member.machine.disk.files();

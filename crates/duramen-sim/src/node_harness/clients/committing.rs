@@ -57,6 +57,25 @@ impl Known {
     }
 }
 
+/// Judges the offsets that a group is told of, by partition. Returns false for an answer without offsets.
+pub(super) fn on_told(
+    group: &'static str,
+    it: &OffsetFetchResponse,
+    codes: &[ErrorCode],
+    known: &mut BTreeMap<i32, Known>,
+) -> Result<bool, Failure> {
+    let answer = &it.groups[0];
+    expect_one_of(answer.error_code, codes, "OffsetFetch")?;
+    if answer.error_code != 0 {
+        return Ok(false);
+    }
+    for part in &answer.topics[0].partitions {
+        let (at, told) = (part.partition_index, part.committed_offset);
+        known.entry(at).or_default().on_told((group, at), told)?;
+    }
+    Ok(true)
+}
+
 /// A request on its way.
 #[derive(Clone, Debug)]
 pub(super) enum Question {

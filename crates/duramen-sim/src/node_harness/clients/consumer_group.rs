@@ -28,7 +28,7 @@ use owners::{Beat, Kind, Owners, assigned};
 use super::answers::{
     Answered, CLASSIC_CODES, Sight, code_of, expect_one_of, found, is_made, on_left, unexpected,
 };
-use super::committing::Known;
+use super::committing::{Known, on_told};
 use super::requests::{self, Asking, COMMITTED};
 use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
@@ -320,10 +320,6 @@ impl ConsumerGroup {
         if self.last_phase && self.is_done() {
             return None;
         }
-        self.turn(at, work, now_us)
-    }
-
-    fn turn(&mut self, at: usize, work: &mut Prng, now_us: u64) -> Option<Asking<Question>> {
         if !self.is_created {
             let request = requests::create(TOPIC, PARTITIONS, 3, &[("retention.ms", "-1")]);
             return (at == 0).then_some((Question::Create, request, 7));
@@ -585,17 +581,11 @@ impl ConsumerGroup {
     }
 
     fn on_offsets(&mut self, at: usize, it: &OffsetFetchResponse) -> Result<(), Failure> {
-        let answer = &it.groups[0];
-        expect_one_of(answer.error_code, &CODES, "OffsetFetch")?;
-        if answer.error_code != 0 {
+        if on_told(self.group, it, &CODES, &mut self.known)? {
+            self.is_told = true;
+        } else {
             self.all[at].coordinator = None;
-            return Ok(());
         }
-        for part in &answer.topics[0].partitions {
-            let (at, told) = (part.partition_index, part.committed_offset);
-            self.known.entry(at).or_default().on_told((self.group, at), told)?;
-        }
-        self.is_told = true;
         Ok(())
     }
 }

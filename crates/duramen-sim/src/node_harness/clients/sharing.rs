@@ -16,7 +16,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::{ErrorCode, Response};
 
 use super::answers::{CLASSIC_CODES as CODES, expect_one_of, on_left, unexpected};
-use super::committing::{Known, PARTITIONS, UNKNOWN};
+use super::committing::{Known, PARTITIONS, UNKNOWN, on_told};
 use super::requests::{self, Asking, COMMITTED, Classic};
 use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
@@ -170,10 +170,6 @@ impl Members {
         if member.silent > 0 || last_phase && self.is_done() {
             return None;
         }
-        self.turn(at, work, last_phase)
-    }
-
-    fn turn(&mut self, at: usize, work: &mut Prng, last_phase: bool) -> Option<Asking<Question>> {
         if self.all[at].seeks {
             return Some((Question::Find, requests::find(requests::GROUP_KEY, &[GROUP]), 4));
         }
@@ -349,17 +345,11 @@ impl Members {
     }
 
     fn on_fetched(&mut self, at: usize, it: &OffsetFetchResponse) -> Result<(), Failure> {
-        let answer = &it.groups[0];
-        expect_one_of(answer.error_code, &CODES, "OffsetFetch")?;
-        if answer.error_code != 0 {
-            self.all[at].on_code(answer.error_code);
-            return Ok(());
+        if on_told(GROUP, it, &CODES, &mut self.known)? {
+            self.is_told = true;
+        } else {
+            self.all[at].on_code(it.groups[0].error_code);
         }
-        for partition in &answer.topics[0].partitions {
-            let (at, told) = (partition.partition_index, partition.committed_offset);
-            self.known.entry(at).or_default().on_told((GROUP, at), told)?;
-        }
-        self.is_told = true;
         Ok(())
     }
 }
