@@ -170,10 +170,7 @@ impl Produce {
         if self.quiet {
             return Ok(());
         }
-        if self.cluster.json() {
-            return screen::print_json(&summary);
-        }
-        Ok(screen::print_line(&summary.line(self.acks))?)
+        self.cluster.output.print(&summary, || summary.line(self.acks))
     }
 }
 

@@ -225,19 +225,20 @@ impl Create {
             }
             Err(error) => return Err(error.into()),
         };
-        if self.cluster.json() {
-            return screen::print_json(&created);
-        }
-        let mut line = match (created.created, self.dry_run) {
-            (true, _) => format!("created topic {}", created.name),
-            (false, true) => format!("topic {} could be created", created.name),
-            (false, false) => format!("topic {} is there already", created.name),
+        self.cluster.output.print(&created, || created.text(self.dry_run))
+    }
+}
+
+impl Outcome {
+    fn text(&self, dry_run: bool) -> String {
+        let name = &self.name;
+        let line = match (self.created, dry_run) {
+            (true, _) => format!("created topic {name}"),
+            (false, true) => format!("topic {name} could be created"),
+            (false, false) => format!("topic {name} is there already"),
         };
-        if let Some(partitions) = created.partitions {
-            let partitions = screen::count(partitions, "partition");
-            write!(line, " with {partitions}").expect("a string takes all");
-        }
-        Ok(screen::print_line(&line)?)
+        let partitions = self.partitions.map(|it| screen::count(it, "partition"));
+        line + &partitions.map(|it| format!(" with {it}")).unwrap_or_default()
     }
 }
 
@@ -257,21 +258,16 @@ impl List {
             })
             .collect();
         listed.sort_by(|a, b| a.name.cmp(&b.name));
-        if self.cluster.json() {
-            return screen::print_json(&listed);
-        }
-        if listed.is_empty() {
-            return Ok(screen::print_line(
-                "no topics; create one with `duramen topic create NAME`",
-            )?);
-        }
-        let mut table = Table::new(&["TOPIC", "PARTITIONS", "REPLICAS"]);
-        for topic in listed {
-            let name =
-                if topic.internal { format!("{} (internal)", topic.name) } else { topic.name };
-            table.row(&[&name, &topic.partitions, &topic.replication_factor]);
-        }
-        Ok(table.print()?)
+        let empty = "no topics; create one with `duramen topic create NAME`";
+        self.cluster.output.print_list(&listed, empty, |listed| {
+            let mut table = Table::new(&["TOPIC", "PARTITIONS", "REPLICAS"]);
+            for topic in listed {
+                let name =
+                    format!("{}{}", topic.name, if topic.internal { " (internal)" } else { "" });
+                table.row(&[&name, &topic.partitions, &topic.replication_factor]);
+            }
+            table
+        })
     }
 }
 
@@ -283,11 +279,9 @@ impl Describe {
             let topic = client.topic(name, false).await.map_err(unknown_topic(name))?;
             described.push(self.describe(&client, topic).await?);
         }
-        if self.cluster.json() {
-            return screen::print_json(&described);
-        }
-        let text = described.iter().map(Described::text).collect::<Vec<_>>().join("\n");
-        Ok(screen::print_line(text.trim_end())?)
+        self.cluster.output.print(&described, || {
+            described.iter().map(Described::text).collect::<Vec<_>>().join("\n")
+        })
     }
 
     async fn describe(

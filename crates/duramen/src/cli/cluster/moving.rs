@@ -136,13 +136,11 @@ impl MoveCommand {
                 carry_out(&client, &mut moves, self.at_once.max(1)).await?;
             }
         }
-        if self.cluster.json() {
-            return screen::print_json(&moves);
+        let empty = "nothing to move: every replica is on its target node";
+        self.cluster.output.print_list(&moves, empty, table)?;
+        if self.cluster.json() || moves.is_empty() {
+            return Ok(());
         }
-        if moves.is_empty() {
-            return Ok(screen::print_line("nothing to move: every replica is on its target node")?);
-        }
-        table(&moves).print()?;
         let partitions = screen::count(moves.len(), "partition");
         eprintln!(
             "{}",
@@ -283,13 +281,10 @@ impl MoveCommand {
         if !self.dry_run && !wishes.is_empty() {
             taken(client.reassign(&wishes).await?)?;
         }
-        if self.cluster.json() {
-            return screen::print_json(&rows);
+        self.cluster.output.print_list(&rows, "no such move is under way", table)?;
+        if self.cluster.json() || rows.is_empty() {
+            return Ok(());
         }
-        if rows.is_empty() {
-            return Ok(screen::print_line("no such move is under way")?);
-        }
-        table(&rows).print()?;
         let verb = if self.dry_run { "would be cancelled" } else { "cancelled" };
         eprintln!("{} {verb}", screen::count(rows.len(), "move"));
         Ok(())

@@ -150,11 +150,7 @@ impl Status {
             tokio::time::sleep(SECOND_LOOK).await;
             report = Report::gather(&client).await?;
         }
-        if self.cluster.json() {
-            screen::print_json(&report)?;
-        } else {
-            screen::print_line(report.text().trim_end())?;
-        }
+        self.cluster.output.print(&report, || report.text())?;
         if !report.healthy {
             bail!("the cluster is not healthy");
         }

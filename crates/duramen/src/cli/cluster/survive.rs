@@ -73,11 +73,7 @@ impl Survive {
         if self.yes {
             report.cluster_id = Some(id(survivor.carry_out()?));
         }
-        match self.output {
-            Output::Json => screen::print_json(&report)?,
-            Output::Table => screen::print_line(&report.render())?,
-        }
-        Ok(())
+        self.output.print(&report, || report.render())
     }
 }
 

@@ -109,11 +109,7 @@ impl Verify {
         }
         bar.finish_and_clear();
         let report = Report::new(verdicts);
-        if self.cluster.json() {
-            screen::print_json(&report)?;
-        } else {
-            screen::print_line(report.text(self.all).trim_end())?;
-        }
+        self.cluster.output.print(&report, || report.text(self.all))?;
         if report.differ > 0 {
             let plural = if report.differ == 1 { " differs" } else { "s differ" };
             bail!("{} partition{plural}", report.differ);

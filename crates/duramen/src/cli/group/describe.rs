@@ -120,14 +120,12 @@ impl Describe {
             }
             described.push(group);
         }
-        if self.cluster.json() {
-            return screen::print_json(&described);
-        }
-        if self.summary || described.is_empty() {
-            return Ok(summary(&described).print()?);
-        }
-        let text = described.iter().map(Described::text).collect::<Vec<_>>().join("\n");
-        Ok(screen::print_line(text.trim_end())?)
+        self.cluster.output.print(&described, || {
+            if self.summary || described.is_empty() {
+                return summary(&described).render();
+            }
+            described.iter().map(Described::text).collect::<Vec<_>>().join("\n")
+        })
     }
 }
 

@@ -161,11 +161,7 @@ impl Reset {
     }
 
     fn print(&self, plan: &Plan, readers: Option<&DescribedGroup>) -> anyhow::Result<()> {
-        if self.cluster.json() {
-            screen::print_json(plan)?;
-        } else {
-            plan.table().print()?;
-        }
+        self.cluster.output.print(plan, || plan.table().render())?;
         let Some(advice) = plan.advice(readers) else { return Ok(()) };
         // The plan is the result and goes to stdout; the advice is not.
         eprintln!("{advice}");

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::failure::explained;
 use crate::cli::place::{Bounds, Place, chosen};
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::Table;
 use crate::cli::usage::{joined, topic_name};
 
 /// Setting that decides on old records.
@@ -88,11 +88,7 @@ impl Trim {
         if outcome.is_err() && plan.partitions.is_empty() {
             return outcome;
         }
-        if self.cluster.json() {
-            screen::print_json(&plan)?;
-        } else {
-            plan.table().print()?;
-        }
+        self.cluster.output.print(&plan, || plan.table().render())?;
         if !self.execute {
             eprintln!("nothing was changed; do it with --execute");
         }
