@@ -36,6 +36,7 @@ use duramen_protocol::messages::ShareFetchResponse;
 
 use crate::disk::Faults;
 use crate::failure::{Failure, wrong};
+use crate::machine;
 use crate::node_harness::clients::Clients;
 use crate::planted::Bug;
 use crate::prng::Prng;
@@ -48,6 +49,7 @@ use network::{Network, Weather};
 use sleep::{LATE_US, Lulls, METADATA, Watch};
 use space::Space;
 
+#[derive(Default)]
 struct Profile {
     steps: u64,
     /// Chance of a crash in ten thousand, for each step; the chances below likewise.
@@ -216,9 +218,7 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("auto.leader.rebalance.enable", if moves { "true" } else { "false" }),
         ("leader.imbalance.check.interval.seconds", "1"),
     ];
-    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    BrokerSettings::from_pairs(&pairs)
-        .map_err(|errors| Failure::correctness(format!("settings: {errors:?}")))
+    machine::settings(&pairs)
 }
 
 impl World {
@@ -244,10 +244,7 @@ impl World {
         };
         let clocks = Clocks::new(seed, count);
         let settings = settings(&mut shape, moves > 0, &clocks)?;
-        let bug = match bug {
-            Some(Bug::Cluster(bug)) => Some(bug),
-            _ => None,
-        };
+        let bug = if let Some(Bug::Cluster(bug)) = bug { Some(bug) } else { None };
         let member =
             |at| Member::new(seed, (count, at), founders.clone(), settings.clone(), faults, bug);
         let mut members: Vec<_> = (0..count).map(member).collect();
@@ -678,14 +675,9 @@ impl World {
     fn finish(&mut self) -> Result<(), Failure> {
         self.network.weather = Weather::FINE;
         self.network.heal();
-        self.profile.crash = 0;
-        self.profile.cut = 0;
-        self.profile.freeze = 0;
-        self.profile.drain = 0;
-        self.profile.wipe = 0;
+        self.profile = Profile { work: 10, away: self.profile.away, ..Profile::default() };
         self.clocks.leaps = 0;
         self.space.fills = 0;
-        self.profile.work = 10;
         for at in 0..self.members.len() {
             self.members[at].heal();
             if self.chance.chance(300) {

@@ -68,6 +68,14 @@ struct Life {
 /// Reports of storage, or none if the process died of a fault of its disk.
 pub(crate) type Reports = Result<Option<Vec<Done>>, Failure>;
 
+/// Reads a node's settings, which are as they should be.
+pub(crate) fn settings(pairs: &[(&str, &str)]) -> Result<BrokerSettings, Failure> {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let pairs: Vec<_> = pairs.iter().map(own).collect();
+    BrokerSettings::from_pairs(&pairs)
+        .map_err(|errors| Failure::correctness(format!("settings: {errors:?}")))
+}
+
 /// Returns storage's options with small sizes. The harness draws the number of extents, and of replicas in one.
 pub(crate) fn storage_options(
     seed: u64,

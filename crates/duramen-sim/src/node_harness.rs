@@ -22,7 +22,7 @@ use duramen_storage::storage::Facts;
 use crate::compacting::Compactor;
 use crate::disk::{Counters, Faults, SimDisk};
 use crate::failure::{Failure, wrong};
-use crate::machine::{Machine, RESERVE_BYTES, node_options, storage_options};
+use crate::machine::{self, Machine, RESERVE_BYTES, node_options, storage_options};
 use crate::planted::Bug;
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
@@ -129,9 +129,7 @@ fn settings() -> Result<BrokerSettings, Failure> {
         ("group.share.min.record.lock.duration.ms", "1000"),
         ("offsets.retention.check.interval.ms", "500"),
     ];
-    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    BrokerSettings::from_pairs(&pairs)
-        .map_err(|errors| Failure::correctness(format!("settings: {errors:?}")))
+    machine::settings(&pairs)
 }
 
 impl World {
@@ -142,10 +140,7 @@ impl World {
         if let Some(Bug::Disk(lie)) = bug {
             disk.set_sabotage(Some(lie));
         }
-        let bug = match bug {
-            Some(Bug::Node(bug)) => Some(bug),
-            _ => None,
-        };
+        let bug = if let Some(Bug::Node(bug)) = bug { Some(bug) } else { None };
         let facts = Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] };
         let replicas = *Prng::new(seed, "replicas an extent").pick(&[2, 1000]);
         let extents = (shape.between(4, 8), replicas);

@@ -187,10 +187,7 @@ impl World {
         }
         let facts = Facts { cluster_id: [7; 16], broker_id: 1, directory_id: [9; 16] };
         Self {
-            bug: match bug {
-                Some(Bug::Driver(bug)) => Some(bug),
-                _ => None,
-            },
+            bug: if let Some(Bug::Driver(bug)) = bug { Some(bug) } else { None },
             profile,
             options: Options {
                 facts,

@@ -62,9 +62,10 @@ impl Known {
 }
 
 /// State of a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The topic is not there.
+    #[default]
     Absent,
     /// Its creation was sent.
     Creating,
@@ -75,7 +76,7 @@ pub(super) enum Standing {
 }
 
 /// One topic's name, through all its lives.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Topic {
     pub(super) standing: Standing,
     /// True if the topic was seen at work, or its creation was confirmed: it cannot be unknown any more.
@@ -135,15 +136,7 @@ impl Oracle {
     }
 
     pub(super) fn add_topic(&mut self, name: &str) {
-        let topic = Topic {
-            standing: Standing::Absent,
-            firm: false,
-            life: 0,
-            id: None,
-            old_ids: Vec::new(),
-            decisions: Decisions::default(),
-        };
-        self.topics.insert(name.to_owned(), topic);
+        self.topics.insert(name.to_owned(), Topic::default());
     }
 
     pub(super) fn live(&self) -> Vec<String> {
