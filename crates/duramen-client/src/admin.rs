@@ -105,8 +105,7 @@ impl Client {
         let created = self
             .retry(async || {
                 let response = self.controller().await?.call(&request).await?;
-                let result =
-                    response.topics.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+                let result = Error::first(response.topics, what)?;
                 Error::check(what, result.error_code, result.error_message.as_deref())?;
                 Ok(result)
             })
@@ -164,8 +163,7 @@ impl Client {
         self.retry(async || {
             let response = self.controller().await?.call(&request).await?;
             let what = || format!("settings of topic {topic}");
-            let result =
-                response.responses.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+            let result = Error::first(response.responses, what)?;
             Error::check(what, result.error_code, result.error_message.as_deref())
         })
         .await
@@ -189,8 +187,7 @@ impl Client {
         let what = || format!("partitions of topic {topic}");
         self.retry(async || {
             let response = self.controller().await?.call(&request).await?;
-            let result =
-                response.results.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+            let result = Error::first(response.results, what)?;
             Error::check(what, result.error_code, result.error_message.as_deref())
         })
         .await?;
@@ -219,8 +216,7 @@ impl Client {
                 let request = if newest >= 6 { &by_state } else { &by_name };
                 let response = connection.call(request).await?;
                 let what = || format!("topic {name}");
-                let result =
-                    response.responses.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+                let result = Error::first(response.responses, what)?;
                 Error::check(what, result.error_code, result.error_message.as_deref())
             })
             .await;
@@ -249,8 +245,8 @@ impl Client {
             let leader = self.leader(topic, partition).await?;
             let response = leader.connection.call(&request).await?;
             let what = || format!("partition {partition} of topic {topic}");
-            let result = response.topics.into_iter().flat_map(|topic| topic.partitions).next();
-            let result = result.ok_or_else(|| Error::missing(what()))?;
+            let rows = response.topics.into_iter().flat_map(|topic| topic.partitions);
+            let result = Error::first(rows, what)?;
             self.check_leader(topic, what, result.error_code).await?;
             Ok(result.low_watermark)
         })
@@ -316,8 +312,7 @@ impl Client {
         self.retry(async || {
             let response = self.any().await?.call(&request).await?;
             let what = || format!("configuration of {topic}");
-            let result =
-                response.results.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+            let result = Error::first(response.results, what)?;
             Error::check(what, result.error_code, result.error_message.as_deref())?;
             Ok(result.configs)
         })

@@ -260,10 +260,8 @@ impl Appender {
     async fn outcome(&self, in_flight: InFlight<ProduceResponse>) -> Result<i64, Error> {
         let response = in_flight.answer().await?;
         let what = || format!("append to partition {} of topic {}", self.partition, self.topic);
-        let answer = response.responses.into_iter().flat_map(|topic| topic.partition_responses);
-        let Some(answer) = answer.into_iter().next() else {
-            return Err(Error::missing(what()));
-        };
+        let rows = response.responses.into_iter().flat_map(|topic| topic.partition_responses);
+        let answer = Error::first(rows, what)?;
         if answer.error_code == ErrorCode::DuplicateSequenceNumber.code() {
             // The batch is there; the broker only forgot its offset.
             return Ok(-1);

@@ -1,14 +1,15 @@
-//! The cluster as one client sees it: brokers, connections, topics and leaders.
+//! The cluster as one client sees it: brokers, connections, topics, leaders and coordinators.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::find_coordinator::Coordinator as FoundCoordinator;
 use duramen_protocol::messages::metadata::{
     MetadataRequestTopic, MetadataResponsePartition, MetadataResponseTopic,
 };
-use duramen_protocol::messages::{MetadataRequest, MetadataResponse};
+use duramen_protocol::messages::{FindCoordinatorRequest, MetadataRequest, MetadataResponse};
 use duramen_protocol::wire::Uuid;
 use tokio::sync::Mutex;
 
@@ -54,6 +55,13 @@ impl State {
         let address = if is_ipv6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         self.addresses.insert(node, address);
     }
+}
+
+/// Kind of key, as `FindCoordinator` numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyType {
+    Group = 0,
+    Transaction = 1,
 }
 
 /// Leader of a partition, as of the last Metadata answer.
@@ -257,6 +265,52 @@ impl Client {
     pub async fn address(&self, node: NodeId) -> Result<String, Error> {
         let state = self.shared.state.lock().await;
         state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })
+    }
+
+    /// Returns the broker that coordinates a group, with an open connection to it.
+    pub async fn coordinator(&self, group: &str) -> Result<(NodeId, Arc<Connection>), Error> {
+        let node = self.find_coordinator(KeyType::Group, group).await?;
+        Ok((node, self.node(node).await?))
+    }
+
+    pub(crate) async fn find_coordinator(&self, of: KeyType, key: &str) -> Result<NodeId, Error> {
+        let connection = self.any().await?;
+        let request = if connection.version::<FindCoordinatorRequest>(i16::MAX)? >= 4 {
+            FindCoordinatorRequest { coordinator_keys: vec![key.into()], ..Default::default() }
+        } else {
+            FindCoordinatorRequest { key: key.into(), ..Default::default() }
+        };
+        let request = FindCoordinatorRequest { key_type: of as i8, ..request };
+        let response = connection.call(&request).await?;
+        let found = response.coordinators.into_iter().next().unwrap_or(FoundCoordinator {
+            key: key.into(),
+            node_id: response.node_id,
+            host: response.host,
+            port: response.port,
+            error_code: response.error_code,
+            error_message: response.error_message,
+        });
+        let what = || match of {
+            KeyType::Group => format!("coordinator of group {key}"),
+            KeyType::Transaction => format!("coordinator of transactional id {key}"),
+        };
+        Error::check(what, found.error_code, found.error_message.as_deref())?;
+        self.learn([(found.node_id, found.host.as_str(), found.port)]).await;
+        Ok(found.node_id)
+    }
+
+    /// Asks the coordinator of a group or of a transactional id, again if it moved.
+    pub(crate) async fn with_coordinator<T>(
+        &self,
+        of: KeyType,
+        key: &str,
+        mut ask: impl AsyncFnMut(NodeId, &Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.retry(async || {
+            let node = self.find_coordinator(of, key).await?;
+            ask(node, &*self.node(node).await?).await
+        })
+        .await
     }
 
     /// Takes the addresses of brokers from an answer: id, host and port of each.

@@ -94,7 +94,7 @@ impl Client {
             let response = self.any().await?.call(&request).await?;
             Error::check(what, response.error_code, response.error_message.as_deref())?;
             let rows = response.topics.into_iter().flat_map(|topic| topic.partitions);
-            let row = rows.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+            let row = Error::first(rows, what)?;
             Error::check(what, row.error_code, row.error_message.as_deref())?;
             Ok(row)
         })

@@ -100,9 +100,17 @@ impl Error {
     }
 
     /// Returns the error for an answer that leaves out what was asked for.
-    pub(crate) fn missing(what: String) -> Self {
+    fn missing(what: String) -> Self {
         let message = Some("the answer leaves it out".into());
         Self::refused(what, ErrorCode::UnknownServerError.code(), message)
+    }
+
+    /// Returns the first row of an answer, which has one for each thing that was asked about.
+    pub(crate) fn first<T>(
+        rows: impl IntoIterator<Item = T>,
+        what: impl FnOnce() -> String,
+    ) -> Result<T, Self> {
+        rows.into_iter().next().ok_or_else(|| Self::missing(what()))
     }
 
     /// Returns `Ok` if `code` is zero.

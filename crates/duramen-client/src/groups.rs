@@ -1,33 +1,24 @@
 //! Groups as an administrator sees them, consumer groups and share groups: which there are, and who is in them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use duramen_protocol::error_code::ErrorCode;
-use duramen_protocol::messages::consumer_group_describe;
+use duramen_protocol::messages::consumer_group_describe::{self, Assignment};
 use duramen_protocol::messages::consumer_protocol::{
     self, ConsumerProtocolAssignment, TopicPartition,
 };
 use duramen_protocol::messages::describe_groups::{DescribedGroup, DescribedGroupMember};
-use duramen_protocol::messages::find_coordinator::Coordinator as FoundCoordinator;
 use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::messages::share_group_describe;
 use duramen_protocol::messages::{
-    ConsumerGroupDescribeRequest, DeleteGroupsRequest, DescribeGroupsRequest,
-    FindCoordinatorRequest, ListGroupsRequest, ShareGroupDescribeRequest,
+    ConsumerGroupDescribeRequest, DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest,
+    ShareGroupDescribeRequest,
 };
 
-use crate::client::Client;
+use crate::client::{Client, KeyType};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::node_id::NodeId;
-
-/// Kind of key, as `FindCoordinator` numbers it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeyType {
-    Group = 0,
-    Transaction = 1,
-}
 
 /// A group, as it is described whatever protocol its members speak.
 #[derive(Debug, Clone)]
@@ -49,6 +40,14 @@ pub struct Epochs {
     pub members: BTreeMap<String, i32>,
 }
 
+/// Tells whether there is the group that a broker answers about. Fails for every other error.
+fn exists(group: &str, code: i16, message: Option<&str>) -> Result<bool, Error> {
+    if code == ErrorCode::GroupIdNotFound.code() {
+        return Ok(false);
+    }
+    Error::check(|| format!("group {group}"), code, message).map(|()| true)
+}
+
 /// Returns a group of the consumer protocol; `None` if there is none, or the broker does not know that protocol.
 async fn describe_consumers(connection: &Connection, group: &str) -> Result<Option<Group>, Error> {
     if connection.version::<ConsumerGroupDescribeRequest>(i16::MAX).is_err() {
@@ -57,53 +56,30 @@ async fn describe_consumers(connection: &Connection, group: &str) -> Result<Opti
     let request =
         ConsumerGroupDescribeRequest { group_ids: vec![group.into()], ..Default::default() };
     let response = connection.call(&request).await?;
-    let what = || format!("group {group}");
-    let found = response.groups.into_iter().next().ok_or_else(|| Error::missing(what()))?;
-    if found.error_code == ErrorCode::GroupIdNotFound.code() {
+    let found = Error::first(response.groups, || format!("group {group}"))?;
+    if !exists(group, found.error_code, found.error_message.as_deref())? {
         return Ok(None);
     }
-    Error::check(what, found.error_code, found.error_message.as_deref())?;
-    Ok(Some(Group::of(found)))
-}
-
-impl Group {
-    /// Tells whether the group is a share group.
-    pub fn is_share(&self) -> bool {
-        self.described.protocol_type == "share"
-    }
-
-    fn of(found: consumer_group_describe::DescribedGroup) -> Self {
-        let epoch = |it: &consumer_group_describe::Member| (it.member_id.clone(), it.member_epoch);
-        let epochs = Epochs {
-            group: found.group_epoch,
-            assignment: found.assignment_epoch,
-            members: found.members.iter().map(epoch).collect(),
-        };
-        let member = |it: consumer_group_describe::Member| {
-            let parts = it.assignment.topic_partitions.into_iter();
-            let assigned_partitions = parts
-                .map(|it| TopicPartition { topic: it.topic_name, partitions: it.partitions })
-                .collect();
-            let share = ConsumerProtocolAssignment { assigned_partitions, user_data: None };
-            DescribedGroupMember {
-                member_id: it.member_id,
-                group_instance_id: it.instance_id,
-                client_id: it.client_id,
-                client_host: it.client_host,
-                member_assignment: consumer_protocol::encode(&share, 0).unwrap_or_default(),
-                ..DescribedGroupMember::default()
-            }
-        };
-        let described = DescribedGroup {
-            group_id: found.group_id,
-            group_state: found.group_state,
-            protocol_type: "consumer".into(),
-            protocol_data: found.assignor_name,
-            members: found.members.into_iter().map(member).collect(),
-            ..DescribedGroup::default()
-        };
-        Self { described, epochs: Some(epochs) }
-    }
+    let member = |it: consumer_group_describe::Member| Member {
+        described: DescribedGroupMember {
+            member_id: it.member_id,
+            group_instance_id: it.instance_id,
+            client_id: it.client_id,
+            client_host: it.client_host,
+            ..DescribedGroupMember::default()
+        },
+        epoch: it.member_epoch,
+        assignment: it.assignment,
+    };
+    let described = DescribedGroup {
+        group_id: found.group_id,
+        group_state: found.group_state,
+        protocol_type: "consumer".into(),
+        protocol_data: found.assignor_name,
+        ..DescribedGroup::default()
+    };
+    let epochs = (found.group_epoch, found.assignment_epoch);
+    Ok(Some(Group::of(described, epochs, found.members.into_iter().map(member))))
 }
 
 /// Returns a share group; `None` if there is none, or the broker does not know them.
@@ -113,45 +89,63 @@ async fn describe_shares(connection: &Connection, group: &str) -> Result<Option<
     }
     let request = ShareGroupDescribeRequest { group_ids: vec![group.into()], ..Default::default() };
     let response = connection.call(&request).await?;
-    let what = || format!("group {group}");
-    let found = response.groups.into_iter().next().ok_or_else(|| Error::missing(what()))?;
-    if found.error_code == ErrorCode::GroupIdNotFound.code() {
+    let found = Error::first(response.groups, || format!("group {group}"))?;
+    if !exists(group, found.error_code, found.error_message.as_deref())? {
         return Ok(None);
     }
-    Error::check(what, found.error_code, found.error_message.as_deref())?;
-    Ok(Some(group_of(found)))
-}
-
-fn group_of(found: share_group_describe::DescribedGroup) -> Group {
-    let epoch = |it: &share_group_describe::Member| (it.member_id.clone(), it.member_epoch);
-    let epochs = Epochs {
-        group: found.group_epoch,
-        assignment: found.assignment_epoch,
-        members: found.members.iter().map(epoch).collect(),
-    };
-    let member = |it: share_group_describe::Member| {
-        let parts = it.assignment.topic_partitions.into_iter();
-        let assigned_partitions = parts
-            .map(|it| TopicPartition { topic: it.topic_name, partitions: it.partitions })
-            .collect();
-        let share = ConsumerProtocolAssignment { assigned_partitions, user_data: None };
-        DescribedGroupMember {
+    let member = |it: share_group_describe::Member| Member {
+        described: DescribedGroupMember {
             member_id: it.member_id,
             client_id: it.client_id,
             client_host: it.client_host,
-            member_assignment: consumer_protocol::encode(&share, 0).unwrap_or_default(),
             ..DescribedGroupMember::default()
-        }
+        },
+        epoch: it.member_epoch,
+        assignment: it.assignment,
     };
     let described = DescribedGroup {
         group_id: found.group_id,
         group_state: found.group_state,
         protocol_type: "share".into(),
         protocol_data: found.assignor_name,
-        members: found.members.into_iter().map(member).collect(),
         ..DescribedGroup::default()
     };
-    Group { described, epochs: Some(epochs) }
+    let epochs = (found.group_epoch, found.assignment_epoch);
+    Ok(Some(Group::of(described, epochs, found.members.into_iter().map(member))))
+}
+
+/// A member of a group that has epochs, whose assignment has not yet the form of the classic protocol.
+struct Member {
+    described: DescribedGroupMember,
+    epoch: i32,
+    assignment: Assignment,
+}
+
+impl Group {
+    /// Tells whether the group is a share group.
+    pub fn is_share(&self) -> bool {
+        self.described.protocol_type == "share"
+    }
+
+    fn of(
+        mut described: DescribedGroup,
+        (group, assignment): (i32, i32),
+        members: impl Iterator<Item = Member>,
+    ) -> Self {
+        let mut epochs = Epochs { group, assignment, members: BTreeMap::new() };
+        for mut member in members {
+            let parts = member.assignment.topic_partitions.into_iter();
+            let assigned_partitions = parts
+                .map(|it| TopicPartition { topic: it.topic_name, partitions: it.partitions })
+                .collect();
+            let share = ConsumerProtocolAssignment { assigned_partitions, user_data: None };
+            member.described.member_assignment =
+                consumer_protocol::encode(&share, 0).unwrap_or_default();
+            epochs.members.insert(member.described.member_id.clone(), member.epoch);
+            described.members.push(member.described);
+        }
+        Self { described, epochs: Some(epochs) }
+    }
 }
 
 impl Client {
@@ -182,60 +176,15 @@ impl Client {
         Ok(listed)
     }
 
-    /// Returns the broker that coordinates a group, with an open connection to it.
-    pub async fn coordinator(&self, group: &str) -> Result<(NodeId, Arc<Connection>), Error> {
-        let node = self.find_coordinator(KeyType::Group, group).await?;
-        Ok((node, self.node(node).await?))
-    }
-
-    pub(crate) async fn find_coordinator(&self, of: KeyType, key: &str) -> Result<NodeId, Error> {
-        let connection = self.any().await?;
-        let request = if connection.version::<FindCoordinatorRequest>(i16::MAX)? >= 4 {
-            FindCoordinatorRequest { coordinator_keys: vec![key.into()], ..Default::default() }
-        } else {
-            FindCoordinatorRequest { key: key.into(), ..Default::default() }
-        };
-        let request = FindCoordinatorRequest { key_type: of as i8, ..request };
-        let response = connection.call(&request).await?;
-        let found = response.coordinators.into_iter().next().unwrap_or(FoundCoordinator {
-            key: key.into(),
-            node_id: response.node_id,
-            host: response.host,
-            port: response.port,
-            error_code: response.error_code,
-            error_message: response.error_message,
-        });
-        let what = || match of {
-            KeyType::Group => format!("coordinator of group {key}"),
-            KeyType::Transaction => format!("coordinator of transactional id {key}"),
-        };
-        Error::check(what, found.error_code, found.error_message.as_deref())?;
-        self.learn([(found.node_id, found.host.as_str(), found.port)]).await;
-        Ok(found.node_id)
-    }
-
-    /// Asks a group's coordinator, again if it moved.
-    pub(crate) async fn with_coordinator<T>(
-        &self,
-        group: &str,
-        mut ask: impl AsyncFnMut(NodeId, &Connection) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.retry(async || {
-            let (node, connection) = self.coordinator(group).await?;
-            ask(node, &connection).await
-        })
-        .await
-    }
-
     /// Returns the coordinator of a group, and the group with its members. `None` means that there is no such group, or
     /// that this client does not know its protocol.
     pub async fn describe_group(&self, group: &str) -> Result<(NodeId, Option<Group>), Error> {
-        self.with_coordinator(group, async |node, connection| {
+        self.with_coordinator(KeyType::Group, group, async |node, connection| {
             let request =
                 DescribeGroupsRequest { groups: vec![group.into()], ..Default::default() };
             let response = connection.call(&request).await?;
             let what = || format!("group {group}");
-            let found = response.groups.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+            let found = Error::first(response.groups, what)?;
             if found.error_code == ErrorCode::GroupIdNotFound.code() || found.group_state == "Dead"
             {
                 let found = describe_consumers(connection, group).await?;
@@ -256,11 +205,10 @@ impl Client {
     /// Fails with `GROUP_ID_NOT_FOUND` for a missing group, and with `NON_EMPTY_GROUP` for one with members.
     pub async fn delete_group(&self, group: &str) -> Result<(), Error> {
         let request = DeleteGroupsRequest { groups_names: vec![group.into()] };
-        self.with_coordinator(group, async |_, connection| {
+        self.with_coordinator(KeyType::Group, group, async |_, connection| {
             let response = connection.call(&request).await?;
             let what = || format!("group {group}");
-            let result =
-                response.results.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+            let result = Error::first(response.results, what)?;
             Error::check(what, result.error_code, None)
         })
         .await

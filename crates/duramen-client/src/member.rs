@@ -23,10 +23,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::assignors::{Assignor, Partitions, Subscriber};
 use crate::backoff::Backoff;
 use crate::call::Call;
-use crate::client::Client;
+use crate::client::{Client, KeyType};
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::groups::KeyType;
 use crate::offsets::{ByPartition, Committed, Committer, commit_offsets, fetch_offsets};
 
 /// Protocol type of groups of consumers, as opposed to groups of Connect workers and others.

@@ -17,7 +17,7 @@ use duramen_protocol::messages::{OffsetCommitRequest, OffsetDeleteRequest, Offse
 
 use crate::assignors::Partitions;
 use crate::call::OFFSETS_BY_TOPIC_NAME;
-use crate::client::Client;
+use crate::client::{Client, KeyType};
 use crate::connection::Connection;
 use crate::error::Error;
 
@@ -51,7 +51,7 @@ impl Committer {
 impl Client {
     /// Returns the offsets that a group has committed, in all topics. A missing group has none.
     pub async fn committed(&self, group: &str) -> Result<ByPartition<Committed>, Error> {
-        self.with_coordinator(group, async |_, connection| {
+        self.with_coordinator(KeyType::Group, group, async |_, connection| {
             fetch_offsets(connection, group, None).await
         })
         .await
@@ -61,7 +61,7 @@ impl Client {
     ///
     /// Fails with `UNKNOWN_MEMBER_ID` for a group with members.
     pub async fn commit(&self, group: &str, offsets: &ByPartition<i64>) -> Result<(), Error> {
-        self.with_coordinator(group, async |_, connection| {
+        self.with_coordinator(KeyType::Group, group, async |_, connection| {
             commit_offsets(connection, group, &Committer::administrator(), offsets).await
         })
         .await
@@ -80,7 +80,7 @@ impl Client {
             group_id: group.into(),
             topics: partitions.iter().map(topic).collect(),
         };
-        self.with_coordinator(group, async |_, connection| {
+        self.with_coordinator(KeyType::Group, group, async |_, connection| {
             let response = connection.call(&request).await?;
             Error::check(|| format!("group {group}"), response.error_code, None)?;
             for topic in response.topics {

@@ -11,7 +11,7 @@ use duramen_protocol::messages::{
     AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequest,
 };
 
-use crate::client::Client;
+use crate::client::{Client, KeyType};
 use crate::error::Error;
 use crate::offsets::ByPartition;
 
@@ -29,10 +29,10 @@ impl Client {
     pub async fn share_starts(&self, group: &str) -> Result<ByPartition<ShareStart>, Error> {
         let of = DescribeShareGroupOffsetsRequestGroup { group_id: group.into(), topics: None };
         let request = DescribeShareGroupOffsetsRequest { groups: vec![of] };
-        self.with_coordinator(group, async |_, connection| {
+        self.with_coordinator(KeyType::Group, group, async |_, connection| {
             let response = connection.call(&request).await?;
             let what = || format!("where share group {group} starts");
-            let found = response.groups.into_iter().next().ok_or_else(|| Error::missing(what()))?;
+            let found = Error::first(response.groups, what)?;
             Error::check(what, found.error_code, found.error_message.as_deref())?;
             let mut starts = ByPartition::new();
             for topic in found.topics {
@@ -70,7 +70,7 @@ impl Client {
         };
         let topics = starts.iter().map(topic).collect();
         let request = AlterShareGroupOffsetsRequest { group_id: group.into(), topics };
-        self.with_coordinator(group, async |_, connection| {
+        self.with_coordinator(KeyType::Group, group, async |_, connection| {
             let response = connection.call(&request).await?;
             Error::check(|| format!("group {group}"), response.error_code, None)?;
             for topic in response.responses {
@@ -89,7 +89,7 @@ impl Client {
             |name: &String| DeleteShareGroupOffsetsRequestTopic { topic_name: name.clone() };
         let topics = topics.iter().map(topic).collect();
         let request = DeleteShareGroupOffsetsRequest { group_id: group.into(), topics };
-        self.with_coordinator(group, async |_, connection| {
+        self.with_coordinator(KeyType::Group, group, async |_, connection| {
             let response = connection.call(&request).await?;
             Error::check(|| format!("group {group}"), response.error_code, None)?;
             for topic in response.responses {

@@ -1,7 +1,5 @@
 //! Transactions as an administrator sees them: the transactional ids, the open transactions, and their ends.
 
-use std::sync::Arc;
-
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::describe_producers::TopicRequest;
 use duramen_protocol::messages::describe_transactions::TransactionState;
@@ -12,10 +10,8 @@ use duramen_protocol::messages::{
 };
 
 use crate::appender::Producer;
-use crate::client::Client;
-use crate::connection::Connection;
+use crate::client::{Client, KeyType};
 use crate::error::Error;
-use crate::groups::KeyType;
 use crate::node_id::NodeId;
 
 /// The first version of `ListTransactions` that knows the age of a transaction, and the first that knows patterns.
@@ -81,10 +77,9 @@ impl Client {
         id: &str,
     ) -> Result<Option<(NodeId, TransactionState)>, Error> {
         let request = DescribeTransactionsRequest { transactional_ids: vec![id.to_owned()] };
-        self.with_transactions(id, async |node, connection| {
+        self.with_coordinator(KeyType::Transaction, id, async |node, connection| {
             let response = connection.call(&request).await?;
-            let found = response.transaction_states.into_iter().next();
-            let found = found.ok_or_else(|| Error::missing(what(id)))?;
+            let found = Error::first(response.transaction_states, || what(id))?;
             if found.error_code == ErrorCode::TransactionalIdNotFound.code() {
                 return Ok(None);
             }
@@ -104,7 +99,7 @@ impl Client {
             transaction_timeout_ms: timeout_ms,
             ..InitProducerIdRequest::default()
         };
-        self.with_transactions(id, async |_, connection| {
+        self.with_coordinator(KeyType::Transaction, id, async |_, connection| {
             let response = connection.call(&request).await?;
             Error::check(|| what(id), response.error_code, None)?;
             Ok(Producer { id: response.producer_id, epoch: response.producer_epoch })
@@ -126,8 +121,8 @@ impl Client {
             let leader = self.leader(topic, partition).await?;
             let response = leader.connection.call(&request).await?;
             let what = || format!("partition {partition} of topic {topic}");
-            let found = response.topics.into_iter().flat_map(|it| it.partitions).next();
-            let found = found.ok_or_else(|| Error::missing(what()))?;
+            let rows = response.topics.into_iter().flat_map(|it| it.partitions);
+            let found = Error::first(rows, what)?;
             let checked = Error::check(what, found.error_code, found.error_message.as_deref());
             if checked.is_err() {
                 self.forget(topic).await;
@@ -136,19 +131,6 @@ impl Client {
             let mut producers = found.active_producers.into_iter();
             let open = producers.find(|it| it.producer_id == producer_id);
             Ok(open.map(|it| it.current_txn_start_offset).filter(|offset| *offset >= 0))
-        })
-        .await
-    }
-
-    async fn with_transactions<T>(
-        &self,
-        id: &str,
-        mut ask: impl AsyncFnMut(NodeId, &Connection) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.retry(async || {
-            let node = self.find_coordinator(KeyType::Transaction, id).await?;
-            let connection: Arc<Connection> = self.node(node).await?;
-            ask(node, &connection).await
         })
         .await
     }

@@ -83,176 +83,92 @@ pub mod update_features;
 pub mod write_share_group_state;
 pub mod write_txn_markers;
 
-pub use add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
-pub use add_partitions_to_txn::{AddPartitionsToTxnRequest, AddPartitionsToTxnResponse};
-pub use alter_client_quotas::{AlterClientQuotasRequest, AlterClientQuotasResponse};
-pub use alter_configs::{AlterConfigsRequest, AlterConfigsResponse};
-pub use alter_partition_reassignments::{
-    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
-};
-pub use alter_replica_log_dirs::{AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse};
-pub use alter_share_group_offsets::{
-    AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse,
-};
-pub use api_versions::{ApiVersionsRequest, ApiVersionsResponse};
-pub use consumer_group_describe::{ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse};
-pub use consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
-pub use create_acls::{CreateAclsRequest, CreateAclsResponse};
-pub use create_delegation_token::{CreateDelegationTokenRequest, CreateDelegationTokenResponse};
-pub use create_partitions::{CreatePartitionsRequest, CreatePartitionsResponse};
-pub use create_topics::{CreateTopicsRequest, CreateTopicsResponse};
-pub use delete_acls::{DeleteAclsRequest, DeleteAclsResponse};
-pub use delete_groups::{DeleteGroupsRequest, DeleteGroupsResponse};
-pub use delete_records::{DeleteRecordsRequest, DeleteRecordsResponse};
-pub use delete_share_group_offsets::{
-    DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse,
-};
-pub use delete_share_group_state::{DeleteShareGroupStateRequest, DeleteShareGroupStateResponse};
-pub use delete_topics::{DeleteTopicsRequest, DeleteTopicsResponse};
-pub use describe_acls::{DescribeAclsRequest, DescribeAclsResponse};
-pub use describe_client_quotas::{DescribeClientQuotasRequest, DescribeClientQuotasResponse};
-pub use describe_cluster::{DescribeClusterRequest, DescribeClusterResponse};
-pub use describe_configs::{DescribeConfigsRequest, DescribeConfigsResponse};
-pub use describe_delegation_token::{
-    DescribeDelegationTokenRequest, DescribeDelegationTokenResponse,
-};
-pub use describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse};
-pub use describe_log_dirs::{DescribeLogDirsRequest, DescribeLogDirsResponse};
-pub use describe_producers::{DescribeProducersRequest, DescribeProducersResponse};
-pub use describe_quorum::{DescribeQuorumRequest, DescribeQuorumResponse};
-pub use describe_replicas::{DescribeReplicasRequest, DescribeReplicasResponse};
-pub use describe_share_group_offsets::{
-    DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse,
-};
-pub use describe_topic_partitions::{
-    DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
-};
-pub use describe_transactions::{DescribeTransactionsRequest, DescribeTransactionsResponse};
-pub use describe_user_scram_credentials::{
-    DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
-};
-pub use elect_leaders::{ElectLeadersRequest, ElectLeadersResponse};
-pub use end_txn::{EndTxnRequest, EndTxnResponse};
-pub use expire_delegation_token::{ExpireDelegationTokenRequest, ExpireDelegationTokenResponse};
-pub use fetch::{FetchRequest, FetchResponse};
-pub use find_coordinator::{FindCoordinatorRequest, FindCoordinatorResponse};
-pub use heartbeat::{HeartbeatRequest, HeartbeatResponse};
-pub use incremental_alter_configs::{
-    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
-};
-pub use init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
-pub use initialize_share_group_state::{
-    InitializeShareGroupStateRequest, InitializeShareGroupStateResponse,
-};
-pub use join_group::{JoinGroupRequest, JoinGroupResponse};
-pub use leave_group::{LeaveGroupRequest, LeaveGroupResponse};
-pub use list_config_resources::{ListConfigResourcesRequest, ListConfigResourcesResponse};
-pub use list_groups::{ListGroupsRequest, ListGroupsResponse};
-pub use list_offsets::{ListOffsetsRequest, ListOffsetsResponse};
-pub use list_partition_reassignments::{
-    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
-};
-pub use list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
-pub use metadata::{MetadataRequest, MetadataResponse};
-pub use offset_commit::{OffsetCommitRequest, OffsetCommitResponse};
-pub use offset_delete::{OffsetDeleteRequest, OffsetDeleteResponse};
-pub use offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
-pub use offset_for_leader_epoch::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
-pub use produce::{ProduceRequest, ProduceResponse};
-pub use read_share_group_state::{ReadShareGroupStateRequest, ReadShareGroupStateResponse};
-pub use read_share_group_state_summary::{
-    ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse,
-};
-pub use renew_delegation_token::{RenewDelegationTokenRequest, RenewDelegationTokenResponse};
-pub use sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
-pub use share_acknowledge::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
-pub use share_fetch::{ShareFetchRequest, ShareFetchResponse};
-pub use share_group_describe::{ShareGroupDescribeRequest, ShareGroupDescribeResponse};
-pub use share_group_heartbeat::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
-pub use sync_group::{SyncGroupRequest, SyncGroupResponse};
-pub use txn_offset_commit::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
-pub use unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
-pub use update_features::{UpdateFeaturesRequest, UpdateFeaturesResponse};
-pub use write_share_group_state::{WriteShareGroupStateRequest, WriteShareGroupStateResponse};
-pub use write_txn_markers::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
-
-/// Calls a macro with the list of all declared APIs.
+/// Calls a macro with the list of all declared APIs: of each its module, its name, its request and its response.
 macro_rules! for_each_api {
     ($callback:path) => {
         $callback! {
-            AddOffsetsToTxn(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse)
-            AddPartitionsToTxn(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse)
-            AlterClientQuotas(AlterClientQuotasRequest, AlterClientQuotasResponse)
-            AlterConfigs(AlterConfigsRequest, AlterConfigsResponse)
-            AlterPartitionReassignments(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
-            AlterReplicaLogDirs(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse)
-            AlterShareGroupOffsets(AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse)
-            ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
-            ConsumerGroupDescribe(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
-            ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)
-            CreateAcls(CreateAclsRequest, CreateAclsResponse)
-            CreateDelegationToken(CreateDelegationTokenRequest, CreateDelegationTokenResponse)
-            CreatePartitions(CreatePartitionsRequest, CreatePartitionsResponse)
-            CreateTopics(CreateTopicsRequest, CreateTopicsResponse)
-            DeleteAcls(DeleteAclsRequest, DeleteAclsResponse)
-            DeleteGroups(DeleteGroupsRequest, DeleteGroupsResponse)
-            DeleteRecords(DeleteRecordsRequest, DeleteRecordsResponse)
-            DeleteShareGroupOffsets(DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse)
-            DeleteShareGroupState(DeleteShareGroupStateRequest, DeleteShareGroupStateResponse)
-            DeleteTopics(DeleteTopicsRequest, DeleteTopicsResponse)
-            DescribeAcls(DescribeAclsRequest, DescribeAclsResponse)
-            DescribeClientQuotas(DescribeClientQuotasRequest, DescribeClientQuotasResponse)
-            DescribeCluster(DescribeClusterRequest, DescribeClusterResponse)
-            DescribeConfigs(DescribeConfigsRequest, DescribeConfigsResponse)
-            DescribeDelegationToken(DescribeDelegationTokenRequest, DescribeDelegationTokenResponse)
-            DescribeGroups(DescribeGroupsRequest, DescribeGroupsResponse)
-            DescribeLogDirs(DescribeLogDirsRequest, DescribeLogDirsResponse)
-            DescribeProducers(DescribeProducersRequest, DescribeProducersResponse)
-            DescribeQuorum(DescribeQuorumRequest, DescribeQuorumResponse)
-            DescribeReplicas(DescribeReplicasRequest, DescribeReplicasResponse)
-            DescribeShareGroupOffsets(DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse)
-            DescribeTopicPartitions(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
-            DescribeTransactions(DescribeTransactionsRequest, DescribeTransactionsResponse)
-            DescribeUserScramCredentials(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse)
-            ElectLeaders(ElectLeadersRequest, ElectLeadersResponse)
-            EndTxn(EndTxnRequest, EndTxnResponse)
-            ExpireDelegationToken(ExpireDelegationTokenRequest, ExpireDelegationTokenResponse)
-            Fetch(FetchRequest, FetchResponse)
-            FindCoordinator(FindCoordinatorRequest, FindCoordinatorResponse)
-            Heartbeat(HeartbeatRequest, HeartbeatResponse)
-            IncrementalAlterConfigs(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse)
-            InitProducerId(InitProducerIdRequest, InitProducerIdResponse)
-            InitializeShareGroupState(InitializeShareGroupStateRequest, InitializeShareGroupStateResponse)
-            JoinGroup(JoinGroupRequest, JoinGroupResponse)
-            LeaveGroup(LeaveGroupRequest, LeaveGroupResponse)
-            ListConfigResources(ListConfigResourcesRequest, ListConfigResourcesResponse)
-            ListGroups(ListGroupsRequest, ListGroupsResponse)
-            ListOffsets(ListOffsetsRequest, ListOffsetsResponse)
-            ListPartitionReassignments(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse)
-            ListTransactions(ListTransactionsRequest, ListTransactionsResponse)
-            Metadata(MetadataRequest, MetadataResponse)
-            OffsetCommit(OffsetCommitRequest, OffsetCommitResponse)
-            OffsetDelete(OffsetDeleteRequest, OffsetDeleteResponse)
-            OffsetFetch(OffsetFetchRequest, OffsetFetchResponse)
-            OffsetForLeaderEpoch(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse)
-            Produce(ProduceRequest, ProduceResponse)
-            ReadShareGroupState(ReadShareGroupStateRequest, ReadShareGroupStateResponse)
-            ReadShareGroupStateSummary(ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse)
-            RenewDelegationToken(RenewDelegationTokenRequest, RenewDelegationTokenResponse)
-            SaslHandshake(SaslHandshakeRequest, SaslHandshakeResponse)
-            ShareAcknowledge(ShareAcknowledgeRequest, ShareAcknowledgeResponse)
-            ShareFetch(ShareFetchRequest, ShareFetchResponse)
-            ShareGroupDescribe(ShareGroupDescribeRequest, ShareGroupDescribeResponse)
-            ShareGroupHeartbeat(ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse)
-            SyncGroup(SyncGroupRequest, SyncGroupResponse)
-            TxnOffsetCommit(TxnOffsetCommitRequest, TxnOffsetCommitResponse)
-            UnregisterBroker(UnregisterBrokerRequest, UnregisterBrokerResponse)
-            UpdateFeatures(UpdateFeaturesRequest, UpdateFeaturesResponse)
-            WriteShareGroupState(WriteShareGroupStateRequest, WriteShareGroupStateResponse)
-            WriteTxnMarkers(WriteTxnMarkersRequest, WriteTxnMarkersResponse)
+            add_offsets_to_txn AddOffsetsToTxn(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse)
+            add_partitions_to_txn AddPartitionsToTxn(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse)
+            alter_client_quotas AlterClientQuotas(AlterClientQuotasRequest, AlterClientQuotasResponse)
+            alter_configs AlterConfigs(AlterConfigsRequest, AlterConfigsResponse)
+            alter_partition_reassignments AlterPartitionReassignments(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
+            alter_replica_log_dirs AlterReplicaLogDirs(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse)
+            alter_share_group_offsets AlterShareGroupOffsets(AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse)
+            api_versions ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
+            consumer_group_describe ConsumerGroupDescribe(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
+            consumer_group_heartbeat ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)
+            create_acls CreateAcls(CreateAclsRequest, CreateAclsResponse)
+            create_delegation_token CreateDelegationToken(CreateDelegationTokenRequest, CreateDelegationTokenResponse)
+            create_partitions CreatePartitions(CreatePartitionsRequest, CreatePartitionsResponse)
+            create_topics CreateTopics(CreateTopicsRequest, CreateTopicsResponse)
+            delete_acls DeleteAcls(DeleteAclsRequest, DeleteAclsResponse)
+            delete_groups DeleteGroups(DeleteGroupsRequest, DeleteGroupsResponse)
+            delete_records DeleteRecords(DeleteRecordsRequest, DeleteRecordsResponse)
+            delete_share_group_offsets DeleteShareGroupOffsets(DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse)
+            delete_share_group_state DeleteShareGroupState(DeleteShareGroupStateRequest, DeleteShareGroupStateResponse)
+            delete_topics DeleteTopics(DeleteTopicsRequest, DeleteTopicsResponse)
+            describe_acls DescribeAcls(DescribeAclsRequest, DescribeAclsResponse)
+            describe_client_quotas DescribeClientQuotas(DescribeClientQuotasRequest, DescribeClientQuotasResponse)
+            describe_cluster DescribeCluster(DescribeClusterRequest, DescribeClusterResponse)
+            describe_configs DescribeConfigs(DescribeConfigsRequest, DescribeConfigsResponse)
+            describe_delegation_token DescribeDelegationToken(DescribeDelegationTokenRequest, DescribeDelegationTokenResponse)
+            describe_groups DescribeGroups(DescribeGroupsRequest, DescribeGroupsResponse)
+            describe_log_dirs DescribeLogDirs(DescribeLogDirsRequest, DescribeLogDirsResponse)
+            describe_producers DescribeProducers(DescribeProducersRequest, DescribeProducersResponse)
+            describe_quorum DescribeQuorum(DescribeQuorumRequest, DescribeQuorumResponse)
+            describe_replicas DescribeReplicas(DescribeReplicasRequest, DescribeReplicasResponse)
+            describe_share_group_offsets DescribeShareGroupOffsets(DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse)
+            describe_topic_partitions DescribeTopicPartitions(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
+            describe_transactions DescribeTransactions(DescribeTransactionsRequest, DescribeTransactionsResponse)
+            describe_user_scram_credentials DescribeUserScramCredentials(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse)
+            elect_leaders ElectLeaders(ElectLeadersRequest, ElectLeadersResponse)
+            end_txn EndTxn(EndTxnRequest, EndTxnResponse)
+            expire_delegation_token ExpireDelegationToken(ExpireDelegationTokenRequest, ExpireDelegationTokenResponse)
+            fetch Fetch(FetchRequest, FetchResponse)
+            find_coordinator FindCoordinator(FindCoordinatorRequest, FindCoordinatorResponse)
+            heartbeat Heartbeat(HeartbeatRequest, HeartbeatResponse)
+            incremental_alter_configs IncrementalAlterConfigs(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse)
+            init_producer_id InitProducerId(InitProducerIdRequest, InitProducerIdResponse)
+            initialize_share_group_state InitializeShareGroupState(InitializeShareGroupStateRequest, InitializeShareGroupStateResponse)
+            join_group JoinGroup(JoinGroupRequest, JoinGroupResponse)
+            leave_group LeaveGroup(LeaveGroupRequest, LeaveGroupResponse)
+            list_config_resources ListConfigResources(ListConfigResourcesRequest, ListConfigResourcesResponse)
+            list_groups ListGroups(ListGroupsRequest, ListGroupsResponse)
+            list_offsets ListOffsets(ListOffsetsRequest, ListOffsetsResponse)
+            list_partition_reassignments ListPartitionReassignments(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse)
+            list_transactions ListTransactions(ListTransactionsRequest, ListTransactionsResponse)
+            metadata Metadata(MetadataRequest, MetadataResponse)
+            offset_commit OffsetCommit(OffsetCommitRequest, OffsetCommitResponse)
+            offset_delete OffsetDelete(OffsetDeleteRequest, OffsetDeleteResponse)
+            offset_fetch OffsetFetch(OffsetFetchRequest, OffsetFetchResponse)
+            offset_for_leader_epoch OffsetForLeaderEpoch(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse)
+            produce Produce(ProduceRequest, ProduceResponse)
+            read_share_group_state ReadShareGroupState(ReadShareGroupStateRequest, ReadShareGroupStateResponse)
+            read_share_group_state_summary ReadShareGroupStateSummary(ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse)
+            renew_delegation_token RenewDelegationToken(RenewDelegationTokenRequest, RenewDelegationTokenResponse)
+            sasl_handshake SaslHandshake(SaslHandshakeRequest, SaslHandshakeResponse)
+            share_acknowledge ShareAcknowledge(ShareAcknowledgeRequest, ShareAcknowledgeResponse)
+            share_fetch ShareFetch(ShareFetchRequest, ShareFetchResponse)
+            share_group_describe ShareGroupDescribe(ShareGroupDescribeRequest, ShareGroupDescribeResponse)
+            share_group_heartbeat ShareGroupHeartbeat(ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse)
+            sync_group SyncGroup(SyncGroupRequest, SyncGroupResponse)
+            txn_offset_commit TxnOffsetCommit(TxnOffsetCommitRequest, TxnOffsetCommitResponse)
+            unregister_broker UnregisterBroker(UnregisterBrokerRequest, UnregisterBrokerResponse)
+            update_features UpdateFeatures(UpdateFeaturesRequest, UpdateFeaturesResponse)
+            write_share_group_state WriteShareGroupState(WriteShareGroupStateRequest, WriteShareGroupStateResponse)
+            write_txn_markers WriteTxnMarkers(WriteTxnMarkersRequest, WriteTxnMarkersResponse)
         }
     };
 }
+
+macro_rules! exported {
+    ($($module:ident $api:ident($request:ident, $response:ident))*) => {
+        $(pub use $module::{$request, $response};)*
+    };
+}
+
+for_each_api!(exported);
+
 /// An enum of one message of every declared API.
 macro_rules! any_message {
     ($(#[$doc:meta])* $name:ident: $($api:ident($message:path))*) => {

@@ -34,7 +34,7 @@ impl RequestHeader {
 const HEADER: Ctx = Ctx { version: 1, flexible: false, nullable: true };
 
 macro_rules! requests {
-    ($($api:ident($request:ident, $response:ident))*) => {
+    ($($module:ident $api:ident($request:ident, $response:ident))*) => {
         any_message! {
             /// A request of any declared API.
             Request: $($api(messages::$request))*

@@ -42,7 +42,7 @@ impl EncodedFrame {
 }
 
 macro_rules! responses {
-    ($($api:ident($request:ident, $response:ident))*) => {
+    ($($module:ident $api:ident($request:ident, $response:ident))*) => {
         any_message! {
             /// A response of any declared API.
             Response: $($api(messages::$response))*
@@ -59,41 +59,37 @@ macro_rules! responses {
 }
 
 macro_rules! throttle_time_ms {
-    (DescribeQuorum $response:ident) => {{
-        let _ = $response;
-        None
-    }};
-    (SaslHandshake $response:ident) => {{
-        let _ = $response;
-        None
-    }};
-    (WriteTxnMarkers $response:ident) => {{
-        let _ = $response;
-        None
-    }};
-    (InitializeShareGroupState $response:ident) => {{
-        let _ = $response;
-        None
-    }};
-    (ReadShareGroupState $response:ident) => {{
-        let _ = $response;
-        None
-    }};
-    (WriteShareGroupState $response:ident) => {{
-        let _ = $response;
-        None
-    }};
-    (DeleteShareGroupState $response:ident) => {{
-        let _ = $response;
-        None
-    }};
-    (ReadShareGroupStateSummary $response:ident) => {{
-        let _ = $response;
-        None
-    }};
+    (DescribeQuorum $response:ident) => {
+        no_throttle_time($response)
+    };
+    (SaslHandshake $response:ident) => {
+        no_throttle_time($response)
+    };
+    (WriteTxnMarkers $response:ident) => {
+        no_throttle_time($response)
+    };
+    (InitializeShareGroupState $response:ident) => {
+        no_throttle_time($response)
+    };
+    (ReadShareGroupState $response:ident) => {
+        no_throttle_time($response)
+    };
+    (WriteShareGroupState $response:ident) => {
+        no_throttle_time($response)
+    };
+    (DeleteShareGroupState $response:ident) => {
+        no_throttle_time($response)
+    };
+    (ReadShareGroupStateSummary $response:ident) => {
+        no_throttle_time($response)
+    };
     ($api:ident $response:ident) => {
         Some(&mut $response.throttle_time_ms)
     };
+}
+
+fn no_throttle_time<R>(_response: &mut R) -> Option<&mut i32> {
+    None
 }
 
 for_each_api!(responses);

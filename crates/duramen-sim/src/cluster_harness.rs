@@ -35,7 +35,8 @@ use duramen_protocol::batch::batches;
 use duramen_protocol::messages::ShareFetchResponse;
 
 use crate::disk::Faults;
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
+use crate::machine;
 use crate::node_harness::clients::Clients;
 use crate::planted::Bug;
 use crate::prng::Prng;
@@ -48,6 +49,7 @@ use network::{Network, Weather};
 use sleep::{LATE_US, Lulls, METADATA, Watch};
 use space::Space;
 
+#[derive(Default)]
 struct Profile {
     steps: u64,
     /// Chance of a crash in ten thousand, for each step; the chances below likewise.
@@ -216,9 +218,7 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("auto.leader.rebalance.enable", if moves { "true" } else { "false" }),
         ("leader.imbalance.check.interval.seconds", "1"),
     ];
-    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    BrokerSettings::from_pairs(&pairs)
-        .map_err(|errors| Failure::correctness(format!("settings: {errors:?}")))
+    machine::settings(&pairs)
 }
 
 impl World {
@@ -244,10 +244,7 @@ impl World {
         };
         let clocks = Clocks::new(seed, count);
         let settings = settings(&mut shape, moves > 0, &clocks)?;
-        let bug = match bug {
-            Some(Bug::Cluster(bug)) => Some(bug),
-            _ => None,
-        };
+        let bug = if let Some(Bug::Cluster(bug)) = bug { Some(bug) } else { None };
         let member =
             |at| Member::new(seed, (count, at), founders.clone(), settings.clone(), faults, bug);
         let mut members: Vec<_> = (0..count).map(member).collect();
@@ -575,8 +572,7 @@ impl World {
                     return Ok(());
                 }
                 Action::Fatal(reason) => {
-                    let what = format!("machine {at} gives up: {reason}");
-                    return Err(Failure::correctness(what));
+                    return wrong(format!("machine {at} gives up: {reason}"));
                 }
                 Action::Storage(_)
                 | Action::ReadLog(_)
@@ -604,7 +600,7 @@ impl World {
                 let end = part.end;
                 let what =
                     format!("machine {at} shows {log:?} up to {end}, {committed} is committed");
-                return Err(Failure::correctness(what));
+                return wrong(what);
             }
             self.report.of_followers += u64::from(!own.serves);
         }
@@ -621,7 +617,7 @@ impl World {
                 if let Some(why) = standing.failure {
                     let what =
                         format!("machine {at}: replica {:?} failed: {why}", standing.replica);
-                    return Err(Failure::correctness(what));
+                    return wrong(what);
                 }
                 self.made.insert((at, start, log), (standing.rebuilt, standing.begun));
                 if standing.serves {
@@ -637,8 +633,7 @@ impl World {
                             self.report.elections += 1;
                         }
                         Some(other) if other != standing.replica.0 => {
-                            let what = format!("two lead {log:?} in term {}", standing.term);
-                            return Err(Failure::correctness(what));
+                            return wrong(format!("two lead {log:?} in term {}", standing.term));
                         }
                         Some(_) => {}
                     }
@@ -664,11 +659,10 @@ impl World {
                     let seen = (batch.bytes().len(), crc32c::crc32c(batch.bytes()));
                     let before = self.committed.insert((log, header.base_offset), seen);
                     if before.is_some_and(|before| before != seen) {
-                        let what = format!(
+                        return wrong(format!(
                             "machine {at}: what is committed at {} of {log:?} is another batch",
                             header.base_offset
-                        );
-                        return Err(Failure::correctness(what));
+                        ));
                     }
                 }
             }
@@ -681,14 +675,9 @@ impl World {
     fn finish(&mut self) -> Result<(), Failure> {
         self.network.weather = Weather::FINE;
         self.network.heal();
-        self.profile.crash = 0;
-        self.profile.cut = 0;
-        self.profile.freeze = 0;
-        self.profile.drain = 0;
-        self.profile.wipe = 0;
+        self.profile = Profile { work: 10, away: self.profile.away, ..Profile::default() };
         self.clocks.leaps = 0;
         self.space.fills = 0;
-        self.profile.work = 10;
         for at in 0..self.members.len() {
             self.members[at].heal();
             if self.chance.chance(300) {
@@ -716,8 +705,7 @@ impl World {
             self.disturb()?;
             self.step(300)?;
         }
-        let told = self.told();
-        Err(Failure::liveness(format!("no progress: {} {told}", self.clients.waiting())))
+        self.stuck(&format!("no progress: {}", self.clients.waiting()))
     }
 
     /// Waits until all groups are quiesced, while no client asks for anything. Then one machine fails in some way, and
@@ -757,12 +745,11 @@ impl World {
         };
         while !self.watch.is_all_asleep() || !is_whole(self) {
             if self.mono_us > late_us {
-                let what = if self.watch.is_all_asleep() {
-                    "disks that were lost have no successors"
+                return self.stuck(if self.watch.is_all_asleep() {
+                    "disks that were lost have no successors:"
                 } else {
-                    "not all groups sleep"
-                };
-                return Err(Failure::liveness(format!("{what}: {}", self.told())));
+                    "not all groups sleep:"
+                });
             }
             self.pass(50_000)?;
         }
@@ -793,11 +780,15 @@ impl World {
         for it in all.iter().filter(|it| it.voters.len() > 2) {
             let log = (it.topic_id, it.partition);
             if !of(log).any(|it| it.serves) {
-                let what = format!("nobody leads {log:?} without machine {at}: {}", self.told());
-                return Err(Failure::liveness(what));
+                return self.stuck(&format!("nobody leads {log:?} without machine {at}:"));
             }
         }
         Ok(())
+    }
+
+    /// Fails for a lack of progress, and describes all replicas.
+    fn stuck<T>(&self, what: &str) -> Result<T, Failure> {
+        Err(Failure::liveness(format!("{what} {}", self.told())))
     }
 
     /// Describes all replicas in brief: log, replica, term, high watermark.
@@ -850,7 +841,7 @@ impl World {
                     if let Some(base) = difference(one, other) {
                         let what =
                             format!("segment {base} of {dir} is not the same on two machines");
-                        return Err(Failure::correctness(what));
+                        return wrong(what);
                     }
                 }
             }
@@ -878,7 +869,7 @@ impl World {
             self.disturb()?;
             self.step(0)?;
         }
-        Err(Failure::liveness(format!("what has rotted is not mended {}", self.told())))
+        self.stuck("what has rotted is not mended")
     }
 
     /// Checks that the voters of each group are the replicas that there are, and nobody else belongs to it.
@@ -894,8 +885,8 @@ impl World {
             let mut members = [&leader.voters, observers].concat();
             members.sort_unstable();
             if members != replicas {
-                let what = format!("{log:?} has {replicas:?} and its members are {leader:?}");
-                return Err(Failure::liveness(format!("{what} {}", self.told())));
+                return self
+                    .stuck(&format!("{log:?} has {replicas:?} and its members are {leader:?}"));
             }
         }
         Ok(())
@@ -917,26 +908,19 @@ impl World {
         let uneven: Vec<_> =
             ends.iter().filter(|(_, ends)| ends.iter().any(|end| *end != ends[0])).collect();
         if !uneven.is_empty() {
-            let what = format!("not all of these are equal: {uneven:?} {}", self.told());
-            return Err(Failure::liveness(what));
+            return self.stuck(&format!("not all of these are equal: {uneven:?}"));
         }
         self.check_members()?;
         let nodes = self.members.iter().filter_map(|it| it.machine.node());
         let unsettled = nodes.filter_map(Node::unsettled).max();
         if unsettled != Some(0) {
-            let what = format!("partitions are not where they are to be: {unsettled:?}");
-            return Err(Failure::liveness(format!("{what} {}", self.told())));
+            return self.stuck(&format!("partitions are not where they are to be: {unsettled:?}"));
         }
         self.check_nothing_gone_is_left()?;
         self.check_files()?;
         if self.clients.oracle.compacts() {
             self.check_compacted()?;
         }
-        for it in &self.members {
-            if let Some(violation) = it.machine.disk.violations().first() {
-                return Err(Failure::correctness(format!("disk: {violation}")));
-            }
-        }
-        Ok(())
+        self.members.iter().try_for_each(|it| it.machine.disk.check())
     }
 }

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duramen_storage::Disk;
 
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::trace::Trace;
 use inode::{Inode, Luck, PAGE};
@@ -523,6 +524,14 @@ impl SimDisk {
         self.state().violations.clone()
     }
 
+    /// Fails for the first call that no correct process makes.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match self.violations().first() {
+            Some(violation) => wrong(format!("disk: {violation}")),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the trace of all calls.
     pub fn trace(&self) -> Trace {
         self.state().trace
@@ -531,6 +540,12 @@ impl SimDisk {
     /// Returns the counts of calls and faults.
     pub fn counters(&self) -> Counters {
         self.state().counters
+    }
+
+    /// Begins a call that does nothing if the process dies in it.
+    fn enter(&self, generation: u64, call: Call) -> io::Result<MutexGuard<'_, Machine>> {
+        let mut machine = self.state();
+        if machine.enter(generation, call)? { Err(Machine::killed()) } else { Ok(machine) }
     }
 
     fn handle(&self, machine: &mut Machine, node: NodeId) -> SimFile {
@@ -641,10 +656,7 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, path: &str) -> io::Result<SimFile> {
-        let mut machine = self.state();
-        if machine.enter(self.generation, Call::Open)? {
-            return Err(Machine::killed());
-        }
+        let mut machine = self.enter(self.generation, Call::Open)?;
         machine.trace.mix_bytes(path.as_bytes());
         let node = machine.visible.find(path).ok_or_else(|| not_found(path))?;
         if machine.visible.is_dir(node) {
@@ -654,18 +666,12 @@ impl Disk for SimDisk {
     }
 
     fn len(&self, file: &SimFile) -> io::Result<u64> {
-        let mut machine = self.state();
-        if machine.enter(file.0.generation, Call::Len)? {
-            return Err(Machine::killed());
-        }
+        let mut machine = self.enter(file.0.generation, Call::Len)?;
         Ok(machine.file(file.0.node).len() as u64)
     }
 
     fn read_at(&self, file: &SimFile, buf: &mut [u8], at: u64) -> io::Result<usize> {
-        let mut machine = self.state();
-        if machine.enter(file.0.generation, Call::Read)? {
-            return Err(Machine::killed());
-        }
+        let mut machine = self.enter(file.0.generation, Call::Read)?;
         let fails = machine.faults.read_fails;
         if machine.fault(fails) {
             return Err(os_error(EIO));
@@ -679,10 +685,7 @@ impl Disk for SimDisk {
     }
 
     fn read_medium(&self, file: &SimFile, at: u64, len: usize) -> io::Result<Vec<u8>> {
-        let mut machine = self.state();
-        if machine.enter(file.0.generation, Call::ReadMedium)? {
-            return Err(Machine::killed());
-        }
+        let mut machine = self.enter(file.0.generation, Call::ReadMedium)?;
         let fails = machine.faults.read_fails;
         if machine.fault(fails) {
             return Err(os_error(EIO));
@@ -729,10 +732,7 @@ impl Disk for SimDisk {
     }
 
     fn start_writeback(&self, file: &SimFile, _at: u64, _len: u64) -> io::Result<()> {
-        let mut guard = self.state();
-        if guard.enter(file.0.generation, Call::WriteBack)? {
-            return Err(Machine::killed());
-        }
+        let mut guard = self.enter(file.0.generation, Call::WriteBack)?;
         let machine = &mut *guard;
         let luck = Luck::draw(&mut machine.chance);
         let inode = machine.files.get_mut(&file.0.node).expect("an open file has an inode");
@@ -764,10 +764,7 @@ impl Disk for SimDisk {
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        let mut guard = self.state();
-        if guard.enter(self.generation, Call::SyncDir)? {
-            return Err(Machine::killed());
-        }
+        let mut guard = self.enter(self.generation, Call::SyncDir)?;
         let machine = &mut *guard;
         machine.trace.mix_bytes(path.as_bytes());
         let node = machine.visible.find(path).ok_or_else(|| not_found(path))?;
@@ -783,10 +780,7 @@ impl Disk for SimDisk {
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        let mut machine = self.state();
-        if machine.enter(self.generation, Call::List)? {
-            return Err(Machine::killed());
-        }
+        let machine = self.enter(self.generation, Call::List)?;
         let node = machine.visible.find(path).ok_or_else(|| not_found(path))?;
         let entries = machine.visible.entries(node);
         Ok(entries.ok_or_else(|| not_found(path))?.keys().cloned().collect())
@@ -845,10 +839,6 @@ impl Disk for SimDisk {
     }
 
     fn available(&self) -> io::Result<u64> {
-        let mut machine = self.state();
-        if machine.enter(self.generation, Call::Available)? {
-            return Err(Machine::killed());
-        }
-        Ok(machine.free())
+        Ok(self.enter(self.generation, Call::Available)?.free())
     }
 }

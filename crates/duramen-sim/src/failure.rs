@@ -51,6 +51,11 @@ impl Failure {
     }
 }
 
+/// Fails a run for a broken promise.
+pub(crate) fn wrong<T>(what: impl Into<String>) -> Result<T, Failure> {
+    Err(Failure::correctness(what))
+}
+
 impl From<String> for Failure {
     fn from(what: String) -> Self {
         Self::correctness(what)

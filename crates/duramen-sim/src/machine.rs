@@ -24,7 +24,7 @@ use duramen_storage::{Done, Reader, Storage};
 
 use crate::compacting::Compactor;
 use crate::disk::{Faults, SimDisk, SimFile};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::planted::NodeBug;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -67,6 +67,14 @@ struct Life {
 
 /// Reports of storage, or none if the process died of a fault of its disk.
 pub(crate) type Reports = Result<Option<Vec<Done>>, Failure>;
+
+/// Reads a node's settings, which are as they should be.
+pub(crate) fn settings(pairs: &[(&str, &str)]) -> Result<BrokerSettings, Failure> {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let pairs: Vec<_> = pairs.iter().map(own).collect();
+    BrokerSettings::from_pairs(&pairs)
+        .map_err(|errors| Failure::correctness(format!("settings: {errors:?}")))
+}
 
 /// Returns storage's options with small sizes. The harness draws the number of extents, and of replicas in one.
 pub(crate) fn storage_options(
@@ -167,7 +175,7 @@ impl Machine {
         let metadata_tail =
             tail.map_err(|error| Failure::correctness(format!("the metadata log: {error}")))?;
         if let Some(damaged) = found.replicas.iter().find_map(|it| it.damage.as_ref()) {
-            return Err(Failure::correctness(format!("damage where there was none: {damaged}")));
+            return wrong(format!("damage where there was none: {damaged}"));
         }
         self.disk.set_faults(self.faults);
         self.starts += 1;
@@ -321,7 +329,7 @@ impl Machine {
         if self.disk.is_dead() || self.disk.is_doomed() {
             return Ok(());
         }
-        Err(Failure::correctness(format!("an error without a cause: {error:?}")))
+        wrong(format!("an error without a cause: {error:?}"))
     }
 }
 

@@ -21,8 +21,8 @@ use duramen_storage::storage::Facts;
 
 use crate::compacting::Compactor;
 use crate::disk::{Counters, Faults, SimDisk};
-use crate::failure::Failure;
-use crate::machine::{Machine, RESERVE_BYTES, node_options, storage_options};
+use crate::failure::{Failure, wrong};
+use crate::machine::{self, Machine, RESERVE_BYTES, node_options, storage_options};
 use crate::planted::Bug;
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
@@ -129,9 +129,7 @@ fn settings() -> Result<BrokerSettings, Failure> {
         ("group.share.min.record.lock.duration.ms", "1000"),
         ("offsets.retention.check.interval.ms", "500"),
     ];
-    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    BrokerSettings::from_pairs(&pairs)
-        .map_err(|errors| Failure::correctness(format!("settings: {errors:?}")))
+    machine::settings(&pairs)
 }
 
 impl World {
@@ -142,10 +140,7 @@ impl World {
         if let Some(Bug::Disk(lie)) = bug {
             disk.set_sabotage(Some(lie));
         }
-        let bug = match bug {
-            Some(Bug::Node(bug)) => Some(bug),
-            _ => None,
-        };
+        let bug = if let Some(Bug::Node(bug)) = bug { Some(bug) } else { None };
         let facts = Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] };
         let replicas = *Prng::new(seed, "replicas an extent").pick(&[2, 1000]);
         let extents = (shape.between(4, 8), replicas);
@@ -317,20 +312,18 @@ impl World {
                     closed.push(connection);
                 }
                 Action::Send { to, .. } => {
-                    return Err(Failure::correctness(format!("a frame for node {to}")));
+                    return wrong(format!("a frame for node {to}"));
                 }
                 Action::Nodes(_) | Action::Members(_) => {}
                 Action::Mend(_) => {
-                    let what = "a segment is mended, and nothing was damaged";
-                    return Err(Failure::correctness(what.to_owned()));
+                    return wrong("a segment is mended, and nothing was damaged");
                 }
                 Action::Drained => {
-                    let what = "the node says that it is drained, and nobody asked";
-                    return Err(Failure::correctness(what.to_owned()));
+                    return wrong("the node says that it is drained, and nobody asked");
                 }
                 Action::Fatal(reason) => {
                     self.is_over = self.profile.ages && reason.ends_with(LAST_TERM);
-                    return Err(Failure::correctness(format!("the node gives up: {reason}")));
+                    return wrong(format!("the node gives up: {reason}"));
                 }
                 Action::Storage(_)
                 | Action::ReadLog(_)
@@ -421,10 +414,7 @@ impl World {
         for _ in 0..60_000 {
             if self.clients.is_done() {
                 self.clients.oracle.check_complete()?;
-                return match self.machine.disk.violations().first() {
-                    Some(violation) => Err(Failure::correctness(format!("disk: {violation}"))),
-                    None => Ok(()),
-                };
+                return self.machine.disk.check();
             }
             self.pass(true)?;
         }

@@ -57,7 +57,7 @@ pub enum NodeBug {
     PersistedEarly,
 }
 
-/// Every planted bug, with its name.
+/// Every planted bug outside of storage and node, with its name.
 pub const BUGS: &[(&str, Bug)] = &[
     ("no sync", Bug::Disk(Sabotage::FileSyncDropped)),
     ("directory sync forgotten", Bug::Disk(Sabotage::DirSyncDropped)),
@@ -69,160 +69,105 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("failed sync tried again", Bug::Driver(DriverBug::FailedSyncRetried)),
     ("dedup state lost at restart", Bug::Node(NodeBug::DedupLost)),
     ("persisted before anything is written", Bug::Node(NodeBug::PersistedEarly)),
-    #[cfg(feature = "sabotage")]
+];
+
+/// Every planted bug inside storage or node, with its name.
+#[cfg(feature = "sabotage")]
+pub const INSIDE: &[(&str, Bug)] = &[
     ("old journal generation replayed", Bug::Storage(Inside::OldGenerationReplayed)),
-    #[cfg(feature = "sabotage")]
     ("last round believed unsynced", Bug::Storage(Inside::LastRoundNotRewritten)),
-    #[cfg(feature = "sabotage")]
     ("segment tail not cut", Bug::Storage(Inside::TailNotCut)),
-    #[cfg(feature = "sabotage")]
     ("payload not written again", Bug::Storage(Inside::PayloadNotRewritten)),
-    #[cfg(feature = "sabotage")]
     ("truncate not replayed", Bug::Storage(Inside::TruncateNotReplayed)),
-    #[cfg(feature = "sabotage")]
     ("hard state not replayed", Bug::Storage(Inside::HardStateNotReplayed)),
-    #[cfg(feature = "sabotage")]
     ("image dropped", Bug::Storage(Inside::ImageDropped)),
-    #[cfg(feature = "sabotage")]
     ("synced mark ignored", Bug::Storage(Inside::SyncedMarkIgnored)),
-    #[cfg(feature = "sabotage")]
     ("payload sync not awaited", Bug::Storage(Inside::PayloadSyncNotAwaited)),
-    #[cfg(feature = "sabotage")]
     ("deleted topic's directory not renamed", Bug::Storage(Inside::DeletedNotRenamed)),
-    #[cfg(feature = "sabotage")]
     ("long topic's directory not renamed", Bug::Storage(Inside::LongNamesKept)),
-    #[cfg(feature = "sabotage")]
     ("dedup state not rebuilt", Bug::Broker(Inside::DedupNotRebuilt)),
-    #[cfg(feature = "sabotage")]
     ("acknowledged before it is persisted", Bug::Broker(Inside::AckedBeforePersisted)),
-    #[cfg(feature = "sabotage")]
     ("uncommitted records shown", Bug::Broker(Inside::UncommittedShown)),
-    #[cfg(feature = "sabotage")]
     ("sequence gap accepted", Bug::Broker(Inside::SequenceGapAccepted)),
-    #[cfg(feature = "sabotage")]
     ("leap of the clock believed", Bug::Broker(Inside::ClockLeapBelieved)),
-    #[cfg(feature = "sabotage")]
     ("image without producers", Bug::Broker(Inside::ImageWithoutProducers)),
-    #[cfg(feature = "sabotage")]
     ("deleted replica stays in storage", Bug::Broker(Inside::ReplicaNotDeleted)),
-    #[cfg(feature = "sabotage")]
     ("repeat answered with another offset", Bug::Broker(Inside::DuplicateOffsetWrong)),
-    #[cfg(feature = "sabotage")]
     ("fetch session not told of a commit", Bug::Broker(Inside::SessionNotTouched)),
-    #[cfg(feature = "sabotage")]
     ("full disk ignored", Bug::Broker(Inside::FullDiskIgnored)),
-    #[cfg(feature = "sabotage")]
     ("trim not stored", Bug::Broker(Inside::TrimNotStored)),
-    #[cfg(feature = "sabotage")]
     ("compaction leaves the oldest record", Bug::Broker(Inside::OldestStays)),
-    #[cfg(feature = "sabotage")]
     ("offsets acknowledged before they are stored", Bug::Broker(Inside::CommittedBeforeStored)),
-    #[cfg(feature = "sabotage")]
     ("the log of groups loaded without its end", Bug::Broker(Inside::LoadEndsEarly)),
-    #[cfg(feature = "sabotage")]
     ("the log of groups renewed in part", Bug::Broker(Inside::RenewalCutShort)),
 ];
 
-/// Bugs that take a cluster to be seen, and a seed that sees each: it is tried first, for most of them are rare.
-pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
-    #[cfg(feature = "sabotage")]
+/// See above: none of them is compiled in.
+#[cfg(not(feature = "sabotage"))]
+pub const INSIDE: &[(&str, Bug)] = &[];
+
+/// A bug that takes a cluster to be seen, and a seed that sees it: it is tried first, for most of them are rare.
+pub const OF_CLUSTERS: &[(&str, Bug, u64)] =
+    &[("votes and entries taken for synced", Bug::Cluster(NodeBug::PersistedEarly), 5)];
+
+/// Such bugs inside storage or node.
+#[cfg(feature = "sabotage")]
+pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a group sleeps on when its leader's node dies", Bug::Peers(Inside::SleepsOn), 5),
-    #[cfg(feature = "sabotage")]
     ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 7),
-    #[cfg(feature = "sabotage")]
     ("a leader that stepped down sleeps on in the set", Bug::Peers(Inside::StaysInSet), 5),
-    #[cfg(feature = "sabotage")]
     ("a leap of one machine's clock believed", Bug::Peers(Inside::ClockLeapBelieved), 2),
-    #[cfg(feature = "sabotage")]
     ("stamps follow a clock that leapt back", Bug::Peers(Inside::LeapBackFollowed), 2),
-    #[cfg(feature = "sabotage")]
     ("one machine's full disk ignored", Bug::Peers(Inside::FullDiskIgnored), 20),
-    ("votes and entries taken for synced", Bug::Cluster(NodeBug::PersistedEarly), 5),
-    #[cfg(feature = "sabotage")]
     ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 9),
-    #[cfg(feature = "sabotage")]
     ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 208),
-    #[cfg(feature = "sabotage")]
     ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 4548),
-    #[cfg(feature = "sabotage")]
     ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 2),
-    #[cfg(feature = "sabotage")]
     ("internal entries forgotten with the others", Bug::Peers(Inside::PastEntryForgotten), 1),
-    #[cfg(feature = "sabotage")]
     ("internal entries of the past not stored", Bug::Peers(Inside::HistoryNotStored), 20),
-    #[cfg(feature = "sabotage")]
     ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 6),
-    #[cfg(feature = "sabotage")]
     ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 41),
-    #[cfg(feature = "sabotage")]
     ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 2),
-    #[cfg(feature = "sabotage")]
     ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 4),
-    #[cfg(feature = "sabotage")]
     ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 12),
-    #[cfg(feature = "sabotage")]
     ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 16),
-    #[cfg(feature = "sabotage")]
     ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 1118),
-    #[cfg(feature = "sabotage")]
     ("a node that left goes on voting", Bug::Peers(Inside::LeaverVotes), 2),
-    #[cfg(feature = "sabotage")]
     ("members of older generations heard", Bug::Peers(Inside::OldGenerationTaken), 4),
-    #[cfg(feature = "sabotage")]
     ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
-    #[cfg(feature = "sabotage")]
     ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 240_938),
-    #[cfg(feature = "sabotage")]
-    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 64818),
-    #[cfg(feature = "sabotage")]
+    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 64_818),
     ("a first batch appended without asking", Bug::Peers(Inside::TransactionUnverified), 3),
-    #[cfg(feature = "sabotage")]
     ("what is open is shown", Bug::Peers(Inside::UnstableShown), 3),
-    #[cfg(feature = "sabotage")]
     ("readers not told what was aborted", Bug::Peers(Inside::AbortedNotTold), 3),
-    #[cfg(feature = "sabotage")]
     ("members of consumers told before it is stored", Bug::Peers(Inside::ToldBeforeStored), 180),
-    #[cfg(feature = "sabotage")]
     ("a partition given before it is free", Bug::Peers(Inside::GivenBeforeFreed), 11),
-    #[cfg(feature = "sabotage")]
     ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 102),
-    #[cfg(feature = "sabotage")]
     ("a group is upgraded without what members have", Bug::Peers(Inside::UpgradedWithNothing), 52),
-    #[cfg(feature = "sabotage")]
     ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 1027),
-    #[cfg(feature = "sabotage")]
-    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 42718),
-    #[cfg(feature = "sabotage")]
-    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 24843),
-    #[cfg(feature = "sabotage")]
+    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 42_718),
+    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 24_843),
     ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 5),
-    #[cfg(feature = "sabotage")]
     ("who held a record decides on it", Bug::Peers(Inside::FormerHolderDecides), 60),
-    #[cfg(feature = "sabotage")]
     ("another record of a key is done with", Bug::Peers(Inside::WrongOfKeyFinished), 16),
-    #[cfg(feature = "sabotage")]
     (
         "a share group's start passes what was given back",
         Bug::Peers(Inside::StartPassesAvailable),
         2403,
     ),
-    #[cfg(feature = "sabotage")]
     ("a record is given out again and again", Bug::Peers(Inside::LimitIgnored), 1391),
-    #[cfg(feature = "sabotage")]
     ("a share group is given what is open", Bug::Peers(Inside::OpenIsShared), 14),
-    #[cfg(feature = "sabotage")]
     ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
-    #[cfg(feature = "sabotage")]
     ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 47),
-    #[cfg(feature = "sabotage")]
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
-    #[cfg(feature = "sabotage")]
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
-    #[cfg(feature = "sabotage")]
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),
-    #[cfg(feature = "sabotage")]
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 145),
 ];
+
+/// See above: none of them is compiled in.
+#[cfg(not(feature = "sabotage"))]
+pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[];
 
 /// Bugs that only show in a cluster, whose known seed is stale, and that a hundred other seeds did not find. Tests
 /// look for them by hand, with more seeds than the gate has time for.

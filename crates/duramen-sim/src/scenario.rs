@@ -8,11 +8,15 @@
 //! Tests:      `tests/`.
 //! Start at:   [`Scenario::run`].
 
+use std::fmt::Write as _;
+
 #[cfg(feature = "sabotage")]
 use duramen_storage::sabotage;
 
+use crate::disk::Counters;
 use crate::failure::{Failure, catching};
 use crate::planted::Bug;
+use crate::trace::Trace;
 use crate::{cluster_harness, node_harness, storage_harness};
 
 /// Scenario of a simulation.
@@ -47,90 +51,87 @@ impl Scenario {
     /// Runs one seed; returns a line about it.
     pub fn run(self, seed: u64) -> Result<String, Failure> {
         match self {
-            Self::Storage => storage_harness::run(seed, None).map(|report| {
-                format!(
-                    "trace {:016x}, {} ops, {} rounds at last, {} checkpoints at last, \
-                     {} recoveries, {} power losses, {} kills, {} faults",
-                    report.trace.hash(),
-                    report.ops,
-                    report.rounds,
-                    report.checkpoints,
-                    report.recoveries,
-                    report.disk.power_losses,
-                    report.disk.kills,
-                    report.disk.faults
-                )
+            Self::Storage => storage_harness::run(seed, None).map(|it| {
+                let counts = [
+                    (it.ops, "ops"),
+                    (it.rounds, "rounds at last"),
+                    (it.checkpoints, "checkpoints at last"),
+                    (it.recoveries, "recoveries"),
+                ];
+                line(it.trace, counts.into_iter().chain(of_disk(&it.disk)))
             }),
             Self::Cluster => cluster_harness::run(seed, None).map(|report| of_cluster(&report)),
-            Self::Node => node_harness::run(seed, None).map(|report| {
-                format!(
-                    "trace {:016x}, {} requests, {} acknowledged, {} records read, \
-                     {} logs compacted, {} starts, {} power losses, {} kills, {} faults",
-                    report.trace.hash(),
-                    report.requests,
-                    report.acked,
-                    report.shown,
-                    report.compactions,
-                    report.starts,
-                    report.disk.power_losses,
-                    report.disk.kills,
-                    report.disk.faults
-                )
+            Self::Node => node_harness::run(seed, None).map(|it| {
+                let counts = [
+                    (it.requests, "requests"),
+                    (it.acked, "acknowledged"),
+                    (it.shown, "records read"),
+                    (it.compactions, "logs compacted"),
+                    (it.starts, "starts"),
+                ];
+                line(it.trace, counts.into_iter().chain(of_disk(&it.disk)))
             }),
         }
     }
 }
 
-fn of_cluster(report: &cluster_harness::Report) -> String {
-    format!(
-        "trace {:016x}, {} machines, {} requests, {} acknowledged, {} records read, \
-                     {} by followers, {} starts, {} frames, {} elections, {} entries from segments, \
-                     {} logs begun anew, {} disks lost, {} sleeps, {} of them through a fault, {} nights, \
-                     {} bits flipped, {} segments mended, {} leaps of clocks, \
-                     {} disks filled, {} produces refused for it, {} topics deleted, \
-                     {} generations, {} commits of members refused, {} transactions committed, {} aborted, \
-                     {} assignments, {} commits of theirs refused, {} groups upgraded, {} downgraded, {} records given to a share group, {} decisions, {} dead letters, {} batches for it committed, {} aborted, {} machines left, {} of them came back, \
-                     {} logs compacted, {} pieces of such given, {} settings changed",
-        report.trace.hash(),
-        report.machines,
-        report.requests,
-        report.acked,
-        report.shown,
-        report.of_followers,
-        report.starts,
-        report.frames,
-        report.elections,
-        report.rebuilt,
-        report.begun,
-        report.wiped,
-        report.slept,
-        report.roused,
-        report.nights,
-        report.flips,
-        report.mended,
-        report.leaps,
-        report.filled,
-        report.refused,
-        report.deleted,
-        report.generations,
-        report.fenced,
-        report.transacted.0,
-        report.transacted.1,
-        report.assigned.0,
-        report.assigned.1,
-        report.changed.0,
-        report.changed.1,
-        report.given.0,
-        report.given.1,
-        report.given.2,
-        report.written.0,
-        report.written.1,
-        report.left,
-        report.returned,
-        report.compacted,
-        report.fed,
-        report.altered
-    )
+/// A number of something.
+type Count = (u64, &'static str);
+
+fn line(trace: Trace, counts: impl IntoIterator<Item = Count>) -> String {
+    let mut line = format!("trace {:016x}", trace.hash());
+    for (count, what) in counts {
+        let _ = write!(line, ", {count} {what}");
+    }
+    line
+}
+
+fn of_disk(it: &Counters) -> [Count; 3] {
+    [(it.power_losses, "power losses"), (it.kills, "kills"), (it.faults, "faults")]
+}
+
+fn of_cluster(it: &cluster_harness::Report) -> String {
+    let counts = [
+        (it.machines as u64, "machines"),
+        (it.requests, "requests"),
+        (it.acked, "acknowledged"),
+        (it.shown, "records read"),
+        (it.of_followers, "by followers"),
+        (it.starts, "starts"),
+        (it.frames, "frames"),
+        (it.elections, "elections"),
+        (it.rebuilt, "entries from segments"),
+        (it.begun, "logs begun anew"),
+        (it.wiped, "disks lost"),
+        (it.slept, "sleeps"),
+        (it.roused, "of them through a fault"),
+        (it.nights, "nights"),
+        (it.flips, "bits flipped"),
+        (it.mended, "segments mended"),
+        (it.leaps, "leaps of clocks"),
+        (it.filled, "disks filled"),
+        (it.refused, "produces refused for it"),
+        (it.deleted, "topics deleted"),
+        (it.generations, "generations"),
+        (it.fenced, "commits of members refused"),
+        (it.transacted.0, "transactions committed"),
+        (it.transacted.1, "aborted"),
+        (it.assigned.0, "assignments"),
+        (it.assigned.1, "commits of theirs refused"),
+        (it.changed.0, "groups upgraded"),
+        (it.changed.1, "downgraded"),
+        (it.given.0, "records given to a share group"),
+        (it.given.1, "decisions"),
+        (it.given.2, "dead letters"),
+        (it.written.0, "batches for it committed"),
+        (it.written.1, "aborted"),
+        (it.left, "machines left"),
+        (it.returned, "of them came back"),
+        (it.compacted, "logs compacted"),
+        (it.fed, "pieces of such given"),
+        (it.altered, "settings changed"),
+    ];
+    line(it.trace, counts)
 }
 
 /// Runs seeds until one finds `bug`, and returns the seed and its failure.

@@ -20,7 +20,7 @@ use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest, SyncS
 use duramen_storage::{Done, ReplicaId, Storage};
 
 use crate::disk::{Counters, Faults, SimDisk, SimFile};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::model::ReplicaModel;
 use crate::planted::{Bug, DriverBug};
 use crate::prng::Prng;
@@ -195,10 +195,7 @@ impl World {
         }
         let facts = Facts { cluster_id: [7; 16], broker_id: 1, directory_id: [9; 16] };
         Self {
-            bug: match bug {
-                Some(Bug::Driver(bug)) => Some(bug),
-                _ => None,
-            },
+            bug: if let Some(Bug::Driver(bug)) = bug { Some(bug) } else { None },
             profile,
             options: Options {
                 facts,
@@ -256,23 +253,18 @@ impl World {
             self.change_capacity();
         }
         match self.chance.below(20) {
-            0..=7 => {
-                self.submit_something();
-                Ok(())
-            }
-            8..=10 => self.begin_round(),
-            11..=12 => self.write_segments(),
-            13..=15 => {
-                self.run_sync();
-                Ok(())
-            }
-            16..=17 => self.report_sync(),
+            0..=7 => self.submit_something(),
+            8..=10 => self.begin_round()?,
+            11..=12 => self.write_segments()?,
+            13..=15 => self.run_sync(),
+            16..=17 => self.report_sync()?,
             18 => {
                 let idle = self.chance.chance(300);
-                self.maintain(idle)
+                self.maintain(idle)?;
             }
-            _ => self.read_something(),
+            _ => self.read_something()?,
         }
+        Ok(())
     }
 
     /// Keeps as much in flight as may be, most of the time.
@@ -289,7 +281,7 @@ impl World {
     /// Checks that a write that was taken in when there was room for it finds room.
     fn check_room(&mut self) -> Result<(), Failure> {
         if self.storage().lacks_room() {
-            return Err(Failure::correctness("a write waits for room that was kept free for it"));
+            return wrong("a write waits for room that was kept free for it");
         }
         Ok(())
     }
@@ -337,8 +329,7 @@ impl World {
         match self.storage().write_segments() {
             Ok(requests) => {
                 tell(|| format!("segments written; syncs {:?}", ids(&requests)));
-                let syncs = requests.into_iter().map(|request| Sync { request, journal: false });
-                self.to_run.extend(syncs);
+                self.queue(requests);
                 Ok(())
             }
             Err(error) => self.on_error(&error),
@@ -349,12 +340,16 @@ impl World {
         match self.storage().maintain(idle) {
             Ok(requests) => {
                 tell(|| format!("maintained; syncs {:?}", ids(&requests)));
-                let syncs = requests.into_iter().map(|request| Sync { request, journal: false });
-                self.to_run.extend(syncs);
+                self.queue(requests);
                 self.take_done()
             }
             Err(error) => self.on_error(&error),
         }
+    }
+
+    fn queue(&mut self, requests: Vec<SyncRequest<SimFile>>) {
+        let syncs = requests.into_iter().map(|request| Sync { request, journal: false });
+        self.to_run.extend(syncs);
     }
 
     /// Runs a sync that waits; its result is reported at another step.
@@ -435,7 +430,7 @@ impl World {
         let proves = match self.replicas.iter_mut().find(|model| model.id == replica) {
             Some(model) => model.on_persisted(ticket)?,
             None if self.dead.contains(&replica) => false,
-            None => return Err(Failure::correctness(format!("replica {} is unknown", replica.0))),
+            None => return wrong(format!("replica {} is unknown", replica.0)),
         };
         let settled: Vec<ReplicaId> = self
             .deletions
@@ -476,14 +471,7 @@ impl World {
         if explained {
             return Ok(());
         }
-        Err(Failure::correctness(format!("an error without a cause: {}", chain(error))))
-    }
-
-    fn check_disk(&self) -> Result<(), Failure> {
-        match self.disk.violations().first() {
-            Some(violation) => Err(Failure::correctness(format!("disk: {violation}"))),
-            None => Ok(()),
-        }
+        wrong(format!("an error without a cause: {}", chain(error)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::iter::once;
 
 use duramen_sim::cores;
-use duramen_sim::planted::{BUGS, Bug, OF_CLUSTERS};
+use duramen_sim::planted::{BUGS, Bug, INSIDE, INSIDE_CLUSTERS, OF_CLUSTERS};
 #[cfg(feature = "sabotage")]
 use duramen_sim::planted::{MISSED, RARE};
 use duramen_sim::scenario::find;
@@ -26,14 +26,15 @@ fn missed(name: &'static str, bug: Bug, seeds: impl Iterator<Item = u64>) -> Opt
 
 #[test]
 fn every_planted_bug_is_found() {
-    let missed = cores::on_all(BUGS, |(name, bug)| missed(name, *bug, 1..=SEEDS_MAX));
+    let missed =
+        cores::on_all(&[BUGS, INSIDE].concat(), |(name, bug)| missed(name, *bug, 1..=SEEDS_MAX));
     let missed: Vec<_> = missed.into_iter().flatten().collect();
     assert_eq!(missed, [""; 0], "not found in {SEEDS_MAX} seeds");
 }
 
 #[test]
 fn every_planted_bug_of_clusters_is_found() {
-    let missed = cores::on_all(OF_CLUSTERS, |(name, bug, known)| {
+    let missed = cores::on_all(&[OF_CLUSTERS, INSIDE_CLUSTERS].concat(), |(name, bug, known)| {
         let others = (1..).zip(like(*known)).flat_map(|(any, like)| [any, like]);
         missed(name, *bug, once(*known).chain(others).take(CLUSTER_SEEDS_MAX))
     });
@@ -79,7 +80,8 @@ fn seeds_for_planted_bugs_of_clusters() {
     let range = std::env::var("DURAMEN_PLANTED").unwrap_or_else(|_| "0..1000".to_owned());
     let (from, to) = range.split_once("..").expect("a range");
     let seeds_max = std::env::var("DURAMEN_SEEDS").map_or(CLUSTER_SEEDS_MAX, |it| number(&it));
-    let some = OF_CLUSTERS.iter().take(number(to)).skip(number(from));
+    let all = [OF_CLUSTERS, INSIDE_CLUSTERS].concat();
+    let some = all.iter().take(number(to)).skip(number(from));
     for (name, bug, known) in some {
         let others = (1..).zip(like(*known)).flat_map(|(any, like)| [any, like]);
         if missed(name, *bug, once(*known).chain(others).take(seeds_max)).is_some() {

@@ -46,6 +46,7 @@ pub mod health;
 pub mod http;
 pub mod inbox;
 pub mod listener;
+mod metric_names;
 pub mod metrics;
 mod opening;
 pub mod peers;
@@ -166,7 +167,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         node: Arc::clone(&node),
         bell,
         reader,
-        budget: Budget::new(settings.in_flight_bytes_max, metrics.in_flight_bytes.clone()),
+        budget: Budget::new(settings.in_flight_bytes_max, metrics.network.in_flight_bytes.clone()),
         metrics,
         checking: Arc::new(Checking::new(cores())),
         complaints: Arc::default(),

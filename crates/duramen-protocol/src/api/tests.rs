@@ -56,7 +56,7 @@ fn header_versions_follow_the_flexible_versions_but_for_the_answer_of_api_versio
 fn declared_messages_cover_exactly_what_their_api_accepts_and_agree_on_flexibility() {
     let mut declared = Vec::new();
     macro_rules! check {
-        ($($api:ident($request:ident, $response:ident))*) => {$(
+        ($($module:ident $api:ident($request:ident, $response:ident))*) => {$(
             agrees::<crate::messages::$request>(ApiKey::$api);
             agrees::<crate::messages::$response>(ApiKey::$api);
             declared.push(ApiKey::$api);

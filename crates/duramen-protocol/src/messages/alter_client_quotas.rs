@@ -1,5 +1,6 @@
 //! `AlterClientQuotas` (key 49): set quotas of users and client ids, or take them back.
 
+pub use super::describe_client_quotas::EntityData;
 use crate::messages::declare::declare;
 
 declare! {
@@ -13,12 +14,6 @@ declare! {
     pub struct EntryData {
         entity: Vec<EntityData> [0..],
         ops: Vec<OpData> [0..],
-    }
-
-    /// Stands in [`EntryData::entity`].
-    pub struct EntityData {
-        entity_type: String [0..],
-        entity_name: Option<String> [0.., nullable 0..],
     }
 
     /// Stands in [`EntryData::ops`].

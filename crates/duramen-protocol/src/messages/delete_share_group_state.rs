@@ -1,5 +1,6 @@
 //! `DeleteShareGroupState` (key 86): forget the kept state of a share group's partitions.
 
+pub use super::write_share_group_state::PartitionResult;
 use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
@@ -30,12 +31,5 @@ declare! {
     pub struct DeleteStateResult {
         topic_id: Uuid [0..],
         partitions: Vec<PartitionResult> [0..],
-    }
-
-    /// Stands in [`DeleteStateResult::partitions`].
-    pub struct PartitionResult {
-        partition: i32 [0..],
-        error_code: i16 [0..],
-        error_message: Option<String> [0.., nullable 0..],
     }
 }

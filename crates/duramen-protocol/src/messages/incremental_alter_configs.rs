@@ -1,5 +1,6 @@
 //! `IncrementalAlterConfigs` (key 44): change single configuration keys.
 
+pub use super::alter_configs::AlterConfigsResourceResponse;
 use crate::messages::declare::declare;
 
 declare! {
@@ -27,13 +28,5 @@ declare! {
     pub struct IncrementalAlterConfigsResponse: versions 0..=1, flexible 1.. {
         throttle_time_ms: i32 [0..],
         responses: Vec<AlterConfigsResourceResponse> [0..],
-    }
-
-    /// Stands in [`IncrementalAlterConfigsResponse::responses`].
-    pub struct AlterConfigsResourceResponse {
-        error_code: i16 [0..],
-        error_message: Option<String> [0.., nullable 0..],
-        resource_type: i8 [0..],
-        resource_name: String [0..],
     }
 }

@@ -1,5 +1,6 @@
 //! `InitializeShareGroupState` (key 83): begin the kept state of a share group's partitions.
 
+pub use super::write_share_group_state::PartitionResult;
 use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
@@ -32,12 +33,5 @@ declare! {
     pub struct InitializeStateResult {
         topic_id: Uuid [0..],
         partitions: Vec<PartitionResult> [0..],
-    }
-
-    /// Stands in [`InitializeStateResult::partitions`].
-    pub struct PartitionResult {
-        partition: i32 [0..],
-        error_code: i16 [0..],
-        error_message: Option<String> [0.., nullable 0..],
     }
 }

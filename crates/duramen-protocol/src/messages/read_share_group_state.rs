@@ -1,5 +1,6 @@
 //! `ReadShareGroupState` (key 84): the kept state of a share group's partitions, for their leaders.
 
+pub use super::write_share_group_state::StateBatch;
 use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
@@ -41,13 +42,5 @@ declare! {
         state_epoch: i32 [0..],
         start_offset: i64 [0..],
         state_batches: Vec<StateBatch> [0..],
-    }
-
-    /// Stands in [`PartitionResult::state_batches`].
-    pub struct StateBatch {
-        first_offset: i64 [0..],
-        last_offset: i64 [0..],
-        delivery_state: i8 [0..],
-        delivery_count: i16 [0..],
     }
 }

@@ -1,5 +1,6 @@
 //! `ReadShareGroupStateSummary` (key 87): where a share group's partitions start, without what became of each record.
 
+pub use super::read_share_group_state::PartitionData;
 use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
@@ -14,12 +15,6 @@ declare! {
     pub struct ReadStateSummaryData {
         topic_id: Uuid [0..],
         partitions: Vec<PartitionData> [0..],
-    }
-
-    /// Stands in [`ReadStateSummaryData::partitions`].
-    pub struct PartitionData {
-        partition: i32 [0..],
-        leader_epoch: i32 [0..],
     }
 
     /// Response of `ReadShareGroupStateSummary`.

@@ -1,5 +1,6 @@
 //! `ShareAcknowledge` (key 79): acknowledge records that were acquired for a share group.
 
+pub use super::share_fetch::{AcknowledgementBatch, LeaderIdAndEpoch, NodeEndpoint};
 use crate::messages::declare::declare;
 use crate::wire::Uuid;
 
@@ -25,13 +26,6 @@ declare! {
         acknowledgement_batches: Vec<AcknowledgementBatch> [0..],
     }
 
-    /// Stands in [`AcknowledgePartition::acknowledgement_batches`].
-    pub struct AcknowledgementBatch {
-        first_offset: i64 [0..],
-        last_offset: i64 [0..],
-        acknowledge_types: Vec<i8> [0..],
-    }
-
     /// Response of `ShareAcknowledge`.
     pub struct ShareAcknowledgeResponse: versions 1..=2, flexible 0.. {
         throttle_time_ms: i32 [0..],
@@ -54,19 +48,5 @@ declare! {
         error_code: i16 [0..],
         error_message: Option<String> [0.., nullable 0..],
         current_leader: LeaderIdAndEpoch [0..],
-    }
-
-    /// Stands in [`PartitionData::current_leader`].
-    pub struct LeaderIdAndEpoch {
-        leader_id: i32 [0..],
-        leader_epoch: i32 [0..],
-    }
-
-    /// Stands in [`ShareAcknowledgeResponse::node_endpoints`].
-    pub struct NodeEndpoint {
-        node_id: i32 [0..],
-        host: String [0..],
-        port: i32 [0..],
-        rack: Option<String> [0.., nullable 0..],
     }
 }

@@ -1,7 +1,7 @@
 //! `ShareGroupDescribe` (key 77): state and members of share groups.
 
+pub use super::consumer_group_describe::{Assignment, TopicPartitions};
 use crate::messages::declare::declare;
-use crate::wire::Uuid;
 
 declare! {
     /// Request of `ShareGroupDescribe`.
@@ -38,17 +38,5 @@ declare! {
         client_host: String [0..],
         subscribed_topic_names: Vec<String> [0..],
         assignment: Assignment [0..],
-    }
-
-    /// Stands in [`Member::assignment`].
-    pub struct Assignment {
-        topic_partitions: Vec<TopicPartitions> [0..],
-    }
-
-    /// Stands in [`Assignment::topic_partitions`].
-    pub struct TopicPartitions {
-        topic_id: Uuid [0..],
-        topic_name: String [0..],
-        partitions: Vec<i32> [0..],
     }
 }

@@ -1,7 +1,7 @@
 //! `ShareGroupHeartbeat` (key 76): join, stay in and leave a share group.
 
+pub use super::consumer_group_heartbeat::{Assignment, TopicPartitions};
 use crate::messages::declare::declare;
-use crate::wire::Uuid;
 
 declare! {
     /// Request of `ShareGroupHeartbeat`.
@@ -22,16 +22,5 @@ declare! {
         member_epoch: i32 [0..],
         heartbeat_interval_ms: i32 [0..],
         assignment: Option<Assignment> [0.., nullable 0..],
-    }
-
-    /// Stands in [`ShareGroupHeartbeatResponse::assignment`].
-    pub struct Assignment {
-        topic_partitions: Vec<TopicPartitions> [0..],
-    }
-
-    /// Stands in [`Assignment::topic_partitions`].
-    pub struct TopicPartitions {
-        topic_id: Uuid [0..],
-        partitions: Vec<i32> [0..],
     }
 }

@@ -111,7 +111,7 @@ fn agrees_with_oracle<M: Message + Sample, O: OracleMessage + Decodable + Encoda
 }
 
 macro_rules! generate {
-    ($($api:ident($request:ident, $response:ident))*) => {
+    ($($module:ident $api:ident($request:ident, $response:ident))*) => {
         #[test]
         fn every_message_survives_a_round_trip_in_every_version() {
             $(round_trips::<super::$request>(); round_trips::<super::$response>();)*
@@ -168,7 +168,7 @@ fn the_oracle_knows_nearly_every_version() {
         };
     }
     macro_rules! count {
-        ($($api:ident($request:ident, $response:ident))*) => {
+        ($($module:ident $api:ident($request:ident, $response:ident))*) => {
             $(compare!($api $request);)*
         };
     }

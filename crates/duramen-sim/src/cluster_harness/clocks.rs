@@ -7,7 +7,7 @@
 //! replicas must at least agree on the records that go.
 
 use super::member::Member;
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::node_harness::oracle::Oracle;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -114,8 +114,7 @@ impl Clocks {
         let is_held = node.metrics().is_clock_held;
         if is_held == (leapt_ms == process.believes_ms) {
             let days = (leapt_ms - process.believes_ms) / DAY_MS;
-            let what = format!("machine {at}: the clock leapt by {days} days, held: {is_held}");
-            return Err(Failure::correctness(what));
+            return wrong(format!("machine {at}: the clock leapt by {days} days, held: {is_held}"));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use duramen_storage::reader::Digest;
 
 use super::World;
 use super::member::Log;
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 
 impl World {
     /// Tells whether replicas of a compacted log differ in their compaction, or have changed it. A client that reads
@@ -42,7 +42,7 @@ impl World {
             self.step(0)?;
         }
         if self.look_at_compaction() {
-            return Err(Failure::liveness(format!("not compacted alike: {}", self.told())));
+            return self.stuck("not compacted alike:");
         }
         let mut all: BTreeMap<Log, Vec<(usize, Standing)>> = BTreeMap::new();
         for member in &self.members {
@@ -65,14 +65,14 @@ impl World {
                     Failure::correctness(format!("machine {at}: {log:?}: {error}"))
                 })?;
                 if let Some(damage) = &digest.damage {
-                    return Err(Failure::correctness(format!("machine {at}: {log:?}: {damage:?}")));
+                    return wrong(format!("machine {at}: {log:?}: {damage:?}"));
                 }
                 let first = seen.get_or_insert_with(|| digest.clone());
                 let essence = |it: &Digest| (it.first, it.end, it.bytes, it.hash);
                 if essence(first) != essence(&digest) {
                     let what =
                         format!("{log:?} is not the same on machine {at}: {first:?} {digest:?}");
-                    return Err(Failure::correctness(what));
+                    return wrong(what);
                 }
             }
         }

@@ -60,7 +60,6 @@ impl World {
                 return Ok(());
             }
         }
-        let what = format!("not all agree whether machine {at} is a member: {}", self.told());
-        Err(Failure::liveness(what))
+        self.stuck(&format!("not all agree whether machine {at} is a member:"))
     }
 }

@@ -6,7 +6,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::SET_ASIDE;
 
 use super::World;
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 
 impl World {
     /// Checks that nobody has a replica of a topic that is gone, nor a directory of a replica that is gone.
@@ -18,8 +18,8 @@ impl World {
             for it in &standings {
                 if oracle.is_gone(Uuid(it.topic_id)) {
                     let (at, replica) = (member.at, it.replica);
-                    let what = format!("machine {at} has {replica:?} of a topic that is gone");
-                    return Err(Failure::liveness(format!("{what} {}", self.told())));
+                    return self
+                        .stuck(&format!("machine {at} has {replica:?} of a topic that is gone"));
                 }
             }
             let files = member.machine.disk.files();
@@ -35,7 +35,7 @@ impl World {
                 if !standings.iter().any(|it| is_of(&it) == Some(true)) {
                     let at = member.at;
                     let what = format!("machine {at} has files of {dir}, and no such replica");
-                    return Err(Failure::correctness(format!("{what} {}", self.told())));
+                    return wrong(format!("{what} {}", self.told()));
                 }
             }
         }

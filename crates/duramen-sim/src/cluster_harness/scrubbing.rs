@@ -7,7 +7,7 @@ use duramen_storage::scrub::Found;
 use duramen_storage::{Descriptor, Done};
 
 use super::member::{Member, Outcome};
-use crate::failure::Failure;
+use crate::failure::wrong;
 use crate::machine::Reports;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -64,7 +64,7 @@ impl Member {
                 if self.rotting.flips == 0 {
                     let what =
                         format!("machine {}: damage where there was none: {damage:?}", self.at);
-                    return Some(Err(Failure::correctness(what)));
+                    return Some(wrong(what));
                 }
                 // Damage to data that was trimmed, and that nobody has any more, stays until its segment goes.
                 let standings = self.machine.standings();
@@ -90,8 +90,7 @@ impl Member {
                     described.is_ok_and(|it| it.matches(batch.bytes()) && it.base_offset == offset)
                 });
                 let Some(batch) = batch else {
-                    let what = format!("machine {} is mended with rot at {offset}", self.at);
-                    return Err(Failure::correctness(what));
+                    return wrong(format!("machine {} is mended with rot at {offset}", self.at));
                 };
                 offset = batch.header().end_offset();
             }

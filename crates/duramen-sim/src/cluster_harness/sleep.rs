@@ -110,12 +110,11 @@ impl Watch {
                 forsaken.insert(sleeper, since);
                 if now_us >= since + LATE_US {
                     let who = if own.serves { "its followers" } else { "its leader" };
-                    let what = format!(
+                    return Err(Failure::liveness(format!(
                         "machine {at}: {log:?} sleeps on in term {}, though {who} cannot be heard \
                          or do not sleep",
                         own.term
-                    );
-                    return Err(Failure::liveness(what));
+                    )));
                 }
             }
         }

@@ -5,7 +5,7 @@ use duramen_broker::ConnectionId;
 use duramen_protocol::{ErrorCode, Response};
 
 use super::member::{Member, Told};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::machine::RESERVE_BYTES;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -78,8 +78,7 @@ impl Space {
             return Ok(()); // it was told something meanwhile
         }
         if if told.is_full { code == 0 } else { is_refused } {
-            let what = format!("machine {at}: a produce is answered with {code}: {told:?}");
-            return Err(Failure::correctness(what));
+            return wrong(format!("machine {at}: a produce is answered with {code}: {told:?}"));
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use duramen_protocol::messages::InitProducerIdRequest;
 use duramen_protocol::messages::metadata::MetadataResponseTopic;
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
-    ApiKey, ErrorCode, Request, RequestHeader, Response, decode_response, encode_request,
+    ApiKey, ErrorCode, RequestHeader, Response, decode_response, encode_request,
 };
 use duramen_storage::op::Identity;
 
@@ -47,11 +47,11 @@ use crowds::Crowds;
 use keyed::KEYED;
 use reading::{Fetch, FetchSession, Through};
 use removing::Remover;
-use requests::Target;
+use requests::{Asking, Target};
 
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::report::Report;
 use crate::trace::tell;
@@ -451,8 +451,7 @@ impl Clients {
         let tells_no_other_way = matches!(&self.all[at].outstanding, Some((_, _, Asked::Produce(it))) if it.acks == 0)
             || at.checked_sub(CLIENTS).is_some_and(|at| self.crowds.may_be_taken_for_another(at));
         if !tells_no_other_way {
-            let what = format!("a good client's connection was closed: {reason}");
-            return Err(Failure::correctness(what));
+            return wrong(format!("a good client's connection was closed: {reason}"));
         }
         tell(|| format!("closed: {reason}"));
         self.reconnect(at);
@@ -547,7 +546,7 @@ impl Clients {
         }
     }
 
-    fn choose(&mut self, at: usize, wall_ms: i64) -> Option<(Asked, Request, i16)> {
+    fn choose(&mut self, at: usize, wall_ms: i64) -> Option<Asking<Asked>> {
         let asked = match at {
             0 => self.govern(),
             OPERATOR => self.alter(),
@@ -605,7 +604,7 @@ impl Clients {
             return self.read_through(place);
         }
         if !has_id && (self.goes_by_id() || self.work.chance(100)) {
-            let request = requests::metadata(&place.0);
+            let request = requests::metadata(&[&place.0]);
             let asked = Asked::Metadata { life: self.life(&place), name: place.0 };
             return Some((asked, request, 12));
         }
@@ -636,7 +635,7 @@ impl Clients {
         if self.goes_by_id() { id } else { id.filter(|_| self.work.chance(400)) }
     }
 
-    fn produce(&mut self, at: usize, place: Place, wall_ms: i64) -> (Asked, Request, i16) {
+    fn produce(&mut self, at: usize, place: Place, wall_ms: i64) -> Asking<Asked> {
         let life = self.life(&place);
         self.next_batch += 1;
         let number = self.next_batch;
@@ -701,14 +700,14 @@ impl Clients {
         })
     }
 
-    fn send(&mut self, mut produce: Produce) -> (Asked, Request, i16) {
+    fn send(&mut self, mut produce: Produce) -> Asking<Asked> {
         produce.disk = self.disk;
         let (place, count) = (produce.place(), i64::from(produce.count));
         let bytes = produce.bytes.len();
         self.oracle.on_sent(produce.number, (place, produce.life), (count, bytes), produce.void);
         let request = requests::produce(&produce.target, produce.acks, produce.bytes.clone());
         let version = produce.version;
-        (Asked::Produce(produce), request, version)
+        (Asked::Produce(produce), request.into(), version)
     }
 
     /// Judges a reply that came at a time. Much time may have passed since the last request.
@@ -731,13 +730,13 @@ impl Clients {
                 Some((_, _, Asked::Produce(it))) if it.acks == 0 => {
                     self.check_disk(&it, ErrorCode::None)
                 }
-                other => Err(Failure::correctness(format!("no answer to {other:?}"))),
+                other => wrong(format!("no answer to {other:?}")),
             };
         }
         for outgoing in frames {
             let frame = outgoing.frame.bytes.freeze().slice(4..);
             let Some((api, version, asked)) = self.all[at].outstanding.take() else {
-                return Err(Failure::correctness("a reply to nothing"));
+                return wrong("a reply to nothing");
             };
             let (_, response) = decode_response(frame, api, version)
                 .map_err(|error| Failure::correctness(format!("an unreadable reply: {error}")))?;
@@ -836,7 +835,7 @@ impl Clients {
                 self.oracle.on_end(&place, offset, least)
             }
             Asked::Start { .. } | Asked::End { .. } => Ok(()),
-            other => Err(Failure::correctness(format!("an offset answers {other:?}"))),
+            other => wrong(format!("an offset answers {other:?}")),
         }
     }
 
@@ -898,7 +897,7 @@ impl Clients {
             | ErrorCode::UnsupportedCompressionType
             | ErrorCode::InvalidProducerEpoch => {
                 let (place, number) = (produce.place(), produce.number);
-                Err(Failure::correctness(format!("P4: batch {number} for {place:?}: {code:?}")))
+                wrong(format!("P4: batch {number} for {place:?}: {code:?}"))
             }
             _ => {
                 if produce.idempotent {
@@ -915,12 +914,10 @@ impl Clients {
         let is_known =
             produce.disk == self.disk && self.oracle.is_live(&produce.place().0, produce.life);
         if is_known && code.is_none() && self.disk.is_full {
-            let what = format!("batch {} was taken though the disk is full", produce.number);
-            return Err(Failure::correctness(what));
+            return wrong(format!("batch {} was taken though the disk is full", produce.number));
         }
         if is_refused && produce.disk == self.disk && !self.disk.is_full && !self.fills {
-            let what = format!("batch {} was refused though the disk has room", produce.number);
-            return Err(Failure::correctness(what));
+            return wrong(format!("batch {} was refused though the disk has room", produce.number));
         }
         Ok(())
     }

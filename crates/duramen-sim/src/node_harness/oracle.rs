@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use duramen_protocol::wire::Uuid;
 
 use super::clients::keyed::{self, KEYED, Numbered};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 
 /// A node may know so much earlier than clients how late it is.
 const LATE_MS: i64 = 100;
@@ -62,9 +62,10 @@ impl Known {
 }
 
 /// State of a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The topic is not there.
+    #[default]
     Absent,
     /// Its creation was sent.
     Creating,
@@ -75,7 +76,7 @@ pub(super) enum Standing {
 }
 
 /// One topic's name, through all its lives.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Topic {
     pub(super) standing: Standing,
     /// True if the topic was seen at work, or its creation was confirmed: it cannot be unknown any more.
@@ -129,25 +130,13 @@ pub(crate) struct Oracle {
     shown: u64,
 }
 
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::correctness(what))
-}
-
 impl Oracle {
     pub(crate) fn totals(&self) -> (u64, u64) {
         (self.acked, self.shown)
     }
 
     pub(super) fn add_topic(&mut self, name: &str) {
-        let topic = Topic {
-            standing: Standing::Absent,
-            firm: false,
-            life: 0,
-            id: None,
-            old_ids: Vec::new(),
-            decisions: Decisions::default(),
-        };
-        self.topics.insert(name.to_owned(), topic);
+        self.topics.insert(name.to_owned(), Topic::default());
     }
 
     pub(super) fn live(&self) -> Vec<String> {

@@ -14,7 +14,7 @@ use duramen_storage::storage::Recovered;
 
 use super::World;
 use crate::disk::{Faults, SimDisk};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::model::ReplicaModel;
 use crate::trace::tell;
 
@@ -62,7 +62,7 @@ impl World {
             let calm = last || self.chance.chance(600);
             self.disk.set_faults(if calm { Faults::default() } else { self.profile.faults });
             let opened = Storage::open(self.disk.clone(), self.options.clone());
-            self.check_disk()?;
+            self.disk.check()?;
             match opened {
                 Ok((storage, recovered)) => {
                     self.disk.set_faults(Faults::default());
@@ -72,8 +72,10 @@ impl World {
                     tell(|| format!("start failed: {}", super::chain(&error)));
                     self.expected(&error)?;
                     if last {
-                        let what = format!("it does not start: {}", super::chain(&error));
-                        return Err(Failure::liveness(what));
+                        return Err(Failure::liveness(format!(
+                            "it does not start: {}",
+                            super::chain(&error)
+                        )));
                     }
                     let power = self.chance.chance(500);
                     self.lose(power);
@@ -104,7 +106,7 @@ impl World {
             format!("RECOVERED {}", all.join("; "))
         });
         if found.facts != self.options.facts {
-            return Err(Failure::correctness("the directory has other facts"));
+            return wrong("the directory has other facts");
         }
         self.storage = Some(storage);
         if self.disk.is_dead() {
@@ -127,7 +129,7 @@ impl World {
             self.trace.mix(replica.end_offset.cast_unsigned());
             let Some(model) = self.replicas.iter_mut().find(|model| model.id == id) else {
                 let what = if self.dead.contains(&id) { "was gone for good" } else { "never was" };
-                return Err(Failure::correctness(format!("replica {} {what}", id.0)));
+                return wrong(format!("replica {} {what}", id.0));
             };
             if self.limited && replica.lacks_room {
                 // Nobody is shown anything of it. The next start decides what is there.
@@ -147,7 +149,7 @@ impl World {
             .collect();
         for (id, lost) in missing {
             if lost {
-                return Err(Failure::correctness(format!("replica {} is lost", id.0)));
+                return wrong(format!("replica {} is lost", id.0));
             }
             self.bury(id);
         }
@@ -211,7 +213,7 @@ impl World {
         let tampers = self.profile.rots && self.tampering.chance(500);
         let is_closed = tampers && self.tampering.chance(600);
         if is_closed && let Err(error) = self.storage().close() {
-            return Err(Failure::correctness(super::chain(&error)));
+            return wrong(super::chain(&error));
         }
         self.end_process();
         let power = self.chance.chance(500);
@@ -223,15 +225,14 @@ impl World {
         } else {
             self.reopen()?;
         }
-        self.check_disk()
+        self.disk.check()
     }
 
     /// Checks that all ops submitted before the quiet were reported.
     fn check_settled(&self) -> Result<(), Failure> {
         match self.replicas.iter().find(|model| !model.deleted && model.waits()) {
             Some(model) => {
-                let what = format!("replica {}: an op was never reported", model.id.0);
-                Err(Failure::liveness(what))
+                Err(Failure::liveness(format!("replica {}: an op was never reported", model.id.0)))
             }
             None => Ok(()),
         }

@@ -12,7 +12,7 @@ use duramen_storage::Storage;
 use duramen_storage::storage::Error;
 
 use super::{Files, World};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::trace::tell;
 
 /// Copies of all files that a run keeps.
@@ -85,30 +85,20 @@ impl World {
             other => format!("{other:?}"),
         };
         tell(|| name.clone());
-        let touched = match harm {
-            Harm::Cut(path, len) => {
-                self.disk.put(&path, Some(files[&path][..len].to_vec()));
-                vec![path]
-            }
-            Harm::Lost(path) => {
-                self.disk.put(&path, None);
-                vec![path]
-            }
+        let touched: Vec<(Option<Vec<u8>>, String)> = match harm {
+            Harm::Cut(path, len) => vec![(Some(files[&path][..len].to_vec()), path)],
+            Harm::Lost(path) => vec![(None, path)],
             Harm::Swapped(one, other) => {
-                self.disk.put(&one, Some(files[&other].clone()));
-                self.disk.put(&other, Some(files[&one].clone()));
-                vec![one, other]
+                let (of_one, of_other) = (files[&one].clone(), files[&other].clone());
+                vec![(Some(of_other), one), (Some(of_one), other)]
             }
-            Harm::Copied(from, to) => {
-                self.disk.put(&to, Some(files[&from].clone()));
-                vec![to]
-            }
-            Harm::Restored(path, old) => {
-                self.disk.put(&path, Some(old));
-                vec![path]
-            }
+            Harm::Copied(from, to) => vec![(Some(files[&from].clone()), to)],
+            Harm::Restored(path, old) => vec![(Some(old), path)],
         };
-        let timely = !touched.iter().any(|path| path.ends_with("index"));
+        let timely = !touched.iter().any(|(_, path)| path.ends_with("index"));
+        for (bytes, path) in touched {
+            self.disk.put(&path, bytes);
+        }
         self.judge_start(&name, timely)
     }
 
@@ -116,10 +106,7 @@ impl World {
     pub(super) fn judge_start(&mut self, name: &str, timely: bool) -> Result<(), Failure> {
         match Storage::open(self.disk.clone(), self.options.clone()) {
             Err(Error::Damaged { .. } | Error::Foreign(_)) => Ok(()),
-            Err(error) => {
-                let what = format!("{name}: {}", super::chain(&error));
-                Err(Failure::correctness(what))
-            }
+            Err(error) => wrong(format!("{name}: {}", super::chain(&error))),
             Ok((storage, found)) => {
                 self.storage = Some(storage);
                 let outcome =

@@ -26,13 +26,10 @@ const TOPICS: u64 = 4;
 
 impl World {
     pub(super) fn submit_something(&mut self) {
-        let live: Vec<usize> =
+        let all: Vec<usize> =
             (0..self.replicas.len()).filter(|at| !self.replicas[*at].deleted).collect();
-        let all = live.clone();
-        let live: Vec<usize> = live
-            .into_iter()
-            .filter(|at| !self.unrestored.contains(&self.replicas[*at].id))
-            .collect();
+        let is_live = |at: &usize| !self.unrestored.contains(&self.replicas[*at].id);
+        let live: Vec<usize> = all.iter().copied().filter(is_live).collect();
         if live.is_empty() || (live.len() < self.profile.replicas_max && self.work.chance(60)) {
             return self.create();
         }

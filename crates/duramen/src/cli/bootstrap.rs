@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use duramen_client::{Client, Error, Options};
+use serde::Serialize;
 
+use super::screen::{self, Table};
 use crate::config::HostPort;
 
 /// Form of printed results.
@@ -18,6 +20,31 @@ pub enum Output {
     Table,
     /// JSON, for programs.
     Json,
+}
+
+impl Output {
+    /// Prints what came out: as JSON if the user asked for JSON, and else as text.
+    pub fn print(
+        self,
+        outcome: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::Json => screen::print_json(outcome),
+            Self::Table => Ok(screen::print_line(text().trim_end())?),
+        }
+    }
+
+    /// Prints a list: as JSON if the user asked for JSON, and else as a table, or as these words if it is empty.
+    pub fn print_list<T: Serialize>(
+        self,
+        list: &[T],
+        empty: &str,
+        table: impl FnOnce(&[T]) -> Table,
+    ) -> anyhow::Result<()> {
+        let text = || if list.is_empty() { empty.to_owned() } else { table(list).render() };
+        self.print(&list, text)
+    }
 }
 
 /// Flags of the cluster and of the form of results.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::Args;
 use duramen_client::{Client, FetchOptions, Fetched, Fetcher};
 use duramen_protocol::error_code::ErrorCode;
@@ -11,16 +11,15 @@ use duramen_protocol::records::Records;
 use indicatif::ProgressBar;
 
 use super::bootstrap::{Cluster, run};
-use super::missing::{has_not, unknown_topic};
-use super::place::{Bounds, Place};
+use super::place::{Bounds, Place, chosen};
 use super::screen;
-use super::usage::{demand, once, topic_name, whole};
+use super::usage::{demand, topic_name, whole};
 
 mod format;
 mod membership;
 
 pub use format::{Format, Shown};
-pub(super) use format::{date, put_bytes};
+pub(super) use format::{date, fields};
 
 /// More than any batch that a broker accepts, decompressed.
 const BATCH_BYTES_MAX: usize = 1 << 30;
@@ -119,7 +118,7 @@ impl Consume {
 
     async fn consume(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
-        let partitions = self.partitions(&client).await?;
+        let partitions = chosen(&client, &self.topic, &self.partitions).await?;
         let bounds = Bounds::find(&client, &self.topic, &partitions).await?;
         let positions = self.from.find(&client, &self.topic, &bounds).await?.into_iter();
         let stop = if self.follow { None } else { Some(self.ends(&client, &bounds).await?) };
@@ -132,19 +131,6 @@ impl Consume {
         let outcome = reading.all().await;
         reading.printer.bar.finish_and_clear();
         outcome
-    }
-
-    /// Lists the partitions to read.
-    async fn partitions(&self, client: &Client) -> anyhow::Result<Vec<i32>> {
-        let found = client.topic(&self.topic, false).await.map_err(unknown_topic(&self.topic))?;
-        let mut there: Vec<i32> =
-            found.partitions.iter().map(|part| part.partition_index).collect();
-        there.sort_unstable();
-        for partition in &self.partitions {
-            ensure!(there.contains(partition), has_not(&self.topic, &there, *partition));
-        }
-        let named: Vec<i32> = once(&self.partitions).into_iter().copied().collect();
-        Ok(if named.is_empty() { there } else { named })
     }
 
     /// Finds the offset at which to stop in each partition.

@@ -23,6 +23,12 @@ pub(super) fn unknown_topic(name: &str) -> impl Fn(Error) -> anyhow::Error {
     }
 }
 
+/// Names the way to find the topics that exist.
+pub(super) fn no_such_topic(name: &str) -> anyhow::Error {
+    let text = format!("there is no topic {name}; see which there are with `duramen topic list`");
+    explained(ErrorCode::UnknownTopicOrPartition, text)
+}
+
 /// Explains that a topic lacks a partition, and names those that it has.
 pub(super) fn has_not(topic: &str, there: &[i32], partition: i32) -> String {
     match there.iter().max() {

@@ -9,6 +9,9 @@ use duramen_client::{Client, OffsetAt};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
+use super::missing::{has_not, unknown_topic};
+use super::usage::once;
+
 /// A place, not yet an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -100,6 +103,18 @@ impl Bounds {
     pub fn clamp(self, offset: i64) -> i64 {
         offset.clamp(self.start, self.end)
     }
+}
+
+/// Lists the partitions of a topic: those that the user named, or else all. Fails for one that the topic lacks.
+pub async fn chosen(client: &Client, topic: &str, named: &[i32]) -> anyhow::Result<Vec<i32>> {
+    let found = client.topic(topic, false).await.map_err(unknown_topic(topic))?;
+    let mut there: Vec<i32> = found.partitions.iter().map(|part| part.partition_index).collect();
+    there.sort_unstable();
+    for partition in named {
+        ensure!(there.contains(partition), has_not(topic, &there, *partition));
+    }
+    let named: Vec<i32> = once(named).into_iter().copied().collect();
+    Ok(if named.is_empty() { there } else { named })
 }
 
 impl Place {

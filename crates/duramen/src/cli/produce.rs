@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -15,6 +15,7 @@ use duramen_protocol::compression::Codec;
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use indicatif::ProgressBar;
+use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -80,13 +81,7 @@ pub struct Produce {
     #[arg(long, default_value = "none", value_name = "CODEC", value_parser = codec)]
     codec: Codec,
     /// Acknowledgement to wait for: all (durable on enough replicas), 1 (the leader) or 0 (sent)
-    #[arg(
-        long,
-        value_enum,
-        default_value = "all",
-        value_name = "all|1|0",
-        hide_possible_values = true
-    )]
+    #[arg(long, default_value = "all", value_name = "all|1|0", hide_possible_values = true)]
     acks: Acks,
     /// Append each record exactly once, even if an acknowledgement is lost and the batch is sent again
     #[arg(long)]
@@ -175,10 +170,7 @@ impl Produce {
         if self.quiet {
             return Ok(());
         }
-        if self.cluster.json() {
-            return screen::print_json(&summary);
-        }
-        Ok(screen::print_line(&summary.line(self.acks))?)
+        self.cluster.output.print(&summary, || summary.line(self.acks))
     }
 }
 
@@ -244,11 +236,7 @@ impl Sending<'_> {
             }
         }
         self.flush().await?;
-        for (partition, appender) in &mut self.appenders {
-            let acked = appender.finish().await?;
-            self.summary.acked(*partition, &acked);
-        }
-        Ok(())
+        self.settle().await
     }
 
     async fn send_lines(&mut self) -> anyhow::Result<()> {
@@ -277,7 +265,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Waits for batches in flight when stdin has no line, so that an error shows at once.
+    /// Waits for batches in flight: in the end, and when stdin has no line, so that an error shows at once.
     async fn settle(&mut self) -> anyhow::Result<()> {
         for (partition, appender) in &mut self.appenders {
             let acked = appender.finish().await?;
@@ -302,7 +290,7 @@ impl Sending<'_> {
             .collect();
         let batch =
             self.open.entry(partition).or_insert_with(|| BatchBuilder::new().codec(command.codec));
-        let timestamp = now_ms();
+        let timestamp = Timestamp::now().as_millisecond();
         let record = NewRecord { timestamp, key, value: Some(&line.value), headers: &headers };
         let full = batch.count() > 0
             && batch.plain_bytes() + line.value.len() > command.batch_bytes as usize;
@@ -406,11 +394,6 @@ fn codec(name: &str) -> Result<Codec, String> {
         let names = Codec::ALL.map(Codec::name);
         format!("known codecs are {}", names.join(", "))
     })
-}
-
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -7,9 +7,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 
-/// Templates of progress: bytes of a known total, things of a known total, things without end.
-const TEMPLATES: [&str; 3] = [
-    "{bar:30} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left  {msg}",
+/// Templates of progress: things of a known total, things without end.
+const TEMPLATES: [&str; 2] = [
     "{bar:30} {human_pos}/{human_len}  {rate}  {eta} left  {msg}",
     "{spinner} {human_pos}  {rate}  {elapsed}  {msg}",
 ];
@@ -32,8 +31,8 @@ impl Table {
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+    pub fn row(&mut self, cells: &[&dyn Display]) {
+        self.rows.push(cells.iter().map(ToString::to_string).collect());
     }
 
     /// The table's text, one line a row.
@@ -96,19 +95,14 @@ pub fn print_line(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// A bar on stderr for work of known length in bytes; hidden unless stderr is a terminal.
-pub fn byte_bar(total: u64) -> ProgressBar {
-    styled(ProgressBar::new(total), TEMPLATES[0])
-}
-
-/// A bar for work of known length in things.
+/// A bar on stderr for work of known length in things; hidden unless stderr is a terminal.
 pub fn count_bar(total: u64) -> ProgressBar {
-    styled(ProgressBar::new(total), TEMPLATES[1])
+    styled(ProgressBar::new(total), TEMPLATES[0])
 }
 
 /// A running count for work of unknown length.
 pub fn counter() -> ProgressBar {
-    styled(ProgressBar::no_length(), TEMPLATES[2])
+    styled(ProgressBar::no_length(), TEMPLATES[1])
 }
 
 fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
@@ -135,6 +129,11 @@ pub fn bytes(count: f64) -> String {
         scaled /= 1024.0;
     }
     format!("{scaled:.1} TiB")
+}
+
+/// Writes a value, or a dash where there is none.
+pub fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// `1 partition`, `2 partitions`, `2 batches`.
@@ -176,8 +175,8 @@ mod tests {
     #[test]
     fn columns_of_numbers_are_aligned_to_the_right() {
         let mut table = Table::new(&["TOPIC", "PARTITIONS"]);
-        table.row(["orders".into(), "12".into()]);
-        table.row(["a".into(), "5000".into()]);
+        table.row(&[&"orders", &12]);
+        table.row(&[&"a", &5000]);
         let expected = "TOPIC   PARTITIONS\norders          12\na             5000\n";
         assert_eq!(table.render(), expected);
     }

@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::bootstrap::{Cluster, run};
 use super::failure::explained;
 use super::missing::{unknown, unknown_topic};
-use super::screen::{self, Table};
-use super::usage::{joined, key_value, once, settings, topic_name};
+use super::screen::{self, Table, or_dash};
+use super::usage::{key_value, once, one_by_one, settings, topic_name};
 
 mod alter;
 mod source;
@@ -225,19 +225,20 @@ impl Create {
             }
             Err(error) => return Err(error.into()),
         };
-        if self.cluster.json() {
-            return screen::print_json(&created);
-        }
-        let mut line = match (created.created, self.dry_run) {
-            (true, _) => format!("created topic {}", created.name),
-            (false, true) => format!("topic {} could be created", created.name),
-            (false, false) => format!("topic {} is there already", created.name),
+        self.cluster.output.print(&created, || created.text(self.dry_run))
+    }
+}
+
+impl Outcome {
+    fn text(&self, dry_run: bool) -> String {
+        let name = &self.name;
+        let line = match (self.created, dry_run) {
+            (true, _) => format!("created topic {name}"),
+            (false, true) => format!("topic {name} could be created"),
+            (false, false) => format!("topic {name} is there already"),
         };
-        if let Some(partitions) = created.partitions {
-            let partitions = screen::count(partitions, "partition");
-            write!(line, " with {partitions}").expect("a string takes all");
-        }
-        Ok(screen::print_line(&line)?)
+        let partitions = self.partitions.map(|it| screen::count(it, "partition"));
+        line + &partitions.map(|it| format!(" with {it}")).unwrap_or_default()
     }
 }
 
@@ -257,21 +258,16 @@ impl List {
             })
             .collect();
         listed.sort_by(|a, b| a.name.cmp(&b.name));
-        if self.cluster.json() {
-            return screen::print_json(&listed);
-        }
-        if listed.is_empty() {
-            return Ok(screen::print_line(
-                "no topics; create one with `duramen topic create NAME`",
-            )?);
-        }
-        let mut table = Table::new(&["TOPIC", "PARTITIONS", "REPLICAS"]);
-        for topic in listed {
-            let name =
-                if topic.internal { format!("{} (internal)", topic.name) } else { topic.name };
-            table.row([name, topic.partitions.to_string(), topic.replication_factor.to_string()]);
-        }
-        Ok(table.print()?)
+        let empty = "no topics; create one with `duramen topic create NAME`";
+        self.cluster.output.print_list(&listed, empty, |listed| {
+            let mut table = Table::new(&["TOPIC", "PARTITIONS", "REPLICAS"]);
+            for topic in listed {
+                let name =
+                    format!("{}{}", topic.name, if topic.internal { " (internal)" } else { "" });
+                table.row(&[&name, &topic.partitions, &topic.replication_factor]);
+            }
+            table
+        })
     }
 }
 
@@ -283,11 +279,9 @@ impl Describe {
             let topic = client.topic(name, false).await.map_err(unknown_topic(name))?;
             described.push(self.describe(&client, topic).await?);
         }
-        if self.cluster.json() {
-            return screen::print_json(&described);
-        }
-        let text = described.iter().map(Described::text).collect::<Vec<_>>().join("\n");
-        Ok(screen::print_line(text.trim_end())?)
+        self.cluster.output.print(&described, || {
+            described.iter().map(Described::text).collect::<Vec<_>>().join("\n")
+        })
     }
 
     async fn describe(
@@ -345,15 +339,15 @@ impl Described {
         let mut table = Table::new(&headings);
         for part in &self.partitions {
             let records = part.start.zip(part.end).map(|(start, end)| end - start);
-            table.row([
-                part.partition.to_string(),
-                number(part.leader),
-                number(part.term),
-                screen::list(&part.replicas),
-                screen::list(&part.in_sync),
-                number(part.start),
-                number(part.end),
-                number(records),
+            table.row(&[
+                &part.partition,
+                &or_dash(part.leader),
+                &or_dash(part.term),
+                &screen::list(&part.replicas),
+                &screen::list(&part.in_sync),
+                &or_dash(part.start),
+                &or_dash(part.end),
+                &or_dash(records),
             ]);
         }
         text + &table.render()
@@ -363,13 +357,16 @@ impl Described {
 impl Delete {
     async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
-        let mut done = Vec::new();
-        let outcome = self.delete(&client, &mut done).await;
-        // Print the deleted topics, although another deletion failed.
-        if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
-            screen::print_json(&done)?;
-        }
-        outcome
+        self.check(&client).await?;
+        let delete = async |name: &str| match client.delete_topic(name).await {
+            Ok(()) => Ok(Removal { name: name.to_owned(), deleted: true }),
+            Err(error) if unknown(&error) && self.if_exists => {
+                Ok(Removal { name: name.to_owned(), deleted: false })
+            }
+            Err(error) if unknown(&error) => Err(missing(name)),
+            Err(error) => Err(error.into()),
+        };
+        one_by_one(&self.cluster, &self.names, delete, Removal::text).await
     }
 
     /// Checks all topics before the command deletes one.
@@ -387,27 +384,12 @@ impl Delete {
         }
         Ok(())
     }
+}
 
-    async fn delete(&self, client: &Client, done: &mut Vec<Removal>) -> anyhow::Result<()> {
-        self.check(client).await?;
-        let names = once(&self.names);
-        let mut failures = Vec::new();
-        for name in &names {
-            let deleted = match client.delete_topic(name).await {
-                Ok(()) => true,
-                Err(error) if unknown(&error) && self.if_exists => false,
-                Err(error) => {
-                    failures.push(if unknown(&error) { missing(name) } else { error.into() });
-                    continue;
-                }
-            };
-            if !self.cluster.json() {
-                let line = if deleted { "deleted topic" } else { "there is no topic" };
-                screen::print_line(&format!("{line} {name}"))?;
-            }
-            done.push(Removal { name: (*name).clone(), deleted });
-        }
-        joined(names.len(), failures)
+impl Removal {
+    fn text(&self) -> String {
+        let line = if self.deleted { "deleted topic" } else { "there is no topic" };
+        format!("{line} {}", self.name)
     }
 }
 
@@ -418,10 +400,6 @@ fn missing(name: &str) -> anyhow::Error {
 
 fn exists(error: &Error) -> bool {
     error.code() == Some(ErrorCode::TopicAlreadyExists)
-}
-
-fn number(value: Option<impl ToString>) -> String {
-    value.map_or_else(|| "-".into(), |value| value.to_string())
 }
 
 #[cfg(test)]

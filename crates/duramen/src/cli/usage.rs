@@ -8,8 +8,11 @@ use std::str::FromStr;
 use anyhow::anyhow;
 use clap::builder::Resettable;
 use clap::{Arg, Command};
+use serde::Serialize;
 
+use super::bootstrap::Cluster;
 use super::failure::{code_of, explained};
+use super::screen;
 use crate::config::Mistakes;
 
 /// Most letters that Kafka allows in the name of a topic.
@@ -103,6 +106,34 @@ pub(super) fn joined(asked: usize, mut failures: Vec<anyhow::Error>) -> anyhow::
     // Programs get the code that all failures share, and none if they differ.
     let code = code.filter(|code| codes.all(|other| other == Some(*code)));
     Err(code.map_or_else(|| anyhow!("{text}"), |code| explained(code, text.clone())))
+}
+
+/// Does the same to all of `named`, one after the other, and goes on after a failure. Prints each outcome as a line at
+/// once, or all as JSON in the end.
+pub(super) async fn one_by_one<T: Serialize>(
+    cluster: &Cluster,
+    named: &[String],
+    mut act: impl AsyncFnMut(&str) -> anyhow::Result<T>,
+    line: impl Fn(&T) -> String,
+) -> anyhow::Result<()> {
+    let names = once(named);
+    let (mut done, mut failures) = (Vec::new(), Vec::new());
+    for name in &names {
+        match act(name).await {
+            Ok(outcome) => {
+                if !cluster.json() {
+                    screen::print_line(&line(&outcome))?;
+                }
+                done.push(outcome);
+            }
+            Err(error) => failures.push(error),
+        }
+    }
+    // Print the outcomes, although another thing failed.
+    if cluster.json() && (failures.is_empty() || !done.is_empty()) {
+        screen::print_json(&done)?;
+    }
+    joined(names.len(), failures)
 }
 
 /// Splits `KEY=VALUE` into two halves.

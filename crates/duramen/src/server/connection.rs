@@ -167,14 +167,14 @@ struct Farewell {
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        self.shared.metrics.connections.dec();
+        self.shared.metrics.network.connections.dec();
         self.shared.node.push(Input::Event(Event::Disconnected(self.connection)));
     }
 }
 
 /// Serves one client until it goes or has to.
 pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId, shared: Shared) {
-    shared.metrics.connections.inc();
+    shared.metrics.network.connections.inc();
     let (to_connection, replies) = tokio::sync::mpsc::unbounded_channel();
     shared.node.push(Input::Connected(connection, to_connection));
     let _farewell = Farewell { connection, shared: shared.clone() };
@@ -184,7 +184,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
     let mut connection = Connection::new(stream, session, replies, shared);
     let end = connection.run().await;
     if let Err(End::Malformed(_)) = &end {
-        metrics.frames_malformed.inc();
+        metrics.network.frames_malformed.inc();
     }
     match connection.explain(end) {
         Ok(()) | Err(End::Gone) => tracing::debug!(%peer, "connection ended"),
@@ -389,7 +389,7 @@ impl Connection {
         let mut answers = Vec::new();
         let result = self.frames(&mut events, &mut answers).await;
         if !events.is_empty() {
-            self.shared.metrics.requests.inc_by(events.len() as u64);
+            self.shared.metrics.network.requests.inc_by(events.len() as u64);
             self.shared.node.push_quietly(events);
             self.shared.bell.ring();
             self.recharge();
@@ -417,7 +417,7 @@ impl Connection {
             self.part_since = None;
             self.charge.end_frame();
             self.active_at = Instant::now();
-            self.shared.metrics.received_bytes.inc_by(frame.len() as u64);
+            self.shared.metrics.network.received_bytes.inc_by(frame.len() as u64);
             let mut waited = Duration::ZERO;
             let step = self.shared.checking.on_frame(&mut self.session, frame, &mut waited).await;
             match step {

@@ -218,7 +218,7 @@ impl CoreLoop {
         self.step_longest = self.step_longest.max(lap.elapsed());
         self.route();
         if count > 0 {
-            self.common.metrics.turn_events.observe(count as f64);
+            self.common.metrics.threads.turn_events.observe(count as f64);
             self.figures_due = true;
         }
         self.turn_longest = self.turn_longest.max(began.elapsed());
@@ -299,8 +299,8 @@ impl CoreLoop {
 
     fn figures(&mut self) {
         let us = |longest: Duration| i64::try_from(longest.as_micros()).unwrap_or(i64::MAX);
-        self.common.metrics.step_longest_us.set(us(self.step_longest));
-        self.common.metrics.turn_longest_us.set(us(self.turn_longest));
+        self.common.metrics.threads.step_longest_us.set(us(self.step_longest));
+        self.common.metrics.threads.turn_longest_us.set(us(self.turn_longest));
         self.figures_at = Instant::now();
         self.figures_due = false;
         self.is_ready = self.common.health.note(&self.node.readiness());

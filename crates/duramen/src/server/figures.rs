@@ -11,9 +11,15 @@ pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
     all
 }
 
+fn counter(name: &'static str, value: u64, help: &'static str) -> Figure {
+    Figure { name, help, is_counter: true, value }
+}
+
+fn gauge(name: &'static str, value: u64, help: &'static str) -> Figure {
+    Figure { name, help, is_counter: false, value }
+}
+
 fn of_logs(metrics: &Metrics) -> Vec<Figure> {
-    let counter = |name, value, help| Figure { name, help, is_counter: true, value };
-    let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
     let mut all = vec![
         counter("node_requests", metrics.requests, "Requests that the node received"),
         counter("node_replies", metrics.replies, "Responses that the node returned"),
@@ -76,8 +82,6 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
 }
 
 fn of_clocks(metrics: &Metrics) -> Vec<Figure> {
-    let counter = |name, value, help| Figure { name, help, is_counter: true, value };
-    let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
     vec![
         counter(
             "clock_holds",
@@ -104,8 +108,6 @@ fn of_clocks(metrics: &Metrics) -> Vec<Figure> {
 
 /// Returns the counts of work on segments at rest.
 fn at_rest(metrics: &Metrics) -> Vec<Figure> {
-    let counter = |name, value, help| Figure { name, help, is_counter: true, value };
-    let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
     vec![
         gauge(
             "segments_damaged",
@@ -142,7 +144,6 @@ fn at_rest(metrics: &Metrics) -> Vec<Figure> {
 }
 
 fn of_shares(metrics: &Metrics) -> Vec<Figure> {
-    let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
     vec![
         gauge("share_sessions", metrics.share_sessions, "Share sessions"),
         gauge("share_partitions", metrics.share_partitions, "Partitions that share groups use"),

@@ -74,14 +74,14 @@ impl Listener {
             let seat = match self.seats.take(peer.ip(), &limits.seats) {
                 Ok(seat) => seat,
                 Err(reason) => {
-                    self.shared.metrics.connections_refused.inc();
+                    self.shared.metrics.network.connections_refused.inc();
                     if self.shared.complaints.may_say() {
                         tracing::warn!(%peer, %reason, "connection refused");
                     }
                     continue;
                 }
             };
-            self.shared.metrics.connections_accepted.inc();
+            self.shared.metrics.network.connections_accepted.inc();
             if let Err(error) = set_options(&stream, self.send_buffer_bytes) {
                 tracing::debug!(%peer, %error, "cannot set the options of a connection");
                 continue;

@@ -16,9 +16,10 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::metric_names::Names;
 use super::peers::PeerMetrics;
 
 /// The metrics of one server.
@@ -26,8 +27,19 @@ use super::peers::PeerMetrics;
 pub struct Metrics {
     registry: Registry,
     figures: Arc<Figures>,
-    /// Connections open now.
-    pub connections: Gauge,
+    /// Clients' connections.
+    pub network: NetworkMetrics,
+    /// Work of the node's threads.
+    pub threads: ThreadMetrics,
+    /// Passes over the segments.
+    pub scrubbing: ScrubMetrics,
+    /// Traffic with other nodes.
+    pub peers: PeerMetrics,
+}
+
+/// Connections of clients, and the bytes on them.
+#[derive(Debug)]
+pub struct NetworkMetrics {
     /// Connections accepted.
     pub connections_accepted: Counter,
     /// Connections refused at the limit.
@@ -38,18 +50,21 @@ pub struct Metrics {
     pub requests: Counter,
     /// Bytes of requests.
     pub received_bytes: Counter,
-    /// Bytes of requests that wait for their response.
-    pub in_flight_bytes: Gauge,
     /// Bytes of records sent from files.
     pub fetch_bytes: Counter,
     /// Of these, bytes that had to be read from the medium first.
     pub fetch_cold_bytes: Counter,
+    /// Connections open now.
+    pub connections: Gauge,
+    /// Bytes of requests that wait for their response.
+    pub in_flight_bytes: Gauge,
+}
+
+/// Turns of the node's thread, and work of storage's threads.
+#[derive(Debug)]
+pub struct ThreadMetrics {
     /// Events a turn of the node's thread.
     pub turn_events: Histogram,
-    /// The longest single step of the node, in microseconds.
-    pub step_longest_us: Gauge,
-    /// The longest turn of the node's thread, in microseconds.
-    pub turn_longest_us: Gauge,
     /// Batches in a journal sync.
     pub sync_batches: Histogram,
     /// Time of journal syncs, in seconds.
@@ -60,18 +75,25 @@ pub struct Metrics {
     pub checkpoint_sync_seconds: Histogram,
     /// Time of slices of background work on the storage thread, in seconds.
     pub maintain_seconds: Histogram,
-    /// Bytes of segments that were read from the medium to be checked.
-    pub scrubbed_bytes: Counter,
-    /// Times that a segment was found to be damaged by that.
-    pub scrub_damage_found: Counter,
-    /// Times that all segments were read.
-    pub scrub_passes: Counter,
-    /// Time when all segments were last read, in seconds since 1970.
-    pub scrub_passed_seconds: Gauge,
+    /// The longest single step of the node, in microseconds.
+    pub step_longest_us: Gauge,
     /// Directories that starts have set aside and nobody has dropped.
     pub set_aside: Gauge,
-    /// Traffic with other nodes.
-    pub peers: PeerMetrics,
+    /// The longest turn of the node's thread, in microseconds.
+    pub turn_longest_us: Gauge,
+}
+
+/// Passes of the scrubber.
+#[derive(Debug)]
+pub struct ScrubMetrics {
+    /// Bytes of segments that were read from the medium to be checked.
+    pub bytes: Counter,
+    /// Times that a segment was found to be damaged by that.
+    pub damage_found: Counter,
+    /// Times that all segments were read.
+    pub passes: Counter,
+    /// Time when all segments were last read, in seconds since 1970.
+    pub passed_seconds: Gauge,
 }
 
 /// The newest figures of node and storage, put here by their threads.
@@ -97,161 +119,99 @@ pub struct Figure {
     pub value: u64,
 }
 
+impl NetworkMetrics {
+    fn new(of: &mut Names) -> Self {
+        Self {
+            connections_accepted: of
+                .make("connections_accepted", "Connections that the node accepted"),
+            connections_refused: of
+                .make("connections_refused", "Connections that the node refused at a limit"),
+            frames_malformed: of.make(
+                "frames_malformed",
+                "Connections that the node closed because of malformed requests",
+            ),
+            requests: of.make("requests", "Requests that connections handed to the node"),
+            received_bytes: of.make("received_bytes", "Bytes of requests that clients sent"),
+            fetch_bytes: of.make("fetch_bytes", "Bytes of records in Fetch responses"),
+            fetch_cold_bytes: of.make(
+                "fetch_cold_bytes",
+                "Bytes of records that the node read from the disk for a Fetch response",
+            ),
+            connections: of.make("connections", "Open connections"),
+            in_flight_bytes: of
+                .make("in_flight_bytes", "Bytes of requests that wait for their response"),
+        }
+    }
+}
+
+impl ThreadMetrics {
+    fn new(of: &mut Names) -> Self {
+        Self {
+            turn_events: of.counts("turn_events", "Events in one turn of the node's thread"),
+            sync_batches: of
+                .counts("sync_batches", "Record batches that one sync of the journal made durable"),
+            sync_seconds: of
+                .seconds("sync_seconds", "Duration of a sync of the journal, in seconds"),
+            payload_sync_seconds: of.seconds(
+                "payload_sync_seconds",
+                "Duration of a sync of batches outside the journal, in seconds",
+            ),
+            checkpoint_sync_seconds: of.seconds(
+                "checkpoint_sync_seconds",
+                "Duration of the syncs of one replica's checkpoint, in seconds",
+            ),
+            maintain_seconds: of.seconds(
+                "maintain_seconds",
+                "Duration of one slice of the storage thread's background work, in seconds",
+            ),
+            step_longest_us: of.make(
+                "step_longest_us",
+                "Longest step of the node's thread since its start, in microseconds",
+            ),
+            set_aside: of.make(
+                "set_aside",
+                "Directories of batches that starts set aside and no operator has dropped",
+            ),
+            turn_longest_us: of.make(
+                "turn_longest_us",
+                "Longest turn of the node's thread since its start, in microseconds",
+            ),
+        }
+    }
+}
+
+impl ScrubMetrics {
+    fn new(of: &mut Names) -> Self {
+        Self {
+            bytes: of.make(
+                "scrubbed_bytes",
+                "Bytes of segments that the scrubber read from the disk and checked",
+            ),
+            damage_found: of.make(
+                "scrub_damage_found",
+                "Times that the scrubber found a segment damaged on the disk",
+            ),
+            passes: of.make("scrub_passes", "Passes of the scrubber over all segments"),
+            passed_seconds: of.make(
+                "scrub_passed_seconds",
+                "Time of the scrubber's last complete pass, in seconds since 1970; 0 before the first",
+            ),
+        }
+    }
+}
+
 impl Metrics {
     /// Returns all metrics, at zero.
     pub fn new() -> Self {
         let figures = Arc::new(Figures::default());
-        let seconds = || Histogram::new(exponential_buckets(0.000_05, 2.0, 18));
-        let counts = || Histogram::new(exponential_buckets(1.0, 2.0, 14));
-        let mut metrics = Self {
-            registry: Registry::with_prefix("duramen"),
-            figures,
-            connections: Gauge::default(),
-            connections_accepted: Counter::default(),
-            connections_refused: Counter::default(),
-            frames_malformed: Counter::default(),
-            requests: Counter::default(),
-            received_bytes: Counter::default(),
-            in_flight_bytes: Gauge::default(),
-            fetch_bytes: Counter::default(),
-            fetch_cold_bytes: Counter::default(),
-            turn_events: counts(),
-            step_longest_us: Gauge::default(),
-            turn_longest_us: Gauge::default(),
-            sync_batches: counts(),
-            sync_seconds: seconds(),
-            payload_sync_seconds: seconds(),
-            checkpoint_sync_seconds: seconds(),
-            maintain_seconds: seconds(),
-            scrubbed_bytes: Counter::default(),
-            scrub_damage_found: Counter::default(),
-            scrub_passes: Counter::default(),
-            scrub_passed_seconds: Gauge::default(),
-            set_aside: Gauge::default(),
-            peers: PeerMetrics::default(),
-        };
-        metrics.register_network();
-        metrics.register_threads();
-        metrics.register_scrubbing();
-        metrics.peers.register(&mut metrics.registry);
-        metrics.registry.register_collector(Box::new(Arc::clone(&metrics.figures)));
-        metrics
-    }
-
-    fn register_network(&mut self) {
-        let counters = [
-            (
-                "connections_accepted",
-                "Connections that the node accepted",
-                &self.connections_accepted,
-            ),
-            (
-                "connections_refused",
-                "Connections that the node refused at a limit",
-                &self.connections_refused,
-            ),
-            (
-                "frames_malformed",
-                "Connections that the node closed because of malformed requests",
-                &self.frames_malformed,
-            ),
-            ("requests", "Requests that connections handed to the node", &self.requests),
-            ("received_bytes", "Bytes of requests that clients sent", &self.received_bytes),
-            ("fetch_bytes", "Bytes of records in Fetch responses", &self.fetch_bytes),
-            (
-                "fetch_cold_bytes",
-                "Bytes of records that the node read from the disk for a Fetch response",
-                &self.fetch_cold_bytes,
-            ),
-        ];
-        for (name, help, counter) in counters {
-            self.registry.register(name, help, counter.clone());
-        }
-        let gauges = [
-            ("connections", "Open connections", &self.connections),
-            (
-                "in_flight_bytes",
-                "Bytes of requests that wait for their response",
-                &self.in_flight_bytes,
-            ),
-        ];
-        for (name, help, gauge) in gauges {
-            self.registry.register(name, help, gauge.clone());
-        }
-    }
-
-    fn register_scrubbing(&mut self) {
-        let counters = [
-            (
-                "scrubbed_bytes",
-                "Bytes of segments that the scrubber read from the disk and checked",
-                &self.scrubbed_bytes,
-            ),
-            (
-                "scrub_damage_found",
-                "Times that the scrubber found a segment damaged on the disk",
-                &self.scrub_damage_found,
-            ),
-            ("scrub_passes", "Passes of the scrubber over all segments", &self.scrub_passes),
-        ];
-        for (name, help, counter) in counters {
-            self.registry.register(name, help, counter.clone());
-        }
-        self.registry.register(
-            "scrub_passed_seconds",
-            "Time of the scrubber's last complete pass, in seconds since 1970; 0 before the first",
-            self.scrub_passed_seconds.clone(),
-        );
-    }
-
-    fn register_threads(&mut self) {
-        let histograms = [
-            ("turn_events", "Events in one turn of the node's thread", &self.turn_events),
-            (
-                "sync_batches",
-                "Record batches that one sync of the journal made durable",
-                &self.sync_batches,
-            ),
-            ("sync_seconds", "Duration of a sync of the journal, in seconds", &self.sync_seconds),
-            (
-                "payload_sync_seconds",
-                "Duration of a sync of batches outside the journal, in seconds",
-                &self.payload_sync_seconds,
-            ),
-            (
-                "checkpoint_sync_seconds",
-                "Duration of the syncs of one replica's checkpoint, in seconds",
-                &self.checkpoint_sync_seconds,
-            ),
-            (
-                "maintain_seconds",
-                "Duration of one slice of the storage thread's background work, in seconds",
-                &self.maintain_seconds,
-            ),
-        ];
-        for (name, help, histogram) in histograms {
-            self.registry.register(name, help, histogram.clone());
-        }
-        let gauges = [
-            (
-                "step_longest_us",
-                "Longest step of the node's thread since its start, in microseconds",
-                &self.step_longest_us,
-            ),
-            (
-                "set_aside",
-                "Directories of batches that starts set aside and no operator has dropped",
-                &self.set_aside,
-            ),
-            (
-                "turn_longest_us",
-                "Longest turn of the node's thread since its start, in microseconds",
-                &self.turn_longest_us,
-            ),
-        ];
-        for (name, help, gauge) in gauges {
-            self.registry.register(name, help, gauge.clone());
-        }
+        let mut names = Names::default();
+        let network = NetworkMetrics::new(&mut names);
+        let threads = ThreadMetrics::new(&mut names);
+        let scrubbing = ScrubMetrics::new(&mut names);
+        let peers = PeerMetrics::new(&mut names);
+        let mut registry = names.into_registry();
+        registry.register_collector(Box::new(Arc::clone(&figures)));
+        Self { registry, figures, network, threads, scrubbing, peers }
     }
 
     /// Sets storage's newest figures.
@@ -348,7 +308,7 @@ mod tests {
     #[test]
     fn every_metric_has_a_help_text_and_comes_once() {
         let metrics = Metrics::new();
-        metrics.sync_batches.observe(7.0);
+        metrics.threads.sync_batches.observe(7.0);
         metrics.set_node(vec![Figure {
             name: "groups_failed",
             help: "Groups that failed",

@@ -105,7 +105,7 @@ impl Scrubbing {
             }
             if is_due || scrubber.is_urgent() {
                 let (bytes, found) = scrubber.step(PIECE_BYTES);
-                self.common.metrics.scrubbed_bytes.inc_by(bytes);
+                self.common.metrics.scrubbing.bytes.inc_by(bytes);
                 pass.next_at = Instant::now() + Duration::from_secs_f64(pass.seconds_of(bytes));
                 self.tell(found, &mut pass);
             }
@@ -141,16 +141,16 @@ impl Scrubbing {
         match found {
             Found::Nothing | Found::Sound { .. } => {}
             Found::Damaged(damage) => {
-                metrics.scrub_damage_found.inc();
+                metrics.scrubbing.damage_found.inc();
                 self.common.node.push(Input::Event(Event::Damaged(damage)));
             }
             Found::EndOfPass => {
                 pass.is_over = true;
                 pass.next_at = pass.began + self.interval.unwrap_or_default().max(LOOK_EVERY);
-                metrics.scrub_passes.inc();
+                metrics.scrubbing.passes.inc();
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-                metrics.scrub_passed_seconds.set(now);
+                metrics.scrubbing.passed_seconds.set(now);
             }
         }
     }

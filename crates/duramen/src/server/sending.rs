@@ -102,12 +102,12 @@ impl Sender {
                 let file = part.file.clone();
                 let loaded = tokio::task::spawn_blocking(move || file.load(at, len, ahead));
                 loaded.await.map_err(io::Error::other)??;
-                self.metrics.fetch_cold_bytes.inc_by(len);
+                self.metrics.network.fetch_cold_bytes.inc_by(len);
             }
             self.send_range(stream, &part.file, at, at + len).await?;
             at += len;
         }
-        self.metrics.fetch_bytes.inc_by(part.len);
+        self.metrics.network.fetch_bytes.inc_by(part.len);
         Ok(())
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let sender = Sender { metrics, stall_max: STALL_MAX };
         let sending = tokio::spawn(async move {
             sender.send(&server, &parts).await.unwrap();
-            sender.metrics.fetch_cold_bytes.get()
+            sender.metrics.network.fetch_cold_bytes.get()
         });
         let mut received = Vec::new();
         let mut client = client;

@@ -95,9 +95,9 @@ fn run_syncs<D: Disk>(disk: &D, syncs: &Inbox<Option<SyncRequest<D::File>>>, com
         let began = Instant::now();
         let result = request.run(disk);
         let histogram = match request.kind {
-            SyncKind::Round => Some(&common.metrics.sync_seconds),
-            SyncKind::Payload => Some(&common.metrics.payload_sync_seconds),
-            SyncKind::Checkpoint => Some(&common.metrics.checkpoint_sync_seconds),
+            SyncKind::Round => Some(&common.metrics.threads.sync_seconds),
+            SyncKind::Payload => Some(&common.metrics.threads.payload_sync_seconds),
+            SyncKind::Checkpoint => Some(&common.metrics.threads.checkpoint_sync_seconds),
             SyncKind::Other => None,
         };
         if let Some(histogram) = histogram {
@@ -167,7 +167,7 @@ impl<D: Disk> Worker<D> {
             return;
         }
         let count = self.disk.list(SET_ASIDE).map_or(0, |names| names.len());
-        self.common.metrics.set_aside.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.common.metrics.threads.set_aside.set(i64::try_from(count).unwrap_or(i64::MAX));
         self.looked_aside = Some(Instant::now());
     }
 
@@ -193,7 +193,7 @@ impl<D: Disk> Worker<D> {
     fn turn(&mut self) -> Result<(), Error> {
         let began = Instant::now();
         let requests = self.storage.maintain(!self.busy)?;
-        self.common.metrics.maintain_seconds.observe(began.elapsed().as_secs_f64());
+        self.common.metrics.threads.maintain_seconds.observe(began.elapsed().as_secs_f64());
         self.dispatch(requests);
         self.round()
     }
@@ -210,7 +210,7 @@ impl<D: Disk> Worker<D> {
         let payload = std::mem::take(&mut self.payload);
         let batches = self.storage.metrics().batches - before;
         if batches > 0 {
-            self.common.metrics.sync_batches.observe(batches as f64);
+            self.common.metrics.threads.sync_batches.observe(batches as f64);
         }
         if payload > INLINE_PAYLOAD_MAX || self.in_flight > 0 {
             self.dispatch(vec![journal]);
@@ -224,7 +224,7 @@ impl<D: Disk> Worker<D> {
         self.report();
         let began = Instant::now();
         let result = journal.run(&self.disk);
-        self.common.metrics.sync_seconds.observe(began.elapsed().as_secs_f64());
+        self.common.metrics.threads.sync_seconds.observe(began.elapsed().as_secs_f64());
         self.more = true;
         self.storage.on_sync(journal.id, result)
     }

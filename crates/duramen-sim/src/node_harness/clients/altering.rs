@@ -9,17 +9,15 @@
 
 use std::collections::BTreeMap;
 
+use duramen_protocol::messages::DescribeConfigsRequest;
 use duramen_protocol::messages::describe_configs::{
     DescribeConfigsResource, DescribeConfigsResourceResult,
 };
-use duramen_protocol::messages::incremental_alter_configs::{
-    AlterConfigsResource, AlterableConfig,
-};
-use duramen_protocol::messages::{DescribeConfigsRequest, IncrementalAlterConfigsRequest};
 use duramen_protocol::{ErrorCode, Request, Response};
 
 use super::answers::{expect_one_of, unexpected};
 use super::keyed::CONFIGS_OF_MANY;
+use super::requests::{self, Asking, OF_GROUP};
 use super::{Asked, Clients, TOPICS};
 use crate::failure::Failure;
 use crate::node_harness::oracle::Oracle;
@@ -27,9 +25,6 @@ use crate::prng::Prng;
 use crate::trace::tell;
 
 const OF_TOPIC: i8 = 2;
-const OF_GROUP: i8 = 32;
-const SET: i8 = 0;
-const DELETE: i8 = 1;
 /// Config sources of a value that is a topic's own, or a group's.
 const OWN: [i8; 2] = [1, 8];
 
@@ -139,21 +134,6 @@ fn made_with(oracle: &Oracle, (kind, name): &Whose, setting: &str) -> Option<&'s
     made_with.next().map(|(_, value)| *value)
 }
 
-fn change(
-    whose: &Whose,
-    settings: impl Iterator<Item = (&'static str, Option<&'static str>)>,
-) -> Request {
-    let config = |(name, value): (&str, Option<&str>)| AlterableConfig {
-        name: name.to_owned(),
-        config_operation: if value.is_some() { SET } else { DELETE },
-        value: value.map(str::to_owned),
-    };
-    let (resource_type, resource_name) = whose.clone();
-    let configs = settings.map(config).collect();
-    let resources = vec![AlterConfigsResource { resource_type, resource_name, configs }];
-    IncrementalAlterConfigsRequest { resources, validate_only: false }.into()
-}
-
 fn look(whose: &Whose) -> Request {
     let (resource_type, resource_name) = whose.clone();
     let resource =
@@ -164,7 +144,7 @@ fn look(whose: &Whose) -> Request {
 /// Requests of the operator.
 impl Clients {
     /// Returns the next change, if there is to be one.
-    pub(super) fn alter(&mut self) -> Option<(Asked, Request, i16)> {
+    pub(super) fn alter(&mut self) -> Option<Asking<Asked>> {
         let operator = self.operator.as_mut()?;
         if self.last_phase {
             return self.set_back();
@@ -197,12 +177,12 @@ impl Clients {
         let wishes = &mut operator.altered.entry(whose.clone()).or_default().wishes;
         let at_first = Wish { last: made_with(&self.oracle, &whose, setting), open: Vec::new() };
         wishes.entry(setting).or_insert(at_first).open.push(value);
-        let request = change(&whose, [(setting, Some(value))].into_iter());
+        let request = requests::alter((kind, name), [(setting, Some(value))].into_iter());
         Some((Asked::Alter(Question::Set { whose, setting, value }), request, 1))
     }
 
     /// Looks at a changed setting, sets it back, and looks at it again.
-    fn set_back(&mut self) -> Option<(Asked, Request, i16)> {
+    fn set_back(&mut self) -> Option<Asking<Asked>> {
         let (whose, altered) = self.operator.as_ref()?.altered.first_key_value()?;
         let whose = whose.clone();
         if altered.stage != Stage::Seen {
@@ -211,7 +191,7 @@ impl Clients {
         }
         let settings = altered.wishes.keys();
         let settings = settings.map(|it| (*it, made_with(&self.oracle, &whose, it)));
-        let request = change(&whose, settings);
+        let request = requests::alter((whose.0, &whose.1), settings);
         Some((Asked::Alter(Question::SetBack { whose }), request, 1))
     }
 }

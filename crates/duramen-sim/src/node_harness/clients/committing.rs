@@ -6,14 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use duramen_protocol::messages::{
-    FindCoordinatorRequest, OffsetCommitResponse, OffsetFetchResponse,
-};
-use duramen_protocol::{ErrorCode, Request, Response};
+use duramen_protocol::messages::{OffsetCommitResponse, OffsetFetchResponse};
+use duramen_protocol::{ErrorCode, Response};
 
 use super::answers::{expect_one_of, unexpected};
-use super::requests;
-use crate::failure::Failure;
+use super::requests::{self, Asking, COMMITTED};
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -59,6 +57,25 @@ impl Known {
     }
 }
 
+/// Judges the offsets that a group is told of, by partition. Returns false for an answer without offsets.
+pub(super) fn on_told(
+    group: &'static str,
+    it: &OffsetFetchResponse,
+    codes: &[ErrorCode],
+    known: &mut BTreeMap<i32, Known>,
+) -> Result<bool, Failure> {
+    let answer = &it.groups[0];
+    expect_one_of(answer.error_code, codes, "OffsetFetch")?;
+    if answer.error_code != 0 {
+        return Ok(false);
+    }
+    for part in &answer.topics[0].partitions {
+        let (at, told) = (part.partition_index, part.committed_offset);
+        known.entry(at).or_default().on_told((group, at), told)?;
+    }
+    Ok(true)
+}
+
 /// A request on its way.
 #[derive(Clone, Debug)]
 pub(super) enum Question {
@@ -77,10 +94,6 @@ pub(super) struct Committer {
     told: Vec<&'static str>,
 }
 
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::correctness(what))
-}
-
 impl Committer {
     pub(super) fn begin_last_phase(&mut self) {
         self.told.clear();
@@ -91,11 +104,9 @@ impl Committer {
         self.told.len() == GROUPS.len()
     }
 
-    pub(super) fn choose(&mut self, work: &mut Prng, last_phase: bool) -> (Question, Request, i16) {
+    pub(super) fn choose(&mut self, work: &mut Prng, last_phase: bool) -> Asking<Question> {
         if !self.is_found || work.chance(20) {
-            let coordinator_keys = GROUPS.map(str::to_owned).to_vec();
-            let request = FindCoordinatorRequest { coordinator_keys, ..Default::default() };
-            (Question::Find, request.into(), 4)
+            (Question::Find, requests::find(requests::GROUP_KEY, &GROUPS), 4)
         } else if last_phase || work.chance(300) {
             Self::fetch(work)
         } else {
@@ -103,7 +114,7 @@ impl Committer {
         }
     }
 
-    fn commit(&mut self, work: &mut Prng) -> (Question, Request, i16) {
+    fn commit(&mut self, work: &mut Prng) -> Asking<Question> {
         self.number += 1;
         let (number, group) = (self.number, *work.pick(&GROUPS));
         let mut partitions: Vec<i32> = (0..PARTITIONS).filter(|_| work.chance(700)).collect();
@@ -113,19 +124,19 @@ impl Committer {
         for partition in &partitions {
             self.known.entry((group, *partition)).or_default().sent.push(number);
         }
-        let size = usize::try_from(work.between(0, 400)).expect("small");
-        let request = requests::commit(group, number, &partitions, size);
+        let metadata = "x".repeat(usize::try_from(work.between(0, 400)).expect("small"));
+        let request = requests::commit(group, COMMITTED, number, &partitions, Some(&metadata));
         let version = *work.pick(&[2, 5, 8, 9]);
         (Question::Commit { group, number, partitions }, request.into(), version)
     }
 
-    fn fetch(work: &mut Prng) -> (Question, Request, i16) {
+    fn fetch(work: &mut Prng) -> Asking<Question> {
         let mut groups: Vec<_> = GROUPS.into_iter().filter(|_| work.chance(500)).collect();
         if groups.is_empty() {
             groups.push(GROUPS[0]);
         }
-        let request = requests::committed(&groups, PARTITIONS);
-        (Question::Fetch { groups }, request, *work.pick(&[8, 9]))
+        let request = requests::committed(&groups, COMMITTED, PARTITIONS);
+        (Question::Fetch { groups }, request.into(), *work.pick(&[8, 9]))
     }
 
     pub(super) fn on_response(

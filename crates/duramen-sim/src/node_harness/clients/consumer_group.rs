@@ -12,18 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use duramen_broker::ConnectionId;
 use duramen_protocol::messages::consumer_group_heartbeat::TopicPartitions;
-use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
-use duramen_protocol::messages::offset_commit::{
-    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
-};
-use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use duramen_protocol::messages::{
-    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, CreateTopicsRequest,
-    FindCoordinatorRequest, FindCoordinatorResponse, MetadataResponse, OffsetCommitRequest,
-    OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, MetadataResponse,
+    OffsetCommitResponse, OffsetFetchResponse,
 };
 use duramen_protocol::wire::Uuid;
-use duramen_protocol::{ErrorCode, Request, Response};
+use duramen_protocol::{ErrorCode, Response};
 
 mod classic;
 mod owners;
@@ -31,10 +25,12 @@ mod owners;
 use classic::{Stage, Tide};
 use owners::{Beat, Kind, Owners, assigned};
 
-use super::answers::{Answered, Sight, expect_one_of, unexpected};
-use super::committing::Known;
-use super::requests;
-use crate::failure::Failure;
+use super::answers::{
+    Answered, CLASSIC_CODES, Sight, code_of, expect_one_of, found, is_made, on_left, unexpected,
+};
+use super::committing::{Known, on_told};
+use super::requests::{self, Asking, COMMITTED};
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -44,8 +40,7 @@ const TOPIC: &str = "fish";
 const PATTERN: &str = "fi.*";
 const PARTITIONS: i32 = 4;
 const MEMBERS: usize = 3;
-/// Topic in which groups are kept, in so many partitions.
-const LOG: &str = "__consumer_offsets";
+/// Partitions of the topic in which groups are kept.
 const LOG_PARTITIONS: i32 = 2;
 /// As the harness sets it.
 const SESSION_US: u64 = 1_500_000;
@@ -66,7 +61,7 @@ const CODES: [ErrorCode; 10] = [
     ErrorCode::UnreleasedInstanceId,
 ];
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Member {
     group: &'static str,
     at: usize,
@@ -116,7 +111,7 @@ pub(super) enum Question {
 }
 
 /// See above.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ConsumerGroup {
     group: &'static str,
     all: Vec<Member>,
@@ -137,14 +132,6 @@ pub(super) struct ConsumerGroup {
     refused: u64,
 }
 
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::correctness(what))
-}
-
-fn code_of(code: i16) -> ErrorCode {
-    ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError)
-}
-
 /// Returns the partition in which a group is kept, as Kafka's clients know it.
 fn log_partition(group: &str) -> i32 {
     let hash = group.bytes().fold(0i32, |hash, it| hash.wrapping_mul(31).wrapping_add(it.into()));
@@ -156,21 +143,13 @@ impl Member {
         Self {
             group,
             at,
-            lives: 0,
-            classic: None,
             instance: shape.chance(300).then_some(["ann", "bob", "cat"][at]),
             has_pattern: shape.chance(300),
             rebalance_timeout_ms: *shape.pick(&[500, 3_000]),
             session_timeout_ms: 3_000,
             id: format!("{group}-{at}-0"),
-            epoch: 0,
             told_in: -1,
-            uses: BTreeSet::new(),
-            wanted: BTreeSet::new(),
-            was: None,
-            coordinator: None,
-            silent: 0,
-            says_all: false,
+            ..Self::default()
         }
     }
 
@@ -261,18 +240,8 @@ impl ConsumerGroup {
             group,
             all,
             tide: (group == OF_BOTH).then(|| Tide::new(&mut shape)),
-            owners: Owners::default(),
-            known: BTreeMap::new(),
-            number: 0,
-            is_created: false,
-            topic_id: None,
-            log_id: None,
             at: vec![None; MEMBERS],
-            aims: Vec::new(),
-            lost: BTreeMap::new(),
-            last_phase: false,
-            is_told: false,
-            refused: 0,
+            ..Self::default()
         };
         for at in (0..MEMBERS).filter(|_| group == OF_BOTH) {
             it.all[at].session_timeout_ms = *shape.pick(&[1_000, 3_000]);
@@ -347,21 +316,13 @@ impl ConsumerGroup {
         at: usize,
         work: &mut Prng,
         now_us: u64,
-    ) -> Option<(Question, Request, i16)> {
+    ) -> Option<Asking<Question>> {
         if self.last_phase && self.is_done() {
             return None;
         }
-        self.turn(at, work, now_us)
-    }
-
-    fn turn(
-        &mut self,
-        at: usize,
-        work: &mut Prng,
-        now_us: u64,
-    ) -> Option<(Question, Request, i16)> {
         if !self.is_created {
-            return (at == 0).then(|| (Question::Create, created(), 7));
+            let request = requests::create(TOPIC, PARTITIONS, 3, &[("retention.ms", "-1")]);
+            return (at == 0).then_some((Question::Create, request, 7));
         }
         let it = &mut self.all[at];
         it.silent = it.silent.saturating_sub(1);
@@ -369,9 +330,7 @@ impl ConsumerGroup {
             return None;
         }
         let Some(node) = it.coordinator else {
-            let coordinator_keys = vec![self.group.to_owned()];
-            let request = FindCoordinatorRequest { coordinator_keys, ..Default::default() };
-            return Some((Question::Find, request.into(), 4));
+            return Some((Question::Find, requests::find(requests::GROUP_KEY, &[self.group]), 4));
         };
         if self.topic_id.is_none() || self.log_id.is_none() {
             return Some((Question::Overview, requests::metadata_of_all(), 12));
@@ -413,7 +372,8 @@ impl ConsumerGroup {
             return Some(self.commit(at, who, uses));
         }
         if is_in && work.chance(100) {
-            return Some(offsets(self.group));
+            let request = requests::committed(&[self.group], TOPIC, PARTITIONS);
+            return Some((Question::Offsets, request.into(), 9));
         }
         Some(self.beat(at, work, now_us))
     }
@@ -430,7 +390,7 @@ impl ConsumerGroup {
         self.all[at].become_another(is_classic);
     }
 
-    fn beat(&mut self, at: usize, work: &mut Prng, now_us: u64) -> (Question, Request, i16) {
+    fn beat(&mut self, at: usize, work: &mut Prng, now_us: u64) -> Asking<Question> {
         let it = &mut self.all[at];
         if let (Some(tide), Some(_)) = (&self.tide, &it.classic) {
             let (beat, request, version) = it.say((tide, self.last_phase), work, now_us);
@@ -455,7 +415,7 @@ impl ConsumerGroup {
     }
 
     /// Makes the member leave; the member does not wait for the answer.
-    fn leave(&mut self, at: usize, work: &mut Prng, now_us: u64) -> (Question, Request, i16) {
+    fn leave(&mut self, at: usize, work: &mut Prng, now_us: u64) -> Asking<Question> {
         let it = &self.all[at];
         let (beat, request, version) = if it.classic.is_some() {
             it.leave_as_classic(work, now_us)
@@ -475,7 +435,7 @@ impl ConsumerGroup {
         at: usize,
         (id, epoch): (String, i32),
         partitions: Vec<i32>,
-    ) -> (Question, Request, i16) {
+    ) -> Asking<Question> {
         self.number += 1;
         let number = self.number;
         let is_void = |it: &&i32| self.owners.is_void(&id, epoch, **it);
@@ -483,55 +443,12 @@ impl ConsumerGroup {
         for partition in partitions.iter().filter(|it| !void.contains(it)) {
             self.known.entry(*partition).or_default().sent.push(number);
         }
-        let partition = |partition_index: &i32| OffsetCommitRequestPartition {
-            partition_index: *partition_index,
-            committed_offset: number,
-            ..OffsetCommitRequestPartition::default()
-        };
-        let topic = OffsetCommitRequestTopic {
-            name: TOPIC.to_owned(),
-            partitions: partitions.iter().map(partition).collect(),
-            ..OffsetCommitRequestTopic::default()
-        };
-        let request = OffsetCommitRequest {
-            group_id: self.group.to_owned(),
-            generation_id_or_member_epoch: epoch,
-            member_id: id.clone(),
-            group_instance_id: self.all[at].instance.map(str::to_owned),
-            topics: vec![topic],
-            ..OffsetCommitRequest::default()
-        };
+        let mut request = requests::commit(self.group, TOPIC, number, &partitions, None);
+        request.generation_id_or_member_epoch = epoch;
+        request.member_id.clone_from(&id);
+        request.group_instance_id = self.all[at].instance.map(str::to_owned);
         (Question::Commit(Commit { id, number, partitions, void }), request.into(), 9)
     }
-}
-
-fn created() -> Request {
-    let config =
-        CreatableTopicConfig { name: "retention.ms".to_owned(), value: Some("-1".to_owned()) };
-    let topic = CreatableTopic {
-        name: TOPIC.to_owned(),
-        num_partitions: PARTITIONS,
-        replication_factor: 3,
-        configs: vec![config],
-        ..CreatableTopic::default()
-    };
-    CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
-}
-
-/// Asks for the committed offsets.
-fn offsets(group: &str) -> (Question, Request, i16) {
-    let topic = OffsetFetchRequestTopics {
-        name: TOPIC.to_owned(),
-        partition_indexes: (0..PARTITIONS).collect(),
-        ..OffsetFetchRequestTopics::default()
-    };
-    let group = OffsetFetchRequestGroup {
-        group_id: group.to_owned(),
-        topics: Some(vec![topic]),
-        ..OffsetFetchRequestGroup::default()
-    };
-    let request = OffsetFetchRequest { groups: vec![group], ..OffsetFetchRequest::default() };
-    (Question::Offsets, request.into(), 9)
 }
 
 /// Answers.
@@ -543,31 +460,24 @@ impl ConsumerGroup {
         came: &Response,
     ) -> Result<(), Failure> {
         match (question, came) {
-            (Question::Create, Response::CreateTopics(it)) => {
-                let code = code_of(it.topics[0].error_code);
-                self.is_created = matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists);
-                Ok(())
-            }
+            (Question::Create, Response::CreateTopics(it)) => self.is_created = is_made(it),
             (Question::Find, Response::FindCoordinator(it)) => {
-                self.on_found(at, it);
-                Ok(())
+                self.all[at].coordinator = found(it);
             }
-            (Question::Overview, Response::Metadata(it)) => {
-                self.on_overview(it);
-                Ok(())
-            }
+            (Question::Overview, Response::Metadata(it)) => self.on_overview(it),
             (Question::Beat(beat), Response::ConsumerGroupHeartbeat(it)) => {
-                self.on_beat(at, &beat, it)
+                self.on_beat(at, &beat, it)?;
             }
             (Question::Beat(beat), came) if beat.kind != Kind::Beat => {
-                self.on_classic(at, &beat, came)
+                self.on_classic(at, &beat, came)?;
             }
             (Question::Commit(commit), Response::OffsetCommit(it)) => {
-                self.on_committed(at, &commit, it)
+                self.on_committed(at, &commit, it)?;
             }
-            (Question::Offsets, Response::OffsetFetch(it)) => self.on_offsets(at, it),
-            (_, came) => unexpected(came),
+            (Question::Offsets, Response::OffsetFetch(it)) => self.on_offsets(at, it)?,
+            (_, came) => unexpected(came)?,
         }
+        Ok(())
     }
 
     /// Takes an answer to a classic member, or to a member that has left.
@@ -577,22 +487,13 @@ impl ConsumerGroup {
             (Kind::Join, Response::JoinGroup(it)) => member.on_joined(it),
             (Kind::Sync, Response::SyncGroup(it)) => member.on_synced(it),
             (Kind::Heartbeat, Response::Heartbeat(it)) => {
-                expect_one_of(it.error_code, &classic::CODES, "Heartbeat")?;
+                expect_one_of(it.error_code, &CLASSIC_CODES, "Heartbeat")?;
                 member.on_code(it.error_code);
                 Ok(())
             }
-            (Kind::Leave, Response::LeaveGroup(it)) => {
-                let of_member = it.members.first().map_or(0, |member| member.error_code);
-                expect_one_of(it.error_code, &classic::CODES, "LeaveGroup")?;
-                expect_one_of(of_member, &classic::CODES, "LeaveGroup, of its member,")
-            }
+            (Kind::Leave, Response::LeaveGroup(it)) => on_left(it),
             (_, came) => unexpected(came),
         }
-    }
-
-    fn on_found(&mut self, at: usize, it: &FindCoordinatorResponse) {
-        let found = &it.coordinators[0];
-        self.all[at].coordinator = (found.error_code == 0).then_some(found.node_id);
     }
 
     fn on_overview(&mut self, it: &MetadataResponse) {
@@ -600,7 +501,7 @@ impl ConsumerGroup {
             let topic = it.topics.iter().find(|topic| topic.name.as_deref() == Some(name))?;
             (topic.error_code == 0).then_some(topic.topic_id)
         };
-        (self.topic_id, self.log_id) = (id(TOPIC).or(self.topic_id), id(LOG).or(self.log_id));
+        (self.topic_id, self.log_id) = (id(TOPIC).or(self.topic_id), id(COMMITTED).or(self.log_id));
     }
 
     fn on_beat(
@@ -657,7 +558,7 @@ impl ConsumerGroup {
             if code == ErrorCode::UnknownTopicOrPartition.code() {
                 continue; // by a node that is behind
             }
-            let codes = [&CODES[..], &classic::CODES].concat();
+            let codes = [&CODES[..], &CLASSIC_CODES].concat();
             expect_one_of(code, &codes, "OffsetCommit")?;
             let is_void = void.contains(partition);
             self.refused += u64::from(is_void);
@@ -680,17 +581,11 @@ impl ConsumerGroup {
     }
 
     fn on_offsets(&mut self, at: usize, it: &OffsetFetchResponse) -> Result<(), Failure> {
-        let answer = &it.groups[0];
-        expect_one_of(answer.error_code, &CODES, "OffsetFetch")?;
-        if answer.error_code != 0 {
+        if on_told(self.group, it, &CODES, &mut self.known)? {
+            self.is_told = true;
+        } else {
             self.all[at].coordinator = None;
-            return Ok(());
         }
-        for part in &answer.topics[0].partitions {
-            let (at, told) = (part.partition_index, part.committed_offset);
-            self.known.entry(at).or_default().on_told((self.group, at), told)?;
-        }
-        self.is_told = true;
         Ok(())
     }
 }

@@ -2,11 +2,12 @@
 //! Each crowd judges its own answers; its clients are numbered one crowd after the other.
 
 use duramen_broker::ConnectionId;
+use duramen_protocol::Response;
 use duramen_protocol::wire::Uuid;
-use duramen_protocol::{Request, Response};
 
 use super::answers::{Answered, Sight, unexpected};
 use super::consumer_group::{self, ConsumerGroup};
+use super::requests::Asking;
 use super::share_group::{self, ShareGroup};
 use super::sharing::{self, Members};
 use super::transacting::{self, TRANSACTORS, Transactors};
@@ -200,7 +201,7 @@ impl Crowds {
         at: usize,
         work: &mut Prng,
         (last_phase, now_us): (bool, u64),
-    ) -> Option<(Question, Request, i16)> {
+    ) -> Option<Asking<Question>> {
         match self.who(at) {
             Who::Member(at) => {
                 let (it, request, version) = self.members.as_mut()?.choose(at, work, last_phase)?;

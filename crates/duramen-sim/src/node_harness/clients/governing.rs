@@ -1,11 +1,12 @@
 //! Requests of an operator: topics are made and deleted, partitions moved, a node is taken out.
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::CreatableTopicResult;
-use duramen_protocol::{ErrorCode, Request};
 
 use super::super::oracle::Standing;
 use super::answers::expect_one_of;
 use super::removing::{self, Remover};
+use super::requests::Asking;
 use super::{Asked, Clients, PARTITIONS, TOPICS, keyed, requests};
 use crate::failure::Failure;
 use crate::trace::tell;
@@ -29,7 +30,7 @@ const DELETE_CODES: [ErrorCode; 5] = [
 
 impl Clients {
     /// Makes and deletes topics as client 0, and takes a node out.
-    pub(super) fn govern(&mut self) -> Option<(Asked, Request, i16)> {
+    pub(super) fn govern(&mut self) -> Option<Asking<Asked>> {
         if let Some(remover) = &mut self.remover
             && let Some((question, request, version)) =
                 remover.choose(&mut self.work, self.last_phase)
@@ -51,7 +52,7 @@ impl Clients {
         }
     }
 
-    fn create(&mut self, name: String) -> (Asked, Request, i16) {
+    fn create(&mut self, name: String) -> Asking<Asked> {
         self.oracle.on_create_sent(&name);
         let replicas = if self.many { REPLICAS } else { 1 };
         let configs = match (self.oracle.is_keyed(&name), self.many) {
@@ -65,7 +66,7 @@ impl Clients {
         (Asked::Create { name, life }, request, 7)
     }
 
-    fn delete(&mut self, name: String) -> (Asked, Request, i16) {
+    fn delete(&mut self, name: String) -> Asking<Asked> {
         self.oracle.on_delete_sent(&name);
         let id = self.oracle.id_of(&name).filter(|_| self.goes_by_id());
         let (request, version) = requests::delete(&name, id);
@@ -73,7 +74,7 @@ impl Clients {
     }
 
     /// Moves a partition, maybe one that is not there, to other nodes.
-    pub(super) fn move_somewhere(&mut self) -> (Asked, Request, i16) {
+    pub(super) fn move_somewhere(&mut self) -> Asking<Asked> {
         let place = ((*self.work.pick(&TOPICS)).to_owned(), i32::from(self.work.chance(500)));
         let avoided = self.remover.as_ref().and_then(Remover::avoids);
         let mut brokers: Vec<i32> = (1..=self.nodes).filter(|id| Some(*id) != avoided).collect();

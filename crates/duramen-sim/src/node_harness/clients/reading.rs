@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::FetchResponse;
 use duramen_protocol::messages::fetch::PartitionData;
 use duramen_protocol::records::Records as View;
-use duramen_protocol::wire::{RecordData, Uuid};
-use duramen_protocol::{ErrorCode, Request};
+use duramen_protocol::wire::Uuid;
 
 use super::super::oracle::{Place, Standing};
-use super::requests::{self, Patience, Target};
+use super::answers::bytes_of;
+use super::requests::{self, Asking, Patience, Target};
 use super::{Asked, Clients, PARTITIONS, keyed};
 use crate::failure::Failure;
 use crate::trace::tell;
@@ -104,7 +105,7 @@ impl Clients {
         Want { target, life, offset, acked_end, end_seen, start_seen }
     }
 
-    fn fetch_one(&mut self, want: Want, patience: Patience, kind: Kind) -> (Asked, Request, i16) {
+    fn fetch_one(&mut self, want: Want, patience: Patience, kind: Kind) -> Asking<Asked> {
         // Later versions are answered by any replica, which may not know of all yet.
         let is_of_leader = kind == Kind::Through && self.many;
         let version = match want.target.1 {
@@ -127,7 +128,7 @@ impl Clients {
     }
 
     /// Fetches one partition, outside of sessions.
-    pub(super) fn fetch(&mut self, at: usize, place: Place) -> (Asked, Request, i16) {
+    pub(super) fn fetch(&mut self, at: usize, place: Place) -> Asking<Asked> {
         let life = self.life(&place);
         let known = self.oracle.known(&place);
         let (end_seen, trimmed) = (known.end_seen, known.trim_max);
@@ -148,7 +149,7 @@ impl Clients {
     }
 
     /// Fetches by the id of a topic that is gone: it must not lead to another one.
-    pub(super) fn fetch_stale(&mut self, place: Place, id: Uuid) -> (Asked, Request, i16) {
+    pub(super) fn fetch_stale(&mut self, place: Place, id: Uuid) -> Asking<Asked> {
         let life = self.life(&place);
         let want = self.want((place, Some(id)), life, 0);
         let patience = self.patience();
@@ -156,7 +157,7 @@ impl Clients {
     }
 
     /// Fetches all partitions, in a session.
-    pub(super) fn fetch_in_session(&mut self, at: usize) -> Option<(Asked, Request, i16)> {
+    pub(super) fn fetch_in_session(&mut self, at: usize) -> Option<Asking<Asked>> {
         let mut session = std::mem::take(&mut self.all[at].fetches);
         let is_full = session.epoch == 0;
         if is_full {
@@ -210,7 +211,7 @@ impl Clients {
         Some((Asked::Fetch(Fetch { wants, kind }), request.into(), version))
     }
 
-    pub(super) fn read_through(&mut self, place: Place) -> Option<(Asked, Request, i16)> {
+    pub(super) fn read_through(&mut self, place: Place) -> Option<Asking<Asked>> {
         let life = self.life(&place);
         let through = self.through.entry(place.clone()).or_default();
         if through.done {
@@ -226,7 +227,7 @@ impl Clients {
         Some(self.fetch_one(want, Patience { wait_ms: 0, bytes: 50_000 }, Kind::Through))
     }
 
-    pub(super) fn end(&mut self, place: Place) -> (Asked, Request, i16) {
+    pub(super) fn end(&mut self, place: Place) -> Asking<Asked> {
         let life = self.life(&place);
         let known = self.oracle.known(&place);
         let least = known.acked_end().max(known.end_seen);
@@ -475,12 +476,5 @@ impl Clients {
             }
         }
         Ok(next)
-    }
-}
-
-fn bytes_of(part: &PartitionData) -> Bytes {
-    match &part.records {
-        Some(RecordData::Bytes(bytes)) => bytes.clone(),
-        _ => Bytes::new(),
     }
 }

@@ -1,15 +1,15 @@
 //! An operator who takes a node out, as `duramen cluster remove` does. Its replicas go to other nodes, and then it is
 //! unregistered.
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{
     AlterPartitionReassignmentsResponse, MetadataResponse, UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 };
-use duramen_protocol::{ErrorCode, Request};
 
 use super::super::oracle::Place;
 use super::answers::expect_one_of;
-use super::requests;
+use super::requests::{self, Asking};
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -44,7 +44,7 @@ pub(super) enum Question {
 }
 
 /// See above.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Remover {
     node: i32,
     /// All nodes there are, this one included.
@@ -62,15 +62,7 @@ pub(super) struct Remover {
 
 impl Remover {
     pub(super) fn new(node: i32, nodes: i32, patience: u64) -> Self {
-        Self {
-            node,
-            nodes,
-            patience,
-            was_there: false,
-            to_move: Vec::new(),
-            is_bare: false,
-            is_done: false,
-        }
+        Self { node, nodes, patience, ..Self::default() }
     }
 
     /// Returns the node that nothing is to be moved to.
@@ -83,11 +75,7 @@ impl Remover {
         self.patience == 0 && !self.is_done
     }
 
-    pub(super) fn choose(
-        &mut self,
-        work: &mut Prng,
-        last_phase: bool,
-    ) -> Option<(Question, Request, i16)> {
+    pub(super) fn choose(&mut self, work: &mut Prng, last_phase: bool) -> Option<Asking<Question>> {
         if !last_phase {
             self.patience = self.patience.saturating_sub(1);
         }

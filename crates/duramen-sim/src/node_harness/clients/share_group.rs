@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use duramen_broker::ConnectionId;
 use duramen_protocol::batch::batches;
-use duramen_protocol::messages::{FindCoordinatorResponse, MetadataResponse, ShareFetchResponse};
+use duramen_protocol::messages::{MetadataResponse, ShareFetchResponse};
 use duramen_protocol::records::Records;
 use duramen_protocol::wire::{RecordData, Uuid};
-use duramen_protocol::{ErrorCode, Request, Response};
+use duramen_protocol::{ErrorCode, Response};
 
 mod consuming;
 mod deliveries;
@@ -35,8 +35,9 @@ use deliveries::{Deliveries, Given, Numbered, Place, Rules};
 use keeping::Keeper;
 use writing::{WRITERS, Writer};
 
-use super::answers::{Answered, Sight, unexpected};
-use crate::failure::Failure;
+use super::answers::{Answered, Sight, code_of, found, unexpected};
+use super::requests;
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 
 const TOPIC: &str = "honey";
@@ -91,7 +92,7 @@ pub(super) enum Question {
     Writing(writing::Question),
 }
 
-pub(super) type Asking = (Question, Request, i16);
+pub(super) type Asking = requests::Asking<Question>;
 
 /// Owner of a client. Of a consumer's clients, 0 asks the coordinator, the others are the partitions'.
 enum Whose {
@@ -101,7 +102,7 @@ enum Whose {
 }
 
 /// Node to which each client is connected, and the node that it wants.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Places {
     at: Vec<Option<i32>>,
     aiming: Vec<bool>,
@@ -109,7 +110,7 @@ struct Places {
 }
 
 /// See above.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ShareGroup {
     keeper: Keeper,
     consumers: Vec<Consumer>,
@@ -122,14 +123,6 @@ pub(super) struct ShareGroup {
     requests: u64,
     topic_id: Option<Uuid>,
     last_phase: bool,
-}
-
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::correctness(what))
-}
-
-fn code_of(code: i16) -> ErrorCode {
-    ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError)
 }
 
 impl Places {
@@ -177,10 +170,7 @@ impl ShareGroup {
                 aiming: vec![false; clients],
                 aims: Vec::new(),
             },
-            lost: BTreeMap::new(),
-            requests: 0,
-            topic_id: None,
-            last_phase: false,
+            ..Self::default()
         })
     }
 
@@ -190,7 +180,7 @@ impl ShareGroup {
 
     pub(super) fn begin_last_phase(&mut self) {
         self.last_phase = true;
-        self.keeper.begin_last_phase();
+        self.keeper.forget();
         self.consumers.iter_mut().for_each(Consumer::wake);
     }
 
@@ -288,26 +278,25 @@ impl ShareGroup {
                     None => self.keeper.coordinator = node,
                     Some((at, _)) => self.consumers[at].coordinator = node,
                 }
-                Ok(())
             }
             (Question::Overview, Response::Metadata(it)) => {
                 self.on_overview(consumer.map(|(at, _)| at), it);
-                Ok(())
             }
             (Question::Heartbeat(id), Response::ShareGroupHeartbeat(it)) => {
                 let (at, _) = consumer.expect("the keeper has no heart");
-                self.consumers[at].on_heartbeat(&id, it, self.topic_id)
+                self.consumers[at].on_heartbeat(&id, it, self.topic_id)?;
             }
             (Question::Fetch(demand), Response::ShareFetch(it)) => {
                 let (at, part) = consumer.expect("the keeper fetches nothing");
-                self.consumers[at].on_fetched(part - 1, &demand, it)
+                self.consumers[at].on_fetched(part - 1, &demand, it)?;
             }
             (Question::Decide(demand), Response::ShareAcknowledge(it)) => {
                 let (at, part) = consumer.expect("the keeper decides on nothing");
-                self.consumers[at].on_decided(part - 1, &demand, it)
+                self.consumers[at].on_decided(part - 1, &demand, it)?;
             }
-            (question, came) => self.on_kept(question, came),
+            (question, came) => self.on_kept(question, came)?,
         }
+        Ok(())
     }
 
     fn first_writer(&self) -> usize {
@@ -467,9 +456,4 @@ fn numbered(bytes: &Bytes) -> Result<Vec<(i64, Numbered)>, Failure> {
         }
     }
     Ok(all)
-}
-
-fn found(it: &FindCoordinatorResponse) -> Option<i32> {
-    let found = &it.coordinators[0];
-    (found.error_code == 0).then_some(found.node_id)
 }

@@ -8,39 +8,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use duramen_protocol::messages::join_group::{JoinGroupRequestProtocol, JoinGroupResponse};
-use duramen_protocol::messages::leave_group::MemberIdentity;
 use duramen_protocol::messages::sync_group::SyncGroupRequestAssignment;
 use duramen_protocol::messages::{
-    FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatRequest, JoinGroupRequest,
-    LeaveGroupRequest, OffsetCommitResponse, OffsetFetchResponse, SyncGroupRequest,
+    FindCoordinatorResponse, JoinGroupResponse, OffsetCommitResponse, OffsetFetchResponse,
     SyncGroupResponse,
 };
-use duramen_protocol::{ErrorCode, Request, Response};
+use duramen_protocol::{ErrorCode, Response};
 
-use super::answers::{expect_one_of, unexpected};
-use super::committing::{Known, PARTITIONS, UNKNOWN};
-use super::requests;
-use crate::failure::Failure;
+use super::answers::{CLASSIC_CODES as CODES, expect_one_of, on_left, unexpected};
+use super::committing::{Known, PARTITIONS, UNKNOWN, on_told};
+use super::requests::{self, Asking, COMMITTED, Classic};
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::trace::tell;
 
 const GROUP: &str = "wolves";
 const MEMBERS: usize = 3;
-const KIND: &str = "consumer";
-const PROTOCOL: &str = "chance";
-/// Error codes that a member may get.
-const CODES: [ErrorCode; 9] = [
-    ErrorCode::None,
-    ErrorCode::CoordinatorLoadInProgress,
-    ErrorCode::CoordinatorNotAvailable,
-    ErrorCode::NotCoordinator,
-    ErrorCode::RebalanceInProgress,
-    ErrorCode::IllegalGeneration,
-    ErrorCode::UnknownMemberId,
-    ErrorCode::FencedInstanceId,
-    ErrorCode::MemberIdRequired,
-];
 
 /// Present or former identity of a member.
 #[derive(Clone, Debug)]
@@ -107,7 +90,7 @@ pub(super) struct Commit {
 }
 
 /// See above.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Members {
     all: Vec<Member>,
     known: BTreeMap<i32, Known>,
@@ -126,10 +109,6 @@ pub(super) struct Members {
     is_told: bool,
 }
 
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::correctness(what))
-}
-
 impl Members {
     /// Makes members in every second seed.
     pub(super) fn of(seed: u64) -> Option<Self> {
@@ -146,18 +125,7 @@ impl Members {
             silent: 0,
         };
         let all = (0..MEMBERS).map(&mut member).collect();
-        shape.chance(500).then(|| Self {
-            all,
-            known: BTreeMap::new(),
-            number: 0,
-            is_founded: false,
-            owners: BTreeMap::new(),
-            newest: -1,
-            told: BTreeMap::new(),
-            refused: 0,
-            aims: Vec::new(),
-            is_told: false,
-        })
+        shape.chance(500).then(|| Self { all, newest: -1, ..Self::default() })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -196,25 +164,14 @@ impl Members {
         at: usize,
         work: &mut Prng,
         last_phase: bool,
-    ) -> Option<(Question, Request, i16)> {
+    ) -> Option<Asking<Question>> {
         let member = &mut self.all[at];
         member.silent = if last_phase { 0 } else { member.silent.saturating_sub(1) };
         if member.silent > 0 || last_phase && self.is_done() {
             return None;
         }
-        self.turn(at, work, last_phase)
-    }
-
-    fn turn(
-        &mut self,
-        at: usize,
-        work: &mut Prng,
-        last_phase: bool,
-    ) -> Option<(Question, Request, i16)> {
         if self.all[at].seeks {
-            let coordinator_keys = vec![GROUP.to_owned()];
-            let request = FindCoordinatorRequest { coordinator_keys, ..Default::default() };
-            return Some((Question::Find, request.into(), 4));
+            return Some((Question::Find, requests::find(requests::GROUP_KEY, &[GROUP]), 4));
         }
         if !self.is_founded {
             let all = (0..PARTITIONS).collect();
@@ -249,7 +206,8 @@ impl Members {
             Stage::In { .. } if !last_phase && work.chance(800) => member.heartbeat(work),
             Stage::In { .. } if self.is_told && work.chance(800) => member.heartbeat(work),
             Stage::In { .. } => {
-                (Question::Fetch, requests::committed(&[GROUP], PARTITIONS), *work.pick(&[8, 9]))
+                let request = requests::committed(&[GROUP], COMMITTED, PARTITIONS);
+                (Question::Fetch, request.into(), *work.pick(&[8, 9]))
             }
         })
     }
@@ -260,14 +218,14 @@ impl Members {
         work: &mut Prng,
         by: Identity,
         partitions: Vec<i32>,
-    ) -> (Question, Request, i16) {
+    ) -> Asking<Question> {
         self.number += 1;
         let (number, instance) = (self.number, self.all[at].instance);
         let void = self.is_past(&by, instance);
         for partition in partitions.iter().filter(|_| !void) {
             self.known.entry(*partition).or_default().sent.push(number);
         }
-        let mut request = requests::commit(GROUP, number, &partitions, 0);
+        let mut request = requests::commit(GROUP, COMMITTED, number, &partitions, Some(""));
         request.generation_id_or_member_epoch = by.generation;
         request.member_id.clone_from(&by.id);
         request.group_instance_id = instance.filter(|_| by.generation >= 0).map(str::to_owned);
@@ -301,11 +259,7 @@ impl Members {
                 self.all[at].on_code(it.error_code);
                 Ok(())
             }
-            (Question::Leave, Response::LeaveGroup(it)) => {
-                let of_member = it.members.first().map_or(0, |member| member.error_code);
-                expect_one_of(it.error_code, &CODES, "LeaveGroup")?;
-                expect_one_of(of_member, &CODES, "LeaveGroup, of its member,")
-            }
+            (Question::Leave, Response::LeaveGroup(it)) => on_left(it),
             (Question::Commit(commit), Response::OffsetCommit(it)) => {
                 self.on_committed(at, &commit, it)
             }
@@ -391,17 +345,11 @@ impl Members {
     }
 
     fn on_fetched(&mut self, at: usize, it: &OffsetFetchResponse) -> Result<(), Failure> {
-        let answer = &it.groups[0];
-        expect_one_of(answer.error_code, &CODES, "OffsetFetch")?;
-        if answer.error_code != 0 {
-            self.all[at].on_code(answer.error_code);
-            return Ok(());
+        if on_told(GROUP, it, &CODES, &mut self.known)? {
+            self.is_told = true;
+        } else {
+            self.all[at].on_code(it.groups[0].error_code);
         }
-        for partition in &answer.topics[0].partitions {
-            let (at, told) = (partition.partition_index, partition.committed_offset);
-            self.known.entry(at).or_default().on_told((GROUP, at), told)?;
-        }
-        self.is_told = true;
         Ok(())
     }
 }
@@ -422,24 +370,21 @@ impl Member {
         }
     }
 
-    fn join(&self, work: &mut Prng) -> (Question, Request, i16) {
+    /// Names itself to the coordinator.
+    fn named(&self) -> Classic<'_> {
+        let (id, generation) = (&self.is.id, self.is.generation);
+        Classic { group: GROUP, id, generation, instance: self.instance }
+    }
+
+    fn join(&self, work: &mut Prng) -> Asking<Question> {
         let metadata = Bytes::from(*work.pick(&["one", "other"]));
-        let request = JoinGroupRequest {
-            group_id: GROUP.to_owned(),
-            session_timeout_ms: self.session_timeout_ms,
-            rebalance_timeout_ms: self.rebalance_timeout_ms,
-            member_id: self.is.id.clone(),
-            group_instance_id: self.instance.map(str::to_owned),
-            protocol_type: KIND.to_owned(),
-            protocols: vec![JoinGroupRequestProtocol { name: PROTOCOL.to_owned(), metadata }],
-            ..JoinGroupRequest::default()
-        };
+        let limits = (self.session_timeout_ms, self.rebalance_timeout_ms);
         let version = *work.pick(if self.instance.is_some() { &[5, 9] } else { &[2, 4, 9] });
-        (Question::Join, request.into(), version)
+        (Question::Join, self.named().join(limits, metadata), version)
     }
 
     /// Assigns each partition to a member, as the leader does.
-    fn sync(&self, led: &[String], work: &mut Prng) -> (Question, Request, i16) {
+    fn sync(&self, led: &[String], work: &mut Prng) -> Asking<Question> {
         let mut given: Vec<(&String, Vec<i32>)> = led.iter().map(|id| (id, Vec::new())).collect();
         for partition in (0..PARTITIONS).filter(|_| !led.is_empty()) {
             let to = work.index(given.len());
@@ -449,45 +394,22 @@ impl Member {
             member_id: (*id).clone(),
             assignment: Bytes::from(assignment(self.is.generation, owned)),
         };
-        let request = SyncGroupRequest {
-            group_id: GROUP.to_owned(),
-            generation_id: self.is.generation,
-            member_id: self.is.id.clone(),
-            group_instance_id: self.instance.map(str::to_owned),
-            protocol_type: Some(KIND.to_owned()),
-            protocol_name: Some(PROTOCOL.to_owned()),
-            assignments: given.iter().map(assignment).collect(),
-        };
+        let request = self.named().sync(given.iter().map(assignment).collect());
         let version = *work.pick(if self.instance.is_some() { &[3, 5] } else { &[1, 3, 5] });
-        (Question::Sync, request.into(), version)
+        (Question::Sync, request, version)
     }
 
-    fn heartbeat(&self, work: &mut Prng) -> (Question, Request, i16) {
-        let request = HeartbeatRequest {
-            group_id: GROUP.to_owned(),
-            generation_id: self.is.generation,
-            member_id: self.is.id.clone(),
-            group_instance_id: self.instance.map(str::to_owned),
-        };
+    fn heartbeat(&self, work: &mut Prng) -> Asking<Question> {
         let version = *work.pick(if self.instance.is_some() { &[3, 4] } else { &[1, 3, 4] });
-        (Question::Heartbeat, request.into(), version)
+        (Question::Heartbeat, self.named().heartbeat(), version)
     }
 
     /// Makes the member leave; the member does not wait for the answer.
-    fn leave(&mut self, work: &mut Prng) -> (Question, Request, i16) {
+    fn leave(&mut self, work: &mut Prng) -> Asking<Question> {
         let version = *work.pick(if self.instance.is_some() { &[3, 5] } else { &[1, 3, 5] });
-        let (member_id, group_instance_id) = (self.is.id.clone(), self.instance.map(str::to_owned));
+        let request = self.named().leave(version);
         self.forget();
-        let mut request =
-            LeaveGroupRequest { group_id: GROUP.to_owned(), ..LeaveGroupRequest::default() };
-        if version < 3 {
-            request.member_id = member_id;
-        } else {
-            let member =
-                MemberIdentity { member_id, group_instance_id, ..MemberIdentity::default() };
-            request.members.push(member);
-        }
-        (Question::Leave, request.into(), version)
+        (Question::Leave, request, version)
     }
 
     fn on_joined(&mut self, it: &JoinGroupResponse) {

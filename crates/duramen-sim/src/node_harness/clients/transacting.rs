@@ -13,27 +13,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::add_partitions_to_txn::AddPartitionsToTxnTopic;
-use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
-use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
-use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
-use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::txn_offset_commit::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
 };
 use duramen_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, CreateTopicsRequest, EndTxnRequest,
-    FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse,
-    InitProducerIdRequest, InitProducerIdResponse, MetadataResponse, OffsetFetchRequest,
-    ProduceRequest, TxnOffsetCommitRequest,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, EndTxnRequest, FetchResponse,
+    InitProducerIdResponse, MetadataResponse, TxnOffsetCommitRequest,
 };
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
-use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ErrorCode, Request, Response};
 
-use super::answers::unexpected;
+use super::answers::{bytes_of, code_of, ends_transaction, found, is_made, unexpected};
 use super::passing::Passing;
-use super::requests;
-use crate::failure::Failure;
+use super::requests::{self, Asking, COMMITTED, Patience, TIMELESS};
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -45,8 +38,6 @@ const PRODUCERS: usize = 2;
 const READER: usize = PRODUCERS;
 /// All of them.
 pub(super) const TRANSACTORS: usize = PRODUCERS + 1;
-/// Offsets are committed for this topic: it is always there, once groups are.
-const COMMITTED: &str = "__consumer_offsets";
 
 /// A transaction, as far as its producer knows.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +111,7 @@ pub(super) enum Question {
 }
 
 /// See above.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Transactors {
     producers: Vec<Producer>,
     reader: Reader,
@@ -129,14 +120,6 @@ pub(super) struct Transactors {
     is_created: bool,
     aims: Vec<(usize, i32)>,
     last_phase: bool,
-}
-
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::correctness(what))
-}
-
-fn code_of(code: i16) -> ErrorCode {
-    ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError)
 }
 
 impl Transactors {
@@ -150,15 +133,7 @@ impl Transactors {
             ..Producer::default()
         };
         let producers = (0..PRODUCERS).map(&mut producer).collect();
-        (seed % 5 == 3).then(|| Self {
-            producers,
-            reader: Reader::default(),
-            fates: BTreeMap::new(),
-            next: 0,
-            is_created: false,
-            aims: Vec::new(),
-            last_phase: false,
-        })
+        (seed % 5 == 3).then(|| Self { producers, ..Self::default() })
     }
 
     /// Tells whether both producers have one transactional id. Then the coordinator may take one for the other. After
@@ -188,11 +163,7 @@ impl Transactors {
         std::mem::take(&mut self.aims)
     }
 
-    pub(super) fn choose(
-        &mut self,
-        at: usize,
-        work: &mut Prng,
-    ) -> Option<(Question, Request, i16)> {
+    pub(super) fn choose(&mut self, at: usize, work: &mut Prng) -> Option<Asking<Question>> {
         if self.last_phase && self.is_done() {
             return None;
         }
@@ -200,21 +171,18 @@ impl Transactors {
     }
 
     /// Returns the next request of a producer.
-    fn turn(&mut self, at: usize, work: &mut Prng) -> Option<(Question, Request, i16)> {
+    fn turn(&mut self, at: usize, work: &mut Prng) -> Option<Asking<Question>> {
         if !self.is_created {
-            return (at == 0).then(|| (Question::Create, created(), 7));
+            // Clocks leap, so its settings set no limit of time.
+            let request = requests::create(TOPIC, PARTITIONS, 3, &TIMELESS);
+            return (at == 0).then_some((Question::Create, request, 7));
         }
         if let Some(asked) = self.find(at) {
             return Some(asked);
         }
         let it = &self.producers[at];
         let Some(is) = it.is else {
-            let request = InitProducerIdRequest {
-                transactional_id: Some(it.name.to_owned()),
-                transaction_timeout_ms: *work.pick(&[500, 2_000, 8_000]),
-                ..Default::default()
-            };
-            return self.to(at, it.coordinator, Question::Init, request.into(), 4);
+            return self.to(at, it.coordinator, Question::Init, requests::init(it.name, work), 4);
         };
         if it.transaction.is_none() {
             if self.last_phase || !work.chance(700) {
@@ -233,19 +201,17 @@ impl Transactors {
     }
 
     /// Returns the request for facts that a producer has to find out first.
-    fn find(&self, at: usize) -> Option<(Question, Request, i16)> {
+    fn find(&self, at: usize) -> Option<Asking<Question>> {
         let it = &self.producers[at];
         if it.leaders.len() < usize::try_from(PARTITIONS).expect("few") {
-            return Some((Question::Overview, requests::metadata(TOPIC), 12));
+            return Some((Question::Overview, requests::metadata(&[TOPIC]), 12));
         }
         let (key_type, key, question) = match (it.coordinator, it.group_coordinator) {
-            (None, _) => (1, it.name, Question::Find),
-            (_, None) => (0, GROUP, Question::FindGroup),
+            (None, _) => (requests::TRANSACTION_KEY, it.name, Question::Find),
+            (_, None) => (requests::GROUP_KEY, GROUP, Question::FindGroup),
             _ => return None,
         };
-        let coordinator_keys = vec![key.to_owned()];
-        let request = FindCoordinatorRequest { key_type, coordinator_keys, ..Default::default() };
-        Some((question, request.into(), 4))
+        Some((question, requests::find(key_type, &[key]), 4))
     }
 
     fn begin(&mut self, at: usize, work: &mut Prng) {
@@ -263,9 +229,9 @@ impl Transactors {
         at: usize,
         (producer_id, producer_epoch): (i64, i16),
         work: &mut Prng,
-    ) -> Option<(Question, Request, i16)> {
+    ) -> Option<Asking<Question>> {
         let it = &mut self.producers[at];
-        let (name, is_first) = (it.name.to_owned(), it.version == 1);
+        let (name, is_first) = (it.name, it.version == 1);
         let open = it.transaction.as_mut().expect("there is one");
         let (partition, batch) = open
             .pending
@@ -280,7 +246,7 @@ impl Transactors {
             let topic =
                 AddPartitionsToTxnTopic { name: TOPIC.to_owned(), partitions: vec![partition] };
             let request = AddPartitionsToTxnRequest {
-                v3_and_below_transactional_id: name,
+                v3_and_below_transactional_id: name.to_owned(),
                 v3_and_below_producer_id: producer_id,
                 v3_and_below_producer_epoch: producer_epoch,
                 v3_and_below_topics: vec![topic],
@@ -289,19 +255,9 @@ impl Transactors {
             let coordinator = it.coordinator;
             return self.to(at, coordinator, Question::Add(partition), request.into(), 3);
         }
-        let topic = TopicProduceData {
-            name: TOPIC.to_owned(),
-            partition_data: vec![PartitionProduceData { index: partition, records: Some(batch) }],
-            ..Default::default()
-        };
-        let request = ProduceRequest {
-            transactional_id: Some(name),
-            acks: -1,
-            timeout_ms: 10_000,
-            topic_data: vec![topic],
-        };
+        let request = requests::produce_in(name, TOPIC, partition, batch);
         let leader = it.leaders.get(&partition).copied();
-        self.to(at, leader, Question::Produce, request.into(), if is_first { 11 } else { 12 })
+        self.to(at, leader, Question::Produce, request, if is_first { 11 } else { 12 })
     }
 
     /// Commits an offset, its group first where the protocol wants that.
@@ -309,7 +265,7 @@ impl Transactors {
         &mut self,
         at: usize,
         (producer_id, producer_epoch): (i64, i16),
-    ) -> Option<(Question, Request, i16)> {
+    ) -> Option<Asking<Question>> {
         let it = &self.producers[at];
         let open = it.transaction.as_ref().expect("there is one");
         let (transactional_id, group_id) = (it.name.to_owned(), GROUP.to_owned());
@@ -342,7 +298,7 @@ impl Transactors {
         at: usize,
         (producer_id, producer_epoch): (i64, i16),
         work: &mut Prng,
-    ) -> Option<(Question, Request, i16)> {
+    ) -> Option<Asking<Question>> {
         let it = &mut self.producers[at];
         let open = it.transaction.as_mut().expect("there is one");
         let committed = *open.ends.get_or_insert_with(|| work.chance(700));
@@ -361,7 +317,7 @@ impl Transactors {
         question: Question,
         request: Request,
         version: i16,
-    ) -> Option<(Question, Request, i16)> {
+    ) -> Option<Asking<Question>> {
         let it = &mut self.producers[at];
         if node.is_some() && it.at != node {
             it.at = node;
@@ -390,7 +346,7 @@ impl Transactors {
     }
 
     /// Returns the reader's next request.
-    fn read(&mut self) -> Option<(Question, Request, i16)> {
+    fn read(&mut self) -> Option<Asking<Question>> {
         if !self.is_created {
             return None;
         }
@@ -399,64 +355,21 @@ impl Transactors {
         let is_all_read = reader.done.len() == usize::try_from(PARTITIONS).expect("few");
         let is_settled = self.producers.iter().all(|it| it.transaction.is_none());
         if self.last_phase && is_settled && is_all_read {
-            let indexes = (0..i32::try_from(PRODUCERS).expect("few")).collect();
-            let topics = vec![OffsetFetchRequestTopics {
-                name: COMMITTED.to_owned(),
-                partition_indexes: indexes,
-                ..Default::default()
-            }];
-            let group = OffsetFetchRequestGroup {
-                group_id: GROUP.to_owned(),
-                topics: Some(topics),
-                ..Default::default()
-            };
-            let request = OffsetFetchRequest {
-                groups: vec![group],
-                require_stable: true,
-                ..Default::default()
-            };
+            let producers = i32::try_from(PRODUCERS).expect("few");
+            let mut request = requests::committed(&[GROUP], COMMITTED, producers);
+            request.require_stable = true;
             return Some((Question::Offsets, request.into(), 9));
         }
         let partition = reader.turn;
-        let partitions = vec![FetchPartition {
-            partition,
-            fetch_offset: reader.next.get(&partition).copied().unwrap_or(0),
-            partition_max_bytes: 2_000,
-            ..FetchPartition::default()
-        }];
-        let request = FetchRequest {
-            isolation_level: 1,
-            min_bytes: 1,
-            max_wait_ms: 200,
-            topics: vec![FetchTopic {
-                topic: TOPIC.to_owned(),
-                partitions,
-                ..FetchTopic::default()
-            }],
-            ..FetchRequest::default()
-        };
+        let next = reader.next.get(&partition).copied().unwrap_or(0);
+        let target = ((TOPIC.to_owned(), partition), None);
+        let patience = Patience { wait_ms: 200, bytes: 2_000 };
+        let mut request = requests::fetch(&[(target, next)], patience);
+        request.isolation_level = 1;
         // The last phase is the leader's to answer: others may be behind.
         let version = if self.last_phase { requests::FETCH_OF_LEADER } else { 12 };
         Some((Question::Read(partition), request.into(), version))
     }
-}
-
-/// Returns the topic. Clocks leap, so its settings set no limit of time.
-fn created() -> Request {
-    let settings =
-        [("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")];
-    let configs = settings.map(|(name, value)| CreatableTopicConfig {
-        name: name.to_owned(),
-        value: Some(value.to_owned()),
-    });
-    let topic = CreatableTopic {
-        name: TOPIC.to_owned(),
-        num_partitions: PARTITIONS,
-        replication_factor: 3,
-        configs: configs.into(),
-        ..CreatableTopic::default()
-    };
-    CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
 }
 
 /// Returns a batch of one record with the number of its transaction.
@@ -478,61 +391,50 @@ impl Transactors {
         came: &Response,
     ) -> Result<(), Failure> {
         match (question, came) {
-            (Question::Create, Response::CreateTopics(it)) => {
-                let code = code_of(it.topics[0].error_code);
-                self.is_created = matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists);
-                Ok(())
-            }
-            (Question::Overview, Response::Metadata(it)) => {
-                self.on_overview(at, it);
-                Ok(())
-            }
+            (Question::Create, Response::CreateTopics(it)) => self.is_created = is_made(it),
+            (Question::Overview, Response::Metadata(it)) => self.on_overview(at, it),
             (Question::Find, Response::FindCoordinator(it)) => {
                 self.producers[at].coordinator = found(it);
-                Ok(())
             }
             (Question::FindGroup, Response::FindCoordinator(it)) => {
                 self.producers[at].group_coordinator = found(it);
-                Ok(())
             }
-            (Question::Init, Response::InitProducerId(it)) => self.on_identity(at, it),
+            (Question::Init, Response::InitProducerId(it)) => self.on_identity(at, it)?,
             (Question::Add(partition), Response::AddPartitionsToTxn(it)) => {
                 let topic = &it.results_by_topic_v3_and_below[0];
                 let code = code_of(topic.results_by_partition[0].partition_error_code);
                 self.on_taken(at, code, "AddPartitionsToTxn", |open, _| {
                     open.added.insert(*partition);
-                })
+                })?;
             }
             (Question::AddOffsets, Response::AddOffsetsToTxn(it)) => {
                 let code = code_of(it.error_code);
-                self.on_taken(at, code, "AddOffsetsToTxn", |open, _| open.has_group = true)
+                self.on_taken(at, code, "AddOffsetsToTxn", |open, _| open.has_group = true)?;
             }
             (Question::Produce, Response::Produce(it)) => {
-                self.on_produced(at, code_of(it.responses[0].partition_responses[0].error_code))
+                let part = &it.responses[0].partition_responses[0];
+                self.on_produced(at, code_of(part.error_code))?;
             }
             (Question::Offset, Response::TxnOffsetCommit(it)) => {
                 let code = code_of(it.topics[0].partitions[0].error_code);
                 self.on_taken(at, code, "TxnOffsetCommit", |open, fate| {
                     (open.offset, fate.has_offset) = (Some(true), true);
-                })
+                })?;
             }
             (Question::End, Response::EndTxn(it)) => {
                 let code = code_of(it.error_code);
-                self.on_ended(at, code, (it.producer_id, it.producer_epoch))
+                self.on_ended(at, code, (it.producer_id, it.producer_epoch))?;
             }
-            (Question::Read(partition), Response::Fetch(it)) => self.on_read(*partition, it),
-            (Question::Offsets, Response::OffsetFetch(it)) => {
-                let group = &it.groups[0];
-                if group.error_code != 0 {
-                    return Ok(());
-                }
-                let told = group.topics[0].partitions.iter();
-                let told: Vec<(i16, i64)> =
-                    told.map(|it| (it.error_code, it.committed_offset)).collect();
-                self.check_end(&told)
+            (Question::Read(partition), Response::Fetch(it)) => self.on_read(*partition, it)?,
+            (Question::Offsets, Response::OffsetFetch(it)) if it.groups[0].error_code == 0 => {
+                let told = it.groups[0].topics[0].partitions.iter();
+                let told: Vec<_> = told.map(|it| (it.error_code, it.committed_offset)).collect();
+                self.check_end(&told)?;
             }
-            (_, came) => unexpected(came),
+            (Question::Offsets, Response::OffsetFetch(_)) => {}
+            (_, came) => unexpected(came)?,
         }
+        Ok(())
     }
 
     fn on_identity(&mut self, at: usize, it: &InitProducerIdResponse) -> Result<(), Failure> {
@@ -576,11 +478,7 @@ impl Transactors {
         let it = &mut self.producers[at];
         match code {
             ErrorCode::None | ErrorCode::ConcurrentTransactions => {}
-            ErrorCode::ProducerFenced
-            | ErrorCode::InvalidProducerEpoch
-            | ErrorCode::InvalidProducerIdMapping
-            | ErrorCode::InvalidTxnState
-            | ErrorCode::TransactionAbortable => {
+            code if ends_transaction(code) => {
                 it.is = None;
                 if let Some(open) = it.transaction.take() {
                     self.note(open.number, open.ends, None)?;
@@ -663,11 +561,7 @@ impl Transactors {
         }
         let mut passing = Passing::of(part);
         let mut next = self.reader.next.get(&partition).copied().unwrap_or(0);
-        let bytes = match &part.records {
-            Some(RecordData::Bytes(bytes)) => bytes.clone(),
-            _ => Bytes::new(),
-        };
-        for batch in batches(bytes).map_while(Result::ok) {
+        for batch in batches(bytes_of(part)).map_while(Result::ok) {
             let header = *batch.header();
             if header.end_offset() <= next {
                 continue;
@@ -754,9 +648,4 @@ impl Transactors {
         self.reader.offsets_told = offsets.iter().all(|(code, _)| *code == 0);
         Ok(())
     }
-}
-
-fn found(it: &FindCoordinatorResponse) -> Option<i32> {
-    let found = &it.coordinators[0];
-    (found.error_code == 0).then_some(found.node_id)
 }

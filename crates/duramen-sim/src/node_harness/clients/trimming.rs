@@ -1,10 +1,11 @@
 //! A client that deletes the records before an offset.
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::DeleteRecordsResponse;
-use duramen_protocol::{ErrorCode, Request};
 
 use super::super::oracle::Place;
 use super::answers::expect_one_of;
+use super::requests::Asking;
 use super::{Asked, Clients, requests};
 use crate::failure::Failure;
 
@@ -18,7 +19,7 @@ const TRIM_CODES: [ErrorCode; 5] = [
 
 impl Clients {
     /// Asks for a random start, up to the end that was seen.
-    pub(super) fn trim(&mut self, place: Place) -> (Asked, Request, i16) {
+    pub(super) fn trim(&mut self, place: Place) -> Asking<Asked> {
         let life = self.life(&place);
         let known = self.oracle.known(&place);
         let end = known.end_seen;

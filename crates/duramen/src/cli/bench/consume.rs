@@ -9,20 +9,16 @@ use clap::Args;
 use duramen_client::OffsetAt;
 use duramen_protocol::batch::{BatchHeader, CHECKSUMMED_FROM, HEADER_BYTES};
 use duramen_protocol::error_code::ErrorCode;
-use duramen_protocol::messages::FetchRequest;
-use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
-use duramen_protocol::{ApiKey, RequestHeader, encode_request_of};
 use rustix::net::{RecvFlags, recv};
 use serde::Serialize;
 
-use super::report::{bandwidth, cpu_time, print, round};
+use super::frames::fetch;
+use super::report::{bandwidth, count_in, cpu_time, milliseconds, print, round};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::missing::{has_not, unknown_topic};
 use crate::cli::screen;
 use crate::cli::usage::{topic_name, whole};
 
-/// Newest version of Fetch with topic names; every broker since 2.7 speaks it.
-pub(super) const FETCH_VERSION: i16 = 12;
 const BUFFER_BYTES: usize = 512 << 10;
 /// Most bytes that discard mode copies beyond a request.
 const PEEK_BYTES: usize = 256;
@@ -152,10 +148,9 @@ impl Consume {
         bar.finish_and_clear();
         let Reading { mut report, begun, .. } = reading;
         let seconds = begun.elapsed().as_secs_f64();
-        report.seconds = (seconds * 1e3).round() / 1e3;
+        report.seconds = milliseconds(seconds);
         report.megabytes_per_second = round(report.bytes as f64 / seconds / 1e6);
-        report.client_cpu_seconds =
-            (cpu_time().saturating_sub(cpu).as_secs_f64() * 1e3).round() / 1e3;
+        report.client_cpu_seconds = milliseconds(cpu_time().saturating_sub(cpu).as_secs_f64());
         Ok(report)
     }
 }
@@ -182,33 +177,8 @@ impl Reading<'_> {
             return Ok(());
         }
         let Consume { topic, partition, max_bytes, .. } = self.options;
-        let partition = FetchPartition {
-            partition: *partition,
-            fetch_offset: self.next,
-            partition_max_bytes: *max_bytes,
-            ..FetchPartition::default()
-        };
-        let topic = FetchTopic {
-            topic: topic.clone(),
-            partitions: vec![partition],
-            ..FetchTopic::default()
-        };
-        let request = FetchRequest {
-            max_wait_ms: 500,
-            min_bytes: 1,
-            max_bytes: *max_bytes,
-            session_epoch: -1,
-            topics: vec![topic],
-            ..FetchRequest::default()
-        };
-        let header = RequestHeader {
-            api_key: ApiKey::Fetch.code(),
-            api_version: FETCH_VERSION,
-            correlation_id: 0,
-            client_id: Some("duramen-bench".to_owned()),
-        };
-        let frame = encode_request_of(&header, ApiKey::Fetch, &request)?;
-        std::io::Write::write_all(&mut self.wire.socket, &frame.bytes)?;
+        let frame = fetch(topic, (*partition, self.next), 500, *max_bytes)?;
+        std::io::Write::write_all(&mut self.wire.socket, &frame)?;
         self.asked = true;
         self.report.requests += 1;
         Ok(())
@@ -287,11 +257,7 @@ impl Reading<'_> {
         report.batches += 1;
         report.bytes += length;
         report.records += u64::try_from(header.record_count).unwrap_or(0);
-        let second = usize::try_from(elapsed.as_secs()).unwrap_or(usize::MAX);
-        if report.per_second.len() <= second {
-            report.per_second.resize(second + 1, 0);
-        }
-        report.per_second[second] += length;
+        count_in(&mut report.per_second, elapsed, length);
     }
 }
 

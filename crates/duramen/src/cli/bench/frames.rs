@@ -1,7 +1,6 @@
 //! Produce requests made in place: headers around records that were encoded once.
 
 use std::cell::Cell;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use bytes::{Buf, Bytes, BytesMut};
@@ -9,14 +8,17 @@ use duramen_protocol::batch::{
     Attributes, BatchHeader, CHECKSUMMED_FROM, HEADER_BYTES, LENGTH_OVERHEAD,
 };
 use duramen_protocol::error_code::ErrorCode;
-use duramen_protocol::messages::ProduceResponse;
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
+use duramen_protocol::messages::{FetchRequest, ProduceResponse};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{Decoder, Encoder, Message};
+use duramen_protocol::{ApiKey, RequestHeader, encode_request_of};
+use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Oldest flexible version of Produce, with topic names; every broker since 2.8 speaks it.
 const PRODUCE_VERSION: i16 = 9;
-const CLIENT_ID: &[u8] = b"duramen-bench";
+const CLIENT_ID: &str = "duramen-bench";
 const CORRELATION_AT: usize = 8;
 /// Granularity of timestamps in milliseconds, so that a batch keeps its checksum for a while.
 const TICK_MS: i64 = 100;
@@ -102,7 +104,7 @@ impl Requests {
         head.extend_from_slice(&PRODUCE_VERSION.to_be_bytes());
         head.extend_from_slice(&[0; 4]);
         head.extend_from_slice(&i16::try_from(CLIENT_ID.len())?.to_be_bytes());
-        head.extend_from_slice(CLIENT_ID);
+        head.extend_from_slice(CLIENT_ID.as_bytes());
         // No tags in the header; no transactional id.
         head.extend_from_slice(&[0, 0]);
         head.extend_from_slice(&acks.to_be_bytes());
@@ -154,6 +156,44 @@ fn end(out: &mut Vec<u8>) {
 
 fn short(number: usize) -> u32 {
     u32::try_from(number).expect("a request is shorter than 2 GiB")
+}
+
+/// Newest version of Fetch with topic names; every broker since 2.7 speaks it.
+pub(super) const FETCH_VERSION: i16 = 12;
+
+/// Makes the frame of a request for records of one partition, in one response of at most so many bytes.
+pub(super) fn fetch(
+    topic: &str,
+    (partition, fetch_offset): (i32, i64),
+    max_wait_ms: i32,
+    max_bytes: i32,
+) -> anyhow::Result<BytesMut> {
+    let partition = FetchPartition {
+        partition,
+        fetch_offset,
+        partition_max_bytes: max_bytes,
+        ..FetchPartition::default()
+    };
+    let topic = FetchTopic {
+        topic: topic.to_owned(),
+        partitions: vec![partition],
+        ..FetchTopic::default()
+    };
+    let request = FetchRequest {
+        max_wait_ms,
+        min_bytes: 1,
+        max_bytes,
+        session_epoch: -1,
+        topics: vec![topic],
+        ..FetchRequest::default()
+    };
+    let header = RequestHeader {
+        api_key: ApiKey::Fetch.code(),
+        api_version: FETCH_VERSION,
+        correlation_id: 0,
+        client_id: Some(CLIENT_ID.to_owned()),
+    };
+    Ok(encode_request_of(&header, ApiKey::Fetch, &request)?.bytes)
 }
 
 /// Batch that the broker refused with a retriable error. The benchmark loses its records.
@@ -219,8 +259,7 @@ fn put_varint(out: &mut Vec<u8>, value: u32) {
 }
 
 pub(super) fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+    Timestamp::now().as_millisecond()
 }
 
 /// xorshift generator of bytes that no codec shortens.

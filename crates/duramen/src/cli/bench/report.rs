@@ -48,6 +48,20 @@ pub(super) fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
+/// Rounds seconds to milliseconds.
+pub(super) fn milliseconds(seconds: f64) -> f64 {
+    (seconds * 1e3).round() / 1e3
+}
+
+/// Counts things that were done after a time, in the number of its second.
+pub(super) fn count_in(per_second: &mut Vec<u64>, after: Duration, count: u64) {
+    let second = usize::try_from(after.as_secs()).unwrap_or(usize::MAX);
+    if per_second.len() <= second {
+        per_second.resize(second + 1, 0);
+    }
+    per_second[second] += count;
+}
+
 /// Makes a histogram of nanoseconds up to two minutes, to three digits.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("constant bounds that are in range")
@@ -106,11 +120,7 @@ impl Meter {
         }
         self.last = Some(now);
         self.total += count;
-        let second = usize::try_from((now - self.begin).as_secs()).unwrap_or(usize::MAX);
-        if self.per_second.len() <= second {
-            self.per_second.resize(second + 1, 0);
-        }
-        self.per_second[second] += count;
+        count_in(&mut self.per_second, now - self.begin, count);
         for begun in begun {
             let nanoseconds = u64::try_from((now - begun).as_nanos()).unwrap_or(u64::MAX);
             self.latencies.saturating_record(nanoseconds);
@@ -137,12 +147,12 @@ impl Meter {
         let seconds = end.saturating_duration_since(self.begin).as_secs_f64().max(1e-9);
         let cpu = cpu_time().saturating_sub(self.cpu_at_begin.unwrap_or_default());
         Ok(Measured {
-            seconds: (seconds * 1e3).round() / 1e3,
+            seconds: milliseconds(seconds),
             total: self.total,
             refused: self.refused,
             refusal: self.refusal,
             per_second: self.per_second,
-            client_cpu_seconds: (cpu.as_secs_f64() * 1e3).round() / 1e3,
+            client_cpu_seconds: milliseconds(cpu.as_secs_f64()),
             latency_us: Latency::of(&self.latencies),
         })
     }

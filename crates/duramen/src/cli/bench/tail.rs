@@ -9,11 +9,9 @@ use bytes::{Buf, BytesMut};
 use clap::Args;
 use duramen_client::{Acknowledgement, Client, OffsetAt};
 use duramen_protocol::batch::batches;
-use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
-use duramen_protocol::messages::{FetchRequest, FetchResponse};
+use duramen_protocol::messages::FetchResponse;
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_protocol::wire::{Decoder, Message, RecordData};
-use duramen_protocol::{ApiKey, RequestHeader, encode_request_of};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
@@ -21,8 +19,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::LocalSet;
 
-use super::consume::{FETCH_VERSION, check};
-use super::frames::{Requests, answer, now_ms, read_answer};
+use super::consume::check;
+use super::frames::{FETCH_VERSION, Requests, answer, fetch, now_ms, read_answer};
 use super::report::{Latency, Measured, Meter, print, round};
 use super::target::{Target, connect, seconds};
 use crate::cli::acks::Acks;
@@ -258,7 +256,7 @@ impl Tail {
         let mut input = BytesMut::with_capacity(64 << 10);
         loop {
             socket
-                .write_all(&self.fetch(next)?)
+                .write_all(&fetch(&self.target.topic, (0, next), self.max_wait_ms, FETCH_BYTES)?)
                 .await
                 .context("the broker closed the connection")?;
             let mut d = Decoder::new(read_answer(&mut socket, &mut input).await?);
@@ -285,34 +283,6 @@ impl Tail {
                 }
             }
         }
-    }
-
-    fn fetch(&self, next: i64) -> anyhow::Result<BytesMut> {
-        let partition = FetchPartition {
-            fetch_offset: next,
-            partition_max_bytes: FETCH_BYTES,
-            ..FetchPartition::default()
-        };
-        let topic = FetchTopic {
-            topic: self.target.topic.clone(),
-            partitions: vec![partition],
-            ..FetchTopic::default()
-        };
-        let request = FetchRequest {
-            max_wait_ms: self.max_wait_ms,
-            min_bytes: 1,
-            max_bytes: FETCH_BYTES,
-            session_epoch: -1,
-            topics: vec![topic],
-            ..FetchRequest::default()
-        };
-        let header = RequestHeader {
-            api_key: ApiKey::Fetch.code(),
-            api_version: FETCH_VERSION,
-            correlation_id: 0,
-            client_id: Some("duramen-bench".to_owned()),
-        };
-        Ok(encode_request_of(&header, ApiKey::Fetch, &request)?.bytes)
     }
 }
 

@@ -28,13 +28,7 @@ pub(super) struct Target {
     #[arg(long = "config", short, value_name = "KEY=VALUE", value_parser = key_value)]
     configs: Vec<(String, String)>,
     /// Acknowledgement that completes an append
-    #[arg(
-        long,
-        value_enum,
-        default_value = "all",
-        value_name = "all|1|0",
-        hide_possible_values = true
-    )]
+    #[arg(long, default_value = "all", value_name = "all|1|0", hide_possible_values = true)]
     pub(super) acks: Acks,
 }
 

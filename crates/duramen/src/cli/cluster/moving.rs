@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args};
 use duramen_client::{Client, Error, NodeId, Reassignment};
-use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
 use super::overview::{Overview, Partition};
 use crate::cli::bootstrap::Cluster;
-use crate::cli::failure::explained;
-use crate::cli::missing::has_not;
+use crate::cli::missing::{has_not, no_such_topic};
 use crate::cli::screen::{self, Table};
 use crate::cli::usage::{demand, joined, topic_name, whole};
 
@@ -138,13 +136,11 @@ impl MoveCommand {
                 carry_out(&client, &mut moves, self.at_once.max(1)).await?;
             }
         }
-        if self.cluster.json() {
-            return screen::print_json(&moves);
+        let empty = "nothing to move: every replica is on its target node";
+        self.cluster.output.print_list(&moves, empty, table)?;
+        if self.cluster.json() || moves.is_empty() {
+            return Ok(());
         }
-        if moves.is_empty() {
-            return Ok(screen::print_line("nothing to move: every replica is on its target node")?);
-        }
-        table(&moves).print()?;
         let partitions = screen::count(moves.len(), "partition");
         eprintln!(
             "{}",
@@ -182,10 +178,7 @@ impl MoveCommand {
             let of_topic = partitions.iter().filter(|it| it.topic == *name);
             let there: Vec<i32> = of_topic.map(|it| it.index).collect();
             if there.is_empty() {
-                let text = format!(
-                    "there is no topic {name}; see which there are with `duramen topic list`"
-                );
-                return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
+                return Err(no_such_topic(name));
             }
             for partition in &self.partitions {
                 ensure!(there.contains(partition), has_not(name, &there, *partition));
@@ -288,13 +281,10 @@ impl MoveCommand {
         if !self.dry_run && !wishes.is_empty() {
             taken(client.reassign(&wishes).await?)?;
         }
-        if self.cluster.json() {
-            return screen::print_json(&rows);
+        self.cluster.output.print_list(&rows, "no such move is under way", table)?;
+        if self.cluster.json() || rows.is_empty() {
+            return Ok(());
         }
-        if rows.is_empty() {
-            return Ok(screen::print_line("no such move is under way")?);
-        }
-        table(&rows).print()?;
         let verb = if self.dry_run { "would be cancelled" } else { "cancelled" };
         eprintln!("{} {verb}", screen::count(rows.len(), "move"));
         Ok(())
@@ -310,12 +300,8 @@ pub(super) fn there(overview: &Overview) -> String {
 pub(crate) fn table(moves: &[Move]) -> Table {
     let mut table = Table::new(&["TOPIC", "PARTITION", "FROM", "TO"]);
     for it in moves {
-        table.row([
-            it.topic.clone(),
-            it.partition.to_string(),
-            screen::list(&it.before),
-            screen::list(&it.after),
-        ]);
+        let (from, to) = (screen::list(&it.before), screen::list(&it.after));
+        table.row(&[&it.topic, &it.partition, &from, &to]);
     }
     table
 }
@@ -408,15 +394,12 @@ async fn placements<'a>(
     }
     for topic in client.metadata(Some(&names), false).await?.topics {
         let name = topic.name.unwrap_or_default();
-        there.extend(topic.partitions.into_iter().map(|row| Partition {
-            topic: name.clone(),
-            topic_id: topic.topic_id,
-            index: row.partition_index,
-            leader: None,
-            replicas: row.replica_nodes,
-            in_sync: row.isr_nodes,
-            is_confirmed: false,
-        }));
+        there.extend(
+            topic
+                .partitions
+                .iter()
+                .map(|row| Partition { leader: None, ..Partition::of(&name, topic.topic_id, row) }),
+        );
     }
     Ok(there)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use duramen_client::{Client, Moving, NodeId};
 use duramen_protocol::messages::MetadataRequest;
-use duramen_protocol::messages::metadata::MetadataResponseTopic;
+use duramen_protocol::messages::metadata::{MetadataResponsePartition, MetadataResponseTopic};
 use duramen_protocol::wire::Uuid;
 
 use super::placement::Load;
@@ -41,6 +41,21 @@ pub(crate) struct Partition {
     pub in_sync: Vec<NodeId>,
     /// True if the leader itself reported this row.
     pub is_confirmed: bool,
+}
+
+impl Partition {
+    /// Makes a partition as a node reports it that need not be its leader.
+    pub(super) fn of(topic: &str, topic_id: Uuid, row: &MetadataResponsePartition) -> Self {
+        Self {
+            topic: topic.to_owned(),
+            topic_id,
+            index: row.partition_index,
+            leader: (row.leader_id >= 0).then_some(row.leader_id),
+            replicas: row.replica_nodes.clone(),
+            in_sync: row.isr_nodes.clone(),
+            is_confirmed: false,
+        }
+    }
 }
 
 impl Overview {
@@ -117,15 +132,8 @@ fn note(
         if leader.is_some_and(|id| row.leader_id != id) {
             continue;
         }
-        let partition = Partition {
-            topic: name.clone(),
-            topic_id: topic.topic_id,
-            index: row.partition_index,
-            leader: (row.leader_id >= 0).then_some(row.leader_id),
-            replicas: row.replica_nodes.clone(),
-            in_sync: row.isr_nodes.clone(),
-            is_confirmed: leader.is_some(),
-        };
+        let is_confirmed = leader.is_some();
+        let partition = Partition { is_confirmed, ..Partition::of(name, topic.topic_id, row) };
         partitions.insert((name.clone(), row.partition_index), partition);
     }
 }

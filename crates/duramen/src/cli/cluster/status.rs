@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::overview::{Node, Overview, Partition};
 use crate::cli::bootstrap::Cluster;
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::{self, Table, or_dash};
 
 /// Longest time that a node gets to respond. A frozen node delays the command by this time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -150,11 +150,7 @@ impl Status {
             tokio::time::sleep(SECOND_LOOK).await;
             report = Report::gather(&client).await?;
         }
-        if self.cluster.json() {
-            screen::print_json(&report)?;
-        } else {
-            screen::print_line(report.text().trim_end())?;
-        }
+        self.cluster.output.print(&report, || report.text())?;
         if !report.healthy {
             bail!("the cluster is not healthy");
         }
@@ -395,20 +391,18 @@ impl Report {
         let headings =
             ["NODE", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "SIZE", "FREE", "METADATA"];
         let mut table = Table::new(&headings);
-        let size = |bytes: Option<i64>| {
-            bytes.map_or_else(|| "-".to_owned(), |bytes| screen::bytes(bytes as f64))
-        };
+        let size = |bytes: Option<i64>| or_dash(bytes.map(|bytes| screen::bytes(bytes as f64)));
         for node in &self.nodes {
-            table.row([
-                node.node.to_string(),
-                node.address.clone(),
-                node.rack.clone().unwrap_or_else(|| "-".to_owned()),
-                node.state_text(),
-                node.leads.to_string(),
-                node.replicas.to_string(),
-                size(node.bytes),
-                size(node.disk_free),
-                node.metadata.unwrap_or("-").to_owned(),
+            table.row(&[
+                &node.node,
+                &node.address,
+                &node.rack.as_deref().unwrap_or("-"),
+                &node.state_text(),
+                &node.leads,
+                &node.replicas,
+                &size(node.bytes),
+                &size(node.disk_free),
+                &node.metadata.unwrap_or("-"),
             ]);
         }
         text.push_str(&table.render());
@@ -444,14 +438,9 @@ impl Report {
         let mut table =
             Table::new(&["TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC", "STATE"]);
         for it in self.attention.iter().take(LISTED_MAX) {
-            table.row([
-                it.topic.clone(),
-                it.partition.to_string(),
-                it.leader.map_or_else(|| "-".to_owned(), |id| id.to_string()),
-                screen::list(&it.replicas),
-                screen::list(&it.in_sync),
-                it.state(),
-            ]);
+            let (replicas, in_sync) = (screen::list(&it.replicas), screen::list(&it.in_sync));
+            let leader = or_dash(it.leader);
+            table.row(&[&it.topic, &it.partition, &leader, &replicas, &in_sync, &it.state()]);
         }
         text.push_str(&table.render());
         if let Some(more) = self.attention.len().checked_sub(LISTED_MAX + 1) {

@@ -42,14 +42,7 @@ pub(super) struct Survive {
     yes: bool,
 
     /// Print for people (table) or for programs (json)
-    #[arg(
-        long,
-        short,
-        value_enum,
-        default_value_t,
-        value_name = "FORM",
-        hide_possible_values = true
-    )]
+    #[arg(long, short, default_value = "table", value_name = "FORM", hide_possible_values = true)]
     output: Output,
 }
 
@@ -80,11 +73,7 @@ impl Survive {
         if self.yes {
             report.cluster_id = Some(id(survivor.carry_out()?));
         }
-        match self.output {
-            Output::Json => screen::print_json(&report)?,
-            Output::Table => screen::print_line(&report.render())?,
-        }
-        Ok(())
+        self.output.print(&report, || report.render())
     }
 }
 

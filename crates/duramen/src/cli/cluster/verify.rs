@@ -7,13 +7,12 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use duramen_client::NodeId;
-use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
 use super::overview::Overview;
 use crate::cli::bootstrap::Cluster;
-use crate::cli::failure::explained;
-use crate::cli::screen::{self, Table};
+use crate::cli::missing::no_such_topic;
+use crate::cli::screen::{self, Table, or_dash};
 use crate::cli::usage::topic_name;
 
 mod comparing;
@@ -91,10 +90,7 @@ impl Verify {
         }
         for name in &self.topics {
             if subjects.iter().all(|it| it.topic != *name) {
-                let text = format!(
-                    "there is no topic {name}; see which there are with `duramen topic list`"
-                );
-                return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
+                return Err(no_such_topic(name));
             }
         }
         let nodes: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
@@ -113,11 +109,7 @@ impl Verify {
         }
         bar.finish_and_clear();
         let report = Report::new(verdicts);
-        if self.cluster.json() {
-            screen::print_json(&report)?;
-        } else {
-            screen::print_line(report.text(self.all).trim_end())?;
-        }
+        self.cluster.output.print(&report, || report.text(self.all))?;
         if report.differ > 0 {
             let plural = if report.differ == 1 { " differs" } else { "s differ" };
             bail!("{} partition{plural}", report.differ);
@@ -144,13 +136,9 @@ impl Report {
         let listed = |it: &&Verdict| all || it.state != State::Identical;
         let listed: Vec<_> = self.partitions.iter().filter(listed).collect();
         for it in &listed {
-            table.row([
-                it.topic.clone(),
-                it.partition.to_string(),
-                if it.end > it.start { format!("{}-{}", it.start, it.end - 1) } else { "-".into() },
-                screen::list(&it.nodes),
-                it.words(),
-            ]);
+            let offsets = (it.end > it.start).then(|| format!("{}-{}", it.start, it.end - 1));
+            let (offsets, nodes) = (or_dash(offsets), screen::list(&it.nodes));
+            table.row(&[&it.topic, &it.partition, &offsets, &nodes, &it.words()]);
         }
         if !listed.is_empty() {
             text.push_str(&table.render());

@@ -168,27 +168,33 @@ fn write_headers(out: &mut impl Write, record: &Record<'_>) -> io::Result<()> {
 }
 
 fn write_json(out: &mut impl Write, shown: &Shown<'_>) -> io::Result<()> {
-    let mut object = Map::new();
+    let mut object = fields(shown.offset, shown.timestamp, &shown.record);
     object.insert("topic".into(), shown.topic.into());
     object.insert("partition".into(), shown.partition.into());
-    object.insert("offset".into(), shown.offset.into());
-    object.insert("timestamp".into(), shown.timestamp.into());
-    put_bytes(&mut object, "key", shown.record.key);
-    put_bytes(&mut object, "value", shown.record.value);
+    serde_json::to_writer(&mut *out, &object)?;
+    out.write_all(b"\n")
+}
+
+/// Returns a record as JSON, without its topic and partition.
+pub(crate) fn fields(offset: i64, timestamp: i64, record: &Record<'_>) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("offset".into(), offset.into());
+    object.insert("timestamp".into(), timestamp.into());
+    put_bytes(&mut object, "key", record.key);
+    put_bytes(&mut object, "value", record.value);
     // A list, because a name may occur more than once.
-    let headers = shown.record.headers.into_iter().map(|header| {
+    let headers = record.headers.into_iter().map(|header| {
         let mut entry = Map::new();
         entry.insert("name".into(), String::from_utf8_lossy(header.key).into());
         put_bytes(&mut entry, "value", header.value);
         Value::Object(entry)
     });
     object.insert("headers".into(), headers.collect::<Vec<Value>>().into());
-    serde_json::to_writer(&mut *out, &object)?;
-    out.write_all(b"\n")
+    object
 }
 
 /// Writes text where the bytes are UTF-8, else base64 under another name, so that no byte is lost.
-pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
+fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
     match bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
         None => object.insert(name.into(), Value::Null),
         Some((_, Ok(text))) => object.insert(name.into(), text.into()),

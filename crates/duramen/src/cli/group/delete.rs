@@ -13,7 +13,7 @@ use super::scope::{Scope, partitions_of, scope};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::missing::no_such_group;
 use crate::cli::screen;
-use crate::cli::usage::{joined, once};
+use crate::cli::usage::one_by_one;
 
 #[derive(Debug, Args)]
 #[command(
@@ -54,30 +54,8 @@ struct Removal {
 impl Delete {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
-        let mut done = Vec::new();
-        let outcome = self.delete_all(&client, &mut done).await;
-        // Print the deleted groups, although another deletion failed.
-        if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
-            screen::print_json(&done)?;
-        }
-        outcome
-    }
-
-    async fn delete_all(&self, client: &Client, done: &mut Vec<Removal>) -> anyhow::Result<()> {
-        let groups = once(&self.groups);
-        let mut failures = Vec::new();
-        for group in &groups {
-            match self.delete(client, group).await {
-                Ok(deleted) => {
-                    if !self.cluster.json() {
-                        screen::print_line(&deleted.text())?;
-                    }
-                    done.push(deleted);
-                }
-                Err(error) => failures.push(error),
-            }
-        }
-        joined(groups.len(), failures)
+        let delete = async |group: &str| self.delete(&client, group).await;
+        one_by_one(&self.cluster, &self.groups, delete, Removal::text).await
     }
 
     async fn delete(&self, client: &Client, group: &str) -> anyhow::Result<Removal> {

@@ -1,7 +1,7 @@
 //! `duramen group describe`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use anyhow::ensure;
 use clap::{ArgGroup, Args};
@@ -15,7 +15,7 @@ use super::scope::partitions_there;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::missing::no_such_group;
 use crate::cli::place::Bounds;
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::{self, Table, or_dash};
 use crate::cli::usage::once;
 
 /// Type of the groups whose members `DescribeGroups` returns.
@@ -120,14 +120,12 @@ impl Describe {
             }
             described.push(group);
         }
-        if self.cluster.json() {
-            return screen::print_json(&described);
-        }
-        if self.summary || described.is_empty() {
-            return Ok(summary(&described).print()?);
-        }
-        let text = described.iter().map(Described::text).collect::<Vec<_>>().join("\n");
-        Ok(screen::print_line(text.trim_end())?)
+        self.cluster.output.print(&described, || {
+            if self.summary || described.is_empty() {
+                return summary(&described).render();
+            }
+            described.iter().map(Described::text).collect::<Vec<_>>().join("\n")
+        })
     }
 }
 
@@ -174,13 +172,15 @@ async fn describe(
 
 /// Returns the start offsets of a share group in the form of committed offsets.
 pub(super) fn starts_of(starts: &ByPartition<ShareStart>) -> ByPartition<Committed> {
-    let one = |(partition, start): (&i32, &ShareStart)| {
-        (*partition, Committed { offset: start.offset, metadata: String::new() })
+    mapped(starts, |start| Committed { offset: start.offset, metadata: String::new() })
+}
+
+/// Makes another value of the value of each partition.
+pub(super) fn mapped<A, B>(values: &ByPartition<A>, of: impl Fn(&A) -> B) -> ByPartition<B> {
+    let topic = |(topic, values): (&String, &BTreeMap<i32, A>)| {
+        (topic.clone(), values.iter().map(|(partition, it)| (*partition, of(it))).collect())
     };
-    let topic = |(topic, starts): (&String, &BTreeMap<i32, ShareStart>)| {
-        (topic.clone(), starts.iter().map(one).collect())
-    };
-    starts.iter().map(topic).collect()
+    values.iter().map(topic).collect()
 }
 
 fn members(group: &DescribedGroup) -> Vec<Member> {
@@ -286,15 +286,15 @@ fn summary(groups: &[Described]) -> Table {
         ["GROUP", "STATE", "TYPE", "PROTOCOL", "COORDINATOR", "MEMBERS", "PARTITIONS", "LAG"];
     let mut table = Table::new(&headings);
     for group in groups {
-        table.row([
-            group.group.clone(),
-            group.state.clone(),
-            group.r#type.clone(),
-            group.protocol.clone().unwrap_or_else(|| "-".into()),
-            group.coordinator.to_string(),
-            group.members.as_ref().map_or_else(|| "-".into(), |it| it.len().to_string()),
-            group.partitions.len().to_string(),
-            group.lag.to_string(),
+        table.row(&[
+            &group.group,
+            &group.state,
+            &group.r#type,
+            &group.protocol.as_deref().unwrap_or("-"),
+            &group.coordinator,
+            &or_dash(group.members.as_ref().map(Vec::len)),
+            &group.partitions.len(),
+            &group.lag,
         ]);
     }
     table
@@ -331,17 +331,12 @@ impl Described {
         if self.partitions.is_empty() {
             return text;
         }
-        let or_dash = |value: Option<i64>| value.map_or_else(|| "-".into(), |it| it.to_string());
         let mut table = Table::new(&["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"]);
         for part in &self.partitions {
-            table.row([
-                part.topic.clone(),
-                part.partition.to_string(),
-                or_dash(part.committed),
-                or_dash(part.end),
-                or_dash(part.lag),
-                part.member.clone().unwrap_or_else(|| "-".into()),
-            ]);
+            let member = part.member.as_deref().unwrap_or("-");
+            let (committed, end) = (or_dash(part.committed), or_dash(part.end));
+            let lag = or_dash(part.lag);
+            table.row(&[&part.topic, &part.partition, &committed, &end, &lag, &member]);
         }
         text + "\n" + &table.render()
     }
@@ -363,16 +358,16 @@ fn member_table(members: &[Member]) -> Table {
         let reads =
             member.assigned.iter().map(|(topic, it)| format!("{topic}:{}", screen::runs(it)));
         let reads = reads.collect::<Vec<_>>().join(" ");
-        let cells = [
-            member.client.clone(),
-            member.host.clone(),
-            if reads.is_empty() { "-".into() } else { reads },
-            member.id.clone(),
-        ];
-        let instance = member.instance.clone().unwrap_or_else(|| "-".into());
-        let epoch = member.epoch.map_or_else(|| "-".into(), |it| it.to_string());
-        let more = epochs.then_some(epoch).into_iter().chain(statics.then_some(instance));
-        table.row(cells.into_iter().chain(more));
+        let reads = if reads.is_empty() { "-" } else { &reads };
+        let (epoch, instance) = (or_dash(member.epoch), or_dash(member.instance.as_ref()));
+        let mut cells: Vec<&dyn Display> = vec![&member.client, &member.host, &reads, &member.id];
+        if epochs {
+            cells.push(&epoch);
+        }
+        if statics {
+            cells.push(&instance);
+        }
+        table.row(&cells);
     }
     table
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::{Table, or_dash};
 use crate::cli::usage::word;
 
 /// The states of a group as Kafka writes them.
@@ -84,27 +84,20 @@ impl List {
             })
             .collect();
         listed.sort_by(|a, b| a.group.cmp(&b.group));
-        if self.cluster.json() {
-            return screen::print_json(&listed);
-        }
-        if listed.is_empty() {
-            let any = self.state.is_empty() && self.r#type.is_empty();
-            let text = if any {
-                "no groups; read as one with `duramen consume TOPIC --group GROUP`"
-            } else {
-                "no such groups; `duramen group list` shows all"
-            };
-            return Ok(screen::print_line(text)?);
-        }
-        let mut table = Table::new(&["GROUP", "STATE", "TYPE", "PROTOCOL", "COORDINATOR"]);
-        for group in listed {
-            let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-            let kind = or_dash(group.r#type).to_lowercase();
-            let cells = [or_dash(group.state), kind, or_dash(group.protocol)];
+        let empty = if self.state.is_empty() && self.r#type.is_empty() {
+            "no groups; read as one with `duramen consume TOPIC --group GROUP`"
+        } else {
+            "no such groups; `duramen group list` shows all"
+        };
+        self.cluster.output.print_list(&listed, empty, |listed| {
+            let mut table = Table::new(&["GROUP", "STATE", "TYPE", "PROTOCOL", "COORDINATOR"]);
+            for it in listed {
+                let kind = or_dash(it.r#type.as_ref()).to_lowercase();
+                let (state, protocol) = (or_dash(it.state.as_ref()), or_dash(it.protocol.as_ref()));
+                table.row(&[&it.group, &state, &kind, &protocol, &it.coordinator]);
+            }
             table
-                .row([group.group].into_iter().chain(cells).chain([group.coordinator.to_string()]));
-        }
-        Ok(table.print()?)
+        })
     }
 }
 

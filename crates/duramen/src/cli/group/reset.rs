@@ -10,14 +10,14 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_groups::DescribedGroup;
 use serde::{Deserialize, Serialize};
 
-use super::describe::starts_of;
+use super::describe::{mapped, starts_of};
 use super::refusal::{has_members, refusal};
 use super::scope::{Scope, partitions_of, partitions_there, scope};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::failure::explained;
 use crate::cli::missing::no_such_group;
 use crate::cli::place::{Bounds, Place};
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::{self, Table, or_dash};
 
 #[derive(Debug, Args)]
 #[command(
@@ -161,11 +161,7 @@ impl Reset {
     }
 
     fn print(&self, plan: &Plan, readers: Option<&DescribedGroup>) -> anyhow::Result<()> {
-        if self.cluster.json() {
-            screen::print_json(plan)?;
-        } else {
-            plan.table().print()?;
-        }
+        self.cluster.output.print(plan, || plan.table().render())?;
         let Some(advice) = plan.advice(readers) else { return Ok(()) };
         // The plan is the result and goes to stdout; the advice is not.
         eprintln!("{advice}");
@@ -311,11 +307,7 @@ async fn committed(
 }
 
 fn offsets(committed: &ByPartition<Committed>) -> ByPartition<i64> {
-    let plain = |(partition, committed): (&i32, &Committed)| (*partition, committed.offset);
-    let topic = |(topic, committed): (&String, &BTreeMap<i32, Committed>)| {
-        (topic.clone(), committed.iter().map(plain).collect())
-    };
-    committed.iter().map(topic).collect()
+    mapped(committed, |it| it.offset)
 }
 
 fn choose(group: &str, text: &str) -> anyhow::Result<ByPartition<i64>> {
@@ -359,13 +351,13 @@ impl Plan {
         let mut table = Table::new(&["TOPIC", "PARTITION", "BEFORE", "AFTER", "CHANGE", "LAG"]);
         for change in &self.partitions {
             let moved = change.before.map(|before| change.committed - before);
-            table.row([
-                change.topic.clone(),
-                change.partition.to_string(),
-                change.before.map_or_else(|| "-".into(), |before| before.to_string()),
-                change.committed.to_string(),
-                moved.map_or_else(|| "-".into(), |moved| format!("{moved:+}")),
-                (change.end - change.committed).to_string(),
+            table.row(&[
+                &change.topic,
+                &change.partition,
+                &or_dash(change.before),
+                &change.committed,
+                &or_dash(moved.map(|moved| format!("{moved:+}"))),
+                &(change.end - change.committed),
             ]);
         }
         table

@@ -10,7 +10,7 @@ use duramen_storage::SET_ASIDE;
 use serde::Serialize;
 
 use crate::cli::bootstrap::Output;
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::Table;
 use crate::cli::usage::once;
 
 /// List or drop the files that a start of the node set aside. The node may run meanwhile.
@@ -35,14 +35,7 @@ pub(super) struct SetAside {
     #[arg(long, value_name = "NAME")]
     drop: Vec<String>,
     /// Print for people (table) or one JSON document (json)
-    #[arg(
-        long,
-        short,
-        value_enum,
-        default_value_t,
-        value_name = "FORM",
-        hide_possible_values = true
-    )]
+    #[arg(long, short, default_value = "table", value_name = "FORM", hide_possible_values = true)]
     output: Output,
 }
 
@@ -73,17 +66,13 @@ impl SetAside {
         }
         let left: Vec<Entry> =
             entries.into_iter().filter(|entry| !self.drop.contains(&entry.name)).collect();
-        if self.output == Output::Json {
-            return screen::print_json(&left);
-        }
-        if left.is_empty() {
-            return Ok(screen::print_line("nothing is set aside")?);
-        }
-        let mut table = Table::new(&["NAME", "FILES", "BYTES"]);
-        for Entry { name, files, bytes } in left {
-            table.row([name, files.to_string(), bytes.to_string()]);
-        }
-        Ok(table.print()?)
+        self.output.print_list(&left, "nothing is set aside", |left| {
+            let mut table = Table::new(&["NAME", "FILES", "BYTES"]);
+            for Entry { name, files, bytes } in left {
+                table.row(&[name, files, bytes]);
+            }
+            table
+        })
     }
 }
 

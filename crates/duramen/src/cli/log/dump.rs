@@ -40,14 +40,7 @@ pub(super) struct Dump {
     #[arg(long = "as", value_enum, value_name = "KIND")]
     pub(super) kind: Option<Kind>,
     /// Print for people (table) or one JSON object a line (json)
-    #[arg(
-        long,
-        short,
-        value_enum,
-        default_value_t,
-        value_name = "FORM",
-        hide_possible_values = true
-    )]
+    #[arg(long, short, default_value = "table", value_name = "FORM", hide_possible_values = true)]
     pub(super) output: Output,
 }
 

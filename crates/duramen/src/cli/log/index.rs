@@ -23,16 +23,10 @@ struct TimeEntry {
 
 /// Prints an offset index.
 pub(super) fn dump_offsets(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
-    let bytes = std::fs::read(&dump.file)?;
     let base = dump.base_offset();
     let mut before = None;
-    let mut entries = bytes.chunks_exact(OFFSET_ENTRY_BYTES);
-    for (at, entry) in (0u64..).step_by(OFFSET_ENTRY_BYTES).zip(&mut entries) {
+    dump_entries::<OFFSET_ENTRY_BYTES>(dump, printer, |printer, at, entry| {
         let (relative, position) = (u32_at(entry, 0), u32_at(entry, 4));
-        // A file that is in use ends in zeros.
-        if relative == 0 && position == 0 && at > 0 {
-            break;
-        }
         let offset = base + i64::from(relative);
         if before.is_some_and(|(offset_before, position_before)| {
             offset <= offset_before || position <= position_before
@@ -40,43 +34,44 @@ pub(super) fn dump_offsets(dump: &Dump, printer: &mut Printer) -> anyhow::Result
             printer.damage(at, "the entry is not greater than the one before it")?;
         }
         before = Some((offset, position));
-        if !dump.wants(offset) {
-            continue;
-        }
         let line = || format!("offset {offset}  position {position}");
-        if !printer.entry(&OffsetEntry { offset, position }, line)? {
-            return Ok(());
-        }
-    }
-    rest(printer, bytes.len(), OFFSET_ENTRY_BYTES)
+        Ok(!dump.wants(offset) || printer.entry(&OffsetEntry { offset, position }, line)?)
+    })
 }
 
 /// Prints a time index.
 pub(super) fn dump_times(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
-    let bytes = std::fs::read(&dump.file)?;
     let base = dump.base_offset();
     let mut before = None;
-    for (at, entry) in (0u64..).step_by(TIME_ENTRY_BYTES).zip(bytes.chunks_exact(TIME_ENTRY_BYTES))
-    {
+    dump_entries::<TIME_ENTRY_BYTES>(dump, printer, |printer, at, entry| {
         let timestamp = i64::from_be_bytes(entry[..8].try_into().expect("eight bytes"));
-        let relative = u32_at(entry, 8);
-        if timestamp == 0 && relative == 0 && at > 0 {
-            break;
-        }
-        let offset = base + i64::from(relative);
+        let offset = base + i64::from(u32_at(entry, 8));
         if before.is_some_and(|before| timestamp < before) {
             printer.damage(at, "the timestamp is less than the one before it")?;
         }
         before = Some(timestamp);
-        if !dump.wants(offset) {
-            continue;
-        }
         let line = || format!("{} ({timestamp})  offset {offset}", date(timestamp));
-        if !printer.entry(&TimeEntry { timestamp, offset }, line)? {
+        Ok(!dump.wants(offset) || printer.entry(&TimeEntry { timestamp, offset }, line)?)
+    })
+}
+
+/// Prints entries with their positions until one is the last that the user wants.
+fn dump_entries<const BYTES: usize>(
+    dump: &Dump,
+    printer: &mut Printer,
+    mut print: impl FnMut(&mut Printer, u64, &[u8]) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let bytes = std::fs::read(&dump.file)?;
+    for (at, entry) in (0u64..).step_by(BYTES).zip(bytes.chunks_exact(BYTES)) {
+        // A file that is in use ends in zeros.
+        if at > 0 && entry.iter().all(|byte| *byte == 0) {
+            break;
+        }
+        if !print(printer, at, entry)? {
             return Ok(());
         }
     }
-    rest(printer, bytes.len(), TIME_ENTRY_BYTES)
+    rest(printer, bytes.len(), BYTES)
 }
 
 fn rest(printer: &mut Printer, bytes: usize, entry_bytes: usize) -> anyhow::Result<()> {

@@ -9,11 +9,10 @@ use duramen_protocol::batch::{BatchHeader, BatchView, HEADER_BYTES, TimestampTyp
 use duramen_protocol::compression::Codec;
 use duramen_protocol::records::Records;
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::dump::Dump;
 use super::printer::Printer;
-use crate::cli::consume::{date, put_bytes};
+use crate::cli::consume::{date, fields};
 use crate::cli::screen;
 
 /// More than any batch that a broker accepts, decompressed.
@@ -208,19 +207,7 @@ fn dump_records(
         if !dump.wants(offset) {
             continue;
         }
-        let mut object = Map::new();
-        object.insert("offset".into(), offset.into());
-        object.insert("timestamp".into(), timestamp.into());
-        put_bytes(&mut object, "key", record.key);
-        put_bytes(&mut object, "value", record.value);
-        let headers = record.headers.into_iter().map(|header| {
-            let mut entry = Map::new();
-            entry.insert("name".into(), String::from_utf8_lossy(header.key).into());
-            put_bytes(&mut entry, "value", header.value);
-            Value::Object(entry)
-        });
-        object.insert("headers".into(), headers.collect::<Vec<_>>().into());
-        printer.detail(&object, || {
+        printer.detail(&fields(offset, timestamp, &record), || {
             let show = |bytes: Option<&[u8]>| bytes.map_or("-".into(), shortened);
             let (key, value) = (show(record.key), show(record.value));
             format!("  offset {offset}  {}  key {key}  value {value}", date(timestamp))

@@ -322,13 +322,10 @@ impl Run<'_> {
     fn tell(mut self) -> anyhow::Result<()> {
         let count = |((topic, partition), records)| Count { topic, partition, records };
         self.report.targets = std::mem::take(&mut self.counts).into_iter().map(count).collect();
-        if self.command.cluster.json() {
-            return screen::print_json(&self.report);
-        }
-        if !self.report.targets.is_empty() {
-            self.report.table().print()?;
-        }
-        Ok(screen::print_line(&self.report.summary())?)
+        let report = &self.report;
+        let table =
+            || if report.targets.is_empty() { String::new() } else { report.table().render() };
+        self.command.cluster.output.print(report, || table() + &report.summary())
     }
 }
 
@@ -336,7 +333,7 @@ impl Report {
     fn table(&self) -> Table {
         let mut table = Table::new(&["TOPIC", "PARTITION", "RECORDS"]);
         for Count { topic, partition, records } in &self.targets {
-            table.row([topic.clone(), partition.to_string(), records.to_string()]);
+            table.row(&[topic, partition, records]);
         }
         table
     }

@@ -142,17 +142,9 @@ impl Alter {
         }
         // Print the altered topics, although another failed.
         if failures.is_empty() || !plans.is_empty() {
-            self.print(&plans)?;
+            self.cluster.output.print(&plans, || plans.iter().map(Plan::text).collect())?;
         }
         joined(names.len(), failures)
-    }
-
-    fn print(&self, plans: &[Plan]) -> anyhow::Result<()> {
-        if self.cluster.json() {
-            return screen::print_json(&plans);
-        }
-        let text = plans.iter().map(Plan::text).collect::<String>();
-        Ok(screen::print_line(text.trim_end())?)
     }
 
     async fn plan(&self, client: &Client, name: &str) -> anyhow::Result<Plan> {

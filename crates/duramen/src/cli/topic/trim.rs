@@ -1,6 +1,5 @@
 //! `duramen topic trim`: deletes the oldest records of a topic.
 
-use anyhow::ensure;
 use clap::Args;
 use duramen_client::Client;
 use duramen_protocol::ErrorCode;
@@ -8,10 +7,9 @@ use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
 use crate::cli::failure::explained;
-use crate::cli::missing::{has_not, unknown_topic};
-use crate::cli::place::{Bounds, Place};
-use crate::cli::screen::{self, Table};
-use crate::cli::usage::{joined, once, topic_name};
+use crate::cli::place::{Bounds, Place, chosen};
+use crate::cli::screen::Table;
+use crate::cli::usage::{joined, topic_name};
 
 /// Setting that decides on old records.
 const POLICY: &str = "cleanup.policy";
@@ -64,15 +62,7 @@ impl Trim {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
         let name = &self.name;
-        let topic = client.topic(name, false).await.map_err(unknown_topic(name))?;
-        let mut there: Vec<i32> =
-            topic.partitions.iter().map(|part| part.partition_index).collect();
-        there.sort_unstable();
-        for partition in &self.partitions {
-            ensure!(there.contains(partition), has_not(name, &there, *partition));
-        }
-        let named: Vec<i32> = once(&self.partitions).into_iter().copied().collect();
-        let partitions = if named.is_empty() { there } else { named };
+        let partitions = chosen(&client, name, &self.partitions).await?;
         self.check_policy(&client).await?;
         let bounds = Bounds::find(&client, name, &partitions).await?;
         // A place before the log start offset is allowed: its records are gone already.
@@ -98,11 +88,7 @@ impl Trim {
         if outcome.is_err() && plan.partitions.is_empty() {
             return outcome;
         }
-        if self.cluster.json() {
-            screen::print_json(&plan)?;
-        } else {
-            plan.table().print()?;
-        }
+        self.cluster.output.print(&plan, || plan.table().render())?;
         if !self.execute {
             eprintln!("nothing was changed; do it with --execute");
         }
@@ -152,9 +138,8 @@ impl Plan {
         let records = if self.executed { "DELETED" } else { "TO DELETE" };
         let mut table = Table::new(&["PARTITION", "START", "NEW START", "END", records]);
         for cut in &self.partitions {
-            let offsets = [cut.start_before, cut.start, cut.end, cut.start - cut.start_before];
-            let cells = offsets.into_iter().map(|offset| offset.to_string());
-            table.row([cut.partition.to_string()].into_iter().chain(cells));
+            let Cut { partition, start_before, start, end } = cut;
+            table.row(&[partition, start_before, start, end, &(start - start_before)]);
         }
         table
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::missing::no_such_id;
 use crate::cli::screen;
-use crate::cli::usage::{joined, once};
+use crate::cli::usage::one_by_one;
 
 const ONGOING: &str = "Ongoing";
 
@@ -43,30 +43,8 @@ struct Aborted {
 impl Abort {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
-        let mut done = Vec::new();
-        let outcome = self.abort(&client, &mut done).await;
-        // Print the aborted transactions, although another abort failed.
-        if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
-            screen::print_json(&done)?;
-        }
-        outcome
-    }
-
-    async fn abort(&self, client: &Client, done: &mut Vec<Aborted>) -> anyhow::Result<()> {
-        let ids = once(&self.ids);
-        let mut failures = Vec::new();
-        for id in &ids {
-            match abort(client, id).await {
-                Ok(aborted) => {
-                    if !self.cluster.json() {
-                        screen::print_line(&aborted.text())?;
-                    }
-                    done.push(aborted);
-                }
-                Err(error) => failures.push(error),
-            }
-        }
-        joined(ids.len(), failures)
+        let abort = async |id: &str| abort(&client, id).await;
+        one_by_one(&self.cluster, &self.ids, abort, Aborted::text).await
     }
 }
 

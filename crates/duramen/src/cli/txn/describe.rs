@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
 use crate::cli::missing::no_such_id;
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::Table;
 use crate::cli::usage::once;
 
 #[derive(Debug, Args)]
@@ -59,12 +59,10 @@ impl Describe {
             let (coordinator, found) = found.ok_or_else(|| no_such_id(id))?;
             described.push(Described::of(&client, coordinator, found).await?);
         }
-        if self.cluster.json() {
-            return screen::print_json(&described);
-        }
         let now = Timestamp::now();
-        let text: Vec<_> = described.iter().map(|it| it.text(now)).collect();
-        Ok(screen::print_line(text.join("\n").trim_end())?)
+        self.cluster.output.print(&described, || {
+            described.iter().map(|it| it.text(now)).collect::<Vec<_>>().join("\n")
+        })
     }
 }
 
@@ -111,7 +109,7 @@ impl Described {
         let mut table = Table::new(&["TOPIC", "PARTITION", "SINCE"]);
         for part in &self.partitions {
             let since = part.since.map_or_else(String::new, |it| it.to_string());
-            table.row([part.topic.clone(), part.partition.to_string(), since]);
+            table.row(&[&part.topic, &part.partition, &since]);
         }
         write!(text, "{}", table.render()).expect("a string takes all");
         text

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
 use crate::cli::failure::explained;
-use crate::cli::screen::{self, Table};
+use crate::cli::screen::Table;
 use crate::cli::usage::{demand, word};
 
 /// The states in which readers wait for a transaction.
@@ -83,17 +83,13 @@ impl List {
         });
         let mut listed: Vec<Listed> = listed.collect();
         listed.sort_by(|a, b| a.id.cmp(&b.id));
-        if self.cluster.json() {
-            return screen::print_json(&listed);
-        }
-        if listed.is_empty() {
-            return Ok(screen::print_line("no such transactional ids")?);
-        }
-        let mut table = Table::new(&["ID", "STATE", "PRODUCER", "COORDINATOR"]);
-        for it in listed {
-            table.row([it.id, it.state, it.producer_id.to_string(), it.coordinator.to_string()]);
-        }
-        Ok(table.print()?)
+        self.cluster.output.print_list(&listed, "no such transactional ids", |listed| {
+            let mut table = Table::new(&["ID", "STATE", "PRODUCER", "COORDINATOR"]);
+            for it in listed {
+                table.row(&[&it.id, &it.state, &it.producer_id, &it.coordinator]);
+            }
+            table
+        })
     }
 
     /// Returns the states to ask for. Brokers compare only ages, also of ids without an open transaction, so

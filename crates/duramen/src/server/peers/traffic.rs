@@ -2,13 +2,14 @@
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
+
+use crate::server::metric_names::Names;
 
 /// A label of a metric.
 type Labels = Vec<(&'static str, String)>;
 
 /// Traffic to and from other nodes, by node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PeerMetrics {
     sent_frames: Family<Labels, Counter>,
     sent_bytes: Family<Labels, Counter>,
@@ -30,22 +31,19 @@ pub(super) struct Traffic {
 }
 
 impl PeerMetrics {
-    /// Registers the metrics under the names that operators see.
-    pub fn register(&self, registry: &mut Registry) {
-        let families = [
-            ("peer_sent_frames", "Frames that the node sent to another node", &self.sent_frames),
-            ("peer_sent_bytes", "Bytes that the node sent to another node", &self.sent_bytes),
-            (
+    /// Returns all, at zero.
+    pub(crate) fn new(of: &mut Names) -> Self {
+        Self {
+            sent_frames: of.make("peer_sent_frames", "Frames that the node sent to another node"),
+            sent_bytes: of.make("peer_sent_bytes", "Bytes that the node sent to another node"),
+            dropped: of.make(
                 "peer_dropped_frames",
                 "Frames for another node that the node dropped: not connected, or too slow",
-                &self.dropped,
             ),
-            ("peer_connects", "Connections that the node opened to another node", &self.connects),
-            ("peer_received_frames", "Frames that another node sent", &self.received_frames),
-            ("peer_received_bytes", "Bytes of frames that another node sent", &self.received_bytes),
-        ];
-        for (name, help, family) in families {
-            registry.register(name, help, family.clone());
+            connects: of.make("peer_connects", "Connections that the node opened to another node"),
+            received_frames: of.make("peer_received_frames", "Frames that another node sent"),
+            received_bytes: of
+                .make("peer_received_bytes", "Bytes of frames that another node sent"),
         }
     }
 

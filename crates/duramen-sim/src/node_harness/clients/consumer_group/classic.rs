@@ -10,36 +10,17 @@ use bytes::Bytes;
 use duramen_protocol::messages::consumer_protocol::{
     self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
 };
-use duramen_protocol::messages::join_group::{JoinGroupRequestProtocol, JoinGroupResponse};
-use duramen_protocol::messages::leave_group::MemberIdentity;
 use duramen_protocol::messages::sync_group::SyncGroupRequestAssignment;
-use duramen_protocol::messages::{
-    HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest, SyncGroupResponse,
-};
+use duramen_protocol::messages::{JoinGroupResponse, SyncGroupResponse};
 use duramen_protocol::{ErrorCode, Request};
 
 use super::owners::{Beat, Kind, synced};
-use super::{LEAVE, Member, PARTITIONS, TOPIC, code_of, wrong};
-use crate::failure::Failure;
-use crate::node_harness::clients::answers::expect_one_of;
+use super::{LEAVE, Member, PARTITIONS, TOPIC};
+use crate::failure::{Failure, wrong};
+use crate::node_harness::clients::answers::{CLASSIC_CODES as CODES, code_of, expect_one_of};
+use crate::node_harness::clients::requests::{Asking, Classic};
 use crate::prng::Prng;
 use crate::trace::tell;
-
-const KIND: &str = "consumer";
-const PROTOCOL: &str = "chance";
-
-/// Error codes that a classic member may get.
-pub(super) const CODES: [ErrorCode; 9] = [
-    ErrorCode::None,
-    ErrorCode::CoordinatorLoadInProgress,
-    ErrorCode::CoordinatorNotAvailable,
-    ErrorCode::NotCoordinator,
-    ErrorCode::RebalanceInProgress,
-    ErrorCode::IllegalGeneration,
-    ErrorCode::UnknownMemberId,
-    ErrorCode::FencedInstanceId,
-    ErrorCode::MemberIdRequired,
-];
 
 /// Stage of a classic member.
 #[derive(Clone, Debug)]
@@ -83,7 +64,7 @@ impl Member {
         (tide, last_phase): (&Tide, bool),
         work: &mut Prng,
         now_us: u64,
-    ) -> (Beat, Request, i16) {
+    ) -> Asking<Beat> {
         if self.uses != self.wanted {
             self.remember();
             self.uses.clone_from(&self.wanted);
@@ -95,8 +76,8 @@ impl Member {
                 (self.beat(Kind::Sync, now_us), request, version)
             }
             Some(Stage::In) => {
-                let (request, version) = self.heartbeat(work);
-                (self.beat(Kind::Heartbeat, now_us), request, version)
+                let request = self.named().heartbeat();
+                (self.beat(Kind::Heartbeat, now_us), request, *work.pick(&[3, 4]))
             }
             _ => {
                 if tide.is_eager {
@@ -108,6 +89,12 @@ impl Member {
                 (self.beat(Kind::Join, now_us), request, version)
             }
         }
+    }
+
+    /// Names itself to the coordinator.
+    fn named(&self) -> Classic<'_> {
+        let Self { group, id, epoch, instance, .. } = self;
+        Classic { group, id, generation: *epoch, instance: *instance }
     }
 
     fn join(&self, work: &mut Prng) -> (Request, i16) {
@@ -122,18 +109,9 @@ impl Member {
         let version = if self.at == 0 { 2 } else { 3 };
         let metadata = consumer_protocol::encode(&subscription, version);
         let metadata = metadata.expect("subscriptions here are well-formed");
-        let request = JoinGroupRequest {
-            group_id: self.group.to_owned(),
-            session_timeout_ms: self.session_timeout_ms,
-            rebalance_timeout_ms: self.rebalance_timeout_ms,
-            member_id: self.id.clone(),
-            group_instance_id: self.instance.map(str::to_owned),
-            protocol_type: KIND.to_owned(),
-            protocols: vec![JoinGroupRequestProtocol { name: PROTOCOL.to_owned(), metadata }],
-            ..JoinGroupRequest::default()
-        };
+        let limits = (self.session_timeout_ms, self.rebalance_timeout_ms);
         let version = *work.pick(if self.instance.is_some() { &[5, 9] } else { &[3, 5, 9] });
-        (request.into(), version)
+        (self.named().join(limits, metadata), version)
     }
 
     fn sync(&self, led: &[Led], work: &mut Prng, last_phase: bool) -> (Request, i16) {
@@ -149,42 +127,14 @@ impl Member {
         };
         // A member that gets nothing need not be named.
         let given = led.iter().zip(shares(led, work, last_phase)).filter(|it| !it.1.is_empty());
-        let request = SyncGroupRequest {
-            group_id: self.group.to_owned(),
-            generation_id: self.epoch,
-            member_id: self.id.clone(),
-            group_instance_id: self.instance.map(str::to_owned),
-            protocol_type: Some(KIND.to_owned()),
-            protocol_name: Some(PROTOCOL.to_owned()),
-            assignments: given.map(assignment).collect(),
-        };
-        (request.into(), *work.pick(&[3, 5]))
-    }
-
-    fn heartbeat(&self, work: &mut Prng) -> (Request, i16) {
-        let request = HeartbeatRequest {
-            group_id: self.group.to_owned(),
-            generation_id: self.epoch,
-            member_id: self.id.clone(),
-            group_instance_id: self.instance.map(str::to_owned),
-        };
-        (request.into(), *work.pick(&[3, 4]))
+        (self.named().sync(given.map(assignment).collect()), *work.pick(&[3, 5]))
     }
 
     /// Makes the member leave; the member does not wait for the answer.
-    pub(super) fn leave_as_classic(&self, work: &mut Prng, now_us: u64) -> (Beat, Request, i16) {
-        let member = MemberIdentity {
-            member_id: self.id.clone(),
-            group_instance_id: self.instance.map(str::to_owned),
-            ..MemberIdentity::default()
-        };
-        let request = LeaveGroupRequest {
-            group_id: self.group.to_owned(),
-            members: vec![member],
-            ..LeaveGroupRequest::default()
-        };
+    pub(super) fn leave_as_classic(&self, work: &mut Prng, now_us: u64) -> Asking<Beat> {
         let beat = Beat { epoch: LEAVE, ..self.beat(Kind::Leave, now_us) };
-        (beat, request.into(), *work.pick(&[3, 5]))
+        let version = *work.pick(&[3, 5]);
+        (beat, self.named().leave(version), version)
     }
 }
 

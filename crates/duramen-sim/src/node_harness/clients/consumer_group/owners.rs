@@ -12,9 +12,9 @@ use duramen_protocol::messages::consumer_protocol::{self, ConsumerProtocolAssign
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
-use super::{TOPIC, code_of, wrong};
-use crate::failure::Failure;
-use crate::node_harness::clients::answers::Sight;
+use super::TOPIC;
+use crate::failure::{Failure, wrong};
+use crate::node_harness::clients::answers::{Sight, code_of};
 use crate::trace::tell;
 
 /// Time of a step of the harness: a leader's act may be seen so much later, in microseconds.
@@ -200,12 +200,10 @@ impl Owners {
         }
         self.term = sight.term;
         if told.code != 0 {
-            let is_out = [
-                ErrorCode::UnknownMemberId,
-                ErrorCode::GroupIdNotFound,
-                ErrorCode::FencedMemberEpoch,
-            ];
-            if is_out.contains(&code_of(told.code)) {
+            if let ErrorCode::UnknownMemberId
+            | ErrorCode::GroupIdNotFound
+            | ErrorCode::FencedMemberEpoch = code_of(told.code)
+            {
                 self.all.remove(&beat.id);
             }
             return Ok(());

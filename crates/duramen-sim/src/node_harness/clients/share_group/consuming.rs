@@ -2,27 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use duramen_protocol::messages::share_acknowledge::{
-    AcknowledgePartition, AcknowledgeTopic, AcknowledgementBatch as Decided,
-};
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::share_acknowledge::{AcknowledgePartition, AcknowledgeTopic};
 use duramen_protocol::messages::share_fetch::{
     AcknowledgementBatch, FetchPartition, FetchTopic, ForgottenTopic,
 };
 use duramen_protocol::messages::{
-    FindCoordinatorRequest, ShareAcknowledgeRequest, ShareAcknowledgeResponse, ShareFetchRequest,
-    ShareFetchResponse, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse,
+    ShareAcknowledgeRequest, ShareAcknowledgeResponse, ShareFetchRequest, ShareFetchResponse,
+    ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse,
 };
 use duramen_protocol::wire::Uuid;
-use duramen_protocol::{ErrorCode, Request};
 
-use super::super::answers::expect_one_of;
+use super::super::answers::{code_of, expect_one_of};
 use super::super::requests;
 use super::deliveries::Place;
 use super::{
     ACCEPT, Asking, CLIENTS_EACH, Demand, GROUP, PARTITIONS, Question, REJECT, RELEASE, RENEW,
-    Said, ShareGroup, TOPIC, code_of, wrong,
+    Said, ShareGroup, TOPIC,
 };
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -68,7 +66,7 @@ struct Fetcher {
     silent: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Consumer {
     at: usize,
     lives: u64,
@@ -95,15 +93,9 @@ impl Consumer {
     pub(super) fn new(at: usize) -> Self {
         Self {
             at,
-            lives: 0,
             id: format!("bear-{at}-0"),
-            former: Vec::new(),
-            epoch: 0,
-            assigned: BTreeSet::new(),
-            coordinator: None,
-            leaders: BTreeMap::new(),
-            silent: 0,
             fetchers: (0..PARTITIONS).map(|_| Fetcher::default()).collect(),
+            ..Self::default()
         }
     }
 
@@ -249,12 +241,10 @@ impl ShareGroup {
             return None;
         }
         let Some(node) = it.coordinator else {
-            let coordinator_keys = vec![GROUP.to_owned()];
-            let request = FindCoordinatorRequest { coordinator_keys, ..Default::default() };
-            return Some((Question::Find, request.into(), 4));
+            return Some((Question::Find, requests::find(requests::GROUP_KEY, &[GROUP]), 4));
         };
         if it.leaders.len() < usize::try_from(PARTITIONS).expect("few") || self.topic_id.is_none() {
-            return Some((Question::Overview, requests::metadata(TOPIC), 12));
+            return Some((Question::Overview, requests::metadata(&[TOPIC]), 12));
         }
         let mut member_epoch = it.epoch;
         let mut member_id = it.id.clone();
@@ -376,17 +366,21 @@ fn decide(
 }
 
 /// Decisions on one partition after the other, those on neighbours together.
-fn runs(said: &[Said]) -> BTreeMap<i32, Vec<(i64, i64, Vec<i8>)>> {
-    let mut all: BTreeMap<i32, Vec<(i64, i64, Vec<i8>)>> = BTreeMap::new();
+fn runs(said: &[Said]) -> BTreeMap<i32, Vec<AcknowledgementBatch>> {
+    let mut all: BTreeMap<i32, Vec<AcknowledgementBatch>> = BTreeMap::new();
     for it in said {
         let (partition, offset) = it.place;
         let of = all.entry(partition).or_default();
         match of.last_mut() {
-            Some((_, last, kinds)) if *last + 1 == offset => {
-                *last = offset;
-                kinds.push(it.kind);
+            Some(run) if run.last_offset + 1 == offset => {
+                run.last_offset = offset;
+                run.acknowledge_types.push(it.kind);
             }
-            _ => of.push((offset, offset, vec![it.kind])),
+            _ => of.push(AcknowledgementBatch {
+                first_offset: offset,
+                last_offset: offset,
+                acknowledge_types: vec![it.kind],
+            }),
         }
     }
     all
@@ -394,14 +388,9 @@ fn runs(said: &[Said]) -> BTreeMap<i32, Vec<(i64, i64, Vec<i8>)>> {
 
 fn acknowledged(fetcher: &mut Fetcher, topic_id: Uuid, demand: Demand, work: &mut Prng) -> Asking {
     let renews = demand.said.iter().any(|said| said.kind == RENEW);
-    let batch = |(first_offset, last_offset, acknowledge_types): (i64, i64, Vec<i8>)| Decided {
-        first_offset,
-        last_offset,
-        acknowledge_types,
-    };
-    let partition = |(partition_index, all): (i32, Vec<_>)| AcknowledgePartition {
+    let partition = |(partition_index, acknowledgement_batches)| AcknowledgePartition {
         partition_index,
-        acknowledgement_batches: all.into_iter().map(batch).collect(),
+        acknowledgement_batches,
     };
     let partitions = runs(&demand.said).into_iter().map(partition).collect();
     let request = ShareAcknowledgeRequest {
@@ -428,12 +417,9 @@ fn fetched(
     for partition in added {
         all.entry(partition).or_default();
     }
-    let batch = |(first_offset, last_offset, acknowledge_types): (i64, i64, Vec<i8>)| {
-        AcknowledgementBatch { first_offset, last_offset, acknowledge_types }
-    };
-    let partition = |(partition_index, all): (i32, Vec<_>)| FetchPartition {
+    let partition = |(partition_index, acknowledgement_batches)| FetchPartition {
         partition_index,
-        acknowledgement_batches: all.into_iter().map(batch).collect(),
+        acknowledgement_batches,
     };
     let partitions: Vec<_> = all.into_iter().map(partition).collect();
     let forgotten = ForgottenTopic { topic_id, partitions: gone.clone() };
@@ -454,8 +440,7 @@ fn fetched(
         ..ShareFetchRequest::default()
     };
     fetcher.has.clone_from(wanted);
-    let request: Request = request.into();
-    (Question::Fetch(demand), request, version)
+    (Question::Fetch(demand), request.into(), version)
 }
 
 /// Returns the epoch of this request; the next has the one after it.

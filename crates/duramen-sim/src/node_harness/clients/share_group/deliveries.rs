@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::writing::Fates;
 use super::{ACCEPT, GAP, REJECT, RELEASE, RENEW, Said};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::trace::tell;
 
 /// A partition and an offset.
@@ -21,7 +21,7 @@ pub(super) type Place = (i32, i64);
 pub(super) type Numbered = (u64, u64);
 
 /// Rules of the group, through all of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct Rules {
     pub(super) by_key: bool,
@@ -73,7 +73,7 @@ struct Record {
 }
 
 /// See above.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Deliveries {
     pub(super) rules: Rules,
     pub(super) fates: Fates,
@@ -89,10 +89,6 @@ pub(super) struct Deliveries {
     /// Records given out, and decisions that were answered.
     pub(super) delivered: u64,
     pub(super) decided: u64,
-}
-
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::correctness(what))
 }
 
 pub(super) fn key_of((number, within): Numbered) -> u64 {
@@ -124,18 +120,7 @@ impl Record {
 
 impl Deliveries {
     pub(super) fn new(rules: Rules) -> Self {
-        Self {
-            rules,
-            fates: Fates::default(),
-            records: BTreeMap::new(),
-            trimmed: BTreeMap::new(),
-            from: BTreeMap::new(),
-            starts: BTreeMap::new(),
-            counted: 0,
-            letters: BTreeSet::new(),
-            delivered: 0,
-            decided: 0,
-        }
+        Self { rules, ..Self::default() }
     }
 
     pub(super) fn letters(&self) -> u64 {

@@ -4,37 +4,25 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
-use duramen_protocol::messages::incremental_alter_configs::{
-    AlterConfigsResource, AlterableConfig,
-};
-use duramen_protocol::messages::metadata::MetadataRequestTopic;
 use duramen_protocol::messages::read_share_group_state_summary::{
     PartitionData, ReadStateSummaryData,
 };
 use duramen_protocol::messages::{
-    CreateTopicsRequest, FetchResponse, FindCoordinatorRequest, IncrementalAlterConfigsRequest,
-    MetadataRequest, ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse,
+    FetchResponse, ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse,
 };
 use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
-use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ErrorCode, Request, Response};
 
-use super::super::answers::{expect_one_of, unexpected};
+use super::super::answers::{bytes_of, code_of, expect_one_of, is_made, unexpected};
 use super::super::passing::Passing;
-use super::super::requests::{self, Patience};
+use super::super::requests::{self, OF_GROUP, Patience, TIMELESS};
 use super::deliveries::{Numbered, key_of};
 use super::writing::Writer;
-use super::{
-    Asking, GROUP, KEEPER, LETTERS, PARTITIONS, Question, ShareGroup, TOPIC, batches, code_of,
-    wrong,
-};
-use crate::failure::Failure;
+use super::{Asking, GROUP, KEEPER, LETTERS, PARTITIONS, Question, ShareGroup, TOPIC, batches};
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// Type of a resource of `IncrementalAlterConfigs`.
-const OF_GROUP: i8 = 32;
 pub(super) const WRITES_MAX: u64 = 120;
 const SET_CODES: [ErrorCode; 3] =
     [ErrorCode::None, ErrorCode::NotController, ErrorCode::RequestTimedOut];
@@ -63,14 +51,16 @@ impl Keeper {
         Self { trims, ..Self::default() }
     }
 
-    pub(super) fn begin_last_phase(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.leaders.clear();
         self.coordinator = None;
     }
 
-    pub(super) fn forget(&mut self) {
-        self.leaders.clear();
-        self.coordinator = None;
+    /// Looks anew for leaders and coordinators after an error.
+    fn heed(&mut self, code: i16) {
+        if code != 0 {
+            self.forget();
+        }
     }
 }
 
@@ -85,7 +75,7 @@ impl ShareGroup {
         };
         let letters = u8::from(self.deliveries.rules.has_dead_letters);
         if self.topic_id.is_none() || !is_known(TOPIC, 2u8) || !is_known(LETTERS, letters) {
-            return Some((Question::Overview, overview(&[TOPIC, LETTERS]), 12));
+            return Some((Question::Overview, requests::metadata(&[TOPIC, LETTERS]), 12));
         }
         if self.last_phase {
             let is_written = self.writers.iter().all(Writer::is_done);
@@ -123,19 +113,9 @@ impl ShareGroup {
         let committed = [("share.isolation.level", "read_committed")];
         let committed = committed.into_iter().filter(|_| rules.is_committed);
         let letters = letters.map(|name| ("errors.deadletterqueue.topic.name", name));
-        let config = |(name, value): (&str, &str)| AlterableConfig {
-            name: name.to_owned(),
-            value: Some(value.to_owned()),
-            ..AlterableConfig::default()
-        };
-        let resource = AlterConfigsResource {
-            resource_type: OF_GROUP,
-            resource_name: GROUP.to_owned(),
-            configs: settings.into_iter().chain(committed).chain(letters).map(config).collect(),
-        };
-        let resources = vec![resource];
-        let request = IncrementalAlterConfigsRequest { resources, validate_only: false };
-        Some((Question::Set, request.into(), 1))
+        let settings = settings.into_iter().chain(committed).chain(letters);
+        let settings = settings.map(|(name, value)| (name, Some(value)));
+        Some((Question::Set, requests::alter((OF_GROUP, GROUP), settings), 1))
     }
 
     /// Sends a request to the leader of a partition.
@@ -149,7 +129,7 @@ impl ShareGroup {
         let (number, count) = (self.keeper.written + 1, work.between(1, 4));
         let target = ((TOPIC.to_owned(), partition), None);
         let request = requests::produce(&target, -1, batch_of(number, count, None));
-        let asking = self.ask_leader(TOPIC, partition, (Question::Write, request, 9))?;
+        let asking = self.ask_leader(TOPIC, partition, (Question::Write, request.into(), 9))?;
         self.keeper.written = number;
         Some(asking)
     }
@@ -170,12 +150,8 @@ impl ShareGroup {
         let topic_id = self.topic_id?;
         let partition = self.keeper.turn;
         let Some(node) = self.keeper.coordinator else {
-            let request = FindCoordinatorRequest {
-                key_type: 2,
-                coordinator_keys: vec![format!("{GROUP}:{topic_id}:{partition}")],
-                ..Default::default()
-            };
-            return Some((Question::Find, request.into(), 6));
+            let key = format!("{GROUP}:{topic_id}:{partition}");
+            return Some((Question::Find, requests::find(requests::SHARE_KEY, &[&key]), 6));
         };
         let partitions = vec![PartitionData { partition, leader_epoch: -1 }];
         let topics = vec![ReadStateSummaryData { topic_id, partitions }];
@@ -225,51 +201,40 @@ impl ShareGroup {
     pub(super) fn on_kept(&mut self, question: Question, came: &Response) -> Result<(), Failure> {
         match (question, came) {
             (Question::Create(name), Response::CreateTopics(it)) => {
-                let code = code_of(it.topics[0].error_code);
-                if matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists) {
-                    self.keeper.made.push(name);
-                }
-                Ok(())
+                self.keeper.made.extend(is_made(it).then_some(name));
             }
             (Question::Set, Response::IncrementalAlterConfigs(it)) => {
                 let code = it.responses[0].error_code;
                 self.keeper.is_set = code == 0;
-                expect_one_of(code, &SET_CODES, "IncrementalAlterConfigs")
+                expect_one_of(code, &SET_CODES, "IncrementalAlterConfigs")?;
             }
             (Question::Write, Response::Produce(it)) => {
-                if it.responses[0].partition_responses[0].error_code != 0 {
-                    self.keeper.forget();
-                }
-                Ok(())
+                self.keeper.heed(it.responses[0].partition_responses[0].error_code);
             }
             (Question::Trim, Response::DeleteRecords(it)) => {
-                if it.topics[0].partitions[0].error_code != 0 {
-                    self.keeper.forget();
-                }
-                Ok(())
+                self.keeper.heed(it.topics[0].partitions[0].error_code);
             }
             (Question::Start(partition), Response::ReadShareGroupStateSummary(it)) => {
                 self.keeper.turn = (partition + 1) % PARTITIONS;
                 self.on_start(partition, it)?;
                 self.keeper.coordinator = None;
-                self.look_for_end()
+                self.look_for_end()?;
             }
             (Question::Begin(partition), Response::ListOffsets(it)) => {
                 let part = &it.topics[0].partitions[0];
+                self.keeper.heed(part.error_code);
                 if part.error_code == 0 {
                     self.keeper.strays = None;
                     self.keeper.read.insert((TOPIC, partition), part.offset);
-                } else {
-                    self.keeper.forget();
                 }
-                Ok(())
             }
             (Question::Read(name, partition), Response::Fetch(it)) => {
                 self.on_read(name, partition, it)?;
-                self.look_for_end()
+                self.look_for_end()?;
             }
-            (_, came) => unexpected(came),
+            (_, came) => unexpected(came)?,
         }
+        Ok(())
     }
 
     fn on_start(
@@ -305,13 +270,9 @@ impl ShareGroup {
             let is_expected = code.is_retriable() || code == ErrorCode::UnknownTopicOrPartition;
             return if is_expected { Ok(()) } else { wrong(format!("{name}: {code:?}")) };
         }
-        let bytes = match &part.records {
-            Some(RecordData::Bytes(bytes)) => bytes.clone(),
-            _ => Bytes::new(),
-        };
         let mut next = self.keeper.read.get(&(name, partition)).copied().unwrap_or(0);
         let mut passing = Passing::of(part);
-        for batch in batches(bytes).map_while(Result::ok) {
+        for batch in batches(bytes_of(part)).map_while(Result::ok) {
             let header = *batch.header();
             let is_shown = passing.shows(&header);
             if header.attributes.is_control() {
@@ -374,33 +335,13 @@ impl ShareGroup {
     }
 }
 
-fn overview(names: &[&str]) -> Request {
-    let topic = |name: &&str| MetadataRequestTopic {
-        name: Some((*name).to_owned()),
-        ..MetadataRequestTopic::default()
-    };
-    let topics = Some(names.iter().map(topic).collect());
-    MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() }.into()
-}
-
 /// Returns the request that makes a topic. Clocks leap, so its settings set no limit of time.
 fn created(name: &str) -> Request {
-    let common =
-        [("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")];
-    let of_letters = [("errors.deadletterqueue.group.enable", "true")];
-    let of_letters = of_letters.into_iter().filter(|_| name == LETTERS);
-    let config = |(name, value): (&str, &str)| CreatableTopicConfig {
-        name: name.to_owned(),
-        value: Some(value.to_owned()),
-    };
-    let topic = CreatableTopic {
-        name: name.to_owned(),
-        num_partitions: if name == LETTERS { 1 } else { PARTITIONS },
-        replication_factor: 3,
-        configs: common.into_iter().chain(of_letters).map(config).collect(),
-        ..CreatableTopic::default()
-    };
-    CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
+    if name == LETTERS {
+        let enabled = ("errors.deadletterqueue.group.enable", "true");
+        return requests::create(name, 1, 3, &[TIMELESS[0], TIMELESS[1], enabled]);
+    }
+    requests::create(name, PARTITIONS, 3, &TIMELESS)
 }
 
 /// Makes a batch of records that carry their content in key and value; of a transaction, if they have a producer.

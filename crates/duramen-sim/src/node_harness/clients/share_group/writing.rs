@@ -8,16 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
-use duramen_protocol::messages::{
-    EndTxnRequest, FindCoordinatorRequest, InitProducerIdRequest, ProduceRequest,
-};
+use duramen_protocol::messages::EndTxnRequest;
 use duramen_protocol::{ErrorCode, Response};
 
-use super::super::answers::unexpected;
+use super::super::answers::{code_of, ends_transaction, found, unexpected};
+use super::super::requests;
 use super::keeping::{WRITES_MAX, batch_of};
-use super::{Asking, PARTITIONS, ShareGroup, TOPIC, code_of, found, wrong};
-use crate::failure::Failure;
+use super::{Asking, PARTITIONS, ShareGroup, TOPIC};
+use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -174,10 +172,8 @@ impl ShareGroup {
             return None;
         }
         let Some(node) = self.writers[at].coordinator else {
-            let coordinator_keys = vec![self.writers[at].name()];
-            let request =
-                FindCoordinatorRequest { key_type: 1, coordinator_keys, ..Default::default() };
-            return Some((super::Question::Writing(Question::Find), request.into(), 4));
+            let request = requests::find(requests::TRANSACTION_KEY, &[&self.writers[at].name()]);
+            return Some((super::Question::Writing(Question::Find), request, 4));
         };
         if !self.last_phase && work.chance(20) {
             // The writer begins anew, and the coordinator aborts the transaction that it has left open.
@@ -187,12 +183,8 @@ impl ShareGroup {
         let client = self.first_writer() + at;
         let it = &mut self.writers[at];
         let Some(is) = it.is else {
-            let request = InitProducerIdRequest {
-                transactional_id: Some(it.name()),
-                transaction_timeout_ms: *work.pick(&[500, 2_000, 8_000]),
-                ..Default::default()
-            };
-            let asking = (super::Question::Writing(Question::Init), request.into(), 4);
+            let request = requests::init(&it.name(), work);
+            let asking = (super::Question::Writing(Question::Init), request, 4);
             return self.places.to(client, node, asking);
         };
         if it.open.is_none() {
@@ -216,7 +208,7 @@ impl ShareGroup {
         work: &mut Prng,
     ) -> Option<Asking> {
         let it = &mut self.writers[at];
-        let transactional_id = Some(it.name());
+        let name = it.name();
         let open = it.open.as_mut().expect("it is written in one");
         if open.pending.is_none() {
             open.left -= 1;
@@ -229,15 +221,9 @@ impl ShareGroup {
             self.deliveries.fates.all.insert(number, batch);
         }
         let (index, bytes) = open.pending.clone().expect("it was just made");
-        let topic = TopicProduceData {
-            name: TOPIC.to_owned(),
-            partition_data: vec![PartitionProduceData { index, records: Some(bytes) }],
-            ..Default::default()
-        };
-        let topic_data = vec![topic];
-        let request = ProduceRequest { transactional_id, acks: -1, timeout_ms: 10_000, topic_data };
+        let request = requests::produce_in(&name, TOPIC, index, bytes);
         let leader = self.keeper.leaders.get(TOPIC)?.get(&index).copied()?;
-        let asking = (super::Question::Writing(Question::Batch), request.into(), 12);
+        let asking = (super::Question::Writing(Question::Batch), request, 12);
         self.places.to(client, leader, asking)
     }
 
@@ -326,22 +312,17 @@ impl ShareGroup {
         tell(|| format!("  bee {at}: {what} {code:?}"));
         let it = &mut self.writers[at];
         match code {
-            ErrorCode::None | ErrorCode::ConcurrentTransactions => Ok(()),
-            ErrorCode::ProducerFenced
-            | ErrorCode::InvalidProducerEpoch
-            | ErrorCode::InvalidProducerIdMapping
-            | ErrorCode::InvalidTxnState
-            | ErrorCode::TransactionAbortable => {
+            ErrorCode::None | ErrorCode::ConcurrentTransactions => {}
+            code if ends_transaction(code) => {
                 it.is = None;
                 self.give_up(at);
-                Ok(())
             }
             code if code.is_retriable() => {
                 it.coordinator = None;
                 self.keeper.forget();
-                Ok(())
             }
-            code => wrong(format!("bee {at}: {what} is answered with {code:?}")),
+            code => return wrong(format!("bee {at}: {what} is answered with {code:?}")),
         }
+        Ok(())
     }
 }
