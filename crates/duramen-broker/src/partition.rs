@@ -44,6 +44,7 @@ pub(crate) mod producers;
 pub(crate) mod retention;
 mod rolling;
 mod transactions;
+mod waits;
 
 pub(crate) use compaction::view_of;
 pub(crate) use producers::Verdict;
@@ -605,20 +606,6 @@ impl Partition {
         }
     }
 
-    fn wait(&mut self, index: u64, acks: Acks, waiting: Waiting, append_time_ms: i64) -> Appended {
-        assert!(
-            index > self.group.applied() || acks == Acks::Own,
-            "an applied entry is not awaited"
-        );
-        self.waited += 1;
-        let queue = match acks {
-            Acks::Own => &mut self.waiting_persist,
-            _ => &mut self.waiting_commit,
-        };
-        queue.insert((index, self.waited), waiting);
-        Appended::Waits { append_time_ms }
-    }
-
     /// Proposes that offsets below `offset` go. `Ok(true)` if `slot` now waits for it.
     pub(crate) fn trim(&mut self, offset: i64, slot: Option<Slot>) -> Result<bool, ErrorCode> {
         if let Some(code) = self.obstacle() {
@@ -900,48 +887,6 @@ impl Partition {
         gone > 0
     }
 
-    fn finish(&mut self, effects: &mut Effects) {
-        let ends = [self.group.applied(), self.group.persisted()];
-        let log_start = self.log_start;
-        let queues = [&mut self.waiting_commit, &mut self.waiting_persist];
-        for (queue, end) in queues.into_iter().zip(ends) {
-            while let Some(first) = queue.first_entry() {
-                if first.key().0 > end {
-                    break;
-                }
-                let Waiting { slot, base_offset } = first.remove();
-                let error = ErrorCode::None;
-                effects.finished.push(Finished { slot, error, base_offset, log_start });
-            }
-        }
-    }
-
-    fn refuse_for_certain(&mut self, effects: &mut Effects) {
-        if self.doubted.is_empty() {
-            return;
-        }
-        let other = self.obstacle().unwrap_or(ErrorCode::NotLeaderOrFollower);
-        let log_start = self.log_start;
-        let known = self.doubted.settle(|doubt| self.group.led_at(doubt)).into_iter();
-        effects.finished.extend(known.map(|(led, (slot, code))| {
-            let error = if led { code } else { other };
-            Finished { slot, error, base_offset: -1, log_start }
-        }));
-    }
-
-    fn fail_waiting(&mut self, from: u64, error: ErrorCode, effects: &mut Effects) {
-        let log_start = self.log_start;
-        for queue in [&mut self.waiting_commit, &mut self.waiting_persist] {
-            let failed = queue.split_off(&(from, 0)).into_values();
-            effects.finished.extend(failed.map(|waiting| Finished {
-                slot: waiting.slot,
-                error,
-                base_offset: -1,
-                log_start,
-            }));
-        }
-    }
-
     fn note_leadership(&mut self, now: Now, effects: &mut Effects) {
         let serves = self.group.is_serving().then(|| self.group.term());
         // A follower will not serve soon. A request that waits for a leader learns of another node's leader, once that
@@ -972,22 +917,6 @@ impl Partition {
         }
         effects.serves = Some(serves.is_some());
         self.served = serves;
-    }
-
-    /// Ends all waits: the replica is being deleted.
-    pub(crate) fn close(&mut self, effects: &mut Effects) {
-        let error = ErrorCode::UnknownTopicOrPartition;
-        self.fail_waiting(0, error, effects);
-        let log_start = self.log_start;
-        effects.finished.extend(self.doubted.drain().map(|(slot, _)| Finished {
-            slot,
-            error,
-            base_offset: -1,
-            log_start,
-        }));
-        effects.served.append(&mut self.creators);
-        effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
-        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, Growth::default())));
     }
 }
 
