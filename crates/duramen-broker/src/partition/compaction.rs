@@ -242,7 +242,7 @@ impl Decided {
         out
     }
 
-    /// Reads [`Self::encode`] off the front.
+    /// Reads [`Self::encode`] off the front. `None` if the offsets do not fit each other.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (own, rest) = bytes.split_first_chunk::<IMAGE_BYTES>()?;
         let (numbers, _) = own.as_chunks::<8>();
@@ -254,7 +254,8 @@ impl Decided {
             horizon_below: number(3),
             horizon_at_ms: number(4),
         };
-        Some((decided, rest))
+        let ends = [decided.tombstones_below, decided.horizon_below];
+        ends.iter().all(|end| (0..=decided.below).contains(end)).then_some((decided, rest))
     }
 }
 

@@ -152,7 +152,7 @@ impl Transactions {
         }
     }
 
-    /// Reads [`Self::write_aborted`]: all bytes there are.
+    /// Reads [`Self::write_aborted`]: all bytes there are. `None` if they are not in the order of their markers.
     pub(crate) fn read_aborted(&mut self, bytes: &[u8]) -> Option<()> {
         let (all, rest) = bytes.as_chunks::<ABORTED_BYTES>();
         for one in all {
@@ -161,7 +161,8 @@ impl Transactions {
                 [0, 1, 2, 3].map(|at: usize| i64::from_be_bytes(numbers[at]));
             self.aborted.push_back(Aborted { producer_id, first_offset, last_offset, stable });
         }
-        rest.is_empty().then_some(())
+        let is_sorted = self.aborted.iter().is_sorted_by(|a, b| a.last_offset < b.last_offset);
+        (rest.is_empty() && is_sorted).then_some(())
     }
 }
 
