@@ -597,6 +597,8 @@ impl Partition {
                 return Appended::Refused(ErrorCode::NotEnoughReplicas, Some(text));
             }
         };
+        assert_eq!(self.group.end_offset(), descriptor.end_offset(), "the log ends with the batch");
+        assert!(base_offset >= self.committed, "a batch is appended behind all that is committed");
         self.note_appended(now, &descriptor);
         self.producers.propose(index, &descriptor);
         match acks {
@@ -624,6 +626,7 @@ impl Partition {
             Refused::Full => ErrorCode::NotEnoughReplicas,
         })?;
         self.trimming = self.trimming.max(offset);
+        assert!(self.trimming <= self.committed, "only committed records are to be trimmed");
         if let Some(slot) = slot {
             self.wait(index, Acks::All, Waiting { slot, base_offset: -1 }, -1);
         }
@@ -673,17 +676,20 @@ impl Partition {
     /// Collects what the group has ready, executes what was committed, and says who is to be told.
     pub(crate) fn turn(&mut self, now: Now, actions: &mut Vec<Action>, effects: &mut Effects) {
         let replica = self.group.id();
+        let applied = self.group.applied();
         let turn = self.group.collect();
         let emit = |kind| Action::Storage(Op { replica, kind });
         actions.extend(turn.ops.into_iter().map(emit));
         (effects.messages, effects.reads) = (turn.messages, turn.reads);
         if let Some(first) = turn.cut {
+            assert!(first > applied || turn.begun.is_some(), "applied entries are never cut");
             self.cut(first, &turn.removed, effects);
         }
         if let Some(beginning) = &turn.begun {
             self.begin_anew(beginning, now, effects);
         }
         let before = (self.committed, self.stable());
+        let log_start = self.log_start;
         for entry in &turn.committed {
             if let Some(op) = self.apply(entry, now) {
                 actions.push(emit(op));
@@ -715,6 +721,8 @@ impl Partition {
             turn.begun.is_some() || self.committed >= before.0,
             "the high watermark never falls"
         );
+        assert!(self.log_start >= log_start, "the log start never falls");
+        assert!(self.stable() >= before.1, "the last stable offset never falls");
         self.inspect();
     }
 

@@ -16,6 +16,7 @@ impl Partition {
             index > self.group.applied() || acks == Acks::Own,
             "an applied entry is not awaited"
         );
+        assert_ne!(acks, Acks::None, "an append without acknowledgement is not awaited");
         self.waited += 1;
         let queue = match acks {
             Acks::Own => &mut self.waiting_persist,
@@ -35,6 +36,10 @@ impl Partition {
                     break;
                 }
                 let Waiting { slot, base_offset } = first.remove();
+                assert!(
+                    base_offset < self.group.end_offset(),
+                    "offset {base_offset} is in the log when its append completes"
+                );
                 let error = ErrorCode::None;
                 effects.finished.push(Finished { slot, error, base_offset, log_start });
             }
@@ -78,6 +83,11 @@ impl Partition {
             base_offset: -1,
             log_start,
         }));
+        assert!(self.doubted.is_empty(), "no request waits for a replica that is deleted");
+        assert!(
+            self.waiting_commit.is_empty() && self.waiting_persist.is_empty(),
+            "no append waits for a replica that is deleted"
+        );
         effects.served.append(&mut self.creators);
         effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
         effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, Growth::default())));
