@@ -299,7 +299,8 @@ impl Partition {
     /// Returns the last stable offset.
     pub(crate) fn stable(&self) -> i64 {
         let open = self.producers.transactions().first_open();
-        open.map_or(self.committed, |first| first.clamp(self.log_start, self.committed))
+        // After a start with an image older than a trim, the log start is ahead until the trim is committed again.
+        open.map_or(self.committed, |first| first.max(self.log_start).min(self.committed))
     }
 
     /// Returns the aborted transactions between two offsets, and the offset up to which the list is complete.
@@ -399,7 +400,7 @@ impl Partition {
         let runs = self.group.term_runs();
         let at = runs.partition_point(|run| run.term <= asked);
         let end = runs.get(at).map_or(self.committed, |next| next.start_offset);
-        let end = end.clamp(self.log_start, self.committed);
+        let end = end.max(self.log_start).min(self.committed);
         let known = at.checked_sub(1).and_then(|at| i32::try_from(runs[at].term).ok());
         (known.unwrap_or(epoch), end)
     }
