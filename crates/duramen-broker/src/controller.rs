@@ -498,6 +498,12 @@ impl Controller {
         let target = peers(&replicas);
         // Those that stay come first: the preferred one must not be one that goes.
         replicas.extend(there.iter().filter(|it| !target.contains(&it.peer_id)).cloned());
+        debug_assert!(
+            replicas.iter().enumerate().all(|(at, one)| {
+                replicas[..at].iter().all(|before| before.peer_id != one.peer_id)
+            }),
+            "a partition has a replica once"
+        );
         let number = self.take_id();
         let moved = MovePartition { topic_id, partition, replicas, target, origin, number, then };
         MetadataRecord::MovePartition(moved)
@@ -647,6 +653,7 @@ impl Controller {
 
     /// Tells `key` when the entry at `index` is applied.
     pub(crate) fn wait(&mut self, index: u64, key: RequestKey) {
+        assert!(index > self.group.applied(), "an applied decision is not awaited");
         self.waited += 1;
         self.waiting.insert((index, self.waited), key);
     }
@@ -654,6 +661,7 @@ impl Controller {
     /// Returns the storage operation that stores the image at the applied index.
     pub(crate) fn image_op(&mut self) -> OpKind {
         let image = self.image.encode(self.group.applied());
+        debug_assert!(Image::decode(&image).is_some(), "an image can be read again");
         self.log.image_bytes = image.len() as u64;
         OpKind::Image { index: self.group.applied(), image }
     }
@@ -746,7 +754,42 @@ impl Controller {
             outcome.released.push((first.remove(), true));
         }
         self.note_leadership(&mut outcome);
+        self.inspect();
+        if !outcome.changes.is_empty() {
+            self.image.inspect();
+        }
         outcome
+    }
+
+    /// Checks the log and the decisions under way, at the end of a turn.
+    fn inspect(&self) {
+        let applied = self.group.applied();
+        assert!(self.end <= self.group.end_offset(), "applied records are in the log");
+        assert!(self.log.start <= self.end, "only records that the image has are trimmed");
+        assert!(self.log.start <= self.log.trimming, "a trim that is executed was proposed");
+        let first = self.unapplied.first_key_value();
+        assert!(
+            first.is_none_or(|(offset, _)| *offset >= self.end),
+            "records are forgotten once they are applied"
+        );
+        let first = self.waiting.first_key_value();
+        assert!(
+            first.is_none_or(|(key, _)| key.0 > applied),
+            "no request waits for a decision that is applied"
+        );
+        if self.served.is_none() {
+            assert!(self.waiting.is_empty(), "requests wait only for a leader's decisions");
+            assert!(
+                !self.is_placing() && self.configuring.is_empty() && self.retiring.is_empty(),
+                "only a leader has decisions under way"
+            );
+            return;
+        }
+        assert!(self.next_peer_id >= self.image.next_peer_id, "an id of a replica is given once");
+        assert!(
+            self.next_producer_id >= self.image.next_producer_id,
+            "an id of a producer is given once"
+        );
     }
 
     /// Begins this replica's log anew, as its leader's does. Returns the deletions that the replica would otherwise
@@ -790,6 +833,12 @@ impl Controller {
 
     /// Applies a committed batch. False if the group failed over it.
     fn apply(&mut self, index: u64, batch: &Descriptor, outcome: &mut Outcome) -> bool {
+        assert!(
+            batch.base_offset == self.end || self.group.failure().is_some(),
+            "committed records are dense, and {} follows {}",
+            batch.base_offset,
+            self.end
+        );
         let Some(records) = self.unapplied.remove(&batch.base_offset) else {
             self.group.fail("a metadata batch has no records here".to_owned());
             return false;

@@ -193,6 +193,8 @@ impl Core {
             mark(&mut self.dirty, partition);
         }
         let is_taken = matches!(appended, Appended::Waits { .. } | Appended::Done { .. });
+        assert!(added == 0 || added == bytes, "all of a batch is in flight, or nothing");
+        assert!(added == 0 || is_taken, "a batch that was refused is not in flight");
         if added > 0 {
             self.bytes_in_flight += added;
             self.counters.batches += 1;

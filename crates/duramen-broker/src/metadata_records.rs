@@ -152,7 +152,9 @@ macro_rules! metadata_records {
                         record.encode(&mut e, 0).expect("version 0 carries every field");
                     })*
                 }
-                e.into_bytes().freeze()
+                let bytes = e.into_bytes().freeze();
+                debug_assert!(Self::decode(bytes.clone()).is_some(), "a record can be read again");
+                bytes
             }
 
             /// Decodes a record. Returns `None` for a kind or version that this build does not know, or a malformed

@@ -44,6 +44,7 @@ pub(crate) mod producers;
 pub(crate) mod retention;
 mod rolling;
 mod transactions;
+mod waits;
 
 pub(crate) use compaction::view_of;
 pub(crate) use producers::Verdict;
@@ -298,7 +299,8 @@ impl Partition {
     /// Returns the last stable offset.
     pub(crate) fn stable(&self) -> i64 {
         let open = self.producers.transactions().first_open();
-        open.map_or(self.committed, |first| first.clamp(self.log_start, self.committed))
+        // After a start with an image older than a trim, the log start is ahead until the trim is committed again.
+        open.map_or(self.committed, |first| first.max(self.log_start).min(self.committed))
     }
 
     /// Returns the aborted transactions between two offsets, and the offset up to which the list is complete.
@@ -398,7 +400,7 @@ impl Partition {
         let runs = self.group.term_runs();
         let at = runs.partition_point(|run| run.term <= asked);
         let end = runs.get(at).map_or(self.committed, |next| next.start_offset);
-        let end = end.clamp(self.log_start, self.committed);
+        let end = end.max(self.log_start).min(self.committed);
         let known = at.checked_sub(1).and_then(|at| i32::try_from(runs[at].term).ok());
         (known.unwrap_or(epoch), end)
     }
@@ -596,6 +598,8 @@ impl Partition {
                 return Appended::Refused(ErrorCode::NotEnoughReplicas, Some(text));
             }
         };
+        assert_eq!(self.group.end_offset(), descriptor.end_offset(), "the log ends with the batch");
+        assert!(base_offset >= self.committed, "a batch is appended behind all that is committed");
         self.note_appended(now, &descriptor);
         self.producers.propose(index, &descriptor);
         match acks {
@@ -603,20 +607,6 @@ impl Partition {
             _ if sabotage::is(Bug::AckedBeforePersisted) => Appended::Done { base_offset },
             _ => self.wait(index, acks, Waiting { slot, base_offset }, append_time_ms),
         }
-    }
-
-    fn wait(&mut self, index: u64, acks: Acks, waiting: Waiting, append_time_ms: i64) -> Appended {
-        assert!(
-            index > self.group.applied() || acks == Acks::Own,
-            "an applied entry is not awaited"
-        );
-        self.waited += 1;
-        let queue = match acks {
-            Acks::Own => &mut self.waiting_persist,
-            _ => &mut self.waiting_commit,
-        };
-        queue.insert((index, self.waited), waiting);
-        Appended::Waits { append_time_ms }
     }
 
     /// Proposes that offsets below `offset` go. `Ok(true)` if `slot` now waits for it.
@@ -637,6 +627,7 @@ impl Partition {
             Refused::Full => ErrorCode::NotEnoughReplicas,
         })?;
         self.trimming = self.trimming.max(offset);
+        assert!(self.trimming <= self.committed, "only committed records are to be trimmed");
         if let Some(slot) = slot {
             self.wait(index, Acks::All, Waiting { slot, base_offset: -1 }, -1);
         }
@@ -686,17 +677,20 @@ impl Partition {
     /// Collects what the group has ready, executes what was committed, and says who is to be told.
     pub(crate) fn turn(&mut self, now: Now, actions: &mut Vec<Action>, effects: &mut Effects) {
         let replica = self.group.id();
+        let applied = self.group.applied();
         let turn = self.group.collect();
         let emit = |kind| Action::Storage(Op { replica, kind });
         actions.extend(turn.ops.into_iter().map(emit));
         (effects.messages, effects.reads) = (turn.messages, turn.reads);
         if let Some(first) = turn.cut {
+            assert!(first > applied || turn.begun.is_some(), "applied entries are never cut");
             self.cut(first, &turn.removed, effects);
         }
         if let Some(beginning) = &turn.begun {
             self.begin_anew(beginning, now, effects);
         }
         let before = (self.committed, self.stable());
+        let log_start = self.log_start;
         for entry in &turn.committed {
             if let Some(op) = self.apply(entry, now) {
                 actions.push(emit(op));
@@ -728,6 +722,8 @@ impl Partition {
             turn.begun.is_some() || self.committed >= before.0,
             "the high watermark never falls"
         );
+        assert!(self.log_start >= log_start, "the log start never falls");
+        assert!(self.stable() >= before.1, "the last stable offset never falls");
         self.inspect();
     }
 
@@ -900,48 +896,6 @@ impl Partition {
         gone > 0
     }
 
-    fn finish(&mut self, effects: &mut Effects) {
-        let ends = [self.group.applied(), self.group.persisted()];
-        let log_start = self.log_start;
-        let queues = [&mut self.waiting_commit, &mut self.waiting_persist];
-        for (queue, end) in queues.into_iter().zip(ends) {
-            while let Some(first) = queue.first_entry() {
-                if first.key().0 > end {
-                    break;
-                }
-                let Waiting { slot, base_offset } = first.remove();
-                let error = ErrorCode::None;
-                effects.finished.push(Finished { slot, error, base_offset, log_start });
-            }
-        }
-    }
-
-    fn refuse_for_certain(&mut self, effects: &mut Effects) {
-        if self.doubted.is_empty() {
-            return;
-        }
-        let other = self.obstacle().unwrap_or(ErrorCode::NotLeaderOrFollower);
-        let log_start = self.log_start;
-        let known = self.doubted.settle(|doubt| self.group.led_at(doubt)).into_iter();
-        effects.finished.extend(known.map(|(led, (slot, code))| {
-            let error = if led { code } else { other };
-            Finished { slot, error, base_offset: -1, log_start }
-        }));
-    }
-
-    fn fail_waiting(&mut self, from: u64, error: ErrorCode, effects: &mut Effects) {
-        let log_start = self.log_start;
-        for queue in [&mut self.waiting_commit, &mut self.waiting_persist] {
-            let failed = queue.split_off(&(from, 0)).into_values();
-            effects.finished.extend(failed.map(|waiting| Finished {
-                slot: waiting.slot,
-                error,
-                base_offset: -1,
-                log_start,
-            }));
-        }
-    }
-
     fn note_leadership(&mut self, now: Now, effects: &mut Effects) {
         let serves = self.group.is_serving().then(|| self.group.term());
         // A follower will not serve soon. A request that waits for a leader learns of another node's leader, once that
@@ -972,22 +926,6 @@ impl Partition {
         }
         effects.serves = Some(serves.is_some());
         self.served = serves;
-    }
-
-    /// Ends all waits: the replica is being deleted.
-    pub(crate) fn close(&mut self, effects: &mut Effects) {
-        let error = ErrorCode::UnknownTopicOrPartition;
-        self.fail_waiting(0, error, effects);
-        let log_start = self.log_start;
-        effects.finished.extend(self.doubted.drain().map(|(slot, _)| Finished {
-            slot,
-            error,
-            base_offset: -1,
-            log_start,
-        }));
-        effects.served.append(&mut self.creators);
-        effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
-        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, Growth::default())));
     }
 }
 

@@ -236,6 +236,8 @@ impl Meter {
             Some((at, sum)) if now_ms - *at < SAMPLE_MS => *sum += amount,
             _ => self.0.push_back((now_ms, amount)),
         }
+        assert!(self.0.len() <= SAMPLES + 1, "a meter has a sum for each second of the window");
+        debug_assert!(self.0.iter().is_sorted_by(|a, b| a.0 < b.0), "seconds follow each other");
     }
 
     /// Returns the throttle time as in Kafka, in milliseconds. The rate is the average over the window, or over the

@@ -41,6 +41,7 @@ mod catching_up;
 mod confirming;
 mod exchange;
 mod hearing;
+mod inspection;
 mod lag;
 mod letters;
 mod log;
@@ -154,6 +155,10 @@ impl Group {
     ) -> Self {
         let mut voters = voters.to_vec();
         voters.sort_unstable();
+        assert!(
+            voters.contains(&id.0),
+            "a replica that is made empty is one of its group's voters"
+        );
         let conf = ConfState { applied: BORN_INDEX, voters, ..ConfState::default() };
         let hard_state = HardState { term: BORN_TERM, vote: 0, commit: BORN_INDEX };
         let history = History::new(BORN_INDEX, BORN_TERM, 0);
@@ -207,6 +212,7 @@ impl Group {
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw = RawNode::new(&config, log, &logger)
             .expect("the configuration is valid and the log in memory answers");
+        assert_eq!(raw.raft.raft_log.applied, applied, "entries after the image are applied again");
         let mut group = Self {
             id,
             raw,
@@ -590,6 +596,7 @@ impl Group {
                 let index = self.raw.raft.raft_log.last_index();
                 assert_eq!(index, before + 1, "one proposal is one entry");
                 assert!(index > self.applied.0, "a proposal is not applied yet");
+                assert_eq!(self.led, self.raw.raft.term, "only the leader of a term appends in it");
                 self.proposed.push((index, self.raw.raft.term));
                 Ok(index)
             }
@@ -642,6 +649,11 @@ impl Group {
             let spread = self.timeouts.below(ELECTION_TICKS as u64);
             self.timeout_ticks = ELECTION_TICKS + usize::try_from(spread).expect("below ten");
         }
+        assert!(
+            (ELECTION_TICKS..2 * ELECTION_TICKS).contains(&self.timeout_ticks),
+            "an election timeout of {} ticks is one that the library takes",
+            self.timeout_ticks
+        );
         self.raw.raft.set_randomized_election_timeout(self.timeout_ticks);
     }
 }

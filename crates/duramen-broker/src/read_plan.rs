@@ -83,6 +83,10 @@ fn fetch(
     mut read: impl FnMut(&FetchPart, u32, bool) -> Result<Option<RecordData>, ReadError>,
 ) -> FetchResponse {
     let FetchPlan { mut response, parts, bytes_max } = plan;
+    debug_assert!(
+        parts.is_sorted_by_key(|part| (part.topic, part.partition)),
+        "parts are in the order of the response, from whose end some are removed"
+    );
     let mut budget = bytes_max;
     let mut is_first = true;
     let mut omitted = Vec::new();
@@ -92,8 +96,9 @@ fn fetch(
         let found = if limit == 0 && !is_first { Ok(None) } else { read(part, limit, is_first) };
         match found {
             Ok(Some(records)) => {
-                is_first = false;
                 let len = u32::try_from(records.len()).unwrap_or(u32::MAX);
+                debug_assert!(is_first || len <= limit, "only the first part exceeds its limit");
+                is_first = false;
                 budget = budget.saturating_sub(len);
                 slot.records = Some(records);
             }
@@ -148,6 +153,7 @@ pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsR
         match found {
             Ok(None) => {}
             Ok(Some((offset, timestamp))) => {
+                debug_assert!(part.epochs.is_sorted(), "epochs follow each other");
                 let at = part.epochs.partition_point(|(start, _)| *start <= offset);
                 slot.offset = offset;
                 slot.timestamp = timestamp;

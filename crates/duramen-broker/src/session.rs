@@ -388,6 +388,10 @@ impl Session {
             }
             self.first += 1;
         }
+        assert!(
+            !self.slots.is_empty() || (self.bytes, self.others) == (0, 0),
+            "a session without requests counts none"
+        );
         Ok(outgoing)
     }
 }
@@ -424,6 +428,7 @@ fn prepare(request: ProduceRequest, version: i16, checked: Checked) -> PreparedP
         }
         topics.push(PreparedTopic { name: topic.name, id: topic.topic_id, partitions });
     }
+    assert!(batches.next().is_none(), "each checked batch is of a partition");
     let (acks, timeout_ms) = (request.acks, request.timeout_ms);
     let transactional_id = request.transactional_id;
     let is_transactional = checked.is_transactional;

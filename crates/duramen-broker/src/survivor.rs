@@ -171,6 +171,12 @@ fn outcome(
             None => outcome.lost.push(place),
         }
     }
+    let fates = [&outcome.kept, &outcome.damaged, &outcome.renewed, &outcome.lost];
+    assert_eq!(
+        fates.iter().map(|places| places.len()).sum::<usize>(),
+        image.partitions_len,
+        "each partition has one fate"
+    );
     (outcome, records)
 }
 
@@ -182,6 +188,7 @@ fn partitions(topic: &Topic) -> impl Iterator<Item = (&Topic, i32, &Vec<PlacedRe
 fn seize(found: &RecoveredReplica, appends: Vec<Append>) -> [Op; 2] {
     let replica = found.replica;
     let last = appends.last().map_or(last_index(found), |append| append.entry.index);
+    assert!(last >= found.hard_state.commit, "all that was committed stays");
     let hard_state =
         Some(HardState { term: found.hard_state.term + 1, vote: replica.0, commit: last });
     // The membership is as if the last entry had set it, so earlier entries can no longer change it.
@@ -203,6 +210,7 @@ fn append(metadata: &RecoveredReplica, records: &[MetadataRecord], wall_ms: i64)
     let payload = stamp(builder.build_mut().ok()?, metadata.end_offset, epoch);
     let starts_segment = metadata.segments.is_empty();
     let descriptor = Descriptor::of_batch(&payload, starts_segment).ok()?;
+    assert_eq!(descriptor.base_offset, metadata.end_offset, "the batch is the log's next");
     let content = Content::Batch(descriptor);
     Some(Append { entry: LogEntry { index: last_index(metadata) + 1, term, content }, payload })
 }

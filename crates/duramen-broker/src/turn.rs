@@ -103,7 +103,23 @@ impl Node {
             core.partitions.iter().all(|(id, it)| *id == it.group.id() && !it.is_dirty),
             "a replica without work is not marked"
         );
+        assert!(core.producer_ids.0 <= core.producer_ids.1, "a block of producer ids has an end");
+        if core.controller.group.failure().is_some() {
+            return; // the node is about to end
+        }
         core.inspect_desk();
+        core.inspect_timers();
+        core.inspect_certainty();
+        core.peers.inspect();
+        self.sessions.inspect();
+        self.forwards.inspect(core);
+        self.moves.inspect();
+        self.quiescence.inspect(core);
+        self.repairs.inspect();
+        self.feeds.inspect();
+        self.shares.inspect(core);
+        self.coordinators.inspect_calls(core);
+        self.coordinators.inspect_share_calls();
     }
 
     /// Returns the time to send [`Event::Tick`] if nothing happens before, in monotonic microseconds.
@@ -124,6 +140,7 @@ impl Node {
                 }
                 signal => api::waiting::resume(self, signal),
             }
+            assert!(self.core.signals.len() >= rest, "a signal takes no other back");
             let caused = self.core.signals.len() - rest;
             self.core.signals.rotate_right(caused);
         }
@@ -186,6 +203,7 @@ impl Node {
 
     fn turn_partition(&mut self, replica: ReplicaId) {
         let Some(partition) = self.core.partitions.get_mut(&replica) else { return };
+        assert!(partition.is_dirty, "a replica in the order is marked");
         partition.is_dirty = false;
         let before = partition.group.bytes_in_flight();
         let mut effects = Effects::default();

@@ -166,6 +166,10 @@ pub(crate) fn recover<D: Disk>(
     settle(disk, &mut restoring, catalog, &mut found)?;
     assert_eq!(found.replicas.len(), owned.len(), "each replica that is left is taken in");
     leftovers::sort_out_strangers(disk, &owned, reserve, &mut aside, &mut found.garbage)?;
+    debug_assert!(
+        found.garbage.iter().all(|name| leftovers::is_garbage(name) && !owned.contains(name)),
+        "the next start knows what this one removes, and no replica has its name"
+    );
     aside.sync(disk).map_err(|source| disk_error("syncing", SET_ASIDE, source))?;
     disk.sync_dir("").map_err(|source| disk_error("syncing", ".", source))?;
     Ok((journal, found))
@@ -269,6 +273,7 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
         Record::Truncate { from, .. } => {
             if *from > state.prev_index && !sabotage::is(Bug::TruncateNotReplayed) {
                 state.truncate(*from);
+                assert!(state.last_index() < *from, "nothing is left from entry {from} on");
             }
             it.places.split_off(from);
         }
@@ -362,8 +367,10 @@ fn restore<D: Disk>(
         Err(source) => return Err(disk_failed(source)),
     };
     if let Some(from) = find_tear(disk, &it, &mut damage)? {
+        assert!(from > it.state.prev_index, "entries of the image were synced");
         it.state.truncate(from);
         it.places.split_off(&from);
+        assert!(it.state.last_index() < from, "the log ends before the torn entry {from}");
         records.push(Record::Truncate { replica: id, from });
         let hard_state = it.state.hard_state;
         records.push(Record::HardState { replica: id, hard_state });
@@ -409,6 +416,7 @@ fn settle<D: Disk>(
         let replica = take_in(disk, each, is_restored, catalog, &mut found.records);
         found.replicas.push(replica);
     }
+    assert!(synced.next().is_none(), "each result was looked at");
     Ok(())
 }
 
@@ -452,6 +460,7 @@ fn take_in<D: Disk>(
         let end = next.map_or(it.state.end_offset, |next| next.base_offset);
         assert!(segment.base_offset < end, "a segment has offsets");
         let good_from = good_from(&it, segment, mark);
+        assert!(good_from <= segment.size, "what was rewritten or checked lies in the segment");
         files.push(Segment::recovered(&dir, id, segment, end, good_from));
     }
     files.set_compaction(it.state.compacted.index);

@@ -162,6 +162,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: Err
         return;
     };
     let code = told(code, *version).code();
+    assert!(*outstanding <= places.len(), "each part of a request is asked for once");
     let Place { at, partition } = &places[part];
     match &mut **response {
         Response::AddOffsetsToTxn(answer) => answer.error_code = code,

@@ -101,9 +101,14 @@ fn trim(
     Ok(Some(partition.log_start()))
 }
 
+/// Tells whether a trim of a waiting request has no result yet.
+fn is_open(part: &DeleteRecordsPartitionResult) -> bool {
+    part.error_code == 0 && part.low_watermark < 0
+}
+
 pub(crate) fn time_out(response: &mut DeleteRecordsResponse) {
     let parts = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
-    for part in parts.filter(|part| part.error_code == 0 && part.low_watermark < 0) {
+    for part in parts.filter(|part| is_open(part)) {
         part.error_code = ErrorCode::RequestTimedOut.code();
     }
 }
@@ -118,6 +123,7 @@ pub(crate) fn on_finished(
 ) {
     let Some(Parked::Trims { response, outstanding }) = node.core.parked_mut(key) else { return };
     let part = &mut response.topics[topic].partitions[partition];
+    assert!(is_open(part), "a trim has one result, and {part:?} is there");
     part.error_code = error.code();
     part.low_watermark = if error.is_none() { log_start } else { -1 };
     *outstanding -= 1;

@@ -139,6 +139,10 @@ pub(crate) fn on_woken(node: &mut Node, key: RequestKey, growth: Growth) {
 pub(crate) fn answer_parked(node: &mut Node, key: RequestKey) {
     let Some(Parked::Fetch(parked)) = node.unpark(key) else { return };
     let ParkedFetch { mut fetch, waits_on, .. } = parked;
+    assert!(
+        waits_on.is_empty() || !fetch.is_incremental,
+        "a fetch of a session waits at the session"
+    );
     if fetch.is_incremental
         && let Some(open) = node.sessions.open_in(fetch.session_id)
     {
@@ -338,6 +342,7 @@ fn rest_ms(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) -> 
 }
 
 fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
+    assert_eq!(found.len(), fetch.targets.len(), "each partition of a fetch was looked at");
     let rest_ms = rest_ms(node, key, fetch, found);
     if rest_ms > 0 {
         // As in Kafka: a session that was to begin does not.
@@ -376,6 +381,7 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
                 (aborted, end) = aborted_in(node, replica, wanted.offset, found.stable);
                 let part = &mut response.responses[topic].partitions[partition];
                 part.aborted_transactions = Some(aborted);
+                assert!(end <= found.stable, "a read_committed consumer sees stable records");
             }
             parts.push(FetchPart {
                 topic,

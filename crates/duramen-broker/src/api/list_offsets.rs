@@ -126,6 +126,7 @@ fn one<'a>(
     partition.check_epoch(asked.current_leader_epoch)?;
     let start = partition.log_start();
     let end = if is_read_committed { partition.stable() } else { partition.committed() };
+    assert!(start <= end, "the log of a leader from {start} to {end} is in order");
     let offset = |offset| Answer::Offset { offset, epoch: partition.epoch_at(offset) };
     let answer = match asked.timestamp {
         LATEST => offset(end),

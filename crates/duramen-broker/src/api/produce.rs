@@ -261,6 +261,7 @@ pub(crate) fn on_finished(
         return;
     };
     let part = &mut response.responses[topic].partition_responses[partition];
+    assert!(is_open(part), "a batch has one result, and {part:?} is there");
     part.error_code = error.code();
     part.base_offset = base_offset;
     part.log_start_offset = log_start;
@@ -292,6 +293,7 @@ pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_s
     match outcome_of(part.index, appended, log_start) {
         Outcome::Waits { append_time_ms } => part.log_append_time_ms = append_time_ms,
         Outcome::Done(answer) => {
+            assert!(is_open(part), "a batch has one result, and {part:?} is there");
             *part = answer;
             *outstanding -= 1;
             if *outstanding == 0 {
@@ -346,10 +348,15 @@ fn find(
     Ok(partition.group.id())
 }
 
+/// Tells whether a batch of a waiting request has no result yet.
+fn is_open(part: &PartitionProduceResponse) -> bool {
+    part.error_code == 0 && part.base_offset < 0
+}
+
 /// Ends a waiting request that timed out. A batch without an answer may or may not become durable.
 pub(crate) fn time_out(response: &mut ProduceResponse) {
     let parts = response.responses.iter_mut().flat_map(|topic| &mut topic.partition_responses);
-    for part in parts.filter(|part| part.error_code == 0 && part.base_offset < 0) {
+    for part in parts.filter(|part| is_open(part)) {
         part.error_code = ErrorCode::RequestTimedOut.code();
         part.log_append_time_ms = -1;
     }

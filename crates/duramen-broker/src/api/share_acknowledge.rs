@@ -62,6 +62,7 @@ pub(crate) fn handle(
 
 /// Answers the request: all its decisions are durable, or their result will not come.
 pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
+    assert_eq!(request.undecided, 0, "no answer leaves before its decisions are durable");
     let lock_ms = node.core.group_settings(&request.member.0).record_lock_duration_ms;
     let mut response = ShareAcknowledgeResponse {
         acquisition_lock_timeout_ms: lock_ms,

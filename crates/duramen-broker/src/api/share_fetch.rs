@@ -150,6 +150,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
 
 /// Answers a fetch.
 pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
+    assert_eq!(request.undecided, 0, "no answer leaves before its decisions are durable");
     let lock_ms = node.core.group_settings(&request.member.0).record_lock_duration_ms;
     let mut response = ShareFetchResponse {
         acquisition_lock_timeout_ms: lock_ms,

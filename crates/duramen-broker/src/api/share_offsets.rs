@@ -185,6 +185,10 @@ fn fail(slot: &mut Described, code: ErrorCode) {
 
 fn finish(node: &mut Node, key: RequestKey) {
     let Some(Parked::ShareOffsets(describing)) = node.core.parked_mut(key) else { return };
+    assert!(
+        describing.outstanding <= describing.places.len(),
+        "each partition of a request is asked for once"
+    );
     describing.outstanding -= 1;
     if describing.outstanding == 0
         && let Some(Parked::ShareOffsets(describing)) = node.unpark(key)

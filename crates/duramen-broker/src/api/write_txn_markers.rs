@@ -67,6 +67,7 @@ pub(crate) fn handle(
         return node.reply(key, response);
     }
     let outstanding = asked.len();
+    assert!(outstanding <= at, "only partitions of the request are marked");
     node.core.park(key, Parked::Markers { response, outstanding }, u64::MAX);
     for (at, replica, marker) in asked {
         node.coordinators.mark(

@@ -359,6 +359,32 @@ impl Image {
         Some(Change::Placed { topic_id, partition, gone })
     }
 
+    /// Checks that names, counts and moves are those of the topics.
+    pub(super) fn inspect(&self) {
+        debug_assert!(
+            self.topics
+                .iter()
+                .all(|(id, topic)| { topic.id == *id && self.names.get(&topic.name) == Some(id) }),
+            "a topic is found by its name and by its id"
+        );
+        debug_assert_eq!(self.names.len(), self.topics.len(), "a name is that of one topic");
+        debug_assert_eq!(
+            self.partitions_len,
+            self.topics.values().map(|topic| topic.partitions.len()).sum::<usize>(),
+            "the count of partitions is that of all topics"
+        );
+        let moved = self.reassignments.keys().chain(self.born.keys());
+        debug_assert!(
+            moved.into_iter().all(|(id, partition)| self.has_partition(*id, *partition)),
+            "only partitions that exist are moved"
+        );
+        let placed = self.topics.values().flat_map(|topic| topic.partitions.iter().flatten());
+        debug_assert!(
+            placed.into_iter().all(|replica| replica.peer_id < self.next_peer_id),
+            "the id of a replica is not given again"
+        );
+    }
+
     /// Encodes this image as of the entry at `applied`: a version, and the records that make it.
     pub(crate) fn encode(&self, applied: u64) -> Bytes {
         let mut e = Encoder::new();

@@ -24,6 +24,7 @@ fn alternated<'a>(sites: &[Site<'a>]) -> Vec<Site<'a>> {
             order.extend(ids.pop_front().map(|id| (id, *rack)));
         }
     }
+    assert_eq!(order.len(), sites.len(), "each node has its place in the order");
     order
 }
 
@@ -67,6 +68,10 @@ pub(super) fn spread(
                 used.clear();
             }
         }
+        debug_assert!(
+            (1..placed.len()).all(|at| !placed[..at].contains(&placed[at])),
+            "a node has one replica of a partition"
+        );
         placed
     };
     Ok((0..partitions).map(place).collect())

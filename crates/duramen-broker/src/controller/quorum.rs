@@ -69,7 +69,12 @@ impl Quorum {
         let fit = others.filter(|(id, _)| heard(*id)).map(|(_, peer)| *peer);
         kept.extend(fit.take(wanted.saturating_sub(kept.len())));
         let observers = staying.iter().map(|(_, peer)| *peer).filter(|it| !kept.contains(it));
-        Self { observers: observers.collect(), voters: kept }
+        let quorum = Self { observers: observers.collect(), voters: kept };
+        debug_assert!(
+            (1..quorum.voters.len()).all(|at| !quorum.voters[..at].contains(&quorum.voters[at])),
+            "a node has one vote"
+        );
+        quorum
     }
 }
 

@@ -15,7 +15,7 @@ use duramen_storage::op::ReplicaId;
 
 use super::{Core, mark};
 use crate::event::RequestKey;
-use crate::raft::Unsure;
+use crate::raft::{Group, Unsure};
 use crate::shares::coordinator as shares;
 use crate::transactions::coordinator as transactions;
 
@@ -72,5 +72,15 @@ impl Core {
             self.certainty.by_replica.insert(replica, waiting);
         }
         settled
+    }
+
+    /// Checks that only leaders are checked.
+    pub(crate) fn inspect_certainty(&self) {
+        debug_assert!(
+            self.certainty.by_replica.iter().all(|(replica, waiting)| {
+                !waiting.is_empty() && self.group(*replica).is_some_and(Group::is_serving)
+            }),
+            "a step waits for the check of a replica that leads"
+        );
     }
 }

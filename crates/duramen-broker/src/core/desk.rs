@@ -141,9 +141,10 @@ impl Core {
 impl Core {
     /// Checks that each request that waits is in its order, and has the timer of its deadline.
     pub(crate) fn inspect_desk(&self) {
-        let Desk { waiting, held, deferred, stalled, opening, .. } = &self.desk;
+        let Desk { waiting, held, deferred, stalled, opening, is_told } = &self.desk;
         assert!(opening.is_some() || held.is_empty(), "an open node holds no request");
         assert!(stalled.is_empty() || self.bytes_in_flight > 0, "produces wait only for a disk");
+        assert!(!is_told || !stalled.is_empty(), "the operator is told of produces that wait");
         if !cfg!(debug_assertions) {
             return;
         }
@@ -164,6 +165,33 @@ impl Core {
             let is_timed = *deadline_us == u64::MAX || self.timers.contains(&timer);
             assert!(is_timed || is_over, "a request with a deadline has a timer");
         }
+        assert!(
+            opening.iter().flatten().all(|replica| self.partitions.contains_key(replica)),
+            "the node opens after replicas that are here"
+        );
+    }
+
+    /// Checks that each timer has its purpose, and each sweep its timer.
+    pub(crate) fn inspect_timers(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let count = |kind| self.timers.iter().filter(|(_, timer)| *timer == kind).count();
+        for sweep in [Timer::Retention, Timer::Cleaning, Timer::Producers, Timer::Offsets] {
+            assert_eq!(count(sweep), 1, "the next {sweep:?} has one time");
+        }
+        let clustered = usize::from(self.is_clustered());
+        assert_eq!(count(Timer::Peers), clustered, "ticks follow each other");
+        let opening = usize::from(self.is_opening());
+        assert_eq!(count(Timer::Opened), opening, "a node opens in time");
+        let is_needed = |timer: &Timer| match timer {
+            Timer::Request(key) => self.desk.contains(*key),
+            _ => true,
+        };
+        assert!(
+            self.timers.iter().all(|(_, timer)| is_needed(timer)),
+            "a request that was answered has no timer"
+        );
     }
 }
 

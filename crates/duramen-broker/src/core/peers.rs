@@ -172,6 +172,7 @@ impl Peers {
             self.reading += 1;
             actions.push(Action::ReadLog(wanted));
         }
+        assert!(self.reading <= PEER_READS_MAX, "few reads share the disk with appends");
     }
 
     /// Tells whether there may be other nodes.
@@ -265,7 +266,8 @@ impl Peers {
     /// Retracts the announcement of a replica here: another replica leads, or none.
     fn retract(&mut self, group: GroupId) {
         if let Some((_, lead)) = self.leads.remove(&group) {
-            self.news.remove(&lead.version);
+            let before = self.news.remove(&lead.version);
+            assert_eq!(before, Some(group), "an announcement stands in its order");
         }
     }
 
@@ -314,6 +316,7 @@ impl Peers {
         let (topic_id, partition) = (Uuid(group.topic_id), group.partition);
         let lead = Lead { topic_id, partition, version: self.version, ..lead };
         self.leads.insert(group, (since, lead));
+        assert_eq!(self.leads.len(), self.news.len(), "each announcement stands in its order");
     }
 
     /// Tells whether the replicas of a partition that is led here had time to be heard.
@@ -358,6 +361,24 @@ impl Peers {
             self.retract(group);
         }
         self.creators.remove(&group).unwrap_or_default()
+    }
+
+    /// Checks the announcements and the questions to the leader of the metadata, at the end of a turn.
+    pub(crate) fn inspect(&self) {
+        debug_assert!(
+            self.news.iter().all(|(version, group)| {
+                self.leads.get(group).is_some_and(|(_, lead)| lead.version == *version)
+            }),
+            "each announcement stands in the order of versions"
+        );
+        assert!(
+            self.news.last_key_value().is_none_or(|(latest, _)| *latest <= self.version),
+            "versions only grow"
+        );
+        assert!(
+            self.acquaintances.len() <= ACQUAINTANCES_MAX,
+            "few replicas of metadata are remembered that are not known yet"
+        );
     }
 
     /// Takes the frames of this turn.

@@ -64,6 +64,22 @@ impl DeadLetterCopies {
     }
 }
 
+impl DeadLetterCopies {
+    /// Checks that few are on their way, and the others have their turn.
+    pub(super) fn inspect(&self) {
+        assert!(self.is_timed || self.open.is_empty(), "a burial that waits has its turn");
+        debug_assert!(
+            self.open.values().filter(|it| !matches!(it.step, Step::Waiting { .. })).count()
+                <= BURIALS_MAX,
+            "few burials are under way"
+        );
+        debug_assert!(
+            self.open.values().all(|it| it.from <= it.dying.last),
+            "a burial that is over is forgotten"
+        );
+    }
+}
+
 impl Shares {
     /// Sees to it that records of a share partition are kept in the dead-letter topic of its group.
     pub(super) fn bury(&mut self, core: &mut Core, key: &ShareKey, number: u64, dying: Vec<Dying>) {

@@ -66,6 +66,15 @@ enum Served {
     Answered { answer: Forwarded, tick: u64 },
 }
 
+impl Served {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Open { .. } => 0,
+            Self::Answered { answer, .. } => answer.response.len(),
+        }
+    }
+}
+
 /// See the room card.
 #[derive(Debug, Default)]
 pub(crate) struct Forwards {
@@ -334,6 +343,37 @@ impl Forwards {
             Ok((_, response)) => self.reply(core, key, response),
             Err(_) => core.refuse_forward(key, request, ErrorCode::UnknownServerError),
         }
+    }
+}
+
+/// Invariants.
+impl Forwards {
+    /// Checks the sums, and that each request on its way waits at the desk.
+    pub(crate) fn inspect(&self, core: &Core) {
+        assert!(self.open.len() <= FORWARDS_MAX, "requests on their way are bounded");
+        assert!(self.open_bytes <= FORWARDS_BYTES_MAX, "their bytes are bounded");
+        debug_assert_eq!(
+            self.open_bytes,
+            self.open.values().map(|open| open.forward.request.len()).sum::<usize>(),
+            "bytes on their way are those of the requests"
+        );
+        debug_assert!(
+            self.open.iter().all(|(nonce, open)| {
+                open.forward.nonce == *nonce
+                    && matches!(core.parked(open.key), Some(Parked::Forwarded { nonce: it }) if it == nonce)
+            }),
+            "a request on its way waits for its answer"
+        );
+        assert_eq!(
+            self.asked.len() + self.answered.len(),
+            self.served.len(),
+            "another node's request is executed or answered"
+        );
+        debug_assert_eq!(
+            self.answered_bytes,
+            self.served.values().map(Served::bytes).sum::<usize>(),
+            "bytes that are remembered are those of the answers"
+        );
     }
 }
 

@@ -84,6 +84,15 @@ impl Moves {
         self.is_draining
     }
 
+    /// Checks that a node that is about to end takes no group back, at the end of a turn.
+    pub(crate) fn inspect(&self) {
+        assert!(self.is_draining || !self.is_drained, "only a node that is to end is drained");
+        assert!(
+            !self.is_draining || self.misplaced.is_empty(),
+            "a node that is about to end returns no groups to preferred replicas"
+        );
+    }
+
     pub(super) fn forget(&mut self, connection: ConnectionId) {
         self.elections.retain(|key| key.0 != connection);
     }
@@ -144,6 +153,7 @@ impl Moves {
             partition.group.hand_over(to, in_haste)
         };
         if is_begun {
+            assert_ne!(to, replica.0, "a group goes to another replica");
             self.under_way.insert(replica);
             core.counters.handovers += 1;
         }

@@ -101,6 +101,11 @@ impl<Q> Questions<Q> {
         self.open.retain(|_, open| stays(&open.question));
     }
 
+    /// Tells whether each question was sent, or is not to be sent yet.
+    pub(super) fn are_sent(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

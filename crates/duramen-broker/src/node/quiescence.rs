@@ -80,6 +80,8 @@ impl Led {
             }
         }
         self.changes.insert(self.version, to);
+        assert_eq!(self.changes.len(), self.sleepers.len(), "each group has its latest step");
+        assert!(self.count <= self.sleepers.len(), "groups that sleep are among those in the set");
     }
 
     fn on_heard(&mut self, heard: u64, ticks: u64) {
@@ -108,6 +110,7 @@ impl Led {
         let news: Vec<(u64, u64)> = news.map(|(version, to)| (*version, *to)).collect();
         let is_all = news.len() < PEER_SLEEPERS_MAX;
         let upto = news.last().filter(|_| !is_all).map_or(self.version, |(version, _)| *version);
+        assert!(after <= upto && upto <= self.version, "steps {after} to {upto} are of the set");
         if !news.is_empty() {
             self.told = upto;
         }
@@ -279,6 +282,39 @@ impl Quiescence {
             open.truncate(OPEN_MAX);
         }
         bond.led.tell(self.ticks)
+    }
+
+    /// Checks that each replica here is ticked, or sleeps as leader or follower, at the end of a turn.
+    pub(crate) fn inspect(&self, core: &Core) {
+        debug_assert!(
+            core.partitions.iter().all(|(replica, partition)| {
+                let stages = [
+                    self.awake.contains(replica),
+                    self.led.contains_key(replica),
+                    self.following.contains_key(replica),
+                ];
+                let is_ticked = partition.group.failure().is_some() || stages[0];
+                stages.iter().filter(|it| **it).count() == 1
+                    && (partition.group.is_asleep() || is_ticked)
+            }),
+            "a replica is ticked, or sleeps"
+        );
+        debug_assert_eq!(
+            self.awake.len() + self.asleep(),
+            core.partitions.len(),
+            "only replicas that are here are ticked or sleep"
+        );
+        debug_assert!(
+            self.following.iter().all(|(replica, node)| {
+                self.bonds.get(node).is_some_and(|it| it.followed.sleepers.contains_key(replica))
+            }),
+            "a follower sleeps as its leader's node says"
+        );
+        debug_assert_eq!(
+            self.following.len(),
+            self.bonds.values().map(|bond| bond.followed.sleepers.len()).sum::<usize>(),
+            "what a node says of sleepers is of replicas that sleep here"
+        );
     }
 
     /// Counts a tick. Returns the replicas that no longer hear their leader's node, and the nodes that do not answer.

@@ -207,7 +207,36 @@ impl Hole {
             self.batches.extend_from_slice(batch.bytes());
             self.end = descriptor.end_offset();
         }
+        assert!(
+            self.range.at + self.batches.len() as u64 <= self.range.end_at,
+            "received batches fit into the range"
+        );
+        assert!(self.end <= self.range.end_offset.max(before), "they are of the range's offsets");
         self.end > before
+    }
+}
+
+/// Invariants.
+impl Repairs {
+    /// Checks that one segment is repaired at a time, with one request at a time.
+    pub(crate) fn inspect(&self) {
+        assert!(self.open.len() <= OPEN_MAX, "few damaged segments are remembered");
+        assert!(self.serving.len() <= SERVING_MAX, "few reads for others wait");
+        let at_work = self.open.iter().filter(|(_, it)| it.asked.is_some() || it.is_ordered);
+        debug_assert!(
+            at_work.into_iter().all(|(key, _)| Some(*key) == self.turn),
+            "one segment is repaired at a time"
+        );
+        debug_assert!(
+            self.open.values().all(|open| !(open.is_ordered && open.asked.is_some())),
+            "a segment is asked for or repaired"
+        );
+        debug_assert!(
+            self.open
+                .values()
+                .all(|open| { open.asked.is_none_or(|asked| asked.range < open.holes.len()) }),
+            "a question is for a range of the segment"
+        );
     }
 }
 

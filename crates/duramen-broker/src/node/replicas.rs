@@ -121,6 +121,10 @@ fn instantiate(node: &mut Node, topic_id: Uuid, partition: i32) -> Option<Replic
         Partition::create(id, identity, &voters, settings, seed)
     };
     made.group.keep_in_memory(node.core.options.memory);
+    debug_assert!(
+        node.core.partitions.values().all(|other| other.id != made.id),
+        "a directory has one replica of a partition"
+    );
     let is_first = replicas[0].directory_id == own && !is_added;
     if made.group.is_alone() || is_first {
         made.group.campaign();
@@ -143,6 +147,7 @@ fn remove(node: &mut Node, topic: &Topic) {
 
 fn remove_replica(node: &mut Node, replica: ReplicaId) {
     let Some(mut partition) = node.core.partitions.remove(&replica) else { return };
+    assert_eq!(partition.group.id(), replica, "a replica has the id that it is kept under");
     node.core.peers.forget(replica, partition.id);
     node.quiescence.forget(replica);
     node.core.bytes_in_flight -= partition.group.bytes_in_flight();
@@ -156,6 +161,10 @@ fn remove_replica(node: &mut Node, replica: ReplicaId) {
     }
     node.follow(effects);
     node.core.note_opened(replica);
+    assert!(
+        node.core.peers.announced(partition.id).is_none(),
+        "a replica that is gone leads nothing"
+    );
 }
 
 /// Makes replicas that are placed here and missing, and deletes those that are not placed

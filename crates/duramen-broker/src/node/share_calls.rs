@@ -318,6 +318,17 @@ impl Coordinators {
         self.share_calls.told.retain(|it| it.replica != replica);
     }
 
+    /// Checks that a turn has sent all calls and delivered all answers.
+    pub(crate) fn inspect_share_calls(&self) {
+        let ShareCalls { calls, for_groups, for_requests, for_keepers, is_timed, .. } =
+            &self.share_calls;
+        assert!(calls.are_sent(), "calls leave with their turn");
+        assert!(*is_timed || calls.is_empty(), "an open call is looked at again");
+        assert!(for_groups.is_empty(), "coordinators of groups have their answers");
+        assert!(for_requests.is_empty(), "clients have their answers");
+        assert!(for_keepers.is_empty(), "deleted topics are forgotten");
+    }
+
     /// Looks again in a while, as long as anything is open.
     fn time_share_calls(&mut self, core: &mut Core) {
         if !self.share_calls.calls.is_empty() && !self.share_calls.is_timed {

@@ -128,6 +128,35 @@ impl Shares {
         }
     }
 
+    /// Checks that a turn has followed all events of share partitions.
+    pub(crate) fn inspect(&self, core: &Core) {
+        assert!(self.dirty.is_empty(), "a turn settles every share partition with events");
+        assert!(self.woken.is_empty(), "a turn looks at every request that may be answered");
+        assert!(self.wanted.is_empty(), "a turn begins all looks");
+        assert_eq!(self.by_number.len(), self.entries.len(), "a share partition has a number");
+        debug_assert!(
+            self.entries.iter().all(|(key, entry)| self.by_number.get(&entry.number) == Some(key)),
+            "a share partition is found by its number"
+        );
+        debug_assert!(
+            self.entries.values().all(|entry| entry
+                .timer_us
+                .is_none_or(|at| { core.timers.contains(&(at, Timer::Share(entry.number))) })),
+            "a share partition with a time has a timer"
+        );
+        debug_assert!(
+            self.entries.values().all(|entry| {
+                entry.survey.is_none_or(|ticket| self.looks.contains_key(&ticket))
+            }),
+            "a survey under way is looked for"
+        );
+        debug_assert!(
+            self.entries.values().all(|entry| core.partitions.contains_key(&entry.replica)),
+            "a share partition has a replica here"
+        );
+        self.dead_letters.inspect();
+    }
+
     fn count(&mut self) -> u64 {
         self.counted += 1;
         self.counted

@@ -97,6 +97,27 @@ impl Feeds {
     }
 }
 
+/// Invariants.
+impl Feeds {
+    /// Checks the stages of the feeds, at the end of a turn.
+    pub(crate) fn inspect(&self) {
+        assert!(self.open.len() <= FEEDS_MAX, "few logs are fed at once");
+        assert!(self.serving.len() <= SERVING_MAX, "few reads for others wait");
+        debug_assert!(
+            self.open.values().all(|feed| feed.asked.is_none() || feed.at == At::Asking),
+            "a piece is asked for once the last one is with the others"
+        );
+        debug_assert!(
+            self.open.values().all(|feed| feed.given.number <= self.numbers),
+            "feeds are numbered"
+        );
+        debug_assert!(
+            self.open.iter().all(|(replica, feed)| feed.letter.to == replica.0),
+            "a feed is for the receiver of its snapshot"
+        );
+    }
+}
+
 /// Feeds of replicas here.
 impl Feeds {
     /// Takes a snapshot that names a prefix which is not in it.

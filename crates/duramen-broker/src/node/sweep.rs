@@ -42,6 +42,11 @@ impl Sweep {
 
     /// Goes on behind a slice. Returns when, in microseconds from now.
     fn go_on(&mut self, slice: &[ReplicaId], interval_ms: i64) -> u64 {
+        assert!(slice.len() <= SWEEP_SLICE, "a slice of a sweep is bounded");
+        assert!(
+            slice.first().copied().is_none_or(|first| Some(first) > self.at),
+            "a sweep goes on behind its last slice"
+        );
         self.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
         if self.at.is_some() { SWEEP_PAUSE_US } else { interval_us(interval_ms) }
     }

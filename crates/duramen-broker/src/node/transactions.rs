@@ -614,6 +614,27 @@ impl Coordinators {
         }
     }
 
+    /// Checks that a turn has sent all questions, and that what is open is looked at again.
+    pub(crate) fn inspect_calls(&self, core: &Core) {
+        let Calls { held, questions, wanted, numbers, ids_wanted, for_groups, is_timed, .. } =
+            &self.calls;
+        assert!(questions.are_sent() && wanted.are_sent(), "questions leave with their turn");
+        let is_open = !questions.is_empty()
+            || !wanted.is_empty()
+            || !ids_wanted.is_empty()
+            || !for_groups.is_empty();
+        assert!(*is_timed || !is_open, "an open call is looked at again");
+        assert!(held.is_empty() || !questions.is_empty(), "batches wait for an answer");
+        debug_assert!(
+            held.values().all(|it| !it.batches.is_empty()),
+            "a question about batches has some"
+        );
+        debug_assert!(
+            numbers.keys().all(|(replica, _)| core.partitions.contains_key(replica)),
+            "markers are written in partitions that are here"
+        );
+    }
+
     /// Sets the timer for the next look, as long as any call is open.
     fn time_calls(&mut self, core: &mut Core) {
         let calls = &self.calls;

@@ -48,6 +48,24 @@ pub(super) struct Compacting {
     fed_until_tick: u64,
 }
 
+impl Compacting {
+    /// Tells whether a Compact entry was proposed in this term.
+    pub(super) fn is_proposing(&self) -> bool {
+        self.proposed.is_some()
+    }
+
+    /// Checks the stages of a compaction: decided, ordered, done.
+    pub(super) fn inspect(&self, committed: i64) {
+        let Self { decided, done, ordered, is_put_off, .. } = self;
+        assert!(
+            ordered.is_none_or(|index| index <= decided.index),
+            "an order is of an entry that is applied"
+        );
+        assert!(ordered.is_none() || !is_put_off, "an order under way is not repeated");
+        assert!(done.below <= committed, "only committed records are compacted");
+    }
+}
+
 /// Reads an image; `None` if this version cannot.
 pub(crate) fn view_of(image: &[u8], now_us: u64) -> Option<View> {
     let (decided, rest) = match image.split_first() {
@@ -117,8 +135,10 @@ impl Partition {
         if !self.group.is_everywhere(last) {
             return false;
         }
+        assert!(below <= log.end, "a compaction ends within the log");
         let entry = Internal::Compact { below, tombstones_below, at_ms: wall_ms }.encode();
         let Ok(index) = self.group.propose_internal(&entry) else { return false };
+        assert!(index > decided.index, "one Compact entry is under way at a time");
         self.compacting.proposed = Some((index, below));
         true
     }
@@ -175,7 +195,7 @@ impl Partition {
 
     /// Takes the result of an order.
     pub(crate) fn on_compacted(&mut self, done: Option<&(Compacted, Vec<SegmentMeta>)>) {
-        self.compacting.ordered = None;
+        let ordered = self.compacting.ordered.take();
         let Some((compacted, made)) = done else {
             self.compacting.is_put_off = true;
             return;
@@ -183,6 +203,10 @@ impl Partition {
         if compacted.index <= self.compacting.done.index {
             return; // the log has begun anew since
         }
+        assert!(
+            ordered.is_none_or(|index| index == compacted.index),
+            "a result is that of the order under way"
+        );
         let after = self.segments.partition_point(|it| it.base_offset < compacted.below);
         self.segments.splice(..after, made.iter().copied());
         self.drop_segments();
@@ -223,6 +247,14 @@ impl Decided {
         self.index = index;
         self.below = self.below.max(below);
         self.tombstones_below = self.tombstones_below.max(tombstones_below);
+        assert!(
+            self.tombstones_below <= self.below,
+            "tombstones go only where the log is compacted"
+        );
+        assert!(
+            self.horizon_below <= self.below,
+            "only decided compactions wait for their tombstones"
+        );
     }
 
     /// Returns the compaction that storage is to do.
@@ -242,7 +274,7 @@ impl Decided {
         out
     }
 
-    /// Reads [`Self::encode`] off the front.
+    /// Reads [`Self::encode`] off the front. `None` if the offsets do not fit each other.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (own, rest) = bytes.split_first_chunk::<IMAGE_BYTES>()?;
         let (numbers, _) = own.as_chunks::<8>();
@@ -254,7 +286,8 @@ impl Decided {
             horizon_below: number(3),
             horizon_at_ms: number(4),
         };
-        Some((decided, rest))
+        let ends = [decided.tombstones_below, decided.horizon_below];
+        ends.iter().all(|end| (0..=decided.below).contains(end)).then_some((decided, rest))
     }
 }
 
@@ -301,6 +334,10 @@ pub(crate) fn decide(
     };
     // A reader in a gap finds a later batch that it may be shown.
     let may_go = |pair: &&[SegmentMeta]| is_old(&pair[0]) && pair[1].base_offset < log.stable;
+    debug_assert!(
+        segments.is_sorted_by(|a, b| a.base_offset < b.base_offset),
+        "segments follow each other"
+    );
     let mut count = segments.windows(2).take_while(may_go).count();
     let mut below = segments.get(count)?.base_offset;
     if let [last] = segments[count..]
@@ -330,7 +367,9 @@ pub(crate) fn decide(
     let is_over = decided.index > 0
         && wall_ms.saturating_sub(decided.horizon_at_ms) >= settings.delete_retention_ms;
     let horizon = if is_over { decided.horizon_below } else { 0 };
-    Some((below, horizon.max(decided.tombstones_below)))
+    let tombstones_below = horizon.max(decided.tombstones_below);
+    assert!(tombstones_below <= below, "tombstones go only where the log is compacted");
+    Some((below, tombstones_below))
 }
 
 #[cfg(test)]

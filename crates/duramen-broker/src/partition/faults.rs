@@ -61,6 +61,7 @@ pub(crate) fn of(
         (ErrorCode::InvalidRecord, "a compacted topic takes no records without a key")
     };
     records.sort_by_key(|(at, _)| *at);
+    debug_assert!(records.is_sorted_by(|a, b| a.0 < b.0), "a record is named once");
     Some(Faults { code, message: message.to_owned(), records })
 }
 

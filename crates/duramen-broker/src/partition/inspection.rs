@@ -35,5 +35,31 @@ impl Partition {
             second.is_none_or(|it| it.base_offset > self.log_start),
             "a segment below the log start is gone"
         );
+        assert!(
+            self.segments_end <= self.group.end_offset(),
+            "segments end within the log, at {}",
+            self.segments_end
+        );
+        self.inspect_leadership();
+        self.compacting.inspect(self.committed);
+        self.producers.inspect(applied);
+    }
+
+    /// Checks that only a leader decides, and that requests wait only for a leader.
+    fn inspect_leadership(&self) {
+        let serves = self.served.is_some();
+        assert!(serves || self.trimming == 0, "only a leader proposes trims");
+        assert!(serves || !self.roll_due, "only a leader begins segments");
+        assert!(serves || self.doubted.is_empty(), "only a leader is asked whether it leads");
+        assert!(!serves || self.creators.is_empty(), "no request waits for a leader that is here");
+        assert!(
+            serves || !self.compacting.is_proposing(),
+            "only a leader proposes to compact the log"
+        );
+        let active = self.active.filter(|_| serves);
+        assert!(
+            active.is_none_or(|it| it.base_offset <= self.group.end_offset()),
+            "the next batch does not go before the active segment"
+        );
     }
 }

@@ -281,7 +281,12 @@ impl Producers {
         if batch.producer_id >= 0 {
             let (epoch, is_transactional) = (batch.producer_epoch, batch.transactional);
             let proposed = Proposed { index, epoch, is_transactional, part: part_of(batch) };
-            self.proposed.entry(batch.producer_id).or_default().push(proposed);
+            let before = self.proposed.entry(batch.producer_id).or_default();
+            assert!(
+                before.last().is_none_or(|last| last.index < index),
+                "a producer's batches are proposed in the order of the log"
+            );
+            before.push(proposed);
         }
     }
 
@@ -409,6 +414,7 @@ impl Producers {
             }
         }
         self.transactions.write_aborted(&mut out);
+        debug_assert!(Self::from_image(&out, 0).is_some(), "an image can be read again");
         out.into()
     }
 
@@ -479,6 +485,25 @@ impl Producers {
         }
         producers.transactions.read_aborted(rest)?;
         Some(producers)
+    }
+
+    /// Checks the proposals and the open transactions, once all entries up to `applied` are executed.
+    pub(super) fn inspect(&self, applied: u64) {
+        debug_assert!(
+            self.proposed.values().all(|all| all.first().is_some_and(|it| it.index > applied)),
+            "a batch that is applied is not proposed any more"
+        );
+        debug_assert!(
+            self.proposed.values().all(|all| all.is_sorted_by(|a, b| a.index < b.index)),
+            "a producer's proposals are in the order of the log"
+        );
+        debug_assert!(
+            self.committed
+                .values()
+                .filter_map(|it| it.open)
+                .all(|first| self.transactions.is_open(first)),
+            "the open transaction of a producer holds back stable records"
+        );
     }
 
     /// Returns the last batch of each producer.

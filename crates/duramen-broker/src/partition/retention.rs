@@ -68,6 +68,8 @@ impl ClockWatch {
                 "the wall clock has leapt; the node holds retention by time until the clock returns, or a restart"
             );
         }
+        assert_ne!(believed, self.held, "a reading is believed, or holds retention");
+        assert!(!self.held || self.holds > 0, "a leap that holds retention counts");
         believed
     }
 
@@ -123,6 +125,10 @@ impl Undated {
         let Some(wall_ms) = wall_ms else { return Cow::Borrowed(segments) };
         self.look_at(segments, wall_ms);
         if self.0.is_empty() {
+            debug_assert!(
+                segments.iter().all(|it| it.max_timestamp >= 0),
+                "every segment has a time"
+            );
             return Cow::Borrowed(segments);
         }
         let date = |it: &SegmentMeta| {
@@ -149,6 +155,10 @@ pub(crate) fn trim_to(
     keep: Keep,
     wall_ms: Option<i64>,
 ) -> Option<i64> {
+    debug_assert!(
+        segments.is_sorted_by(|a, b| a.base_offset < b.base_offset),
+        "segments follow each other"
+    );
     let mut bytes: u64 = segments.iter().map(|segment| segment.size).sum();
     let mut trim = log_start;
     for (at, segment) in segments.iter().enumerate() {
@@ -168,6 +178,7 @@ pub(crate) fn trim_to(
         bytes = rest;
         trim = trim.max(next.unwrap_or(end).min(end));
     }
+    assert!(trim <= end.max(log_start), "only committed records are trimmed");
     (trim > log_start).then_some(trim)
 }
 

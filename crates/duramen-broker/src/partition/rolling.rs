@@ -23,6 +23,12 @@ impl Partition {
     /// Tells whether the batch begins a segment.
     pub(super) fn rolls(&self, now: Now, batch: &Descriptor) -> bool {
         let Some(active) = self.active else { return true };
+        assert!(
+            batch.base_offset >= active.base_offset,
+            "offset {} comes after the start of the active segment at {}",
+            batch.base_offset,
+            active.base_offset
+        );
         if active.bytes == 0 {
             return false;
         }
@@ -64,10 +70,20 @@ impl Partition {
         }
         let active = self.active.as_mut().expect("the first batch starts a segment");
         active.bytes += u64::from(batch.length);
+        assert!(
+            active.bytes <= SEGMENT_BYTES_MAX.max(u64::from(batch.length)),
+            "an index entry can name each place in a segment of {} bytes",
+            active.bytes
+        );
+        assert!(
+            batch.end_offset() - active.base_offset <= i64::from(i32::MAX) + 1,
+            "an index entry can name each offset in a segment"
+        );
     }
 
     /// Lets the next batch begin a segment. Returns its offset: all before can be let go as a whole.
     pub(crate) fn roll(&mut self) -> i64 {
+        assert!(self.served.is_some(), "only a leader begins segments");
         self.roll_due = true;
         self.group.end_offset()
     }

@@ -77,8 +77,17 @@ impl Transactions {
         self.open.remove(&first_offset);
         if !commits {
             let stable = self.first_open().unwrap_or(last_offset + 1);
+            debug_assert!(
+                self.aborted.back().is_none_or(|before| before.last_offset < last_offset),
+                "transactions end in the order of their markers"
+            );
             self.aborted.push_back(Aborted { producer_id, first_offset, last_offset, stable });
         }
+    }
+
+    /// Tells whether an open transaction begins with the record at this offset.
+    pub(crate) fn is_open(&self, first_offset: i64) -> bool {
+        self.open.contains(&first_offset)
     }
 
     /// Returns the first offset of the first open transaction.
@@ -96,6 +105,10 @@ impl Transactions {
     /// Returns the aborted transactions that have records from `from` up to, not including, `to`, by their first
     /// offsets. Also returns the offset up to which the list is complete, if there are more than `max`.
     pub(crate) fn aborted(&self, from: i64, to: i64, max: usize) -> (Vec<Aborted>, i64) {
+        debug_assert!(
+            self.aborted.iter().is_sorted_by(|a, b| a.last_offset < b.last_offset),
+            "aborted transactions are in the order of their markers"
+        );
         let at = self.aborted.partition_point(|it| it.last_offset < from);
         let later = self.aborted.range(at..);
         let mut found = Vec::new();
@@ -109,6 +122,10 @@ impl Transactions {
                 break;
             }
         }
+        assert!(
+            end > from || end == to,
+            "a reader of a list that ends at {end} gets on from {from}"
+        );
         found.retain(|it| it.first_offset < end);
         found.sort_unstable_by_key(|it| it.first_offset);
         (found, end)
@@ -144,15 +161,17 @@ impl Transactions {
     /// Writes the aborted transactions for the image: ids, first offsets, markers' offsets and stable offsets. The open
     /// ones are in their producers' part.
     pub(crate) fn write_aborted(&self, out: &mut Vec<u8>) {
-        out.reserve(self.aborted.len() * ABORTED_BYTES);
+        let end = out.len() + self.aborted.len() * ABORTED_BYTES;
+        out.reserve(end - out.len());
         for it in &self.aborted {
             for number in [it.producer_id, it.first_offset, it.last_offset, it.stable] {
                 out.extend_from_slice(&number.to_be_bytes());
             }
         }
+        assert_eq!(out.len(), end, "an aborted transaction takes {ABORTED_BYTES} bytes");
     }
 
-    /// Reads [`Self::write_aborted`]: all bytes there are.
+    /// Reads [`Self::write_aborted`]: all bytes there are. `None` if they are not in the order of their markers.
     pub(crate) fn read_aborted(&mut self, bytes: &[u8]) -> Option<()> {
         let (all, rest) = bytes.as_chunks::<ABORTED_BYTES>();
         for one in all {
@@ -161,7 +180,8 @@ impl Transactions {
                 [0, 1, 2, 3].map(|at: usize| i64::from_be_bytes(numbers[at]));
             self.aborted.push_back(Aborted { producer_id, first_offset, last_offset, stable });
         }
-        rest.is_empty().then_some(())
+        let is_sorted = self.aborted.iter().is_sorted_by(|a, b| a.last_offset < b.last_offset);
+        (rest.is_empty() && is_sorted).then_some(())
     }
 }
 

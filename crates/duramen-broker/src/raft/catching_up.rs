@@ -82,6 +82,8 @@ impl CatchingUp {
 
     pub(super) fn note_asked(&mut self, peer: u64, asked: Asked, ticks: u64) {
         let follower = self.followers.entry(peer).or_default();
+        assert!(follower.asked.is_none(), "a follower has one read at a time");
+        assert!(ticks >= follower.not_before_tick, "a read that failed is not repeated at once");
         follower.asked = Some(asked);
         follower.at_tick = ticks;
     }
@@ -93,7 +95,9 @@ impl CatchingUp {
     }
 
     pub(super) fn note_piece(&mut self, peer: u64, piece: &Piece) {
+        assert!(!piece.entries.is_empty(), "a piece has an entry");
         let follower = self.followers.entry(peer).or_default();
+        assert!(follower.asked.is_none(), "a piece is the result of the read that was asked for");
         self.rebuilt += piece.entries.len() as u64;
         follower.before = piece.first - 1;
         follower.next = Some((piece.last() + 1, piece.end_offset));
@@ -163,6 +167,7 @@ impl Group {
             }
             let (from, pass) = log.place_of(index, self.catching_up.next_of(peer));
             let end = log.offset_after(log.first_held() - 1).expect("that is where memory begins");
+            assert!(from < end, "entry {index} is a batch between offsets {from} and {end}");
             let ticket = self.shipping.next_ticket();
             let bytes = self.memory.read_bytes;
             self.shipping.reads.push(PayloadRead { peer, from, pass, end, bytes, ticket });
@@ -180,6 +185,18 @@ impl Group {
     pub(crate) fn note_compacted(&mut self, compacted: Compacted, made: &[SegmentMeta]) {
         self.compact(compacted.below, compacted.index);
         let log = self.raw.mut_store();
+        assert!(
+            compacted.index > log.compacted.index,
+            "compactions end in the order of their entries"
+        );
+        assert!(
+            compacted.below >= log.compacted.below,
+            "a compaction takes all in that earlier ones did"
+        );
+        assert!(
+            made.iter().all(|it| it.base_offset < compacted.below),
+            "a compaction makes no segment behind its end"
+        );
         log.compacted = compacted;
         log.segments.retain(|_, base_offset| *base_offset >= compacted.below);
         log.segments.extend(made.iter().map(|it| (it.first_index, it.base_offset)));
@@ -249,6 +266,10 @@ impl GroupLog {
         {
             return odd(index, "the batches do not lead to what is in memory");
         }
+        debug_assert!(
+            entries.iter().zip(index..).all(|((entry, _), at)| entry.index == at),
+            "a piece has no gap"
+        );
         Ok(Piece { first: index, entries, end_offset })
     }
 
@@ -256,6 +277,10 @@ impl GroupLog {
     /// entry.
     pub(super) fn place_of(&self, index: u64, hint: Option<(u64, i64)>) -> (i64, u64) {
         let history = &self.history;
+        assert!(
+            (history.index + 1..self.first_held()).contains(&index),
+            "only entries that are not in memory are read, and can be had again"
+        );
         let mut known = (history.index + 1, history.end_offset);
         let run = self.runs.partition_point(|run| run.first_index <= index).checked_sub(1);
         let run = run.map(|at| (self.runs[at].first_index, self.runs[at].start_offset));

@@ -25,6 +25,12 @@ impl<T> Default for Unsure<T> {
 
 impl<T> Unsure<T> {
     pub(crate) fn push(&mut self, doubt: Doubt, it: T) {
+        assert!(
+            self.0
+                .last()
+                .is_none_or(|(last, _)| { last.number <= doubt.number && last.term <= doubt.term }),
+            "leadership checks come in order"
+        );
         self.0.push((doubt, it));
     }
 
@@ -110,6 +116,7 @@ impl Confirming {
     pub(super) fn on_applied(&mut self, applied: u64) {
         if let Some((number, _)) = self.answer.take_if(|(_, index)| *index <= applied) {
             self.confirmed = self.confirmed.max(number);
+            assert!(self.confirmed <= self.sent, "only a question that was sent is answered");
         }
     }
 }

@@ -34,6 +34,9 @@ impl Lag {
             (1, 0) => self.sum.saturating_sub(KEPT_UP),
             (_, behind) => (self.sum + behind).min(SUM_MAX),
         };
+        assert!(committed >= self.committed, "the commit index never falls");
+        assert!(self.behind <= DISK_STILL_TICKS, "few ticks are remembered");
+        debug_assert!(self.marks.is_sorted(), "earlier ticks saw earlier commits");
         let is_of_note = committed > self.committed || committed > persisted;
         if is_of_note && self.behind < DISK_STILL_TICKS {
             self.marks.push(committed);

@@ -168,6 +168,7 @@ impl GroupLog {
     /// Cuts the log before `index`, which a newer leader overwrites. Returns what was cut.
     pub(super) fn cut(&mut self, index: u64) -> Vec<LogEntry> {
         assert!(index > self.before.0, "applied entries are never cut");
+        assert!(index > self.hard_state.commit, "committed entries are never cut");
         let keep = usize::try_from(index - self.before.0 - 1).expect("the log is in memory");
         if keep >= self.held.len() {
             return Vec::new();
@@ -182,6 +183,8 @@ impl GroupLog {
     /// Forgets entries at or below `applied` but for the newest `kept`, once there are `most`.
     pub(super) fn forget(&mut self, applied: u64, kept: usize, most: usize) {
         let below = usize::try_from(applied.saturating_sub(self.before.0)).expect("in memory");
+        assert!(kept <= most, "the {kept} entries that stay are among the {most} that may");
+        assert!(below <= self.held.len(), "applied entries are in the log");
         if below <= most {
             return;
         }
@@ -198,6 +201,8 @@ impl GroupLog {
     /// not applied yet stay in memory. The first remaining segment may have begun with a batch that is not committed
     /// yet. Storage has removed the segments before it all the same.
     pub(super) fn trim(&mut self, log_start: i64, applied: u64) {
+        assert!(log_start <= self.end_offset(), "a log does not begin after its end");
+        assert!(applied <= self.last(), "applied entries are in the log");
         if self.offset_after(applied) == Some(log_start) && log_start == self.end_offset() {
             return self.empty(applied);
         }

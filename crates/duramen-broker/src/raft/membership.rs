@@ -31,8 +31,17 @@ fn change(
         single.node_id = peer;
         single
     };
+    let changes: Vec<_> = kinds.into_iter().map(single).collect();
+    debug_assert!(
+        changes
+            .iter()
+            .enumerate()
+            .all(|(at, one)| { changes[..at].iter().all(|before| before.node_id != one.node_id) }),
+        "a change names each peer once"
+    );
+    assert!(!changes.is_empty(), "a change without a peer would leave a joint membership");
     let mut change = ConfChangeV2::default();
-    change.set_changes(kinds.into_iter().map(single).collect::<Vec<_>>().into());
+    change.set_changes(changes.into());
     change.context = move_number.to_be_bytes().to_vec().into();
     change
 }

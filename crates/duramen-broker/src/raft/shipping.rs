@@ -92,6 +92,7 @@ impl Shipping {
             let Some((_, oldest)) = self.recent.pop_first() else { break };
             self.recent_bytes -= oldest.len();
         }
+        assert!(self.recent_bytes <= self.bytes_max, "payload in memory is bounded");
     }
 
     /// Forgets payload up to `index`, because no peer will need it soon.
@@ -129,8 +130,12 @@ impl Shipping {
 
     fn wait(&mut self, first: Message, rest: VecDeque<Message>) {
         let ticket = self.next_ticket();
-        self.reads.extend(read_of(&first, 0, ticket));
-        self.waiting.insert(first.to, Waiting { first, ticket, have: Vec::new(), rest });
+        let read = read_of(&first, 0, ticket);
+        assert!(read.is_some(), "a message waits only for payload");
+        self.reads.extend(read);
+        let before =
+            self.waiting.insert(first.to, Waiting { first, ticket, have: Vec::new(), rest });
+        assert!(before.is_none(), "later messages to a peer wait behind the first");
     }
 
     /// Numbers a read.
@@ -167,11 +172,32 @@ impl Shipping {
             return;
         }
         let Waiting { first, have, mut rest, ticket: _ } = waiting;
+        debug_assert_eq!(descriptors(&first).count(), have.len(), "a message has all its payload");
         self.ready.push(Outgoing { message: first, payloads: have, can_wait: false });
         while let Some(next) = rest.pop_front() {
             let Some(payloads) = self.payloads_of(&next, log) else { return self.wait(next, rest) };
             self.ready.push(Outgoing { message: next, payloads, can_wait: false });
         }
+    }
+
+    /// Checks the sums and the messages that wait, at the end of a turn.
+    pub(super) fn inspect(&self) {
+        let Self { recent, recent_bytes, waiting, ready, reads, tickets, unreachable, .. } = self;
+        assert!(ready.is_empty() && reads.is_empty(), "a turn lets out all that is ready");
+        assert!(unreachable.is_empty(), "the library knows of every peer that was not reached");
+        debug_assert_eq!(
+            *recent_bytes,
+            recent.values().map(Bytes::len).sum::<usize>(),
+            "bytes in memory are those of the payload"
+        );
+        debug_assert!(
+            waiting.iter().all(|(peer, it)| *peer == it.first.to && it.ticket <= *tickets),
+            "a message waits for its peer's read"
+        );
+        debug_assert!(
+            waiting.values().all(|it| it.rest.len() <= GROUP_UNSENT_MAX),
+            "few messages wait for a peer"
+        );
     }
 
     /// Forgets everything, because the group is not used any more.

@@ -104,7 +104,7 @@ impl Group {
             && others.all(|(_, it)| it.matched == last && it.committed_index == last)
     }
 
-    fn has_nothing_under_way(&self) -> bool {
+    pub(super) fn has_nothing_under_way(&self) -> bool {
         self.created
             && self.in_flight.is_empty()
             && self.released.is_empty()
@@ -131,6 +131,7 @@ impl Group {
 
     /// Puts the leader to sleep, as [`Group::doze`] allowed.
     pub(crate) fn sleep(&mut self) {
+        assert!(self.is_still(), "a leader sleeps only with nothing left to do");
         self.sleeping.is_asleep = true;
         self.shipping.forget(self.applied.0);
     }

@@ -240,10 +240,15 @@ impl Group {
         if let Some(given) = log.prefix(log_start) {
             Prefix::of(&given).encode(&mut head, VERSION).expect("the version has all");
         }
+        assert!(history.index <= self.applied.0, "the index that a snapshot names is applied");
         let raft_conf = conf_to_raft(conf);
         let snapshot = message.mut_snapshot();
         snapshot.data = head.into_bytes().freeze();
         snapshot.mut_metadata().set_conf_state(raft_conf);
+        debug_assert!(
+            beginning_of(snapshot, Bytes::new()).is_some(),
+            "a replica reads the snapshot that its leader makes"
+        );
         Some(Outgoing { message, payloads: vec![image], can_wait: false })
     }
 
@@ -255,6 +260,7 @@ impl Group {
             return self.fail("a snapshot came without its image".to_owned());
         };
         let Beginning { index, term, end_offset, conf, .. } = &beginning;
+        assert!(*index > self.applied.0, "a log begins anew only behind what is applied");
         tracing::info!(
             replica = self.id.0,
             index,
@@ -306,6 +312,7 @@ impl Group {
 
     /// Takes a snapshot whose prefix, named by [`Self::given_by`], is here in full.
     pub(crate) fn on_fed(&mut self, letter: Letter, given: Given) {
+        assert!(self.fed.is_none(), "a replica is fed for one letter at a time");
         self.fed = Some(given);
         self.on_letter(letter);
         self.fed = None;

@@ -43,10 +43,10 @@ pub(crate) struct Turn {
 /// A `Ready` between its collection and its persistence.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    ticket: u64,
+    pub(super) ticket: u64,
     /// Nothing was given to storage: persisted as soon as everything before it is.
-    silent: bool,
-    payload_bytes: u64,
+    pub(super) silent: bool,
+    pub(super) payload_bytes: u64,
     messages: Vec<Message>,
 }
 
@@ -57,6 +57,8 @@ impl Group {
             self.created = true;
             return;
         }
+        assert!(self.created, "storage has the replica before anything in it");
+        assert!(ticket > CREATE_TICKET, "storage makes a replica once");
         let mut number = 0;
         while let Some(front) = self.in_flight.front() {
             if front.ticket > ticket && !front.silent {
@@ -71,6 +73,10 @@ impl Group {
             self.released.extend(front.messages);
         }
         assert!(number >= ticket, "storage reports each ticket once, in order");
+        assert!(
+            self.in_flight.front().is_none_or(|next| next.ticket > number),
+            "later writes are still in flight"
+        );
         if self.failed.is_none() {
             self.guarded(|raw| raw.on_persist_ready(number));
             self.note_begun();
@@ -78,34 +84,6 @@ impl Group {
     }
 
     /// Drops what was not handed to storage yet, for a group that will never use it.
-    fn inspect(&self) {
-        if self.failed.is_some() {
-            return;
-        }
-        let log = &self.raw.raft.raft_log;
-        assert!(self.applied.0 <= log.committed, "only committed entries are applied");
-        assert!(log.committed <= log.last_index(), "the log has all that is committed");
-        assert!(self.payloads.is_empty(), "every payload is in the log or was refused");
-        assert!(self.released.is_empty(), "a turn sends all that may be sent");
-        assert!(self.create.is_none(), "a turn stores the replica before anything in it");
-        let hard_state = self.raw.store().hard_state;
-        assert!(
-            hard_state.commit <= log.committed,
-            "the stored commit index is known to be committed"
-        );
-        assert!(hard_state.term <= self.raw.raft.term, "the stored term is not ahead");
-        assert!(self.led <= self.raw.raft.term, "no later term was led");
-        debug_assert!(
-            self.in_flight.iter().is_sorted_by(|a, b| a.ticket < b.ticket),
-            "tickets rise"
-        );
-        debug_assert_eq!(
-            self.bytes_in_flight,
-            self.in_flight.iter().map(|it| it.payload_bytes).sum::<u64>(),
-            "bytes in flight are those of writes that storage has"
-        );
-    }
-
     fn abandon(&mut self) {
         self.payloads.clear();
         self.released.clear();
@@ -117,6 +95,10 @@ impl Group {
     /// events of the turn.
     pub(crate) fn collect(&mut self) -> Turn {
         let mut turn = Turn::default();
+        assert!(
+            self.create.is_none() || self.in_flight.is_empty(),
+            "a replica's creation is its first write"
+        );
         turn.ops.extend(self.create.take());
         loop {
             self.confirm();
@@ -149,6 +131,10 @@ impl Group {
         let is_lost = |(index, term): &(u64, u64)| {
             *index >= log.first_held() && log.get(*index).is_none_or(|held| held.term != *term)
         };
+        debug_assert!(
+            self.proposed.is_sorted_by(|a, b| a.1 < b.1 || a.1 == b.1 && a.0 < b.0),
+            "proposals of a term follow each other"
+        );
         let lost = self.proposed.drain(..).find(is_lost).map(|(index, _)| index);
         if !sabotage::is(Bug::UnstoredForgotten) {
             turn.cut = turn.cut.into_iter().chain(lost).min();
@@ -169,6 +155,8 @@ impl Group {
         let mut messages = std::mem::take(&mut self.released);
         messages.sort_by_key(|message| message.to);
         for message in messages {
+            assert_eq!(message.from, self.id.0, "a replica speaks for itself");
+            assert_ne!(message.to, self.id.0, "a replica sends nothing to itself");
             let is_append = message.get_msg_type() == MessageType::MsgAppend;
             if is_append && message.term > self.led {
                 self.fail(format!(
@@ -230,6 +218,10 @@ impl Group {
             let before = self.raw.store().hard_state;
             assert!(hard_state.term >= before.term, "terms never fall");
             assert!(hard_state.commit >= before.commit, "the commit index never falls");
+            assert!(
+                hard_state.commit <= self.raw.store().last(),
+                "a commit index that is stored is of an entry in the log"
+            );
             let is_kept = hard_state.term > before.term || before.vote == 0;
             assert!(is_kept || hard_state.vote == before.vote, "a replica votes once in a term");
             self.raw.mut_store().hard_state = hard_state;
@@ -241,6 +233,8 @@ impl Group {
             self.released.append(&mut messages);
         }
         let silent = !ready.must_sync();
+        assert!(!silent || appends.is_empty(), "every entry is synced");
+        assert!(self.in_flight.back().is_none_or(|before| before.ticket < ticket), "tickets rise");
         if !silent {
             let hard_state = self.unsaved.take();
             turn.ops.push(OpKind::Write { ticket, appends, hard_state, must_sync: true });
@@ -281,6 +275,7 @@ impl Group {
             self.shipping.keep(entry.index, entry.term, payload.clone());
         }
         assert!(entry.index > self.applied.0, "applied entries are never replaced");
+        assert!(entry.term <= self.raw.raft.term, "no entry is of a later term");
         let log = self.raw.mut_store();
         let removed = log.cut(entry.index);
         assert!(
@@ -302,6 +297,12 @@ impl Group {
             let held = self.raw.store().get(entry.index);
             let held = held.expect("entries above the applied index stay in memory").clone();
             assert_eq!(held.index, self.applied.0 + 1, "entries are applied one after the other");
+            assert_eq!(held.term, entry.term, "the entry in memory is the committed one");
+            assert!(
+                held.index <= self.raw.store().hard_state.commit,
+                "storage is told what is committed no later than it is applied"
+            );
+            assert!(held.index <= self.persisted(), "only entries on this disk are applied");
             self.applied = (held.index, held.term);
             turn.committed.push(held);
         }

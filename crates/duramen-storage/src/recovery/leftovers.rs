@@ -92,7 +92,7 @@ pub(super) fn sort_out_strangers<D: Disk>(
 /// Tells whether a directory has the name of one under removal. Such a name is a partition's name, and behind it the
 /// topic's id and the replica's, or a word for a replica that was never acknowledged. Earlier versions left out the
 /// replica's id. Other directories may end alike, and are not ours.
-fn is_garbage(name: &str) -> bool {
+pub(super) fn is_garbage(name: &str) -> bool {
     let Some((dir, reason)) = name.strip_suffix(DELETED).and_then(|it| it.rsplit_once('.')) else {
         return false;
     };
@@ -170,6 +170,7 @@ pub(super) fn is_seam_sound<D: Disk>(
     segment: &SegmentState,
     replayed_from: u64,
 ) -> io::Result<bool> {
+    assert!(replayed_from <= segment.size, "what is replayed lies in the segment");
     // The last index entry before what is replayed.
     let indexed = segment.index_tail.iter().rfind(|it| u64::from(it.position) < replayed_from);
     if let Some(entry) = indexed
@@ -179,6 +180,7 @@ pub(super) fn is_seam_sound<D: Disk>(
     }
     // The last entry before it, by its checksum.
     let mut first = (segment.size, end_of(state, segment));
+    assert!(first.1 > segment.base_offset, "a segment has offsets");
     for entry in state.entries.iter().rev() {
         let Content::Batch(batch) = &entry.content else { continue };
         if batch.base_offset >= first.1 {

@@ -45,6 +45,14 @@ pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, 
     let (files, unfinished) = check_ring(disk, extents, &written, ring, options.extent_bytes)?;
     let last = scan.rounds.last().expect("a scan without rounds is an error");
     assert!(last.file < files.len(), "a file with rounds is one of the ring's");
+    assert!(
+        files.len() >= ring || sabotage::is(Bug::LostExtentTaken),
+        "all {ring} files that rounds count are there"
+    );
+    debug_assert!(
+        scan.rounds.is_sorted_by(|a, b| a.header.lsn + 1 == b.header.lsn),
+        "no round is missing between two others"
+    );
     let mark = Mark::read(disk, directory);
     let mark = mark.map_err(|source| disk_error("reading", JOURNAL_MARK, source))?;
     if last.header.lsn < mark.lsn && !sabotage::is(Bug::MarkIgnored) {

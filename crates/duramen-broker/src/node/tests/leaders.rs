@@ -38,6 +38,7 @@ fn follower() -> Harness {
     (heartbeat.from, heartbeat.to, heartbeat.term) = (peer, own, 9);
     partition.group.on_message(heartbeat, Vec::new());
     it.node.core.partitions.insert(ReplicaId(own), partition);
+    it.node.quiescence.begin(ReplicaId(own));
     it
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::add_partitions_to_txn::AddPartitionsToTxnTopic;
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::fetch::PartitionData;
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
@@ -12,10 +13,10 @@ use duramen_protocol::messages::txn_offset_commit::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
 };
 use duramen_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, DescribeProducersRequest,
-    DescribeTransactionsRequest, EndTxnRequest, FetchRequest, FindCoordinatorRequest,
-    InitProducerIdRequest, ListOffsetsRequest, ListTransactionsRequest, OffsetFetchRequest,
-    TxnOffsetCommitRequest, describe_producers,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, DeleteRecordsRequest,
+    DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest, FetchRequest,
+    FindCoordinatorRequest, InitProducerIdRequest, ListOffsetsRequest, ListTransactionsRequest,
+    OffsetFetchRequest, TxnOffsetCommitRequest, describe_producers,
 };
 use duramen_protocol::{ErrorCode, Request, Response};
 use duramen_storage::op::Done;
@@ -308,6 +309,24 @@ fn an_open_transaction_outlasts_a_start_and_is_aborted_when_its_time_is_over() {
         assert_eq!(aborted(&data), [(producer.id, 0)]);
         assert_eq!(producer.produce(&mut it, "t", &["c"]), Err(ErrorCode::InvalidProducerEpoch));
     }
+}
+
+#[test]
+fn a_transaction_outlasts_a_start_whose_image_is_older_than_a_trim() {
+    let mut it = Harness::new(&FEW);
+    it.create("t", &[]);
+    let mut producer = Producer::new(&mut it, "x", 2);
+    producer.write(&mut it, "t", &["a"]);
+    let replica = it.replica("t");
+    it.storage(Done::WantImage { replica });
+    producer.write(&mut it, "t", &["b"]);
+    let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset: 2 }];
+    let topics = vec![DeleteRecordsTopic { name: "t".to_owned(), partitions }];
+    Harness::ask(&mut it, DeleteRecordsRequest { topics, timeout_ms: 1000 }, 2);
+    it.restart(&FEW, 2);
+    assert_eq!(producer.produce(&mut it, "t", &["c"]), Ok(2), "it goes on");
+    let data = read(&mut it, "t", 2, 1);
+    assert_eq!((data.high_watermark, data.last_stable_offset), (3, 2));
 }
 
 #[test]
