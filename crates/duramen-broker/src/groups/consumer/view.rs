@@ -204,6 +204,9 @@ impl View {
                 let member = self.members.entry(id.clone()).or_default();
                 let before = mem::replace(&mut member.value, value.clone());
                 self.count_names(&before, value);
+                if before.instance_id != value.instance_id {
+                    self.free_name(id, &before);
+                }
             }
             (Fact::Member(id), _) => self.remove(id),
             (Fact::Target(id), value) => {
@@ -266,7 +269,12 @@ impl View {
         let Some(member) = self.members.remove(id) else { return };
         self.count_names(&member.value, &MemberValue::default());
         self.release(id, &member.current);
-        if let Some(instance) = &member.value.instance_id
+        self.free_name(id, &member.value);
+    }
+
+    /// Frees the static name that a member had.
+    fn free_name(&mut self, id: &Arc<str>, before: &MemberValue) {
+        if let Some(instance) = &before.instance_id
             && self.instances.get(instance) == Some(id)
         {
             self.instances.remove(instance);

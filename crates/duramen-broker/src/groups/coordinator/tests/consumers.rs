@@ -348,6 +348,16 @@ fn a_static_member_comes_back_to_what_it_had() {
 }
 
 #[test]
+fn a_static_name_that_its_member_gave_up_is_free() {
+    let (mut play, _) = with_topic(2);
+    play.tell(named(joining("g", "a", &["t"]), "x"));
+    play.tell(named(joining("g", "a", &["t"]), "z"));
+    let other = named(joining("g", "b", &["t"]), "x");
+    assert_eq!(play.refusal(other), ErrorCode::None);
+    play.check_log();
+}
+
+#[test]
 fn a_static_member_that_does_not_come_back_is_out() {
     let (mut play, t) = with_topic(2);
     play.tell(named(joining("g", "a", &["t"]), "x"));
