@@ -57,7 +57,11 @@ impl Coordinator {
     fn known_or_new(&mut self, name: &str) -> Arc<str> {
         let name =
             self.groups.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone());
-        self.group_mut(&name).is_ending = None;
+        let group = self.group_mut(&name);
+        // Until its facts have ended, a group of the consumer protocol is not built from them again.
+        if group.facts.is_empty() {
+            group.is_ending = None;
+        }
         name
     }
 

@@ -593,6 +593,21 @@ fn a_group_that_is_being_deleted_is_joined_afterwards() {
 }
 
 #[test]
+fn a_commit_does_not_bring_back_a_group_that_is_being_deleted() {
+    let (mut play, t) = with_topic(1);
+    play.joins("g", "a", &["t"]);
+    play.tell(staying("g", "a", -1));
+    play.appends_at_once = false;
+    let deletes = play.delete("g");
+    play.commit("g", &[("t", 0, 5)]);
+    let joins = play.ask(joining("g", "b", &["t"]));
+    play.land_all();
+    assert_eq!(play.deleted[&deletes], ErrorCode::None);
+    assert_eq!(epoch_and_parts(play.heard(joins).expect("it is in")), (1, vec![(t, vec![0])]));
+    play.check_log();
+}
+
+#[test]
 fn the_log_of_a_group_is_written_anew() {
     let (mut play, _) = with_two();
     while play.coordinator.renew(play.end, 100).is_some() {
