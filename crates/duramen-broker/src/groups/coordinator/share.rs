@@ -107,6 +107,7 @@ impl Coordinator {
         }
         let is_other = group.is_of_consumers()
             || group.stored.is_some()
+            || group.stored_flying > 0
             || !group.offsets.is_empty()
             || !group.members.is_idle()
             || group.members.state() != State::Empty;
