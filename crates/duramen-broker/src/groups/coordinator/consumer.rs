@@ -378,7 +378,8 @@ impl Coordinator {
                 consumer.leave_classic(topics, *key, *version, request);
             }
         }
-        if let Classic::Heartbeat(_, HeartbeatRequest { member_id, .. })
+        if let Classic::Join(_, _, JoinGroupRequest { member_id, .. })
+        | Classic::Heartbeat(_, HeartbeatRequest { member_id, .. })
         | Classic::Sync(_, SyncGroupRequest { member_id, .. }) = &asked
         {
             self.hasten(name, member_id);

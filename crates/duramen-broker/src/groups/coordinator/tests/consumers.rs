@@ -712,6 +712,26 @@ fn a_classic_group_is_upgraded_and_downgraded_with_its_members() {
     assert_eq!(play.joined(joins).leader, id);
 }
 
+#[test]
+fn a_classic_member_that_joins_again_is_out_unless_it_asks_for_its_share_in_time() {
+    let (mut play, _, id, generation) = with_classic();
+    play.rebalance_timeout_ms = 5_000;
+    play.joins("g", "b", &["t"]);
+    play.joins_classic("g", &id, &[0, 1]);
+    play.syncs_classic("g", &id, generation);
+    let (_, after) = play.joins_classic("g", &id, &[0]);
+    play.syncs_classic("g", &id, after);
+    for seconds in [6, 4] {
+        play.pass(seconds * SECOND);
+        assert_eq!(play.beat("g", &id, after), ErrorCode::None);
+    }
+    play.joins_classic("g", &id, &[0]);
+    play.pass(4 * SECOND);
+    assert_eq!(play.beat("g", &id, after), ErrorCode::None);
+    play.pass(SECOND * 3 / 2);
+    assert_eq!(play.beat("g", &id, after), ErrorCode::UnknownMemberId);
+}
+
 /// A classic member goes on using what it had while its group agrees anew, and nobody can say that it does not.
 #[test]
 fn what_classic_members_have_is_theirs_though_a_generation_came_to_nothing() {
