@@ -768,6 +768,8 @@ impl SharePartition {
                         *until_us = end_us;
                     }
                 });
+                // Locks may last less than when this one began.
+                self.earliest_us = self.earliest_us.min(end_us);
                 return 0;
             }
             GAP => self.settle(range, Outcome::Archived, ticket),
