@@ -29,7 +29,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::records::{ShareRecord, Snapshot, Update};
-use super::{ShareKey, ShareState, ShareWrite, StateBatch, combined};
+use super::{ShareKey, ShareState, ShareWrite, combined};
 use crate::event::{Now, RequestKey};
 use crate::internal_topics::told;
 use crate::ledger::{self, Ledger, Ticket};
@@ -174,7 +174,7 @@ impl Coordinator {
             return self.answer(asker, Err(ErrorCode::InvalidRequest), false);
         }
         if let Ask::Write { write, .. } = &ask
-            && !write.batches.iter().all(StateBatch::is_sound)
+            && !write.batches.iter().all(|it| it.is_sound() && it.count >= 0)
         {
             return self.answer(asker, Err(ErrorCode::InvalidRequest), false);
         }

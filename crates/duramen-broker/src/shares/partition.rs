@@ -241,7 +241,7 @@ impl SharePartition {
             start,
             end: start,
             runs: BTreeMap::new(),
-            kept: later.map(|batch| (batch.first.max(start), *batch)).collect(),
+            kept: later.map(|it| (it.first.max(start), it.counted())).collect(),
             spans: BTreeMap::new(),
             unfinished: 0,
             scan_from: start,
