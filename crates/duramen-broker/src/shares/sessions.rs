@@ -100,6 +100,9 @@ impl ShareSessions {
             let before = std::mem::replace(&mut session.connection, connection);
             if let Some(members) = self.by_connection.get_mut(&before) {
                 members.retain(|other| other != member);
+                if members.is_empty() {
+                    self.by_connection.remove(&before);
+                }
             }
             self.by_connection.entry(connection).or_default().push(member.clone());
         }
@@ -219,6 +222,7 @@ mod tests {
         assert_eq!(code(stale), ErrorCode::InvalidShareSessionEpoch);
         sessions.begin(&a, 2, there, &[], &[]).expect("by another connection");
         assert_eq!((sessions.of(HERE), sessions.of(there)), (vec![], vec![a.clone()]));
+        assert_eq!(sessions.by_connection.len(), 1, "the connection before is forgotten");
         assert_eq!(sessions.acknowledge(&a, FINAL_EPOCH), Ok(()));
     }
 
