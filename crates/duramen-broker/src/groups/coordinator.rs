@@ -448,7 +448,9 @@ impl Coordinator {
             (None, Some(share)) => share.expires_us(id),
             (None, None) => group.members.expires_us(id),
         };
-        if let Some(expires_us) = expires_us.filter(|us| group.due_us.is_none_or(|due| *us < due)) {
+        // A group that stands nowhere gets the deadline of all its members once its requests are served.
+        if let Some(expires_us) = expires_us.filter(|us| group.due_us.is_some_and(|due| *us < due))
+        {
             self.schedule(name, Some(expires_us));
         }
     }

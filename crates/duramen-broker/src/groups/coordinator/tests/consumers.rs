@@ -732,6 +732,20 @@ fn a_classic_member_that_joins_again_is_out_unless_it_asks_for_its_share_in_time
     assert_eq!(play.beat("g", &id, after), ErrorCode::UnknownMemberId);
 }
 
+#[test]
+fn after_a_decision_that_failed_every_members_deadline_counts() {
+    let (mut play, _, _, generation) = with_classic();
+    play.joins("g", "b", &["t"]);
+    play.appends_at_once = false;
+    play.ask(joining("g", "d", &["t"]));
+    let waits = play.ask(staying("g", "b", generation + 1));
+    play.fail(ErrorCode::NotEnoughReplicas);
+    assert_eq!(play.heard(waits).expect("it is answered").error_code, 0);
+    let session_us = u64::try_from(SESSION_MS).expect("short") * 1000;
+    let due_us = play.coordinator.deadline_us();
+    assert_eq!(due_us, Some(play.now.mono_us + session_us), "that of the classic member");
+}
+
 /// A classic member goes on using what it had while its group agrees anew, and nobody can say that it does not.
 #[test]
 fn what_classic_members_have_is_theirs_though_a_generation_came_to_nothing() {
