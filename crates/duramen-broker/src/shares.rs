@@ -143,6 +143,8 @@ pub(crate) fn combined(
             _ => all.push(StateBatch { first, last, state, count }),
         }
     }
+    debug_assert!(all.iter().all(|it| it.first >= start), "no batch is before the start {start}");
+    debug_assert!(all.is_sorted_by(|a, b| a.last < b.first), "batches are in order, and apart");
     all
 }
 
