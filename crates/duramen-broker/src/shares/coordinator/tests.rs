@@ -59,6 +59,7 @@ impl Play {
                     Output::Append(ticket, records) => self.waiting.push_back((ticket, records)),
                 }
             }
+            self.coordinator.inspect();
             if !self.lands_at_once || !self.land() {
                 return;
             }
