@@ -281,6 +281,27 @@ impl View {
         }
     }
 
+    /// Checks that names and owners are those of the members.
+    pub(super) fn inspect(&self) {
+        let mut owned = 0;
+        for (id, Member { value, current, .. }) in &self.members {
+            for partition in current.partitions() {
+                let owner = self.owners.get(&partition);
+                assert_eq!(owner, Some(id), "{partition:?} has one owner");
+                owned += 1;
+            }
+            if let Some(instance) = &value.instance_id {
+                let named = self.instances.get(instance);
+                assert_eq!(named, Some(id), "{instance} is the name of one member");
+            }
+        }
+        assert_eq!(owned, self.owners.len(), "each partition with an owner is a member's");
+        let named = self.members.values().filter(|it| it.value.instance_id.is_some()).count();
+        assert_eq!(named, self.instances.len(), "each static name is a member's");
+        let names = self.members.values().map(|it| it.value.subscribed_topic_names.len());
+        assert_eq!(names.sum::<usize>(), self.names.values().sum(), "subscriptions are counted");
+    }
+
     /// Returns the shared text of a member's id.
     pub(super) fn known(&self, id: &str) -> Option<&Arc<str>> {
         self.members.get_key_value(id).map(|(id, _)| id)

@@ -726,6 +726,11 @@ impl Coordinator {
         let last = self.append_parted(name, records, Then::DeleteGroup(asked));
         let life = self.new_life();
         let group = self.group_mut(name);
+        assert!(!group.is_deciding, "{name} does not end while it decides");
+        assert_eq!(group.members.len(), 0, "{name} has no members when it ends");
+        let is_empty = group.consumer.as_ref().is_none_or(|it| it.is_empty())
+            && group.share.as_ref().is_none_or(|it| it.is_empty());
+        assert!(is_empty, "{name} has no members of its protocol when it ends");
         (group.members, group.life, group.is_ending) = (Membership::default(), life, Some(last));
         group.consumer = None;
         group.share = None;

@@ -229,6 +229,7 @@ impl Play {
                 };
                 assert!(!before, "a request was answered twice");
             }
+            self.coordinator.inspect();
             if !self.appends_at_once || !self.land() {
                 return;
             }
