@@ -30,6 +30,9 @@ use crate::prng::Prng;
 const FIRST_EPOCH: i32 = 0;
 const NO_SESSION_EPOCH: i32 = -1;
 
+/// Count of sessions, or of partitions in one, above which an inspection leaves them out.
+const INSPECTED_MAX: usize = 100;
+
 /// A partition as the client names it: by id from version 13 on, else by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Target {
@@ -185,8 +188,11 @@ impl FetchSessions {
         session.epoch = session.epoch.checked_add(1).unwrap_or(1);
         self.partitions -= session.kept.len();
         session.update(id, request, &mut self.unwatched);
+        session.inspect();
         self.partitions += session.kept.len();
-        Ok(Begun { session_id: id, is_incremental: true, targets: session.in_turn() })
+        let targets = session.in_turn();
+        self.inspect();
+        Ok(Begun { session_id: id, is_incremental: true, targets })
     }
 
     /// Makes a session if there is room for it; 0 if there is none.
@@ -222,9 +228,28 @@ impl FetchSessions {
         };
         session.fill(targets);
         self.partitions += session.kept.len();
+        session.inspect();
         self.sessions.insert(id, session);
         self.by_use.insert((now_us, id));
+        let is_bounded = self.sessions.len() <= FETCH_SESSIONS_MAX
+            && self.partitions <= FETCH_SESSION_PARTITIONS_MAX;
+        assert!(is_bounded, "{} sessions have {}", self.sessions.len(), self.partitions);
+        self.inspect();
         id
+    }
+
+    /// Checks the counts, and the order of use.
+    fn inspect(&self) {
+        assert_eq!(self.by_use.len(), self.sessions.len(), "each session has one time of use");
+        if !cfg!(debug_assertions) || self.sessions.len() > INSPECTED_MAX {
+            return;
+        }
+        let partitions = self.sessions.values().map(|it| it.kept.len());
+        assert_eq!(self.partitions, partitions.sum(), "the partitions of sessions are counted");
+        for (id, session) in &self.sessions {
+            let is_in_order = self.by_use.contains(&(session.used_us, *id));
+            assert!(is_in_order, "the session {id} stands at its last use");
+        }
     }
 
     /// Forgets a session, if it is there.
@@ -235,6 +260,7 @@ impl FetchSessions {
             for (place, kept) in session.kept {
                 self.unwatched.extend(kept.watched.map(|(replica, _)| (replica, (id, place))));
             }
+            self.inspect();
         }
     }
 
@@ -346,6 +372,25 @@ impl FetchSessions {
 }
 
 impl Session {
+    /// Checks that partitions and places agree.
+    fn inspect(&self) {
+        let Self { epoch, places, kept, open, next_place, last_served, .. } = self;
+        assert!(*epoch > FIRST_EPOCH, "the epoch {epoch} continues a session");
+        assert_eq!(places.len(), kept.len(), "each partition has one place");
+        assert!(open.len() <= kept.len(), "each open place is a partition's");
+        assert!(last_served.is_none_or(|it| it <= *next_place), "{last_served:?} was given");
+        if !cfg!(debug_assertions) || kept.len() > INSPECTED_MAX {
+            return;
+        }
+        for (target, place) in places {
+            let is_its = kept.get(place).is_some_and(|it| it.target == *target);
+            assert!(is_its, "{target:?} is at {place}");
+        }
+        assert!(open.iter().all(|it| kept.contains_key(it)), "each open place is a partition's");
+        let last = kept.last_key_value();
+        assert!(last.is_none_or(|(it, _)| it <= next_place), "no place is given twice");
+    }
+
     /// Takes all partitions of a new session in.
     fn fill(&mut self, targets: &mut [Asked]) {
         let placed = (1..).zip(targets.iter()).map(|(place, it)| (it.target.clone(), place));

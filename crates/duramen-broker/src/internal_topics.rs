@@ -107,7 +107,9 @@ pub(crate) fn told(code: ErrorCode) -> ErrorCode {
 pub(crate) fn partition_of(name: &str, partitions: usize) -> i32 {
     let add = |hash: i32, unit: u16| hash.wrapping_mul(31).wrapping_add(i32::from(unit));
     let hash = name.encode_utf16().fold(0, add).checked_abs().unwrap_or(0);
-    hash % i32::try_from(partitions.max(1)).unwrap_or(i32::MAX)
+    let partition = hash % i32::try_from(partitions.max(1)).unwrap_or(i32::MAX);
+    assert!(partition >= 0, "the hash {hash} of a name is not negative");
+    partition
 }
 
 #[cfg(test)]

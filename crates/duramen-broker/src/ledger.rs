@@ -89,6 +89,11 @@ impl<K, R: Clone, F, O> Ledger<K, R, F, O> {
         mem::take(&mut self.outputs)
     }
 
+    /// Returns the appends under way, each with its records and the coordinator's part of it.
+    pub(crate) fn flights(&self) -> impl Iterator<Item = (Ticket, &[R], &F)> {
+        self.flights.iter().map(|(ticket, (records, flight))| (*ticket, &records[..], flight))
+    }
+
     #[cfg(test)]
     pub(crate) fn outputs(&self) -> &[O] {
         &self.outputs
@@ -145,9 +150,14 @@ impl Due {
         }
     }
 
-    #[cfg(test)]
+    /// Returns the count of names that are due at some time.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Tells whether a name stands at this time.
+    pub(crate) fn has(&self, name: &Arc<str>, due_us: u64) -> bool {
+        self.0.contains(&(due_us, name.clone()))
     }
 }
 
@@ -177,6 +187,11 @@ impl<K> Live<K> {
         if let Some((_, bytes)) = self.keys.remove(&at) {
             self.bytes -= bytes;
         }
+    }
+
+    /// Returns the key whose last record is at this offset.
+    pub(crate) fn at(&self, offset: i64) -> Option<&K> {
+        self.keys.get(&offset).map(|(key, _)| key)
     }
 
     /// Returns the offset of the first live record.

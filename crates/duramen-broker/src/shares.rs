@@ -77,6 +77,11 @@ impl StateBatch {
     fn is_sound(&self) -> bool {
         (0..i64::MAX).contains(&self.last) && (0..=self.last).contains(&self.first)
     }
+
+    /// Returns the batch with a count of deliveries that can be.
+    fn counted(self) -> Self {
+        Self { count: self.count.max(0), ..self }
+    }
 }
 
 /// Stored state of a share group in a partition.
@@ -138,6 +143,8 @@ pub(crate) fn combined(
             _ => all.push(StateBatch { first, last, state, count }),
         }
     }
+    debug_assert!(all.iter().all(|it| it.first >= start), "no batch is before the start {start}");
+    debug_assert!(all.is_sorted_by(|a, b| a.last < b.first), "batches are in order, and apart");
     all
 }
 

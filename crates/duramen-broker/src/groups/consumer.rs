@@ -209,6 +209,26 @@ impl ConsumerGroup {
         }
     }
 
+    /// Tells whether the group is as these facts say.
+    pub(crate) fn is_of<'a>(&self, facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>) -> bool {
+        self.view == View::of(facts)
+    }
+
+    /// Checks that all decisions were handed over, and that members and epochs agree.
+    pub(crate) fn inspect(&self, group: &str) {
+        let is_done = self.emitted.is_empty() && self.answers.is_empty();
+        assert!(is_done, "{group} hands over all that it decides");
+        let members = self.view.members.keys();
+        assert!(members.eq(self.deadlines.keys()), "each member of {group} has a deadline");
+        let View { epoch, target_epoch, .. } = self.view;
+        assert!(target_epoch <= epoch, "{group}: targets of {target_epoch} in the epoch {epoch}");
+        for (id, member) in &self.view.members {
+            let at = member.current.epoch;
+            assert!(at <= target_epoch, "{group}: {id} at {at} has targets of {target_epoch}");
+        }
+        self.view.inspect();
+    }
+
     /// Tells whether a member is subscribed to a topic.
     pub(crate) fn is_subscribed(&self, topic: &str) -> bool {
         self.view
@@ -316,6 +336,16 @@ impl ConsumerGroup {
 impl ConsumerGroup {
     /// Emits a fact, which holds at once.
     fn emit(&mut self, fact: Fact, value: Option<FactValue>) {
+        let View { epoch, .. } = self.view;
+        match &value {
+            Some(FactValue::Epoch(it)) => {
+                assert!(epoch <= it.epoch, "the epoch {epoch} never goes back, to {}", it.epoch);
+            }
+            Some(FactValue::TargetEpoch(it)) => {
+                assert_eq!(epoch, it.epoch, "targets are decided for the present epoch");
+            }
+            _ => {}
+        }
         if let Fact::Member(id) = &fact {
             let was_classic = self.view.members.get(id).map(view::Member::is_classic);
             let is_classic =

@@ -52,6 +52,7 @@ use crate::shares::ShareKey;
 use crate::shares::coordinator::Ask;
 
 mod consumer;
+mod inspection;
 mod requests;
 mod share;
 
@@ -272,6 +273,10 @@ impl Group {
             }
         };
         if let Some(before) = before {
+            assert!(
+                before < at,
+                "the record at {at} replaces an earlier one, not that at {before}"
+            );
             live.remove(before);
         }
     }
@@ -284,6 +289,7 @@ impl Group {
         live.put(at, Key::Pending, bytes);
         let before = self.offsets.hold(&topic, key.partition, producer_id, Committed { at, value });
         if let Some(before) = before {
+            assert!(before.at < at, "{producer_id} holds the later of {} and {at}", before.at);
             live.remove(before.at);
         }
     }
@@ -448,7 +454,9 @@ impl Coordinator {
             (None, Some(share)) => share.expires_us(id),
             (None, None) => group.members.expires_us(id),
         };
-        if let Some(expires_us) = expires_us.filter(|us| group.due_us.is_none_or(|due| *us < due)) {
+        // A group that stands nowhere gets the deadline of all its members once its requests are served.
+        if let Some(expires_us) = expires_us.filter(|us| group.due_us.is_some_and(|due| *us < due))
+        {
             self.schedule(name, Some(expires_us));
         }
     }
@@ -472,8 +480,7 @@ impl Coordinator {
         }
         let Some(group) = self.groups.get(name) else { return };
         if group.is_idle() {
-            self.schedule(name, None);
-            self.groups.remove(name);
+            self.forget(name);
         } else {
             let due_us = group.deadline_us();
             self.schedule(name, due_us);
@@ -532,6 +539,7 @@ impl Coordinator {
             self.launch(Some(name), batch, Then::Nothing, last, None);
         }
         self.launch(Some(name), final_batch, then, last, None);
+        assert_eq!(last + 1, self.ledger.next_ticket(), "the act follows the last batch");
         last
     }
 
@@ -546,6 +554,10 @@ impl Coordinator {
         let ticket = self.ledger.next_ticket();
         if let Some(name) = name {
             let group = self.group_mut(name);
+            debug_assert!(
+                records.iter().all(|it| it.group() == name),
+                "an append for {name} has records of this group only"
+            );
             group.flying.insert(ticket);
             for record in &records {
                 group.launch(record);
@@ -639,6 +651,7 @@ impl Coordinator {
                 let group = self.group_mut(name);
                 if group.is_ending == Some(ticket) {
                     group.is_ending = None;
+                    assert!(group.members.is_idle(), "{name} got no member while it was ending");
                     // The group had no member then and got none meanwhile, so it goes back to its stored state.
                     if let (Err(_), Some((_, value))) = (result, &group.stored) {
                         group.since_ms = value.current_state_timestamp;
@@ -767,9 +780,15 @@ impl Coordinator {
 
     fn forget_if_idle(&mut self, name: &Arc<str>) {
         if self.groups.get(name).is_some_and(Group::is_idle) {
-            self.schedule(name, None);
-            self.groups.remove(name);
+            self.forget(name);
         }
+    }
+
+    fn forget(&mut self, name: &Arc<str>) {
+        self.schedule(name, None);
+        let Some(group) = self.groups.remove(name) else { return };
+        assert_eq!(group.facts_flying, 0, "no renewed fact of {name}, now forgotten, is under way");
+        assert!(!group.is_deciding, "{name}, now forgotten, has no decision under way");
     }
 }
 

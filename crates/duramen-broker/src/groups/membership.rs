@@ -34,6 +34,7 @@ use super::rules::Rules;
 use crate::access::RequestContext;
 use crate::event::RequestKey;
 
+mod inspection;
 mod joining;
 mod rebalance;
 
@@ -437,6 +438,7 @@ impl Membership {
                 if self.state != State::CompletingRebalance || self.generation != generation {
                     return;
                 }
+                assert!(!self.roster.is_empty(), "the generation {generation} has members");
                 match result {
                     Ok(()) => {
                         self.assign(assignments);

@@ -156,6 +156,20 @@ impl Offsets {
         pending.into_values().collect()
     }
 
+    /// Checks that each slot has a reason to exist, and counts its records under way as they are.
+    pub(super) fn inspect(&self, group: &str, flying: &BTreeMap<(&str, i32), u32>) {
+        for (topic, slots) in &self.topics {
+            assert!(!slots.is_empty(), "{group} has an offset of {topic}");
+            for (partition, slot) in slots {
+                assert!(!slot.is_empty(), "{group} has an offset of {topic}-{partition}");
+                let count = flying.get(&(&**topic, *partition)).copied().unwrap_or(0);
+                assert_eq!(slot.flying, count, "{group}, {topic}-{partition}: under way");
+            }
+        }
+        let have_slots = flying.keys().all(|(topic, it)| self.slot(topic, *it).is_some());
+        assert!(have_slots, "each offset of {group} that is under way has a slot");
+    }
+
     fn edit<T>(
         &mut self,
         topic: &Arc<str>,

@@ -135,6 +135,8 @@ impl GroupRecord {
                 Ok((versioned(&key, GROUP_KEY)?, value.transpose()?))
             }
             Self::Consumer { group, fact, value } => {
+                let is_its = value.as_ref().is_none_or(|value| fact.takes(value));
+                assert!(is_its, "a value of {fact:?} is of its kind");
                 let value = value.as_ref().map(FactValue::encode);
                 Ok((consumer::encode_key(group, fact)?, value.transpose()?))
             }

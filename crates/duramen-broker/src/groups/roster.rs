@@ -118,6 +118,19 @@ impl Roster {
         if self.contains(id) { Ok(()) } else { Err(ErrorCode::UnknownMemberId) }
     }
 
+    /// Checks names and leader against the members.
+    pub(super) fn inspect(&self) {
+        let leader = self.leader.as_deref();
+        assert_eq!(leader.is_some(), !self.is_empty(), "members have a leader");
+        assert!(leader.is_none_or(|id| self.contains(id)), "{leader:?}, who leads, is a member");
+        for (name, id) in &self.instances {
+            let named = self.get(id).and_then(|member| member.instance.as_ref());
+            assert_eq!(named, Some(name), "{id} has the static name that leads to it");
+        }
+        let named = self.members.values().filter(|member| member.instance.is_some()).count();
+        assert_eq!(named, self.instances.len(), "a static name belongs to one member");
+    }
+
     /// Takes a member in. The first one leads.
     pub(super) fn insert(&mut self, id: String, member: Member) {
         if let Some(instance) = &member.instance {

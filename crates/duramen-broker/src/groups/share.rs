@@ -50,7 +50,7 @@ type Wish = (Arc<str>, Vec<Place>);
 /// Partitions by topic.
 type Partitions = BTreeMap<Uuid, BTreeSet<i32>>;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 struct Member {
     value: Arc<ShareMemberValue>,
     epoch: i32,
@@ -270,6 +270,38 @@ impl ShareGroup {
         let states = mem::take(&mut self.states);
         self.deleting.extend(states.into_iter().map(|(topic, it)| (topic, it.name)));
         self.have_states_changed = true;
+    }
+
+    /// Tells whether members, epochs and stored states are as these facts say.
+    pub(crate) fn is_of<'a>(&self, facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>) -> bool {
+        let mut it = Self::default();
+        for (fact, value) in facts {
+            if let (Fact::Share(fact), FactValue::Share(value)) = (fact, value) {
+                it.apply(fact, Some(value));
+            }
+        }
+        let epochs = |it: &Self| (it.epoch, it.metadata_hash, it.target_epoch);
+        epochs(self) == epochs(&it) && self.members == it.members && self.begun() == it.begun()
+    }
+
+    /// Checks that members, epochs and stored states agree.
+    pub(crate) fn inspect(&self, group: &str) {
+        assert!(self.emitted.is_empty(), "{group} hands over all that it decides");
+        assert!(self.members.keys().eq(self.sessions.keys()), "members of {group} have sessions");
+        let (epoch, target_epoch) = (self.epoch, self.target_epoch);
+        assert!(target_epoch <= epoch, "{group}: targets of {target_epoch} in the epoch {epoch}");
+        for (id, member) in &self.members {
+            let at = member.epoch;
+            assert!(at <= target_epoch, "{group}: {id} at {at} has targets of {target_epoch}");
+        }
+        for (topic, states) in &self.states {
+            let is_either = states.begun.is_disjoint(&states.beginning);
+            assert!(is_either, "{group}: a state of {topic} has begun or not");
+            assert!(
+                !self.deleting.contains_key(topic),
+                "{group}: states of {topic} are not deleted"
+            );
+        }
     }
 
     /// Returns Kafka's name of the group's state.
@@ -518,7 +550,17 @@ impl ShareGroup {
             .iter()
             .map(|(id, member)| (id.clone(), self.shareable(&member.value, topics)))
             .collect();
-        for (id, target) in shared_out(&wishes) {
+        let targets = shared_out(&wishes);
+        debug_assert!(
+            wishes.iter().all(|(id, wish)| pairs(&targets[id]).all(|it| wish.contains(&it))),
+            "members get partitions that they may get"
+        );
+        debug_assert_eq!(
+            wishes.iter().flat_map(|(_, wish)| wish).collect::<BTreeSet<_>>().len(),
+            targets.values().flat_map(pairs).collect::<BTreeSet<_>>().len(),
+            "each partition has a member"
+        );
+        for (id, target) in targets {
             if self.members[&id].target != target {
                 let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| TargetTopic {
                     topic_id: *topic_id,
@@ -558,6 +600,16 @@ impl ShareGroup {
 impl ShareGroup {
     /// Emits a fact, which holds at once.
     fn emit(&mut self, fact: ShareFact, value: Option<ShareValue>) {
+        let epoch = self.epoch;
+        match &value {
+            Some(ShareValue::Epoch(it)) => {
+                assert!(epoch <= it.epoch, "the epoch {epoch} never goes back, to {}", it.epoch);
+            }
+            Some(ShareValue::TargetEpoch(it)) => {
+                assert_eq!(epoch, it.epoch, "targets are decided for the present epoch");
+            }
+            _ => {}
+        }
         self.apply(&fact, value.as_ref());
         self.emitted.push((Fact::Share(fact), value.map(FactValue::Share)));
     }

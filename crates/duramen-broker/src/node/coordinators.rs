@@ -43,7 +43,7 @@ use crate::limits::{
     SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::node::sweep::interval_us;
-use crate::partition::{Appended, Slot};
+use crate::partition::{Appended, Partition, Slot};
 use crate::raft::Group;
 
 mod groups;
@@ -271,7 +271,9 @@ impl Coordinators {
             replay(&mut *shard.view, batches, at, end).map_err(Problem::Content)
         });
         let (problem, again_us) = match replayed {
-            Ok(at) => {
+            Ok(next) => {
+                assert!(next > at, "a slice of {replica:?} brings it on from {at}, not to {next}");
+                let at = next;
                 shard.stage = Stage::Loading { at, end };
                 return self.go_on_loading(core, replica);
             }
@@ -365,6 +367,33 @@ impl Coordinators {
             }
         }
         self.set_coordinator_timer(core, replica);
+        self.inspect(core, replica);
+    }
+
+    /// Checks a coordinator after its turn.
+    fn inspect(&self, core: &Core, replica: ReplicaId) {
+        let Some(Shard { view, stage, timer_us, renewal, deleted }) = self.shards.get(&replica)
+        else {
+            return;
+        };
+        let is_timed = |at| core.timers.contains(&(at, Timer::Coordinator(replica)));
+        assert!(timer_us.is_none_or(is_timed), "{replica:?} has a timer at {timer_us:?}");
+        if !matches!(stage, Stage::Serving) {
+            assert!(renewal.is_none(), "{replica:?} renews no log that it has not read");
+            return;
+        }
+        assert!(deleted.is_empty(), "{replica:?} has heard of the topics that are gone");
+        if let Some(Renewal { ticket, is_trimming, before }) = renewal {
+            let is_one = ticket.is_none() || !is_trimming;
+            assert!(is_one, "{replica:?} trims below {before} after the renewal");
+        }
+        if cfg!(debug_assertions) {
+            let log_start = core.partitions.get(&replica).map(Partition::log_start);
+            let first = view.first_live();
+            let is_there = first.zip(log_start).is_none_or(|(first, start)| start <= first);
+            assert!(is_there, "{replica:?}: the log from {log_start:?} has the record {first:?}");
+            view.inspect();
+        }
     }
 
     fn carry_out(&mut self, core: &mut Core, replica: ReplicaId, effect: Effect) {
@@ -546,6 +575,8 @@ impl Coordinators {
             Expired::default()
         };
         let Expired { seen, kept } = expired;
+        let goes_on = seen.as_ref().is_none_or(|seen| after.as_ref().is_none_or(|it| it < seen));
+        assert!(goes_on, "a sweep goes on after {after:?}, not at {seen:?}");
         sweep.at = Some(match seen {
             Some(group) => (replica, Some(group)),
             None => (ReplicaId(replica.0 + 1), None),

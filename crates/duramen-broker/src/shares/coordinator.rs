@@ -29,10 +29,12 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::records::{ShareRecord, Snapshot, Update};
-use super::{ShareKey, ShareState, ShareWrite, StateBatch, combined};
+use super::{ShareKey, ShareState, ShareWrite, combined};
 use crate::event::{Now, RequestKey};
 use crate::internal_topics::told;
 use crate::ledger::{self, Ledger, Ticket};
+
+mod inspection;
 
 /// Sender of a request, to whom the answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +176,7 @@ impl Coordinator {
             return self.answer(asker, Err(ErrorCode::InvalidRequest), false);
         }
         if let Ask::Write { write, .. } = &ask
-            && !write.batches.iter().all(StateBatch::is_sound)
+            && !write.batches.iter().all(|it| it.is_sound() && it.count >= 0)
         {
             return self.answer(asker, Err(ErrorCode::InvalidRequest), false);
         }
@@ -230,6 +232,8 @@ impl Coordinator {
                     }
                 }
                 Decision::Write(records) => {
+                    let is_its = records.iter().any(|it| it.key() == key);
+                    assert!(is_its, "a decision on {key} is a record of this key");
                     let epochs = records.iter().filter_map(|it| match it {
                         ShareRecord::Snapshot(_, it) => Some(it.state.state_epoch),
                         _ => None,
@@ -346,6 +350,11 @@ impl Coordinator {
 
     /// Returns an update with the change, or a snapshot of all after too many updates.
     fn update(&self, key: &ShareKey, kept: &Kept, update: Update, now: Now) -> Decision {
+        let (start, leader_epoch) = (kept.state.start, kept.state.leader_epoch);
+        let goes_on = update.start == -1 || update.start >= start;
+        assert!(goes_on, "the start of {key} never goes back from {start}, to {}", update.start);
+        let goes_on = update.leader_epoch >= leader_epoch;
+        assert!(goes_on, "{key}: {} is no earlier leader than {leader_epoch}", update.leader_epoch);
         if kept.updates < self.updates_max {
             return Decision::Write(vec![ShareRecord::Update(key.clone(), update)]);
         }
@@ -473,6 +482,7 @@ impl Coordinator {
                 // Two may have come in another order than they were taken in.
                 if self.counted.is_none_or(|(_, counted)| counted <= epoch) {
                     if let Some((before, _)) = self.counted.replace((at, epoch)) {
+                        assert!(before < at, "the counter at {at} replaces that at {before}");
                         self.ledger.live.remove(before);
                     }
                     self.ledger.live.put(at, key, bytes);
@@ -484,6 +494,7 @@ impl Coordinator {
                 let Snapshot { number, state, created_ms, written_ms } = it;
                 let kept = Kept { state, number, created_ms, written_ms, at, updates: 0, bytes };
                 if let Some(before) = entry.kept.replace(kept) {
+                    assert!(before.at < at, "{key} at {at} replaces what is at {}", before.at);
                     self.ledger.live.remove(before.at);
                 }
                 self.ledger.live.put(at, key, bytes);
@@ -492,6 +503,7 @@ impl Coordinator {
                 // An update whose snapshot is no longer live: a later snapshot has all of it.
                 let entry = self.entries.get_mut(&key);
                 let Some(kept) = entry.and_then(|it| it.kept.as_mut()) else { return };
+                assert!(kept.at < at, "the update of {key} at {at} follows its snapshot");
                 kept.state = Arc::new(kept.state.updated(&update));
                 kept.updates += 1;
                 kept.bytes += bytes;

@@ -27,6 +27,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::StateBatch;
 use crate::event::SeenKeys;
 
+mod inspection;
 mod keeping;
 
 /// Offsets, both included.
@@ -241,7 +242,7 @@ impl SharePartition {
             start,
             end: start,
             runs: BTreeMap::new(),
-            kept: later.map(|batch| (batch.first.max(start), *batch)).collect(),
+            kept: later.map(|it| (it.first.max(start), it.counted())).collect(),
             spans: BTreeMap::new(),
             unfinished: 0,
             scan_from: start,
@@ -449,6 +450,7 @@ impl SharePartition {
             first.remove();
         }
         self.scan_from = self.scan_from.max(self.start);
+        self.inspect();
     }
 
     /// Drops the records before the new log start offset. Tells whether that changes the start; the coordinator must
@@ -477,7 +479,7 @@ impl SharePartition {
         if run.last >= at {
             let rest = run.clone();
             run.last = at - 1;
-            debug_assert!(first < at);
+            debug_assert!(first < at, "both parts of a run have an offset: {first}, {at}");
             self.runs.insert(at, rest);
         }
     }
@@ -571,6 +573,7 @@ impl SharePartition {
         let Some(ticket) = ticket else { return };
         let Some(left) = self.tickets.get_mut(&ticket) else { return };
         *left -= records;
+        assert!(*left >= 0, "the decision {ticket} waits for its own records only");
         if *left <= 0 {
             self.tickets.remove(&ticket);
             self.answers.push((ticket, ErrorCode::None));
@@ -684,6 +687,11 @@ impl SharePartition {
     /// Gives a consumer the records of the plan that was just made.
     pub(crate) fn acquire(&mut self, now_us: u64, member: &Arc<str>, plan: &Plan, rules: &Rules) {
         let until_us = now_us.saturating_add(rules.lock_us);
+        let records = plan.pieces.iter().map(|it| it.last - it.first + 1);
+        debug_assert_eq!(records.sum::<i64>(), plan.records, "a plan counts its records");
+        let mut pieces = plan.pieces.iter();
+        let is_known = pieces.all(|it| self.start <= it.first && it.last < self.end);
+        assert!(is_known, "a plan is made in the window {}..{}", self.start, self.end);
         for piece in &plan.pieces {
             self.update((piece.first, piece.last), |run| {
                 debug_assert!(run.phase == Phase::Available, "it was planned");
@@ -701,6 +709,7 @@ impl SharePartition {
             drop(later);
             self.scan_from = next.unwrap_or(self.end);
         }
+        self.inspect();
     }
 
     /// Decides on records that a consumer holds. If this returns true, the answer comes from [`Self::take_answers`];
@@ -737,8 +746,10 @@ impl SharePartition {
             waits += self.decide(now_us, range, kind, ticket, rules);
         }
         if waits > 0 {
-            self.tickets.insert(ticket, waits);
+            let before = self.tickets.insert(ticket, waits);
+            assert!(before.is_none(), "the decision {ticket} is new");
         }
+        self.inspect();
         Ok(waits > 0)
     }
 
@@ -768,6 +779,8 @@ impl SharePartition {
                         *until_us = end_us;
                     }
                 });
+                // Locks may last less than when this one began.
+                self.earliest_us = self.earliest_us.min(end_us);
                 return 0;
             }
             GAP => self.settle(range, Outcome::Archived, ticket),
@@ -827,6 +840,7 @@ impl SharePartition {
             });
             self.scan_from = self.scan_from.min(range.0);
         }
+        self.inspect();
     }
 
     fn find(&self, is_one: impl Fn(&Run) -> bool) -> Vec<Range> {
@@ -855,6 +869,8 @@ impl SharePartition {
             _ => None,
         });
         self.earliest_us = left.min().unwrap_or(u64::MAX);
+        assert!(self.earliest_us > now_us, "no lock that has ended is held at {now_us}");
+        self.inspect();
         !over.is_empty()
     }
 }

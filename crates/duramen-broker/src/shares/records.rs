@@ -134,6 +134,15 @@ impl ShareRecord {
 
     /// Encodes key and value. Fails if a length does not fit its field.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
+        debug_assert!(
+            match self {
+                Self::Snapshot(_, it) => it.state.batches.iter().all(StateBatch::is_sound),
+                Self::Update(_, it) => it.batches.iter().all(StateBatch::is_sound),
+                Self::Gone(_) => true,
+            },
+            "what is written of {} can be read",
+            self.key()
+        );
         let (kind, value) = match self {
             Self::Snapshot(_, it) => {
                 let value = SnapshotValue {

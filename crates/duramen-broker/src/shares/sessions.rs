@@ -23,6 +23,9 @@ pub(crate) const FIRST_EPOCH: i32 = 0;
 /// Ends the session.
 pub(crate) const FINAL_EPOCH: i32 = -1;
 
+/// Count of sessions above which an inspection leaves them out.
+const INSPECTED_MAX: usize = 100;
+
 /// A consumer of a share group.
 pub(crate) type Member = (Arc<str>, Arc<str>);
 
@@ -88,7 +91,8 @@ impl ShareSessions {
             }
             let session =
                 Session { epoch: FIRST_EPOCH, targets: BTreeMap::new(), turns: 0, connection };
-            self.sessions.insert(member.clone(), session);
+            let before = self.sessions.insert(member.clone(), session);
+            assert!(before.is_none(), "{member:?} has no session any more");
             self.by_connection.entry(connection).or_default().push(member.clone());
         }
         let session = self.sessions.get_mut(member).ok_or(ErrorCode::ShareSessionNotFound)?;
@@ -100,6 +104,9 @@ impl ShareSessions {
             let before = std::mem::replace(&mut session.connection, connection);
             if let Some(members) = self.by_connection.get_mut(&before) {
                 members.retain(|other| other != member);
+                if members.is_empty() {
+                    self.by_connection.remove(&before);
+                }
             }
             self.by_connection.entry(connection).or_default().push(member.clone());
         }
@@ -120,6 +127,7 @@ impl ShareSessions {
                 changed.removed.push(*target);
             }
         }
+        self.inspect();
         Ok(changed)
     }
 
@@ -149,7 +157,29 @@ impl ShareSessions {
                 self.by_connection.remove(&session.connection);
             }
         }
+        self.inspect();
         Some(session.targets.into_keys().collect())
+    }
+
+    /// Checks the counts, and that connections lead to all sessions.
+    fn inspect(&self) {
+        assert!(self.partitions <= SHARE_SESSION_PARTITIONS_MAX, "partitions are bounded");
+        assert!(self.sessions.len() <= self.most, "there are {} sessions at most", self.most);
+        if !cfg!(debug_assertions) || self.sessions.len() > INSPECTED_MAX {
+            return;
+        }
+        let partitions = self.sessions.values().map(|it| it.targets.len());
+        assert_eq!(self.partitions, partitions.sum(), "the partitions of sessions are counted");
+        for (member, Session { targets, turns, connection, epoch }) in &self.sessions {
+            assert!(*epoch > FIRST_EPOCH, "the next request of {member:?} continues its session");
+            assert!(targets.values().all(|it| it <= turns), "{member:?} has turns that were given");
+            let of_it = self.by_connection.get(connection);
+            let is_there = of_it.is_some_and(|it| it.contains(member));
+            assert!(is_there, "the connection of {member:?} leads to its session");
+        }
+        assert!(self.by_connection.values().all(|it| !it.is_empty()), "connections have sessions");
+        let count: usize = self.by_connection.values().map(Vec::len).sum();
+        assert_eq!(count, self.sessions.len(), "a session has one connection");
     }
 
     /// Returns the members whose last request came by a connection.
@@ -219,6 +249,7 @@ mod tests {
         assert_eq!(code(stale), ErrorCode::InvalidShareSessionEpoch);
         sessions.begin(&a, 2, there, &[], &[]).expect("by another connection");
         assert_eq!((sessions.of(HERE), sessions.of(there)), (vec![], vec![a.clone()]));
+        assert_eq!(sessions.by_connection.len(), 1, "the connection before is forgotten");
         assert_eq!(sessions.acknowledge(&a, FINAL_EPOCH), Ok(()));
     }
 

@@ -42,6 +42,8 @@ use crate::ledger::{self, Due, Ledger, Ticket};
 use crate::limits::{TRANSACTION_AGAIN_US, TRANSACTION_COMPLETE_US, TRANSACTION_WAIT_US};
 use crate::partition::Marker;
 
+mod inspection;
+
 /// Sender of a question about partitions in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
@@ -672,6 +674,7 @@ impl Transaction {
 /// Records.
 impl Coordinator {
     fn write(&mut self, name: &Arc<str>, value: Option<Transaction>, then: Then) {
+        self.id_mut(name).check_next(name, value.as_ref());
         let record = TransactionRecord { id: name.clone(), value: value.map(Arc::new) };
         let flight = Flight { id: Some(name.clone()), then };
         let ticket = self.ledger.launch(vec![record], flight, Output::Append);
@@ -706,7 +709,8 @@ impl Coordinator {
             }
         }
         let Some(name) = id else { return };
-        self.id_mut(&name).flying = None;
+        let landed = self.id_mut(&name).flying.take();
+        assert_eq!(landed, Some(ticket), "{name} has one record under way");
         let code = result.err().map_or(ErrorCode::None, told);
         if let Then::Answer(ask) = then {
             self.answer(Some(&name), &ask, code, result.is_ok());
@@ -734,6 +738,10 @@ impl Coordinator {
         let id =
             self.ids.entry(name.clone()).or_insert_with(|| Id { last_epoch: -1, ..Id::default() });
         if let Some((before, _)) = id.stored.take() {
+            assert!(
+                before < at,
+                "the record at {at} replaces an earlier one, not that at {before}"
+            );
             self.ledger.live.remove(before);
         }
         match value {

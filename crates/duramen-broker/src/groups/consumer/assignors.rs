@@ -36,14 +36,39 @@ impl Assignor {
     ) -> Vec<Shares> {
         let topics: BTreeSet<Uuid> = applicants.iter().flat_map(|it| it.topics).copied().collect();
         let sizes = topics.into_iter().map(|topic| (topic, partitions(topic).max(0))).collect();
-        match self {
+        debug_assert!(
+            applicants.iter().all(|it| it.topics.is_sorted_by(|a, b| a < b)),
+            "the topics of each applicant are in order"
+        );
+        let shares = match self {
             Self::Range => range(applicants, &sizes),
             Self::Uniform if applicants.windows(2).all(|it| it[0].topics == it[1].topics) => {
                 even(applicants, &sizes)
             }
             Self::Uniform => Mixed::new(applicants, &sizes).assign(),
+        };
+        if cfg!(debug_assertions) {
+            inspect(applicants, &sizes, &shares);
+        }
+        shares
+    }
+}
+
+/// Checks that every partition has one owner, who is subscribed to its topic.
+fn inspect(applicants: &[Applicant<'_>], sizes: &Sizes, shares: &[Shares]) {
+    let mut taken = BTreeSet::new();
+    for (Applicant { id, topics, .. }, shares) in applicants.iter().zip(shares) {
+        for (topic, partitions) in shares {
+            assert!(topics.contains(topic), "{id} is subscribed to {topic}");
+            assert!(!partitions.is_empty(), "{id} has a partition of {topic}");
+            for partition in partitions {
+                assert!(*partition < sizes[topic], "{topic} has the partition {partition}");
+                assert!(taken.insert((topic, partition)), "{topic}-{partition} has one owner");
+            }
         }
     }
+    let all: usize = sizes.values().map(|size| usize::try_from(*size).unwrap_or(0)).sum();
+    assert_eq!(taken.len(), all, "each partition has an owner");
 }
 
 /// Count of partitions of each topic.

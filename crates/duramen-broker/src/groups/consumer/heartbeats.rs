@@ -360,6 +360,7 @@ impl ConsumerGroup {
         });
         let applicants: Vec<Applicant<'_>> = applicants.collect();
         let shares = assignor.assign(&applicants, |topic| topics.partitions(topic));
+        assert_eq!(shares.len(), self.view.members.len(), "each member has a target");
         let changed = self.view.members.iter().zip(shares);
         let changed: Vec<_> = changed
             .filter(|((_, member), shares)| *member.target != *shares)

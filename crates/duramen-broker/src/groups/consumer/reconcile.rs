@@ -51,6 +51,17 @@ pub(super) fn step(it: &Step<'_>) -> Option<Current> {
     let is_same = (next.epoch, next.stage) == (before.epoch, before.stage)
         && next.assigned == before.assigned
         && next.revoking == before.revoking;
+    assert!(next.epoch >= before.epoch, "{}: {} follows {}", it.id, next.epoch, before.epoch);
+    let is_told = next.revoking.is_empty() || next.stage == Stage::Revoking;
+    assert!(is_told, "{} has yet to revoke partitions, in {:?}", it.id, next.stage);
+    debug_assert!(
+        next.assigned.iter().all(|(topic, parts)| {
+            let revoking = next.revoking.get(topic);
+            revoking.is_none_or(|it| parts.keys().all(|part| !it.contains_key(part)))
+        }),
+        "a partition that {} revokes is not assigned to it",
+        it.id
+    );
     (!is_same).then_some(next)
 }
 

@@ -204,6 +204,9 @@ impl View {
                 let member = self.members.entry(id.clone()).or_default();
                 let before = mem::replace(&mut member.value, value.clone());
                 self.count_names(&before, value);
+                if before.instance_id != value.instance_id {
+                    self.free_name(id, &before);
+                }
             }
             (Fact::Member(id), _) => self.remove(id),
             (Fact::Target(id), value) => {
@@ -266,11 +269,37 @@ impl View {
         let Some(member) = self.members.remove(id) else { return };
         self.count_names(&member.value, &MemberValue::default());
         self.release(id, &member.current);
-        if let Some(instance) = &member.value.instance_id
+        self.free_name(id, &member.value);
+    }
+
+    /// Frees the static name that a member had.
+    fn free_name(&mut self, id: &Arc<str>, before: &MemberValue) {
+        if let Some(instance) = &before.instance_id
             && self.instances.get(instance) == Some(id)
         {
             self.instances.remove(instance);
         }
+    }
+
+    /// Checks that names and owners are those of the members.
+    pub(super) fn inspect(&self) {
+        let mut owned = 0;
+        for (id, Member { value, current, .. }) in &self.members {
+            for partition in current.partitions() {
+                let owner = self.owners.get(&partition);
+                assert_eq!(owner, Some(id), "{partition:?} has one owner");
+                owned += 1;
+            }
+            if let Some(instance) = &value.instance_id {
+                let named = self.instances.get(instance);
+                assert_eq!(named, Some(id), "{instance} is the name of one member");
+            }
+        }
+        assert_eq!(owned, self.owners.len(), "each partition with an owner is a member's");
+        let named = self.members.values().filter(|it| it.value.instance_id.is_some()).count();
+        assert_eq!(named, self.instances.len(), "each static name is a member's");
+        let names = self.members.values().map(|it| it.value.subscribed_topic_names.len());
+        assert_eq!(names.sum::<usize>(), self.names.values().sum(), "subscriptions are counted");
     }
 
     /// Returns the shared text of a member's id.

@@ -131,7 +131,7 @@ impl Group {
     }
 
     /// Tells whether the group can decide a new request now.
-    fn is_at_rest(&self) -> bool {
+    pub(super) fn is_at_rest(&self) -> bool {
         !self.is_deciding && self.is_ending.is_none() && self.changing.is_none()
     }
 }
@@ -224,6 +224,7 @@ impl Coordinator {
             }
             self.serve(&name, rules, topics, now);
         }
+        assert!(self.ready.is_empty(), "a group that had its turn is not at once ready again");
     }
 
     /// Decides on the waiting requests, and appends the decisions.
@@ -378,7 +379,8 @@ impl Coordinator {
                 consumer.leave_classic(topics, *key, *version, request);
             }
         }
-        if let Classic::Heartbeat(_, HeartbeatRequest { member_id, .. })
+        if let Classic::Join(_, _, JoinGroupRequest { member_id, .. })
+        | Classic::Heartbeat(_, HeartbeatRequest { member_id, .. })
         | Classic::Sync(_, SyncGroupRequest { member_id, .. }) = &asked
         {
             self.hasten(name, member_id);
@@ -406,6 +408,8 @@ impl Coordinator {
         let records = self.ends_of_facts(name);
         let asked = Asked::Classic(asked);
         let group = self.group_mut(name);
+        let is_empty = group.consumer.as_ref().is_none_or(|it| it.is_empty());
+        assert!(is_empty, "{name} has no members of the consumer protocol when it is cleared");
         group.consumer = None;
         if records.is_empty() {
             group.waiting.push_front(asked);
@@ -486,6 +490,8 @@ impl Coordinator {
     /// state.
     pub(super) fn on_decided(&mut self, name: &Arc<str>, is_durable: bool, now: Now) {
         let group = self.group_mut(name);
+        assert!(group.is_deciding, "{name} waits for the result of one decision");
+        assert!(group.is_ending.is_none(), "{name} does not end while it decides");
         group.is_deciding = false;
         let held_us = now.mono_us.saturating_sub(group.deciding_since_us);
         if let Some(consumer) = &mut group.consumer {

@@ -57,7 +57,11 @@ impl Coordinator {
     fn known_or_new(&mut self, name: &str) -> Arc<str> {
         let name =
             self.groups.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone());
-        self.group_mut(&name).is_ending = None;
+        let group = self.group_mut(&name);
+        // Until its facts have ended, a group of the consumer protocol is not built from them again.
+        if group.facts.is_empty() {
+            group.is_ending = None;
+        }
         name
     }
 
@@ -722,6 +726,11 @@ impl Coordinator {
         let last = self.append_parted(name, records, Then::DeleteGroup(asked));
         let life = self.new_life();
         let group = self.group_mut(name);
+        assert!(!group.is_deciding, "{name} does not end while it decides");
+        assert_eq!(group.members.len(), 0, "{name} has no members when it ends");
+        let is_empty = group.consumer.as_ref().is_none_or(|it| it.is_empty())
+            && group.share.as_ref().is_none_or(|it| it.is_empty());
+        assert!(is_empty, "{name} has no members of its protocol when it ends");
         (group.members, group.life, group.is_ending) = (Membership::default(), life, Some(last));
         group.consumer = None;
         group.share = None;

@@ -107,6 +107,7 @@ impl Coordinator {
         }
         let is_other = group.is_of_consumers()
             || group.stored.is_some()
+            || group.stored_flying > 0
             || !group.offsets.is_empty()
             || !group.members.is_idle()
             || group.members.state() != State::Empty;
@@ -114,6 +115,7 @@ impl Coordinator {
             let message = format!("Group {name} is not a share group.");
             return Err(Refusal::new(ErrorCode::GroupIdNotFound, message));
         }
+        assert!(group.facts.is_empty(), "{name} has no facts before it is a share group");
         if may_be_new {
             group.share = Some(Box::default());
             group.life = life;

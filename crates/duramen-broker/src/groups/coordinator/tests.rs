@@ -60,6 +60,8 @@ struct Play {
     is_stable: bool,
     asked: u64,
     version: i16,
+    /// Of classic members that join.
+    rebalance_timeout_ms: i32,
     replies: BTreeMap<RequestKey, Response>,
     fetched: BTreeMap<RequestKey, OffsetFetchResponseGroup>,
     deleted: BTreeMap<RequestKey, ErrorCode>,
@@ -157,6 +159,7 @@ impl Play {
             is_stable: false,
             asked: 0,
             version: 9,
+            rebalance_timeout_ms: 60_000,
             replies: BTreeMap::new(),
             fetched: BTreeMap::new(),
             deleted: BTreeMap::new(),
@@ -226,6 +229,7 @@ impl Play {
                 };
                 assert!(!before, "a request was answered twice");
             }
+            self.coordinator.inspect();
             if !self.appends_at_once || !self.land() {
                 return;
             }
@@ -413,7 +417,7 @@ impl Play {
         let request = JoinGroupRequest {
             group_id: group.to_owned(),
             session_timeout_ms: SESSION_MS,
-            rebalance_timeout_ms: 60_000,
+            rebalance_timeout_ms: self.rebalance_timeout_ms,
             member_id: id.to_owned(),
             protocol_type: kind.to_owned(),
             protocols: vec![JoinGroupRequestProtocol { name: "range".to_owned(), metadata }],

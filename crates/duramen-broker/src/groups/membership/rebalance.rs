@@ -85,6 +85,7 @@ impl Membership {
             self.store(stored, None);
             return;
         }
+        assert!(self.protocol.is_some(), "all members of a generation know a protocol");
         self.state = State::CompletingRebalance;
         self.sync_due_us = Some(self.now_us + timeout_us);
         for id in self.roster.ids(|_| true) {

@@ -113,6 +113,7 @@ impl Play {
     fn settle(&mut self) {
         loop {
             let effects = self.group.take_effects();
+            self.group.inspect();
             if effects.is_empty() {
                 return;
             }

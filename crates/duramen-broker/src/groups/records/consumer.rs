@@ -150,6 +150,21 @@ impl Fact {
         }
     }
 
+    /// Tells whether a value is of the fact's kind.
+    pub(super) fn takes(&self, value: &FactValue) -> bool {
+        match (self, value) {
+            (Self::Epoch, FactValue::Epoch(_))
+            | (Self::PartitionMetadata, FactValue::PartitionMetadata(_))
+            | (Self::Member(_), FactValue::Member(_))
+            | (Self::TargetEpoch, FactValue::TargetEpoch(_))
+            | (Self::Target(_), FactValue::Target(_))
+            | (Self::Current(_), FactValue::Current(_))
+            | (Self::Regex(_), FactValue::Regex(_)) => true,
+            (Self::Share(fact), FactValue::Share(value)) => fact.takes(value),
+            _ => false,
+        }
+    }
+
     /// Returns the member or the regular expression of the fact.
     pub(super) fn part(&self) -> Option<&str> {
         self.named().map(AsRef::as_ref)

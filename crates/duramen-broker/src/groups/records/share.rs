@@ -118,6 +118,19 @@ impl ShareFact {
         }
     }
 
+    /// Tells whether a value is of the fact's kind.
+    pub(super) fn takes(&self, value: &ShareValue) -> bool {
+        matches!(
+            (self, value),
+            (Self::Epoch, ShareValue::Epoch(_))
+                | (Self::Member(_), ShareValue::Member(_))
+                | (Self::TargetEpoch, ShareValue::TargetEpoch(_))
+                | (Self::Target(_), ShareValue::Target(_))
+                | (Self::Current(_), ShareValue::Current(_))
+                | (Self::States, ShareValue::States(_))
+        )
+    }
+
     pub(super) fn encode_key(&self, group: &Arc<str>) -> Result<Bytes, EncodeError> {
         let mut e = Encoder::with_capacity(64);
         e.i16(match self {

@@ -77,6 +77,10 @@ impl View for Coordinator {
         self.live_size()
     }
 
+    fn inspect(&self) {
+        self.inspect();
+    }
+
     fn first_live(&self) -> Option<i64> {
         self.first_live()
     }

@@ -28,7 +28,7 @@ use crate::groups::consumer::Topics;
 use crate::groups::coordinator::{self as groups, Transactor};
 use crate::groups::records::Encoded;
 use crate::groups::{Assignor, ConsumerRules, Migration, Rules, ShareRules};
-use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
+use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS, is_internal};
 use crate::limits::DECOMPRESSED_BYTES_MAX;
 use crate::shares::ShareKey;
 use crate::shares::coordinator::{self as shares, Ask};
@@ -51,7 +51,13 @@ static VIEWS: [Kind; 3] = [
 impl Kind {
     /// Returns the kind of a topic's coordinators, if it has any.
     pub(crate) fn of(topic: &str) -> Option<&'static Self> {
-        VIEWS.iter().find(|kind| kind.topic == topic)
+        let kind = VIEWS.iter().find(|kind| kind.topic == topic);
+        assert_eq!(
+            kind.is_some(),
+            is_internal(topic),
+            "{topic}: internal topics have coordinators"
+        );
+        kind
     }
 }
 
@@ -116,6 +122,9 @@ pub(super) trait View: Any + Debug + Send {
 
     /// Forgets its state of a topic that was deleted.
     fn forget_topic(&mut self, _name: &str, _id: Uuid, _now: Now) {}
+
+    /// Checks the view's invariants, after its effects were carried out.
+    fn inspect(&self) {}
 
     /// Forgets the state that [`Expired::kept`] named, of a topic that is certainly gone.
     fn forget_kept(&mut self, _topic_id: Uuid, _now: Now) {}

@@ -3,6 +3,7 @@
 use super::*;
 use crate::event::ConnectionId;
 use crate::prng::Prng;
+use crate::shares::StateBatch;
 
 /// A coordinator and its log.
 struct Play {
@@ -58,6 +59,7 @@ impl Play {
                     Output::Append(ticket, records) => self.waiting.push_back((ticket, records)),
                 }
             }
+            self.coordinator.inspect();
             if !self.lands_at_once || !self.land() {
                 return;
             }
@@ -175,6 +177,8 @@ fn what_leaders_write_is_read_by_the_next() {
     let state = it.ask(&key, Ask::Read { leader_epoch: 2 }).expect("it is kept");
     let state = state.expect("it is kept");
     assert_eq!((state.start, &state.batches[..]), (10, &[batch(10, 19, 2, 1)][..]));
+    let negative = write(2, epoch, 10, &[batch(20, 21, 0, -1)]);
+    assert_eq!(it.ask(&key, negative), Err(ErrorCode::InvalidRequest));
     let late = write(1, epoch, 20, &[]);
     assert_eq!(it.ask(&key, late), Err(ErrorCode::FencedLeaderEpoch));
     assert_eq!(it.ask(&key, Ask::Read { leader_epoch: 1 }), Err(ErrorCode::FencedLeaderEpoch));

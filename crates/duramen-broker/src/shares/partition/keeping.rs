@@ -55,8 +55,19 @@ impl SharePartition {
             it.first <= it.last
         });
         let complete = i32::try_from(self.end - start - left).unwrap_or(i32::MAX);
+        assert!(left >= 0, "a write finishes {done} of {} records at most", self.unfinished);
+        assert!(complete >= 0, "{complete} records after the start {start} are done with");
+        debug_assert!(
+            batches.is_sorted_by(|a, b| a.last < b.first),
+            "the batches of a write are in order, and apart"
+        );
+        debug_assert!(
+            batches.iter().all(|it| it.count >= 0 && it.last < self.end),
+            "a write has records of the window, with their counts"
+        );
         let write = Write { start, complete, batches };
         self.sent = Some((write.clone(), sent));
+        self.inspect();
         Some(write)
     }
 
@@ -162,5 +173,6 @@ impl SharePartition {
         for (range, ticket) in dying {
             self.settle(range, Outcome::Archived, ticket);
         }
+        self.inspect();
     }
 }

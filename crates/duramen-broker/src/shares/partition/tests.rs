@@ -135,6 +135,23 @@ fn a_renewed_lock_lasts_and_what_a_consumer_leaves_is_not_counted() {
 }
 
 #[test]
+fn a_lock_that_is_renewed_for_less_time_ends_then() {
+    let mut it = filled(1);
+    get(&mut it, 0, "a", &ALL);
+    let shorter = Rules { lock_us: 5, ..RULES };
+    assert_eq!(it.acknowledge(1, "a", &[say(0, 9, &[RENEW])], 1, &shorter), Ok(false));
+    assert_eq!(it.deadline_us(), 6);
+    assert!(it.expire(6, &RULES));
+}
+
+#[test]
+fn stored_counts_of_deliveries_are_not_negative() {
+    let mut it = SharePartition::new(0, &[StateBatch { first: 0, last: 9, state: 0, count: -5 }]);
+    it.extend(0, tens(0, 1), 10, &RULES);
+    assert_eq!(get(&mut it, 0, "a", &ALL), [(0, 9, 1)]);
+}
+
+#[test]
 fn what_was_kept_is_so_again_and_the_rest_is_available() {
     let kept = [
         StateBatch { first: 12, last: 14, state: 2, count: 1 },

@@ -89,6 +89,7 @@ impl Play {
                     Output::Mark(mark) => self.marks.push_back(mark),
                 }
             }
+            self.coordinator.inspect();
             let goes_on = self.appends_at_once && self.land()
                 || self.marks_at_once && !self.marks.is_empty() && self.mark(0);
             if !goes_on && !is_any {

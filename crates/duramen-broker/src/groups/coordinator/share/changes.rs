@@ -232,12 +232,14 @@ impl Coordinator {
 /// Step by step.
 impl Coordinator {
     fn begin_change(&mut self, name: &Arc<str>, key: RequestKey, what: What, awaited: Vec<Place>) {
+        assert!(!awaited.is_empty(), "a change of {name} begins with the states that are there");
         for place in &awaited {
             self.ask_share(name, *place, Ask::Look);
         }
         let (seen, problems) = (BTreeMap::new(), BTreeMap::new());
         let changing = Changing { key, what, awaited, seen, problems, is_acting: false };
-        self.group_mut(name).changing = Some(Box::new(changing));
+        let before = self.group_mut(name).changing.replace(Box::new(changing));
+        assert!(before.is_none(), "{name} is changed by one request at a time");
     }
 
     /// Takes the answer to a question of this change.
@@ -320,6 +322,8 @@ impl Coordinator {
         let (Some(changing), Some(share)) = (&mut group.changing, &mut group.share) else {
             return self.fail_change(name, ErrorCode::NotCoordinator);
         };
+        assert!(!changing.is_acting, "the intent of a change of {name} is declared once");
+        assert!(changing.awaited.is_empty(), "all states of {name} were read before");
         changing.is_acting = true;
         match &changing.what {
             What::End(_) => share.give_up_states(),
@@ -334,7 +338,8 @@ impl Coordinator {
                 }
             }
         }
-        let (facts, _) = share.take();
+        let (facts, answers) = share.take();
+        assert!(answers.is_empty(), "{name} has answered all requests before it is changed");
         let record = |(fact, value)| GroupRecord::Consumer { group: name.clone(), fact, value };
         let records: Vec<GroupRecord> = facts.into_iter().map(record).collect();
         // Every place has a problem, so there is no intent: a batch without records would be refused.
@@ -394,6 +399,7 @@ impl Coordinator {
     fn end_wish(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
         let Some(changing) = group.changing.take() else { return };
+        assert!(changing.is_acting, "a change of {name} ends after its intent was declared");
         let Changing { key, what: What::Wish(mut wish), problems, .. } = *changing else { return };
         wish.note(&problems);
         if let Some(share) = &mut group.share {
@@ -440,6 +446,11 @@ impl Coordinator {
 }
 
 impl Changing {
+    /// Tells whether the change waits for stored states.
+    pub(in crate::groups::coordinator) fn is_awaiting(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
     fn has_problem_in(&self, topic: Uuid) -> bool {
         self.problems.keys().any(|(id, _)| *id == topic)
     }

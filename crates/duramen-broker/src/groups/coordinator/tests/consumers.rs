@@ -348,6 +348,16 @@ fn a_static_member_comes_back_to_what_it_had() {
 }
 
 #[test]
+fn a_static_name_that_its_member_gave_up_is_free() {
+    let (mut play, _) = with_topic(2);
+    play.tell(named(joining("g", "a", &["t"]), "x"));
+    play.tell(named(joining("g", "a", &["t"]), "z"));
+    let other = named(joining("g", "b", &["t"]), "x");
+    assert_eq!(play.refusal(other), ErrorCode::None);
+    play.check_log();
+}
+
+#[test]
 fn a_static_member_that_does_not_come_back_is_out() {
     let (mut play, t) = with_topic(2);
     play.tell(named(joining("g", "a", &["t"]), "x"));
@@ -583,6 +593,21 @@ fn a_group_that_is_being_deleted_is_joined_afterwards() {
 }
 
 #[test]
+fn a_commit_does_not_bring_back_a_group_that_is_being_deleted() {
+    let (mut play, t) = with_topic(1);
+    play.joins("g", "a", &["t"]);
+    play.tell(staying("g", "a", -1));
+    play.appends_at_once = false;
+    let deletes = play.delete("g");
+    play.commit("g", &[("t", 0, 5)]);
+    let joins = play.ask(joining("g", "b", &["t"]));
+    play.land_all();
+    assert_eq!(play.deleted[&deletes], ErrorCode::None);
+    assert_eq!(epoch_and_parts(play.heard(joins).expect("it is in")), (1, vec![(t, vec![0])]));
+    play.check_log();
+}
+
+#[test]
 fn the_log_of_a_group_is_written_anew() {
     let (mut play, _) = with_two();
     while play.coordinator.renew(play.end, 100).is_some() {
@@ -685,6 +710,40 @@ fn a_classic_group_is_upgraded_and_downgraded_with_its_members() {
     play.pass(0);
     assert_eq!(play.joined(joins).generation_id, after + 2);
     assert_eq!(play.joined(joins).leader, id);
+}
+
+#[test]
+fn a_classic_member_that_joins_again_is_out_unless_it_asks_for_its_share_in_time() {
+    let (mut play, _, id, generation) = with_classic();
+    play.rebalance_timeout_ms = 5_000;
+    play.joins("g", "b", &["t"]);
+    play.joins_classic("g", &id, &[0, 1]);
+    play.syncs_classic("g", &id, generation);
+    let (_, after) = play.joins_classic("g", &id, &[0]);
+    play.syncs_classic("g", &id, after);
+    for seconds in [6, 4] {
+        play.pass(seconds * SECOND);
+        assert_eq!(play.beat("g", &id, after), ErrorCode::None);
+    }
+    play.joins_classic("g", &id, &[0]);
+    play.pass(4 * SECOND);
+    assert_eq!(play.beat("g", &id, after), ErrorCode::None);
+    play.pass(SECOND * 3 / 2);
+    assert_eq!(play.beat("g", &id, after), ErrorCode::UnknownMemberId);
+}
+
+#[test]
+fn after_a_decision_that_failed_every_members_deadline_counts() {
+    let (mut play, _, _, generation) = with_classic();
+    play.joins("g", "b", &["t"]);
+    play.appends_at_once = false;
+    play.ask(joining("g", "d", &["t"]));
+    let waits = play.ask(staying("g", "b", generation + 1));
+    play.fail(ErrorCode::NotEnoughReplicas);
+    assert_eq!(play.heard(waits).expect("it is answered").error_code, 0);
+    let session_us = u64::try_from(SESSION_MS).expect("short") * 1000;
+    let due_us = play.coordinator.deadline_us();
+    assert_eq!(due_us, Some(play.now.mono_us + session_us), "that of the classic member");
 }
 
 /// A classic member goes on using what it had while its group agrees anew, and nobody can say that it does not.

@@ -239,6 +239,24 @@ fn groups_are_of_one_kind() {
 }
 
 #[test]
+fn a_classic_group_whose_record_is_under_way_is_no_share_group() {
+    let mut it = SharePlay::new();
+    let asked = it.play.join("g", "", "consumer", subscription(&["t"]));
+    let id = it.play.joined(asked).member_id.clone();
+    let joins = it.play.join("g", &id, "consumer", subscription(&["t"]));
+    it.play.pass(0);
+    let generation = it.play.joined(joins).generation_id;
+    it.play.appends_at_once = false;
+    it.play.sync("g", &id, generation);
+    it.play.leave("g", &id);
+    let key = it.send(joining("a", &["t"]));
+    let refused = it.heard(key).expect("it is refused at once");
+    assert_eq!(code_of(refused.error_code), ErrorCode::GroupIdNotFound);
+    it.play.land_all();
+    it.play.check_log();
+}
+
+#[test]
 fn a_group_that_is_deleted_takes_along_what_is_kept_for_it() {
     let mut it = SharePlay::new();
     let topic = it.play.make_topic("t", 2);
