@@ -88,7 +88,9 @@ impl Group {
         }
         assert_eq!(self.led, self.raw.raft.term, "the term that is led counts as led");
         assert_eq!(self.leader(), Some(self.id.0), "a leader knows itself as leader");
-        assert!(self.electorate().contains(&self.id.0), "a leader votes");
+        let conf = &self.raw.store().conf;
+        let is_of = |voters: &[u64]| voters.contains(&self.id.0);
+        assert!(is_of(&conf.voters) || is_of(&conf.voters_outgoing), "a leader votes");
         assert!(!self.is_beginning(), "a leader's log does not begin anew");
     }
 
