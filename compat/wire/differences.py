@@ -349,7 +349,6 @@ ANSWERS = [
         ANY,
         "Kafka answers a creation with the values as the request has them; Duramen as their types have them.",
     ),
-    (ANY, "ConsumerGroupDescribe.Groups.Members.SubscribedTopicRegex", {""}, {None}, "Kafka has an empty expression for a member without one."),
     (
         {"test_nothing_can_be_committed_but_it_can_be_aborted_for_a_new_epoch"},
         "DescribeTransactions.TransactionStates.TransactionStartTimeMs",

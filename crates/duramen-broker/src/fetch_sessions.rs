@@ -341,28 +341,6 @@ impl FetchSessions {
         std::mem::replace(&mut kept.told, ends) != ends || ends.is_none()
     }
 
-    /// Checks the sums, and that places and partitions of a session belong to each other.
-    pub(crate) fn inspect(&self) {
-        assert!(self.sessions.len() <= FETCH_SESSIONS_MAX, "sessions are bounded");
-        assert_eq!(self.by_use.len(), self.sessions.len(), "a session stands in the order of use");
-        debug_assert_eq!(
-            self.partitions,
-            self.sessions.values().map(|session| session.kept.len()).sum::<usize>(),
-            "the count of partitions is that of all sessions"
-        );
-        debug_assert!(
-            self.sessions.iter().all(|(id, it)| self.by_use.contains(&(it.used_us, *id))),
-            "a session stands where it was used last"
-        );
-        debug_assert!(
-            self.sessions.values().all(|session| {
-                session.places.len() == session.kept.len()
-                    && session.open.iter().all(|place| session.kept.contains_key(place))
-            }),
-            "a place of a session has its partition"
-        );
-    }
-
     /// Makes the next answer begin after `last`.
     pub(crate) fn rotate(&mut self, id: i32, last: Option<Place>) {
         if let Some(session) = self.sessions.get_mut(&id) {

@@ -111,7 +111,6 @@ impl Node {
         core.inspect_timers();
         core.inspect_certainty();
         core.peers.inspect();
-        self.sessions.inspect();
         self.forwards.inspect(core);
         self.moves.inspect();
         self.quiescence.inspect(core);

@@ -48,7 +48,7 @@ pub(crate) use classic::CONSUMER;
 pub(crate) use heartbeats::check_request;
 use topics::Search;
 pub(crate) use topics::Topics;
-use view::{AWAY, Shares, View};
+use view::{AWAY, Shares, View, regex_of};
 
 /// A fact, and its value if it is so.
 pub(crate) type Said = (Fact, Option<FactValue>);
@@ -311,10 +311,8 @@ impl ConsumerGroup {
                 client_id: value.client_id.clone(),
                 client_host: value.client_host.clone(),
                 subscribed_topic_names: value.subscribed_topic_names.clone(),
-                subscribed_topic_regex: value
-                    .subscribed_topic_regex
-                    .as_deref()
-                    .map(ToOwned::to_owned),
+                // As in Kafka, a member without an expression has an empty one.
+                subscribed_topic_regex: Some(regex_of(value).map_or("", |it| it).to_owned()),
                 assignment: assignment(assigned.collect()),
                 target_assignment: assignment(member.target.as_ref().clone()),
                 member_type: i8::from(!member.is_classic()),
