@@ -1,9 +1,9 @@
 //! # Room card: ledger
 //!
-//! Purpose:    the common state of all coordinators: which records of the log are live, which appends are under way,
-//!             which effects wait for the node, who is due when.
+//! Purpose:    the common state of all coordinators: live records of the log, appends under way, effects that wait for
+//!             the node, names that are due.
 //! Owns:       [`Ledger`], [`Live`], [`Due`].
-//! Interface:  [`Ledger::launch`] an append, [`Ledger::land`] its result; [`Ledger::push`] and [`Ledger::take_outputs`];
+//! Interface:  [`Ledger::launch`] an append, [`Ledger::land`] its result; [`Ledger::push`], [`Ledger::take_outputs`];
 //!             [`Ledger::close`]; [`Live::put`], [`Live::remove`], [`Live::first`], [`Live::before`]; [`Due::set`].
 //! Invariants: every live key is here once, at the offset of its last durable record. So all records below
 //!             [`Live::first`] may go. No ticket is given twice. Successes come in the order of the log.
@@ -20,8 +20,8 @@ use duramen_protocol::ErrorCode;
 /// Number of an append of a coordinator.
 pub(crate) type Ticket = u64;
 
-/// State that every coordinator has: `K` is a key of its log, `R` a record, `F` its own part of an append under way,
-/// and `O` an effect.
+/// State that every coordinator has. `K` is a key of its log, and `R` a record. `F` is its own part of an append under
+/// way, and `O` an effect.
 #[derive(Debug)]
 pub(crate) struct Ledger<K, R, F, O> {
     pub live: Live<K>,

@@ -89,8 +89,8 @@ pub(super) fn sort_out_strangers<D: Disk>(
     Ok(())
 }
 
-/// Tells whether a directory has the name of one under removal. Such a name is a partition's name, and behind it the
-/// topic's id and the replica's, or a word for a replica that was never acknowledged. Earlier versions left out the
+/// Tells whether a directory has the name of one under removal. Such a name begins with a partition's name. The ids of
+/// topic and replica follow, or a word for a replica that was never acknowledged. Earlier versions left out the
 /// replica's id. Other directories may end alike, and are not ours.
 pub(super) fn is_garbage(name: &str) -> bool {
     let Some((dir, reason)) = name.strip_suffix(DELETED).and_then(|it| it.rsplit_once('.')) else {
