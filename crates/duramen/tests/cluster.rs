@@ -970,7 +970,10 @@ async fn a_node_whose_metadata_is_damaged_says_how_others_replace_it() {
         }
         let wide = NewTopic { partitions: 1000, replication_factor: 1, ..topic("") };
         let wide = NewTopic { name: format!("t{number}"), configs: BTreeMap::new(), ..wide };
-        client.create_topic(&wide, false).await.unwrap();
+        // A busy machine may make the client ask twice.
+        let made = client.create_topic(&wide, false).await.map(|_| ());
+        let exists = Some(duramen_protocol::ErrorCode::TopicAlreadyExists);
+        assert!(made.is_ok() || made.as_ref().unwrap_err().code() == exists, "{made:?}");
     }
     cluster.stop(3);
     for image in images() {
