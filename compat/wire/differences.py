@@ -265,13 +265,6 @@ ANSWERS = [
     (ANY, "CreateTopics.Topics.Configs", {"min.insync.replicas"}, {ABSENT}, "Source of min.insync.replicas."),
     (ANY, "DescribeConfigs.Results.Configs", {"min.insync.replicas"}, {ABSENT}, "Source of min.insync.replicas."),
     (
-        {"test_other_resources_are_described_or_refused"},
-        "DescribeConfigs.Results.Configs",
-        ANY,
-        {ABSENT},
-        "Settings of loggers.",
-    ),
-    (
         ANY,
         "DescribeConfigs.Results.Configs.Synonyms",
         {ABSENT},

@@ -70,8 +70,8 @@ NOW_MS = 30 * 86_400_000
 # Number that `checks.unique` puts at the end of a name. Some answers list other tests' topics and groups: none is kept.
 MADE = re.compile(r"(?<![0-9A-Za-z])(?:gw\d+)?1\d{10}(?![0-9A-Za-z])")
 # An answer that lists all settings of something is kept without those of the brokers' files, and those at their default:
-# `test_settings.py` has tables of them.
-STATIC_CONFIG, DEFAULT_CONFIG = 4, 5
+# `test_settings.py` has tables of them. Which loggers there are depends on the classes that Kafka has loaded by then.
+UNLISTED_CONFIGS = STATIC_CONFIG, DEFAULT_CONFIG, LOGGER_CONFIG = 4, 5, 6
 # The partition of a group's or a producer's coordinator comes from a hash of its name.
 INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 LONGEST_TEXT = 300
@@ -117,7 +117,7 @@ class Normalised:
             return sorted(value) if all(isinstance(element, int) for element in value) else value
         own = [self.arranged(element, all_settings) for element in value if not self.is_foreign(element)]
         if not all_settings:
-            own = [element for element in own if element.get("ConfigSource") not in (STATIC_CONFIG, DEFAULT_CONFIG)]
+            own = [element for element in own if element.get("ConfigSource") not in UNLISTED_CONFIGS]
         return sorted(own, key=self.place)
 
     def is_foreign(self, element):
