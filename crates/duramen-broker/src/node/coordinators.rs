@@ -514,7 +514,9 @@ impl Coordinators {
     fn keep_small(&mut self, core: &mut Core, replica: ReplicaId) {
         let Some(partition) = core.partitions.get_mut(&replica) else { return };
         let Some(shard) = self.shards.get_mut(&replica) else { return };
-        if !matches!(shard.stage, Stage::Serving) || core.disk_shortage.is_some() {
+        // A partition can lose its leadership in this turn, before its coordinator hears of that.
+        let serves = matches!(shard.stage, Stage::Serving) && partition.obstacle().is_none();
+        if !serves || core.disk_shortage.is_some() {
             return;
         }
         let Some(renewal) = &mut shard.renewal else {

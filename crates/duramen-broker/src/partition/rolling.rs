@@ -83,7 +83,7 @@ impl Partition {
 
     /// Lets the next batch begin a segment. Returns its offset: all before can be let go as a whole.
     pub(crate) fn roll(&mut self) -> i64 {
-        assert!(self.served.is_some(), "only a leader begins segments");
+        assert!(self.obstacle().is_none(), "only a leader begins segments");
         self.roll_due = true;
         self.group.end_offset()
     }
