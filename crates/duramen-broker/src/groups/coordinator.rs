@@ -379,7 +379,7 @@ impl Coordinator {
                 group.begin_consumer(&rules.consumer, now);
             } else if let Some((_, value)) = &group.stored {
                 group.since_ms = value.current_state_timestamp;
-                group.members = Membership::load(value.stored(), now.mono_us);
+                group.members = Membership::load(value, now.mono_us);
             }
             group.state = Some(group.members.state());
             group.members.shrink_to(rules.members_max);
@@ -471,7 +471,8 @@ impl Coordinator {
         let (life, since_ms) = (group.life, group.since_ms);
         for effect in group.members.take_effects() {
             if let Effect::Store(ticket, stored) = effect {
-                let value = Some(Arc::new(GroupMetadataValue::of(stored, since_ms)));
+                let value = GroupMetadataValue { current_state_timestamp: since_ms, ..stored };
+                let value = Some(Arc::new(value));
                 let record = GroupRecord::Group { group: name.clone(), value };
                 self.append(Some(name), vec![record], Then::Stored { life, ticket });
             } else {
@@ -655,7 +656,7 @@ impl Coordinator {
                     // The group had no member then and got none meanwhile, so it goes back to its stored state.
                     if let (Err(_), Some((_, value))) = (result, &group.stored) {
                         group.since_ms = value.current_state_timestamp;
-                        group.members = Membership::load(value.stored(), now.mono_us);
+                        group.members = Membership::load(value, now.mono_us);
                     }
                 }
                 self.ready.insert(name.clone());

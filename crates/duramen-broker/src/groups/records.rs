@@ -15,8 +15,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
 
-use super::membership::{Stored, StoredMember};
-
 mod consumer;
 mod share;
 pub(crate) use consumer::{
@@ -196,53 +194,6 @@ impl GroupRecord {
 }
 
 impl GroupMetadataValue {
-    /// Builds the value to store for a group that is in its state since `since_ms`.
-    pub(crate) fn of(stored: Stored, since_ms: i64) -> Self {
-        let member = |it: StoredMember| MemberMetadata {
-            member_id: it.id,
-            group_instance_id: it.instance,
-            client_id: it.client_id,
-            client_host: it.client_host,
-            rebalance_timeout: it.rebalance_timeout_ms,
-            session_timeout: it.session_timeout_ms,
-            subscription: it.subscription,
-            assignment: it.assignment,
-        };
-        Self {
-            protocol_type: stored.protocol_type,
-            generation: stored.generation,
-            protocol: stored.protocol,
-            leader: stored.leader,
-            current_state_timestamp: since_ms,
-            members: stored.members.into_iter().map(member).collect(),
-        }
-    }
-
-    /// Returns the stored state.
-    pub(crate) fn stored(&self) -> Stored {
-        let rebalance_timeout_ms = |it: &MemberMetadata| match it.rebalance_timeout {
-            -1 => it.session_timeout, // The first version knew one timeout only.
-            ms => ms,
-        };
-        let member = |it: &MemberMetadata| StoredMember {
-            id: it.member_id.clone(),
-            instance: it.group_instance_id.clone(),
-            client_id: it.client_id.clone(),
-            client_host: it.client_host.clone(),
-            session_timeout_ms: it.session_timeout,
-            rebalance_timeout_ms: rebalance_timeout_ms(it),
-            subscription: it.subscription.clone(),
-            assignment: it.assignment.clone(),
-        };
-        Stored {
-            protocol_type: self.protocol_type.clone(),
-            generation: self.generation,
-            protocol: self.protocol.clone(),
-            leader: self.leader.clone(),
-            members: self.members.iter().map(member).collect(),
-        }
-    }
-
     fn bytes(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let member = |it: &MemberMetadata| {

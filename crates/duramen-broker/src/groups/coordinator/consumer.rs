@@ -456,7 +456,8 @@ impl Coordinator {
             let all: BTreeSet<Fact> = known.cloned().collect();
             let end = |fact| GroupRecord::Consumer { group: name.clone(), fact, value: None };
             records = all.into_iter().rev().map(end).collect();
-            let value = Some(Arc::new(GroupMetadataValue::of(stored, now.wall_ms)));
+            let value = GroupMetadataValue { current_state_timestamp: now.wall_ms, ..stored };
+            let value = Some(Arc::new(value));
             records.push(GroupRecord::Group { group: name.clone(), value });
         }
         if was_classic || is_downgraded {
@@ -507,10 +508,10 @@ impl Coordinator {
         }
         if let (true, Some((_, value))) = (is_classic, &group.stored) {
             group.since_ms = value.current_state_timestamp;
-            group.members = Membership::load(value.stored(), now.mono_us);
+            group.members = Membership::load(value, now.mono_us);
             // Its members find out so that it is of another kind, or is so again.
             if group.members.state() != State::Empty {
-                group.members.begin_anew();
+                group.members.prepare();
             }
         }
         self.ready.insert(name.clone());
