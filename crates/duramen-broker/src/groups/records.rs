@@ -13,7 +13,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Message, Uuid};
+
+use crate::ledger::{Encoded, keyed, value_of, versioned, whole};
 
 mod consumer;
 mod share;
@@ -23,7 +25,7 @@ pub(crate) use consumer::{
 };
 pub(crate) use share::{
     DeletingTopic, ShareCurrentValue, ShareEpochValue, ShareFact, ShareMemberValue,
-    ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
+    ShareStatesValue, ShareValue, StateTopic,
 };
 
 duramen_protocol::message! {
@@ -94,27 +96,31 @@ pub(crate) enum GroupRecord {
 /// Approximate size of a record beside its texts, in bytes: lengths, differences, versions.
 const RECORD_BYTES: usize = 20;
 
-/// Key and value of a record in the log.
-pub(crate) type Encoded = (Bytes, Option<Bytes>);
+/// The only version of the keys and values of facts.
+const FACT_VERSION: i16 = 0;
 
-fn versioned(message: &impl Message, version: i16) -> Result<Bytes, EncodeError> {
-    let mut e = Encoder::with_capacity(128);
-    e.i16(version);
-    message.encode(&mut e, version)?;
-    Ok(e.into_bytes().freeze())
+duramen_protocol::message! {
+    /// A group that has one fact of a kind.
+    struct GroupKey: versions 0..=0, flexible none {
+        group: Arc<str> [0..],
+    }
+    /// A group that has a fact of a kind for each member or regular expression.
+    struct PartKey: versions 0..=0, flexible none {
+        group: Arc<str> [0..],
+        part: Arc<str> [0..],
+    }
 }
 
-fn whole<T: Message>(mut d: Decoder, version: i16) -> Result<T, DecodeError> {
-    let message = T::decode(&mut d, version)?;
-    d.finish()?;
-    Ok(message)
+fn fact_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeError> {
+    let (kind, group) = (fact.kind(), group.clone());
+    match fact.part() {
+        None => keyed(kind, &GroupKey { group }, FACT_VERSION),
+        Some(part) => keyed(kind, &PartKey { group, part: part.clone() }, FACT_VERSION),
+    }
 }
 
-fn value_of<T: Message>(value: Option<Bytes>) -> Result<Option<T>, DecodeError> {
-    let Some(value) = value else { return Ok(None) };
-    let mut d = Decoder::new(value);
-    let version = d.i16()?;
-    whole(d, version).map(Some)
+fn shared<T: Message>(value: Option<Bytes>) -> Result<Option<Arc<T>>, DecodeError> {
+    Ok(value_of(value)?.map(Arc::new))
 }
 
 impl GroupRecord {
@@ -136,7 +142,7 @@ impl GroupRecord {
                 let is_its = value.as_ref().is_none_or(|value| fact.takes(value));
                 assert!(is_its, "a value of {fact:?} is of its kind");
                 let value = value.as_ref().map(FactValue::encode);
-                Ok((consumer::encode_key(group, fact)?, value.transpose()?))
+                Ok((fact_key(group, fact)?, value.transpose()?))
             }
         }
     }
@@ -166,7 +172,7 @@ impl GroupRecord {
             }
             Self::Group { value, .. } => value.as_ref().map_or(0, |it| it.bytes()),
             Self::Consumer { fact, value, .. } => {
-                fact.part().map_or(0, str::len) + value.as_ref().map_or(0, FactValue::bytes)
+                fact.part().map_or(0, |it| it.len()) + value.as_ref().map_or(0, FactValue::bytes)
             }
         };
         RECORD_BYTES + self.group().len() + value
@@ -189,7 +195,7 @@ impl GroupRecord {
             return Ok(Self::Consumer { group, fact, value });
         }
         let GroupMetadataKey { group } = whole(d, kind)?;
-        Ok(Self::Group { group, value: value_of(value)?.map(Arc::new) })
+        Ok(Self::Group { group, value: shared(value)? })
     }
 }
 

@@ -30,8 +30,8 @@ use super::consumer::{Answer, Refusal, Said, Topics};
 use super::membership::Caller;
 use super::records::{
     DeletingTopic, Fact, FactValue, ShareCurrentValue, ShareEpochValue, ShareFact,
-    ShareMemberValue, ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
-    TargetTopic, TargetValue,
+    ShareMemberValue, ShareStatesValue, ShareValue, StateTopic, TargetEpochValue, TargetTopic,
+    TargetValue,
 };
 use super::rules::ShareRules;
 use crate::event::{Now, RequestKey};
@@ -571,7 +571,7 @@ impl ShareGroup {
             }
         }
         self.may_lack_targets = false;
-        let value = ShareTargetEpochValue { epoch: self.epoch, timestamp: now.wall_ms };
+        let value = TargetEpochValue { epoch: self.epoch, timestamp: now.wall_ms };
         self.emit(ShareFact::TargetEpoch, Some(ShareValue::TargetEpoch(value)));
     }
 
@@ -581,7 +581,7 @@ impl ShareGroup {
         if member.epoch == self.target_epoch {
             return;
         }
-        let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| ShareTopic {
+        let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| TargetTopic {
             topic_id: *topic_id,
             partitions: partitions.iter().copied().collect(),
         };

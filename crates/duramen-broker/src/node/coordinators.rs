@@ -36,8 +36,8 @@ use crate::controller::image::Topic;
 use crate::core::{Core, Timer};
 use crate::event::{Action, LogRead, MadeBy, Now, ReadLog};
 use crate::groups::coordinator::Transactor;
-use crate::groups::records::Encoded;
 use crate::internal_topics;
+use crate::ledger::Encoded;
 use crate::limits::{
     GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, GROUP_LOG_SLICE_BYTES,
     SWEEP_PAUSE_US, SWEEP_SLICE,
