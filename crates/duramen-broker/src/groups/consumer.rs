@@ -30,6 +30,7 @@ use std::sync::Arc;
 use duramen_protocol::messages::consumer_group_describe::{
     Assignment, DescribedGroup, Member as DescribedMember, TopicPartitions,
 };
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::sabotage::{self, Bug};
 
@@ -253,19 +254,11 @@ pub(crate) struct Earlier<'a> {
 }
 
 impl CommitRight<'_> {
-    /// Returns the error that forbids a commit for a partition, if there is one.
-    pub(crate) fn refuses(
-        &self,
-        topic: duramen_protocol::wire::Uuid,
-        partition: i32,
-    ) -> Option<ErrorCode> {
-        match self {
-            Self::All => None,
-            Self::Since(Earlier { member, epoch, refused }) => {
-                let since = member.current.since(topic, partition);
-                since.is_none_or(|since| *epoch < since).then_some(*refused)
-            }
-        }
+    /// Checks whether the right extends to a partition.
+    pub(crate) fn check(&self, topic: Uuid, partition: i32) -> Result<(), ErrorCode> {
+        let Self::Since(Earlier { member, epoch, refused }) = self else { return Ok(()) };
+        let since = member.current.since(topic, partition);
+        if since.is_some_and(|since| since <= *epoch) { Ok(()) } else { Err(*refused) }
     }
 }
 

@@ -32,7 +32,13 @@ use std::mem;
 use std::sync::Arc;
 
 use duramen_protocol::messages::delete_groups::DeletableGroupResult;
+use duramen_protocol::messages::offset_commit::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
 use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchResponseGroup};
+use duramen_protocol::messages::txn_offset_commit::{
+    TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
+};
 use duramen_protocol::messages::{
     OffsetCommitResponse, OffsetDeleteResponse, TxnOffsetCommitResponse,
 };
@@ -104,8 +110,11 @@ pub(crate) struct Transactor {
 #[derive(Debug)]
 enum Then {
     Nothing,
-    Commit(RequestKey, OffsetCommitResponse),
-    CommitInTransaction(RequestKey, TxnOffsetCommitResponse),
+    Commit {
+        key: RequestKey,
+        answer: OffsetCommitResponse,
+        is_transactional: bool,
+    },
     DeleteOffsets(RequestKey, OffsetDeleteResponse),
     /// A group was deleted, by a request or because there is nothing left of it.
     DeleteGroup(Option<(RequestKey, usize)>),
@@ -509,16 +518,17 @@ impl Coordinator {
         self.launch(name, records, then, ticket, None);
     }
 
-    /// Appends offsets as part of a producer's transaction.
-    fn append_in_transaction(
+    /// Appends offsets of a request that gets this answer, as part of a producer's transaction if there is one.
+    fn append_commit(
         &mut self,
         name: &Arc<str>,
         records: Vec<GroupRecord>,
-        then: Then,
-        transactor: Transactor,
+        (key, answer): (RequestKey, OffsetCommitResponse),
+        transactor: Option<Transactor>,
     ) {
+        let then = Then::Commit { key, answer, is_transactional: transactor.is_some() };
         let ticket = self.ledger.next_ticket();
-        self.launch(Some(name), records, then, ticket, Some(transactor));
+        self.launch(Some(name), records, then, ticket, transactor);
     }
 
     /// Appends records in as many batches as they need. The act in `then` follows the last batch, whose ticket this
@@ -622,8 +632,10 @@ impl Coordinator {
         self.group_mut(&name).flying.remove(&ticket);
         let result = result.map(|_| ()).and(spoiled.map_or(Ok(()), Err)).map_err(told);
         // Time passes only for members that the append concerned.
-        let is_of_members =
-            !matches!(then, Then::Nothing | Then::Commit(..) | Then::DeleteOffsets(..));
+        let is_of_members = !matches!(
+            then,
+            Then::Nothing | Then::Commit { is_transactional: false, .. } | Then::DeleteOffsets(..)
+        );
         self.carry_on(ticket, &name, then, result, now);
         self.answer_readers(&name);
         if is_of_members {
@@ -686,19 +698,12 @@ impl Coordinator {
         let code = result.err().unwrap_or(ErrorCode::None);
         match then {
             Then::Nothing | Then::Stored { .. } | Then::DeleteGroup(None) | Then::Declared => {}
-            Then::Commit(key, mut answer) => {
+            Then::Commit { key, mut answer, is_transactional } => {
                 let partitions = answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
                 for partition in partitions.filter(|it| it.error_code == ErrorCode::None.code()) {
                     partition.error_code = code.code();
                 }
-                self.reply(key, answer);
-            }
-            Then::CommitInTransaction(key, mut answer) => {
-                let partitions = answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
-                for partition in partitions.filter(|it| it.error_code == ErrorCode::None.code()) {
-                    partition.error_code = code.code();
-                }
-                self.reply(key, answer);
+                self.reply_commit(key, answer, is_transactional);
             }
             Then::DeleteOffsets(key, mut answer) => {
                 if code != ErrorCode::None {
@@ -721,6 +726,28 @@ impl Coordinator {
                 }
             }
         }
+    }
+
+    /// Answers a commit, with the response of a `TxnOffsetCommit` if it came by one.
+    fn reply_commit(
+        &mut self,
+        key: RequestKey,
+        answer: OffsetCommitResponse,
+        is_transactional: bool,
+    ) {
+        if !is_transactional {
+            return self.reply(key, answer);
+        }
+        let partition = |it: OffsetCommitResponsePartition| TxnOffsetCommitResponsePartition {
+            partition_index: it.partition_index,
+            error_code: it.error_code,
+        };
+        let topic = |it: OffsetCommitResponseTopic| TxnOffsetCommitResponseTopic {
+            name: it.name,
+            partitions: it.partitions.into_iter().map(partition).collect(),
+        };
+        let topics = answer.topics.into_iter().map(topic).collect();
+        self.reply(key, TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() });
     }
 
     fn answer_readers(&mut self, name: &Arc<str>) {

@@ -62,7 +62,7 @@ impl Coordinator {
             assert!(ticket <= *last, "{ticket} is not after {last}, the last of its batches");
             let is_awaited = !matches!(then, Then::Nothing);
             assert!(group.is_some() || !is_awaited, "no request waits for the renewal {ticket}");
-            let is_of_transaction = matches!(then, Then::CommitInTransaction(..));
+            let is_of_transaction = matches!(then, Then::Commit { is_transactional: true, .. });
             assert_eq!(transactor.is_some(), is_of_transaction, "{ticket} has its producer");
             for record in records {
                 let of_it = all.entry(record.group()).or_default();
