@@ -35,7 +35,7 @@ use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::sabotage::{self, Bug};
 
 use super::records::{EpochValue, Fact, FactValue};
-use super::rules::{Assignor, ConsumerRules, Migration};
+use super::rules::{Assignor, ConsumerRules, Migration, us};
 use crate::event::{Now, RequestKey};
 
 mod assignors;
@@ -67,6 +67,12 @@ pub(crate) struct Refusal {
 impl Refusal {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
+    }
+
+    /// Refuses a request of a member that the group does not have.
+    pub(super) fn unknown_member(id: &str, group: &str) -> Self {
+        let message = format!("Member {id} is not a member of group {group}.");
+        Self::new(ErrorCode::UnknownMemberId, message)
     }
 }
 
@@ -105,8 +111,11 @@ pub(crate) struct ConsumerGroup {
     has_lost_consumer: bool,
 }
 
-fn us(ms: i32) -> u64 {
-    u64::try_from(ms).unwrap_or(0) * 1000
+/// Sorts the names that a member subscribes to, each of them once.
+pub(super) fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// Requests.

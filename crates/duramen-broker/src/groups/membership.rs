@@ -31,7 +31,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::records::{GroupMetadataValue, MemberMetadata};
 use super::roster::{Member, Roster};
-use super::rules::Rules;
+use super::rules::{Rules, us};
 use crate::access::RequestContext;
 use crate::event::RequestKey;
 
@@ -150,10 +150,6 @@ pub(crate) struct Membership {
     next_ticket: Ticket,
     now_us: u64,
     effects: Vec<Effect>,
-}
-
-fn us(ms: i32) -> u64 {
-    u64::try_from(ms).unwrap_or(0) * 1000
 }
 
 fn refused_join(id: &str, code: ErrorCode) -> JoinGroupResponse {

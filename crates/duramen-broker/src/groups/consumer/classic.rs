@@ -25,13 +25,14 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::view::{Current, Member, Owned, Stage, View, target_value};
-use super::{ConsumerGroup, ConsumerRules, Migration, Shares, Topics, us};
+use super::{ConsumerGroup, ConsumerRules, Migration, Shares, Topics, sorted};
 use crate::event::{Now, RequestKey};
 use crate::groups::membership::{Caller, HandedOver};
 use crate::groups::records::{
     ClassicMember, ClassicProtocol, EpochValue, Fact, FactValue, GroupMetadataValue,
     MemberMetadata, MemberValue, TargetEpochValue,
 };
+use crate::groups::rules::us;
 
 /// The kind of classic group that can change to this one and back.
 pub(crate) const CONSUMER: &str = "consumer";
@@ -492,12 +493,6 @@ fn owned_of(
     topics: Topics<'_>,
 ) -> Vec<TopicPartitions> {
     owned_by_id(&subscription.owned_partitions, topics)
-}
-
-fn sorted(mut names: Vec<String>) -> Vec<String> {
-    names.sort_unstable();
-    names.dedup();
-    names
 }
 
 fn classic_value(

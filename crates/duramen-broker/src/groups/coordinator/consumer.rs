@@ -58,40 +58,26 @@ pub(crate) fn refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatRespo
 
 /// Returns the answer in place of this one, if its decision could not be stored.
 pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
+    let error_code = code.code();
     match answer {
-        Response::ConsumerGroupHeartbeat(_) => ConsumerGroupHeartbeatResponse {
-            error_code: code.code(),
-            ..ConsumerGroupHeartbeatResponse::default()
+        Response::ConsumerGroupHeartbeat(_) => {
+            ConsumerGroupHeartbeatResponse { error_code, ..Default::default() }.into()
         }
-        .into(),
         Response::JoinGroup(JoinGroupResponse { member_id, .. }) => {
-            JoinGroupResponse { error_code: code.code(), member_id, ..JoinGroupResponse::default() }
-                .into()
+            JoinGroupResponse { error_code, member_id, ..Default::default() }.into()
         }
-        Response::SyncGroup(_) => {
-            SyncGroupResponse { error_code: code.code(), ..SyncGroupResponse::default() }.into()
+        Response::SyncGroup(_) => SyncGroupResponse { error_code, ..Default::default() }.into(),
+        Response::Heartbeat(_) => HeartbeatResponse { error_code, ..Default::default() }.into(),
+        Response::LeaveGroup(_) => LeaveGroupResponse { error_code, ..Default::default() }.into(),
+        Response::ShareGroupHeartbeat(_) => {
+            ShareGroupHeartbeatResponse { error_code, ..Default::default() }.into()
         }
-        Response::Heartbeat(_) => {
-            HeartbeatResponse { error_code: code.code(), ..HeartbeatResponse::default() }.into()
+        Response::AlterShareGroupOffsets(_) => {
+            AlterShareGroupOffsetsResponse { error_code, ..Default::default() }.into()
         }
-        Response::LeaveGroup(_) => {
-            LeaveGroupResponse { error_code: code.code(), ..LeaveGroupResponse::default() }.into()
+        Response::DeleteShareGroupOffsets(_) => {
+            DeleteShareGroupOffsetsResponse { error_code, ..Default::default() }.into()
         }
-        Response::ShareGroupHeartbeat(_) => ShareGroupHeartbeatResponse {
-            error_code: code.code(),
-            ..ShareGroupHeartbeatResponse::default()
-        }
-        .into(),
-        Response::AlterShareGroupOffsets(_) => AlterShareGroupOffsetsResponse {
-            error_code: code.code(),
-            ..AlterShareGroupOffsetsResponse::default()
-        }
-        .into(),
-        Response::DeleteShareGroupOffsets(_) => DeleteShareGroupOffsetsResponse {
-            error_code: code.code(),
-            ..DeleteShareGroupOffsetsResponse::default()
-        }
-        .into(),
         answer => answer,
     }
 }
@@ -235,6 +221,14 @@ impl Coordinator {
                 return;
             }
             let Some(asked) = group.waiting.pop_front() else { break };
+            if matches!(asked, Asked::Delete(..) | Asked::Wish(..)) {
+                // Earlier decisions must come before this one in the log.
+                self.append_decided(name, rules, topics, now);
+                if !self.group_mut(name).is_at_rest() {
+                    self.group_mut(name).waiting.push_front(asked);
+                    return;
+                }
+            }
             match asked {
                 Asked::Heartbeat(caller, request) => {
                     let id = request.member_id.clone();
@@ -246,12 +240,6 @@ impl Coordinator {
                     self.hasten(name, &id);
                 }
                 Asked::Delete(key, part) => {
-                    // Earlier decisions must come before this one in the log.
-                    self.append_decided(name, rules, topics, now);
-                    if !self.group_mut(name).is_at_rest() {
-                        self.group_mut(name).waiting.push_front(Asked::Delete(key, part));
-                        return;
-                    }
                     if self.groups[name].is_of_shares() {
                         self.delete_shares(name, topics, key, part);
                     } else {
@@ -268,12 +256,6 @@ impl Coordinator {
                     self.hasten(name, &id);
                 }
                 Asked::Wish(key, wish) => {
-                    // Earlier decisions must come before this one in the log.
-                    self.append_decided(name, rules, topics, now);
-                    if !self.group_mut(name).is_at_rest() {
-                        self.group_mut(name).waiting.push_front(Asked::Wish(key, wish));
-                        return;
-                    }
                     self.begin_wish(name, rules, topics, key, *wish, now);
                 }
                 Asked::Begun(topic, partition, is_there) => {
