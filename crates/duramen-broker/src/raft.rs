@@ -242,6 +242,7 @@ impl Group {
             created: true,
             bytes_in_flight: 0,
         };
+        group.keep_in_memory(Memory::default());
         group.settle_timeout();
         group
     }

@@ -371,19 +371,6 @@ impl Coordinators {
         Ok(())
     }
 
-    /// Answers once it is certain that a replica leads.
-    fn tell_when_certain(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        asker: Asker,
-        answer: Answer,
-    ) {
-        if let Some(then) = core.when_sure(replica, Then::ShareState(asker, answer)) {
-            self.tell(core, then, true);
-        }
-    }
-
     pub(super) fn tell_share_asker(&mut self, core: &mut Core, asker: Asker, answer: Answer) {
         match asker {
             Asker::Own { nonce } => self.on_share_answer(core, nonce, answer),
@@ -422,7 +409,9 @@ impl Coordinators {
         }
         let is_there = core.controller.image.topic(topic_id).is_some();
         let answer = if is_there { Ok(None) } else { Err(ErrorCode::UnknownTopicId) };
-        self.tell_when_certain(core, replica, asker, answer);
+        if let Some(then) = core.when_sure(replica, Then::ShareState(asker, answer)) {
+            self.tell(core, then, true);
+        }
     }
 
     pub(crate) fn on_share_frames(&mut self, core: &mut Core, frame: &Frame) {

@@ -117,7 +117,7 @@ enum Decision {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Coordinator {
     /// After so many updates a snapshot is written.
     updates_max: u32,
@@ -137,13 +137,7 @@ static COUNTER: LazyLock<ShareKey> =
 impl Coordinator {
     /// Builds the coordinator of a log that was not read yet.
     pub(crate) fn new(updates_max: u32) -> Self {
-        Self {
-            updates_max,
-            entries: BTreeMap::new(),
-            ledger: Ledger::default(),
-            counted: None,
-            taken: 0,
-        }
+        Self { updates_max, ..Self::default() }
     }
 
     /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.

@@ -49,7 +49,7 @@ pub(crate) struct Changed {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ShareSessions {
     /// Highest count of sessions.
     most: usize,
@@ -61,8 +61,7 @@ pub(crate) struct ShareSessions {
 impl ShareSessions {
     /// Builds an empty set of sessions, with a highest count.
     pub(crate) fn new(most: usize) -> Self {
-        let (sessions, by_connection) = (BTreeMap::new(), BTreeMap::new());
-        Self { most, sessions, by_connection, partitions: 0 }
+        Self { most, ..Self::default() }
     }
 
     /// Returns the count of sessions.
