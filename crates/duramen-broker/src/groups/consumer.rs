@@ -46,7 +46,7 @@ mod topics;
 mod view;
 
 pub(crate) use classic::CONSUMER;
-pub(crate) use heartbeats::check_request;
+pub(crate) use heartbeats::{check_request, refused};
 use topics::Search;
 pub(crate) use topics::Topics;
 use view::{AWAY, Shares, View, regex_of};

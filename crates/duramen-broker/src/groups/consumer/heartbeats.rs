@@ -80,6 +80,15 @@ pub(crate) fn check_request(
     Err(Refusal::new(ErrorCode::UnsupportedAssignor, message))
 }
 
+/// Returns the answer to a heartbeat that the coordinator refuses.
+pub(crate) fn refused(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
+    ConsumerGroupHeartbeatResponse {
+        error_code: refusal.code.code(),
+        error_message: Some(refusal.message),
+        ..ConsumerGroupHeartbeatResponse::default()
+    }
+}
+
 /// Sender of a heartbeat.
 enum Sender {
     /// Unknown member.
@@ -105,13 +114,7 @@ impl ConsumerGroup {
         } else {
             self.stay(rules, topics, caller, request, now)
         };
-        let answer =
-            answer.unwrap_or_else(|Refusal { code, message }| ConsumerGroupHeartbeatResponse {
-                error_code: code.code(),
-                error_message: Some(message),
-                ..ConsumerGroupHeartbeatResponse::default()
-            });
-        self.answer(caller.key, answer);
+        self.answer(caller.key, answer.unwrap_or_else(refused));
     }
 
     fn stay(

@@ -18,7 +18,9 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::{BATCH_BYTES, Coordinator, Group, Then, Wish, refused_wish};
 use crate::event::{Now, RequestKey};
-use crate::groups::consumer::{Answer, CONSUMER, ConsumerGroup, Refusal, Topics, check_request};
+use crate::groups::consumer::{
+    self, Answer, CONSUMER, ConsumerGroup, Refusal, Topics, check_request,
+};
 use crate::groups::membership::{Caller, Membership, State};
 use crate::groups::records::{Fact, GroupMetadataValue, GroupRecord};
 use crate::groups::rules::{ConsumerRules, Rules};
@@ -45,15 +47,6 @@ pub(super) enum Classic {
     Sync(RequestKey, SyncGroupRequest),
     Heartbeat(RequestKey, HeartbeatRequest),
     Leave(RequestKey, i16, LeaveGroupRequest),
-}
-
-/// Returns the answer to a heartbeat that the coordinator refuses.
-pub(crate) fn refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
-    ConsumerGroupHeartbeatResponse {
-        error_code: refusal.code.code(),
-        error_message: Some(refusal.message),
-        ..ConsumerGroupHeartbeatResponse::default()
-    }
 }
 
 /// Returns the answer in place of this one, if its decision could not be stored.
@@ -135,7 +128,7 @@ impl Coordinator {
         now: Now,
     ) {
         if let Err(refusal) = check_request(&rules.consumer, version, &request) {
-            return self.reply(caller.key, refused_heartbeat(refusal));
+            return self.reply(caller.key, consumer::refused(refusal));
         }
         let known = self.groups.get_key_value(request.group_id.as_str());
         let name = match known {
@@ -143,7 +136,7 @@ impl Coordinator {
             None if request.member_epoch == 0 => request.group_id.as_str().into(),
             None => {
                 let refusal = no_group(&request);
-                return self.reply(caller.key, refused_heartbeat(refusal));
+                return self.reply(caller.key, consumer::refused(refusal));
             }
         };
         self.ask(&name, Asked::Heartbeat(caller, request), rules, topics, now);
@@ -235,7 +228,7 @@ impl Coordinator {
                     if let Err(refusal) =
                         self.heartbeat_of(name, rules, topics, &caller, &request, now)
                     {
-                        self.reply(caller.key, refused_heartbeat(refusal));
+                        self.reply(caller.key, consumer::refused(refusal));
                     }
                     self.hasten(name, &id);
                 }
