@@ -4,9 +4,9 @@
 //! Owns:       [`Coordinator`]: memberships and committed offsets, the appends under way for them, and which records of
 //!             the log are live.
 //! Interface:  a function a request (`coordinator/requests.rs`), answered by an [`Output`] now or later;
-//!             [`Coordinator::replay`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
+//!             [`Coordinator::apply`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
 //!             [`Coordinator::on_time`] at [`Coordinator::deadline_us`]; [`Coordinator::expire`] now and then;
-//!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
+//!             [`Coordinator::renew`] and [`Coordinator::live`] to keep the log short.
 //! Invariants: durable state changes in `Group::apply` only, by a record that is in the log; each request gets one
 //!             answer; no answer shows an offset that is not durable; a fetch sees all commits of its group that came
 //!             before it.
@@ -356,21 +356,6 @@ impl Coordinator {
     /// Knows nothing yet.
     pub(crate) fn new() -> Self {
         Self::default()
-    }
-
-    /// Replays a record of the log by which a producer's transaction is to commit an offset.
-    pub(crate) fn replay_in_transaction(
-        &mut self,
-        offset: i64,
-        record: GroupRecord,
-        producer: i64,
-    ) {
-        self.hold(offset, record, producer);
-    }
-
-    /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.
-    pub(crate) fn replay(&mut self, offset: i64, record: GroupRecord) {
-        self.apply(offset, record);
     }
 
     /// Ends the replay of the log, after which requests may come. Every member gets a new session timeout. A group that
@@ -771,8 +756,9 @@ impl Coordinator {
         self.ledger.push(Output::Fetched { key, part, group: Box::new(group) });
     }
 
-    /// Applies a record that is in the log, and durable.
-    fn apply(&mut self, at: i64, record: GroupRecord) {
+    /// Applies a record that is in the log, and durable. The caller replays the whole log by it, in the log's order,
+    /// before the first request.
+    pub(crate) fn apply(&mut self, at: i64, record: GroupRecord) {
         let name = record.group().clone();
         // A tombstone of an unknown key only had to outlast records that were trimmed since.
         if record.has_value() || self.groups.contains_key(&name) {
@@ -783,7 +769,7 @@ impl Coordinator {
     }
 
     /// Holds an offset of an open transaction that is in the log, and durable.
-    fn hold(&mut self, at: i64, record: GroupRecord, producer_id: i64) {
+    pub(crate) fn hold(&mut self, at: i64, record: GroupRecord, producer_id: i64) {
         let name = record.group().clone();
         if let GroupRecord::Offset { key, .. } = &record {
             let held = self.in_transactions.entry(producer_id).or_default();
@@ -822,15 +808,9 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// Returns the offset of the first live record of the log, before which the log may be trimmed, or `None` if no
-    /// record is live.
-    pub(crate) fn first_live(&self) -> Option<i64> {
-        self.ledger.live.first()
-    }
-
-    /// Returns the count of live records of the log, and their approximate size in bytes.
-    pub(crate) fn live_size(&self) -> (usize, usize) {
-        self.ledger.live.size()
+    /// Returns the live records of the log. The log may be trimmed before the first of them.
+    pub(crate) fn live(&self) -> &Live<Key> {
+        &self.ledger.live
     }
 
     /// Appends live records before an offset again: the oldest, up to about `bytes_max` bytes. Returns the ticket of

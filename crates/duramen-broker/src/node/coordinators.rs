@@ -173,6 +173,20 @@ impl Coordinators {
         self.shards.get_mut(&replica)?.as_view_mut()
     }
 
+    /// Returns all coordinators of a type here. An error while some of them load, because they could know more.
+    fn serving<V: View>(&self) -> Result<Vec<&V>, ErrorCode> {
+        let mut all = Vec::new();
+        for shard in self.shards.values() {
+            let Some(view) = shard.as_view() else { continue };
+            match shard.stage {
+                Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
+                Stage::Serving => all.push(view),
+                Stage::Failed { .. } => {}
+            }
+        }
+        Ok(all)
+    }
+
     /// Returns the number of coordinators that cannot read their logs.
     pub(super) fn failed(&self) -> usize {
         self.shards.values().filter(|shard| matches!(shard.stage, Stage::Failed { .. })).count()
