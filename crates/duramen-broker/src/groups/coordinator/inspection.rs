@@ -6,9 +6,7 @@ use std::sync::Arc;
 use super::{Coordinator, Flight, Group, Key, Place, Then};
 use crate::groups::records::GroupRecord;
 use crate::ledger::Ticket;
-
-/// Count of groups or facts above which an inspection leaves them out.
-const INSPECTED_MAX: usize = 100;
+use crate::limits::INSPECTED_MAX;
 
 /// Appends under way for one group.
 #[derive(Debug, Default)]
