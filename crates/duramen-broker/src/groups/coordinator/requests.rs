@@ -42,7 +42,7 @@ use crate::groups::records::{
 use crate::groups::rules::Rules;
 use crate::groups::share::{SHARE, ShareGroup};
 
-/// How a client commits offsets.
+/// Way in which a client commits offsets.
 #[derive(Clone, Copy, Debug)]
 enum Commit {
     /// By an `OffsetCommit` of this version.
