@@ -23,15 +23,14 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
-use crate::limits::{FETCH_SESSION_IDLE_US, FETCH_SESSION_PARTITIONS_MAX, FETCH_SESSIONS_MAX};
+use crate::limits::{
+    FETCH_SESSION_IDLE_US, FETCH_SESSION_PARTITIONS_MAX, FETCH_SESSIONS_MAX, INSPECTED_MAX,
+};
 use crate::partition::{Place, Watcher};
 use crate::prng::Prng;
 
 const FIRST_EPOCH: i32 = 0;
 const NO_SESSION_EPOCH: i32 = -1;
-
-/// Count of sessions, or of partitions in one, above which an inspection leaves them out.
-const INSPECTED_MAX: usize = 100;
 
 /// A partition as the client names it: by id from version 13 on, else by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

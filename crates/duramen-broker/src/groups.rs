@@ -1,7 +1,7 @@
 //! # Room card: groups
 //!
 //! Purpose:    consumer groups: clients that share partitions among themselves.
-//! Owns:       `Coordinator`, all groups of one partition of `__consumer_offsets`; [`Membership`], one group of the
+//! Owns:       `Coordinator`, all groups of one partition of `__consumer_offsets`; `Membership`, one group of the
 //!             classic protocol; `ConsumerGroup`, one of the consumer protocol; `ShareGroup`, one share group; the
 //!             committed offsets of a group; the records of all this. (A *group* without more is a Raft group,
 //!             `raft.rs`.)
@@ -23,5 +23,5 @@ mod rules;
 mod share;
 
 pub(crate) use consumer::Refusal;
-pub use membership::{Caller, Effect, Membership, State, Stored, StoredMember, Ticket};
+pub(crate) use membership::Caller;
 pub use rules::{Assignor, ConsumerRules, Migration, Rules, ShareRules};

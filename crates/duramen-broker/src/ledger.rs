@@ -1,8 +1,8 @@
 //! # Room card: ledger
 //!
 //! Purpose:    the common state of all coordinators: live records of the log, appends under way, effects that wait for
-//!             the node, names that are due.
-//! Owns:       [`Ledger`], [`Live`], [`Due`].
+//!             the node, names that are due. The form that Kafka gives their records.
+//! Owns:       [`Ledger`], [`Live`], [`Due`]; [`versioned`] keys and values.
 //! Interface:  [`Ledger::launch`] an append, [`Ledger::land`] its result; [`Ledger::push`], [`Ledger::take_outputs`];
 //!             [`Ledger::close`]; [`Live::put`], [`Live::remove`], [`Live::first`], [`Live::before`]; [`Due::set`].
 //! Invariants: every live key is here once, at the offset of its last durable record. So all records below
@@ -15,7 +15,44 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use duramen_protocol::ErrorCode;
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message};
+
+/// Key and value of a record in the log.
+pub(crate) type Encoded = (Bytes, Option<Bytes>);
+
+/// Encodes a value of the log: its version, then its content.
+pub(crate) fn versioned(value: &impl Message, version: i16) -> Result<Bytes, EncodeError> {
+    keyed(version, value, version)
+}
+
+/// Encodes a key of the log: its kind, then its content.
+pub(crate) fn keyed(kind: i16, key: &impl Message, version: i16) -> Result<Bytes, EncodeError> {
+    let mut e = Encoder::with_capacity(128);
+    e.i16(kind);
+    key.encode(&mut e, version)?;
+    Ok(e.into_bytes().freeze())
+}
+
+/// Decodes the rest of a key or a value, of which no byte may be left over.
+pub(crate) fn whole<T: Message>(mut d: Decoder, version: i16) -> Result<T, DecodeError> {
+    let message = T::decode(&mut d, version)?;
+    d.finish()?;
+    Ok(message)
+}
+
+/// Decodes a value of any version that its layout knows.
+pub(crate) fn decoded<T: Message>(value: Bytes) -> Result<T, DecodeError> {
+    let mut d = Decoder::new(value);
+    let version = d.i16()?;
+    whole(d, version)
+}
+
+/// Decodes the value of a record, if it is no tombstone.
+pub(crate) fn value_of<T: Message>(value: Option<Bytes>) -> Result<Option<T>, DecodeError> {
+    value.map(decoded).transpose()
+}
 
 /// Number of an append of a coordinator.
 pub(crate) type Ticket = u64;

@@ -259,6 +259,9 @@ pub(crate) const BROKERS_AWAITED_US: u64 = 10_000_000;
 pub(crate) const OPENING_US_MAX: u64 = 30_000_000;
 }
 
+/// Count of parts above which a debug build no longer checks the invariants of a whole value after each event.
+pub(crate) const INSPECTED_MAX: usize = 100;
+
 /// Log that a group of several voters keeps in memory for its followers. The simulator keeps less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {

@@ -449,7 +449,8 @@ impl Partition {
                 return self.wait(index, acks, Waiting { slot, base_offset }, -1);
             }
         }
-        self.append(now, batch, acks, slot)
+        let max_timestamp = batch.summary.max_timestamp;
+        self.append_bytes(now, batch.bytes, &batch.header, max_timestamp, acks, slot)
     }
 
     /// Judges a batch of an unknown producer that goes on with its sequence. As in Kafka the batch may be appended: the
@@ -553,11 +554,6 @@ impl Partition {
             return refused(ErrorCode::MessageTooLarge, text);
         }
         faults::of(settings, now.wall_ms, &batch.summary).map(Appended::Faulty)
-    }
-
-    fn append(&mut self, now: Now, batch: CheckedBatch, acks: Acks, slot: Slot) -> Appended {
-        let max_timestamp = batch.summary.max_timestamp;
-        self.append_bytes(now, batch.bytes, &batch.header, max_timestamp, acks, slot)
     }
 
     fn append_bytes(

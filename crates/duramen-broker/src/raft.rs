@@ -242,6 +242,7 @@ impl Group {
             created: true,
             bytes_in_flight: 0,
         };
+        group.keep_in_memory(Memory::default());
         group.settle_timeout();
         group
     }
@@ -556,10 +557,7 @@ impl Group {
     ) -> Result<u64, Refused> {
         assert_eq!(descriptor.base_offset, self.end_offset(), "offsets are dense");
         assert_eq!(payload.len(), descriptor.length as usize, "a descriptor is of its payload");
-        let mut data = Vec::with_capacity(1 + duramen_storage::descriptor::ENCODED_BYTES);
-        data.push(TAG_BATCH);
-        data.extend_from_slice(&descriptor.encode());
-        let index = self.propose(data)?;
+        let index = self.propose(log::data_of(descriptor))?;
         let term = self.term();
         self.bytes_in_flight += payload.len() as u64;
         self.payloads.insert((index, term), payload);
@@ -568,10 +566,7 @@ impl Group {
 
     /// Appends an entry of ours. Returns its index.
     pub(crate) fn propose_internal(&mut self, entry: &[u8]) -> Result<u64, Refused> {
-        let mut data = Vec::with_capacity(1 + entry.len());
-        data.push(TAG_INTERNAL);
-        data.extend_from_slice(entry);
-        self.propose(data)
+        self.propose([&[TAG_INTERNAL][..], entry].concat())
     }
 
     fn propose(&mut self, data: Vec<u8>) -> Result<u64, Refused> {

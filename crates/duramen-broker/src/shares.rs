@@ -24,6 +24,8 @@ pub(crate) mod partition;
 pub(crate) mod records;
 pub(crate) mod sessions;
 
+pub(crate) use records::StateBatch;
+
 /// Holder of dead letters, which asks to append them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BurialAsker {
@@ -60,17 +62,6 @@ impl ShareKey {
         };
         (!group.trim().is_empty()).then_some(key)
     }
-}
-
-/// A run of offsets that were delivered equally often, with the same end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StateBatch {
-    pub first: i64,
-    pub last: i64,
-    /// Kafka's number: 0 is available, 2 acknowledged, 4 archived. The stored state does not say which member acquired
-    /// a record.
-    pub state: i8,
-    pub count: i16,
 }
 
 impl StateBatch {

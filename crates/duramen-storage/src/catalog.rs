@@ -111,7 +111,7 @@ enum Handle<F> {
     Gone,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct View {
     size: u64,
     end_offset: i64,
@@ -399,20 +399,10 @@ impl<D: Disk> Segment<D> {
             stem: format!("{dir}/{}", segment_stem(base_offset, ReplicaId(0), 0)),
             file: Mutex::new(Handle::Open(file)),
             view: Mutex::new(View {
-                size: 0,
                 end_offset: base_offset,
                 max_timestamp: -1,
-                index_flushed: 0,
-                times_flushed: 0,
-                index_tail: Vec::new(),
-                times_tail: Vec::new(),
-                recent: VecDeque::new(),
-                verified: Vec::new(),
                 settled: (0, base_offset),
-                cuts: 0,
-                is_damaged: false,
-                is_index_bad: false,
-                is_index_checked: false,
+                ..View::default()
             }),
         })
     }
@@ -441,13 +431,9 @@ impl<D: Disk> Segment<D> {
                 times_flushed: state.times_flushed,
                 index_tail: state.index_tail.clone(),
                 times_tail: state.times_tail.clone(),
-                recent: VecDeque::new(),
                 verified: verified.into_iter().collect(),
                 settled: (state.size, end_offset),
-                cuts: 0,
-                is_damaged: false,
-                is_index_bad: false,
-                is_index_checked: false,
+                ..View::default()
             }),
         })
     }

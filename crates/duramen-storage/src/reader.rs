@@ -60,7 +60,7 @@ pub struct FileRange<F> {
 }
 
 /// Digest of a part of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digest {
     /// The first offset of the first batch, which holds the offset that was asked for.
     pub first: i64,

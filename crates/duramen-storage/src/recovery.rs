@@ -156,7 +156,7 @@ pub(crate) fn recover<D: Disk>(
         }
         if !owned.insert(it.state.dir()) {
             let what = format!("two replicas have the directory {}", it.state.dir());
-            return Err(Error::Damaged { path: JOURNAL_DIR.into(), at: 0, what });
+            return Err(journal_damaged(what));
         }
         restoring.push(restore(disk, it, reserve, &mut aside, &mut found.records)?);
         if restoring.len() >= options.recovered_at_once {
@@ -176,6 +176,10 @@ pub(crate) fn recover<D: Disk>(
 }
 
 type Decoded = Vec<(u64, Vec<Record>)>;
+
+fn journal_damaged(what: String) -> Error {
+    Error::Damaged { path: JOURNAL_DIR.into(), at: 0, what }
+}
 
 fn decode_rounds(scan: &Scan) -> Result<Decoded, Error> {
     let decode = |round: &Round| {
@@ -227,11 +231,8 @@ fn replay(rounds: &Decoded, options: &Options) -> Result<BTreeMap<ReplicaId, Rep
                 continue;
             }
             let Some(from) = as_of.get(&id) else {
-                return Err(Error::Damaged {
-                    path: JOURNAL_DIR.into(),
-                    at: 0,
-                    what: format!("the beginning of replica {} is lost", id.0),
-                });
+                let what = format!("the beginning of replica {} is lost", id.0);
+                return Err(journal_damaged(what));
             };
             if lsn < from || matches!(record, Record::State { .. } | Record::Create { .. }) {
                 continue;
@@ -251,16 +252,12 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
     match record {
         Record::Append { entry, payload, .. } => {
             if !state.accepts(entry) {
-                return Err(Error::Damaged {
-                    path: JOURNAL_DIR.into(),
-                    at: 0,
-                    what: format!(
-                        "in round {lsn}, entry {} of replica {} does not follow entry {}",
-                        entry.index,
-                        state.replica.0,
-                        state.last_index()
-                    ),
-                });
+                return Err(journal_damaged(format!(
+                    "in round {lsn}, entry {} of replica {} does not follow entry {}",
+                    entry.index,
+                    state.replica.0,
+                    state.last_index()
+                )));
             }
             let place = state.append(entry.clone(), options.index_interval_bytes);
             if let (Some((segment, at)), Content::Batch(batch)) = (place, &entry.content) {
@@ -290,13 +287,9 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
         Record::Compacted { replacement, .. } => {
             if !state.replace(replacement) {
                 let (index, id) = (replacement.compacted.index, state.replica.0);
-                return Err(Error::Damaged {
-                    path: JOURNAL_DIR.into(),
-                    at: 0,
-                    what: format!(
-                        "in round {lsn}, what entry {index} of replica {id} compacted does not fit"
-                    ),
-                });
+                return Err(journal_damaged(format!(
+                    "in round {lsn}, what entry {index} of replica {id} compacted does not fit"
+                )));
             }
             // Entries that were replayed into the replaced segments have no place any more.
             it.places.retain(|_, place| place.segment >= replacement.compacted.below);

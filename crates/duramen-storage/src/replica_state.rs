@@ -39,7 +39,7 @@ pub(crate) struct TimeEntry {
 }
 
 /// One segment. Index entries live here until a checkpoint writes them to their files.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SegmentState {
     pub(crate) base_offset: i64,
     pub(crate) first_index: u64,
@@ -68,21 +68,12 @@ pub(crate) struct SegmentState {
 impl SegmentState {
     pub(crate) fn new(base_offset: i64, first_index: u64) -> Self {
         Self {
-            generation: 0,
-            index_crc: 0,
             base_offset,
             first_index,
-            size: 0,
             max_timestamp: -1,
-            index_flushed: 0,
-            times_flushed: 0,
-            index_tail: Vec::new(),
-            times_tail: Vec::new(),
-            flushed_position: 0,
             flushed_timestamp: -1,
-            max_timestamp_delta: 0,
             image_max_timestamp: -1,
-            image_max_delta: 0,
+            ..Self::default()
         }
     }
 

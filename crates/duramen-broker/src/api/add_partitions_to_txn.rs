@@ -19,7 +19,7 @@ use crate::event::RequestKey;
 use crate::internal_topics::{self, GROUPS, is_internal};
 use crate::node::Node;
 use crate::session::RequestContext;
-use crate::transactions::coordinator::{Addition, Asker};
+use crate::transactions::coordinator::{Addition, Ask, Asker};
 use crate::transactions::records::Partitions;
 
 /// The first version that asks for several transactions at once; clients speak those before.
@@ -143,10 +143,10 @@ fn ask(
     let places = asked.iter().map(|(place, ..)| place.clone()).collect();
     node.core.park(key, Parked::Addition { response, places, outstanding, version }, u64::MAX);
     for (part, (_, id, addition)) in asked.into_iter().enumerate() {
-        let by = Asker::Request { key, part };
+        let ask = Ask::Add { asker: Asker::Request { key, part }, addition };
         let now = node.core.now;
         let given = node.coordinators.coordinate_transaction(&mut node.core, &id, |it| {
-            it.add_partitions(&id, by, addition, now);
+            it.ask(&id, ask, now);
         });
         if let Err(code) = given {
             on_judged(node, key, part, code);

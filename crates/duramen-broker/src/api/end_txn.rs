@@ -9,7 +9,7 @@ use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
-use crate::transactions::coordinator::End;
+use crate::transactions::coordinator::{Ask, End};
 
 /// The first version in which each transaction has an epoch of its own (KIP-890).
 const FIRST_WITH_EPOCHS: i16 = 5;
@@ -41,10 +41,9 @@ pub(crate) fn handle(
         version: if context.version >= FIRST_WITH_EPOCHS { 2 } else { 1 },
     };
     node.core.park(key, Parked::Transaction { version: context.version }, u64::MAX);
-    let now = node.core.now;
-    let ended = node
-        .coordinators
-        .coordinate_transaction(&mut node.core, id, |it| it.end(id, key, end, now));
+    let (now, ask) = (node.core.now, Ask::End { key, end });
+    let ended =
+        node.coordinators.coordinate_transaction(&mut node.core, id, |it| it.ask(id, ask, now));
     debug_assert!(ended.is_ok(), "it was admitted");
 }
 

@@ -376,7 +376,7 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
         if has_records {
             let mut compaction = None;
             if fetch.is_read_committed {
-                compaction = node.core.partitions.get(&replica).map(Partition::compaction);
+                compaction = node.core.partitions.get(&replica).map(|it| it.compacted().index);
                 let aborted;
                 (aborted, end) = aborted_in(node, replica, wanted.offset, found.stable);
                 let part = &mut response.responses[topic].partitions[partition];

@@ -10,6 +10,7 @@ use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
+use crate::transactions::coordinator::Ask;
 
 /// Longest time that a producer waits while a block of producer ids is allocated, in milliseconds.
 const ALLOCATION_MS_MAX: i32 = 5_000;
@@ -66,9 +67,10 @@ fn of_transactions(
     let expected = (request.producer_id, request.producer_epoch);
     let expected = (expected.0 >= 0).then_some(expected);
     node.core.park(key, Parked::Transaction { version: context.version }, u64::MAX);
-    let now = node.core.now;
+    let timeout_ms = request.transaction_timeout_ms;
+    let (now, ask) = (node.core.now, Ask::Init { key, timeout_ms, expected });
     let asked = node.coordinators.coordinate_transaction(&mut node.core, id, |it| {
-        it.init_producer_id(id, key, request.transaction_timeout_ms, expected, now);
+        it.ask(id, ask, now);
     });
     debug_assert!(asked.is_ok(), "it was admitted");
 }

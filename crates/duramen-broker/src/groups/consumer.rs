@@ -30,11 +30,12 @@ use std::sync::Arc;
 use duramen_protocol::messages::consumer_group_describe::{
     Assignment, DescribedGroup, Member as DescribedMember, TopicPartitions,
 };
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::sabotage::{self, Bug};
 
 use super::records::{EpochValue, Fact, FactValue};
-use super::rules::{Assignor, ConsumerRules, Migration};
+use super::rules::{Assignor, ConsumerRules, Migration, us};
 use crate::event::{Now, RequestKey};
 
 mod assignors;
@@ -45,7 +46,7 @@ mod topics;
 mod view;
 
 pub(crate) use classic::CONSUMER;
-pub(crate) use heartbeats::check_request;
+pub(crate) use heartbeats::{check_request, refused};
 use topics::Search;
 pub(crate) use topics::Topics;
 use view::{AWAY, Shares, View, regex_of};
@@ -66,6 +67,12 @@ pub(crate) struct Refusal {
 impl Refusal {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
+    }
+
+    /// Refuses a request of a member that the group does not have.
+    pub(super) fn unknown_member(id: &str, group: &str) -> Self {
+        let message = format!("Member {id} is not a member of group {group}.");
+        Self::new(ErrorCode::UnknownMemberId, message)
     }
 }
 
@@ -104,8 +111,11 @@ pub(crate) struct ConsumerGroup {
     has_lost_consumer: bool,
 }
 
-fn us(ms: i32) -> u64 {
-    u64::try_from(ms).unwrap_or(0) * 1000
+/// Sorts the names that a member subscribes to, each of them once.
+pub(super) fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// Requests.
@@ -253,19 +263,11 @@ pub(crate) struct Earlier<'a> {
 }
 
 impl CommitRight<'_> {
-    /// Returns the error that forbids a commit for a partition, if there is one.
-    pub(crate) fn refuses(
-        &self,
-        topic: duramen_protocol::wire::Uuid,
-        partition: i32,
-    ) -> Option<ErrorCode> {
-        match self {
-            Self::All => None,
-            Self::Since(Earlier { member, epoch, refused }) => {
-                let since = member.current.since(topic, partition);
-                since.is_none_or(|since| *epoch < since).then_some(*refused)
-            }
-        }
+    /// Checks whether the right extends to a partition.
+    pub(crate) fn check(&self, topic: Uuid, partition: i32) -> Result<(), ErrorCode> {
+        let Self::Since(Earlier { member, epoch, refused }) = self else { return Ok(()) };
+        let since = member.current.since(topic, partition);
+        if since.is_some_and(|since| since <= *epoch) { Ok(()) } else { Err(*refused) }
     }
 }
 

@@ -4,9 +4,9 @@
 //! Owns:       [`Coordinator`]: memberships and committed offsets, the appends under way for them, and which records of
 //!             the log are live.
 //! Interface:  a function a request (`coordinator/requests.rs`), answered by an [`Output`] now or later;
-//!             [`Coordinator::replay`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
+//!             [`Coordinator::apply`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
 //!             [`Coordinator::on_time`] at [`Coordinator::deadline_us`]; [`Coordinator::expire`] now and then;
-//!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
+//!             [`Coordinator::renew`] and [`Coordinator::live`] to keep the log short.
 //! Invariants: durable state changes in `Group::apply` only, by a record that is in the log; each request gets one
 //!             answer; no answer shows an offset that is not durable; a fetch sees all commits of its group that came
 //!             before it.
@@ -32,7 +32,13 @@ use std::mem;
 use std::sync::Arc;
 
 use duramen_protocol::messages::delete_groups::DeletableGroupResult;
+use duramen_protocol::messages::offset_commit::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
 use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchResponseGroup};
+use duramen_protocol::messages::txn_offset_commit::{
+    TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
+};
 use duramen_protocol::messages::{
     OffsetCommitResponse, OffsetDeleteResponse, TxnOffsetCommitResponse,
 };
@@ -104,8 +110,11 @@ pub(crate) struct Transactor {
 #[derive(Debug)]
 enum Then {
     Nothing,
-    Commit(RequestKey, OffsetCommitResponse),
-    CommitInTransaction(RequestKey, TxnOffsetCommitResponse),
+    Commit {
+        key: RequestKey,
+        answer: OffsetCommitResponse,
+        is_transactional: bool,
+    },
     DeleteOffsets(RequestKey, OffsetDeleteResponse),
     /// A group was deleted, by a request or because there is nothing left of it.
     DeleteGroup(Option<(RequestKey, usize)>),
@@ -349,21 +358,6 @@ impl Coordinator {
         Self::default()
     }
 
-    /// Replays a record of the log by which a producer's transaction is to commit an offset.
-    pub(crate) fn replay_in_transaction(
-        &mut self,
-        offset: i64,
-        record: GroupRecord,
-        producer: i64,
-    ) {
-        self.hold(offset, record, producer);
-    }
-
-    /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.
-    pub(crate) fn replay(&mut self, offset: i64, record: GroupRecord) {
-        self.apply(offset, record);
-    }
-
     /// Ends the replay of the log, after which requests may come. Every member gets a new session timeout. A group that
     /// exceeds its present limit begins a rebalance to find out which members stay.
     pub(crate) fn loaded(&mut self, rules: &Rules, now: Now) {
@@ -379,7 +373,7 @@ impl Coordinator {
                 group.begin_consumer(&rules.consumer, now);
             } else if let Some((_, value)) = &group.stored {
                 group.since_ms = value.current_state_timestamp;
-                group.members = Membership::load(value.stored(), now.mono_us);
+                group.members = Membership::load(value, now.mono_us);
             }
             group.state = Some(group.members.state());
             group.members.shrink_to(rules.members_max);
@@ -471,7 +465,8 @@ impl Coordinator {
         let (life, since_ms) = (group.life, group.since_ms);
         for effect in group.members.take_effects() {
             if let Effect::Store(ticket, stored) = effect {
-                let value = Some(Arc::new(GroupMetadataValue::of(stored, since_ms)));
+                let value = GroupMetadataValue { current_state_timestamp: since_ms, ..stored };
+                let value = Some(Arc::new(value));
                 let record = GroupRecord::Group { group: name.clone(), value };
                 self.append(Some(name), vec![record], Then::Stored { life, ticket });
             } else {
@@ -508,16 +503,17 @@ impl Coordinator {
         self.launch(name, records, then, ticket, None);
     }
 
-    /// Appends offsets as part of a producer's transaction.
-    fn append_in_transaction(
+    /// Appends offsets of a request that gets this answer, as part of a producer's transaction if there is one.
+    fn append_commit(
         &mut self,
         name: &Arc<str>,
         records: Vec<GroupRecord>,
-        then: Then,
-        transactor: Transactor,
+        (key, answer): (RequestKey, OffsetCommitResponse),
+        transactor: Option<Transactor>,
     ) {
+        let then = Then::Commit { key, answer, is_transactional: transactor.is_some() };
         let ticket = self.ledger.next_ticket();
-        self.launch(Some(name), records, then, ticket, Some(transactor));
+        self.launch(Some(name), records, then, ticket, transactor);
     }
 
     /// Appends records in as many batches as they need. The act in `then` follows the last batch, whose ticket this
@@ -621,8 +617,10 @@ impl Coordinator {
         self.group_mut(&name).flying.remove(&ticket);
         let result = result.map(|_| ()).and(spoiled.map_or(Ok(()), Err)).map_err(told);
         // Time passes only for members that the append concerned.
-        let is_of_members =
-            !matches!(then, Then::Nothing | Then::Commit(..) | Then::DeleteOffsets(..));
+        let is_of_members = !matches!(
+            then,
+            Then::Nothing | Then::Commit { is_transactional: false, .. } | Then::DeleteOffsets(..)
+        );
         self.carry_on(ticket, &name, then, result, now);
         self.answer_readers(&name);
         if is_of_members {
@@ -655,7 +653,7 @@ impl Coordinator {
                     // The group had no member then and got none meanwhile, so it goes back to its stored state.
                     if let (Err(_), Some((_, value))) = (result, &group.stored) {
                         group.since_ms = value.current_state_timestamp;
-                        group.members = Membership::load(value.stored(), now.mono_us);
+                        group.members = Membership::load(value, now.mono_us);
                     }
                 }
                 self.ready.insert(name.clone());
@@ -685,19 +683,12 @@ impl Coordinator {
         let code = result.err().unwrap_or(ErrorCode::None);
         match then {
             Then::Nothing | Then::Stored { .. } | Then::DeleteGroup(None) | Then::Declared => {}
-            Then::Commit(key, mut answer) => {
+            Then::Commit { key, mut answer, is_transactional } => {
                 let partitions = answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
                 for partition in partitions.filter(|it| it.error_code == ErrorCode::None.code()) {
                     partition.error_code = code.code();
                 }
-                self.reply(key, answer);
-            }
-            Then::CommitInTransaction(key, mut answer) => {
-                let partitions = answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
-                for partition in partitions.filter(|it| it.error_code == ErrorCode::None.code()) {
-                    partition.error_code = code.code();
-                }
-                self.reply(key, answer);
+                self.reply_commit(key, answer, is_transactional);
             }
             Then::DeleteOffsets(key, mut answer) => {
                 if code != ErrorCode::None {
@@ -722,6 +713,28 @@ impl Coordinator {
         }
     }
 
+    /// Answers a commit, with the response of a `TxnOffsetCommit` if it came by one.
+    fn reply_commit(
+        &mut self,
+        key: RequestKey,
+        answer: OffsetCommitResponse,
+        is_transactional: bool,
+    ) {
+        if !is_transactional {
+            return self.reply(key, answer);
+        }
+        let partition = |it: OffsetCommitResponsePartition| TxnOffsetCommitResponsePartition {
+            partition_index: it.partition_index,
+            error_code: it.error_code,
+        };
+        let topic = |it: OffsetCommitResponseTopic| TxnOffsetCommitResponseTopic {
+            name: it.name,
+            partitions: it.partitions.into_iter().map(partition).collect(),
+        };
+        let topics = answer.topics.into_iter().map(topic).collect();
+        self.reply(key, TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() });
+    }
+
     fn answer_readers(&mut self, name: &Arc<str>) {
         let Some(group) = self.groups.get_mut(name) else { return };
         let first = group.flying.first().copied();
@@ -743,8 +756,9 @@ impl Coordinator {
         self.ledger.push(Output::Fetched { key, part, group: Box::new(group) });
     }
 
-    /// Applies a record that is in the log, and durable.
-    fn apply(&mut self, at: i64, record: GroupRecord) {
+    /// Applies a record that is in the log, and durable. The caller replays the whole log by it, in the log's order,
+    /// before the first request.
+    pub(crate) fn apply(&mut self, at: i64, record: GroupRecord) {
         let name = record.group().clone();
         // A tombstone of an unknown key only had to outlast records that were trimmed since.
         if record.has_value() || self.groups.contains_key(&name) {
@@ -755,7 +769,7 @@ impl Coordinator {
     }
 
     /// Holds an offset of an open transaction that is in the log, and durable.
-    fn hold(&mut self, at: i64, record: GroupRecord, producer_id: i64) {
+    pub(crate) fn hold(&mut self, at: i64, record: GroupRecord, producer_id: i64) {
         let name = record.group().clone();
         if let GroupRecord::Offset { key, .. } = &record {
             let held = self.in_transactions.entry(producer_id).or_default();
@@ -794,15 +808,9 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// Returns the offset of the first live record of the log, before which the log may be trimmed, or `None` if no
-    /// record is live.
-    pub(crate) fn first_live(&self) -> Option<i64> {
-        self.ledger.live.first()
-    }
-
-    /// Returns the count of live records of the log, and their approximate size in bytes.
-    pub(crate) fn live_size(&self) -> (usize, usize) {
-        self.ledger.live.size()
+    /// Returns the live records of the log. The log may be trimmed before the first of them.
+    pub(crate) fn live(&self) -> &Live<Key> {
+        &self.ledger.live
     }
 
     /// Appends live records before an offset again: the oldest, up to about `bytes_max` bytes. Returns the ticket of

@@ -29,8 +29,9 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::{Decoder, Message, Uuid};
 use duramen_storage::sabotage::{self, Bug};
 
+use super::records::{GroupMetadataValue, MemberMetadata};
 use super::roster::{Member, Roster};
-use super::rules::Rules;
+use super::rules::{Rules, us};
 use crate::access::RequestContext;
 use crate::event::RequestKey;
 
@@ -39,9 +40,10 @@ mod joining;
 mod rebalance;
 
 /// Where a group stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
     /// No members.
+    #[default]
     Empty,
     /// Members join the next generation.
     PreparingRebalance,
@@ -55,7 +57,7 @@ pub enum State {
 
 impl State {
     /// Returns Kafka's name.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Empty => "Empty",
             Self::PreparingRebalance => "PreparingRebalance",
@@ -68,7 +70,7 @@ impl State {
 
 /// Client that asks to join.
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// The request, until it is answered.
     pub key: RequestKey,
     /// Its client, of whom access control asks.
@@ -82,59 +84,23 @@ pub struct Caller {
 }
 
 /// The number of an [`Effect::Store`].
-pub type Ticket = u64;
+pub(crate) type Ticket = u64;
 
 /// Effects of requests and time.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Answer this `JoinGroup`.
     Joined(RequestKey, JoinGroupResponse),
     /// Answer this `SyncGroup`.
     Synced(RequestKey, SyncGroupResponse),
-    /// Store the group, then call [`Membership::on_stored`].
-    Store(Ticket, Stored),
-}
-
-/// Durable state of a group.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
-    /// Kind of group: `consumer`, `connect`.
-    pub protocol_type: String,
-    /// The generation's number.
-    pub generation: i32,
-    /// The protocol that was chosen; none without members.
-    pub protocol: Option<String>,
-    /// The leader's id.
-    pub leader: Option<String>,
-    /// The members.
-    pub members: Vec<StoredMember>,
-}
-
-/// One member in [`Stored`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoredMember {
-    /// Its id.
-    pub id: String,
-    /// Its static name.
-    pub instance: Option<String>,
-    /// Its client's id.
-    pub client_id: String,
-    /// Its client's address.
-    pub client_host: String,
-    /// Longest silence of the member, in milliseconds.
-    pub session_timeout_ms: i32,
-    /// Longest time that the member may take to join again, in milliseconds.
-    pub rebalance_timeout_ms: i32,
-    /// Its metadata under the chosen protocol.
-    pub subscription: Bytes,
-    /// Assignment of the member.
-    pub assignment: Bytes,
+    /// Store the group, then call [`Membership::on_stored`]. The coordinator knows the time of the group's state.
+    Store(Ticket, GroupMetadataValue),
 }
 
 /// A member that goes on in a group of the consumer protocol, with all protocols that it knows.
 #[derive(Clone, Debug)]
 pub(crate) struct HandedOver {
-    pub stored: StoredMember,
+    pub stored: MemberMetadata,
     pub protocols: Vec<(String, Bytes)>,
 }
 
@@ -167,8 +133,8 @@ struct Gathering {
 }
 
 /// One consumer group. All times are microseconds of one monotonic clock.
-#[derive(Clone, Debug)]
-pub struct Membership {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Membership {
     state: State,
     generation: i32,
     protocol_type: String,
@@ -186,10 +152,6 @@ pub struct Membership {
     effects: Vec<Effect>,
 }
 
-fn us(ms: i32) -> u64 {
-    u64::try_from(ms).unwrap_or(0) * 1000
-}
-
 fn refused_join(id: &str, code: ErrorCode) -> JoinGroupResponse {
     JoinGroupResponse {
         error_code: code.code(),
@@ -202,99 +164,81 @@ fn refused_sync(code: ErrorCode) -> SyncGroupResponse {
     SyncGroupResponse { error_code: code.code(), ..SyncGroupResponse::default() }
 }
 
-impl Default for Membership {
-    fn default() -> Self {
-        Self {
-            state: State::Empty,
-            generation: 0,
-            protocol_type: String::new(),
-            protocol: None,
-            roster: Roster::default(),
-            promised: BTreeMap::new(),
-            initial_delay_us: 0,
-            gathering: None,
-            join_due_us: None,
-            sync_due_us: None,
-            awaited: BTreeMap::new(),
-            next_ticket: 0,
-            now_us: 0,
-            effects: Vec::new(),
-        }
-    }
-}
-
 /// Requests.
 impl Membership {
     /// Builds the group from its stored state. Every member gets a new session timeout.
-    pub fn load(stored: Stored, now_us: u64) -> Self {
+    pub(crate) fn load(stored: &GroupMetadataValue, now_us: u64) -> Self {
         let mut group = Self {
             state: if stored.members.is_empty() { State::Empty } else { State::Stable },
             generation: if sabotage::is(Bug::GenerationForgotten) { 0 } else { stored.generation },
-            protocol_type: stored.protocol_type,
+            protocol_type: stored.protocol_type.clone(),
+            protocol: stored.protocol.clone(),
             now_us,
             ..Self::default()
         };
-        for member in stored.members {
+        for member in &stored.members {
             let protocol = stored.protocol.clone().unwrap_or_default();
             let loaded = Member {
-                instance: member.instance,
-                client_id: member.client_id,
-                client_host: member.client_host,
-                session_timeout_ms: member.session_timeout_ms,
-                rebalance_timeout_ms: member.rebalance_timeout_ms,
-                protocols: vec![(protocol, member.subscription)],
-                assignment: member.assignment,
+                instance: member.group_instance_id.clone(),
+                client_id: member.client_id.clone(),
+                client_host: member.client_host.clone(),
+                session_timeout_ms: member.session_timeout,
+                rebalance_timeout_ms: match member.rebalance_timeout {
+                    -1 => member.session_timeout, // The first version knew one timeout only.
+                    ms => ms,
+                },
+                protocols: vec![(protocol, member.subscription.clone())],
+                assignment: member.assignment.clone(),
                 joining: None,
                 syncing: None,
                 is_new: false,
                 owes_sync: false,
-                expires_us: Some(now_us + us(member.session_timeout_ms)),
+                expires_us: Some(now_us + us(member.session_timeout)),
             };
-            group.roster.insert(member.id, loaded);
+            group.roster.insert(member.member_id.clone(), loaded);
         }
         if let Some(leader) = &stored.leader {
             group.roster.restore_leader(leader);
         }
-        group.protocol = stored.protocol;
         group
     }
 
     /// Begins a rebalance if the group has more members than it may have. Members that join again while there is room
     /// stay. Until then all may commit.
-    pub fn shrink_to(&mut self, members_max: usize) {
+    pub(crate) fn shrink_to(&mut self, members_max: usize) {
         if self.roster.len() > members_max {
             self.prepare();
         }
     }
 
     /// Returns the group's state.
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.state
     }
 
     /// Returns the number of the generation.
-    pub fn generation(&self) -> i32 {
+    pub(crate) fn generation(&self) -> i32 {
         self.generation
     }
 
     /// Returns the kind of group; empty if the group never had a member.
-    pub fn protocol_type(&self) -> &str {
+    pub(crate) fn protocol_type(&self) -> &str {
         &self.protocol_type
     }
 
     /// Tells whether the group has no members, and no ids promised to new ones.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.state == State::Empty && self.promised.is_empty()
     }
 
     /// Returns the time at which the group removes a member, unless the member sends something before.
-    pub fn expires_us(&self, id: &str) -> Option<u64> {
+    pub(crate) fn expires_us(&self, id: &str) -> Option<u64> {
         self.roster.get(id)?.expires_us
     }
 
     /// Returns the topics that the members of this generation subscribe to, if they are consumers and encode their
     /// subscriptions as Kafka's do.
-    pub fn subscribed_topics(&self) -> Option<BTreeSet<String>> {
+    pub(crate) fn subscribed_topics(&self) -> Option<BTreeSet<String>> {
         if self.roster.is_empty() {
             return Some(BTreeSet::new());
         }
@@ -310,19 +254,19 @@ impl Membership {
     }
 
     /// Returns the effects of everything since the last call.
-    pub fn take_effects(&mut self) -> Vec<Effect> {
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
         mem::take(&mut self.effects)
     }
 
     /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
-    pub fn deadline_us(&self) -> Option<u64> {
+    pub(crate) fn deadline_us(&self) -> Option<u64> {
         let sessions = self.roster.iter().filter_map(|(_, member)| member.expires_us);
         let phases = self.join_due_us.into_iter().chain(self.sync_due_us);
         sessions.chain(phases).chain(self.promised.values().copied()).min()
     }
 
     /// Handles a `JoinGroup` of this version, and answers it by an effect.
-    pub fn join(
+    pub(crate) fn join(
         &mut self,
         rules: &Rules,
         version: i16,
@@ -341,7 +285,7 @@ impl Membership {
     }
 
     /// Handles a `SyncGroup`, and answers it by an effect.
-    pub fn sync(&mut self, key: RequestKey, request: &SyncGroupRequest, now_us: u64) {
+    pub(crate) fn sync(&mut self, key: RequestKey, request: &SyncGroupRequest, now_us: u64) {
         self.now_us = now_us;
         if let Err(code) = self.take_sync(key, request) {
             self.effects.push(Effect::Synced(key, refused_sync(code)));
@@ -349,7 +293,7 @@ impl Membership {
     }
 
     /// Handles a `Heartbeat`.
-    pub fn heartbeat(
+    pub(crate) fn heartbeat(
         &mut self,
         id: &str,
         instance: Option<&str>,
@@ -366,7 +310,7 @@ impl Membership {
     }
 
     /// Handles a `LeaveGroup`: returns a result for each of its members, in order.
-    pub fn leave(
+    pub(crate) fn leave(
         &mut self,
         leaving: &[MemberIdentity],
         now_us: u64,
@@ -402,7 +346,7 @@ impl Membership {
 
     /// Checks whether a client that gives this member id and generation may commit offsets. In a group without members,
     /// a client that claims no membership may: tools, and consumers that choose partitions themselves.
-    pub fn check_commit(
+    pub(crate) fn check_commit(
         &mut self,
         id: &str,
         instance: Option<&str>,
@@ -430,7 +374,7 @@ impl Membership {
     }
 
     /// Takes the result of an [`Effect::Store`]: the change is durable, or is known not to be.
-    pub fn on_stored(&mut self, ticket: Ticket, result: Result<(), ErrorCode>, now_us: u64) {
+    pub(crate) fn on_stored(&mut self, ticket: Ticket, result: Result<(), ErrorCode>, now_us: u64) {
         self.now_us = now_us;
         match self.awaited.remove(&ticket) {
             Some(Awaited::Assignments { generation, assignments }) => {
@@ -456,7 +400,7 @@ impl Membership {
     }
 
     /// Does everything that is due by now.
-    pub fn on_time(&mut self, now_us: u64) {
+    pub(crate) fn on_time(&mut self, now_us: u64) {
         self.now_us = now_us;
         let is_due = |due: Option<u64>| due.is_some_and(|due| due <= now_us);
         self.promised.retain(|_, expires_us| *expires_us > now_us);
@@ -487,42 +431,16 @@ impl Membership {
         }
     }
 
-    /// Deletes the group, if it has no members.
-    pub fn delete(&mut self) -> Result<(), ErrorCode> {
-        match self.state {
-            State::Empty => {
-                self.end(ErrorCode::UnknownMemberId);
-                Ok(())
-            }
-            State::Dead => Err(ErrorCode::GroupIdNotFound),
-            _ => Err(ErrorCode::NonEmptyGroup),
-        }
-    }
-
     /// Returns the members and their assignments, which stay when the group changes to the consumer protocol.
     pub(crate) fn hand_over(&self) -> Vec<HandedOver> {
         let member = |(id, member): (&String, &Member)| {
             // Before the group has chosen a protocol, the metadata under a member's first protocol serves as well.
             let first = || member.protocols.first().map(|(name, _)| name.clone());
             let protocol = self.protocol.clone().or_else(first).unwrap_or_default();
-            let stored = StoredMember {
-                id: id.clone(),
-                instance: member.instance.clone(),
-                client_id: member.client_id.clone(),
-                client_host: member.client_host.clone(),
-                session_timeout_ms: member.session_timeout_ms,
-                rebalance_timeout_ms: member.rebalance_timeout_ms,
-                subscription: member.metadata(&protocol),
-                assignment: member.assignment.clone(),
-            };
+            let stored = member.stored(id, &protocol, &member.assignment);
             HandedOver { stored, protocols: member.protocols.clone() }
         };
         self.roster.iter().map(member).collect()
-    }
-
-    /// Begins a rebalance, because the group has just changed to the classic protocol.
-    pub(crate) fn begin_anew(&mut self) {
-        self.prepare();
     }
 
     /// Returns the count of members.
@@ -531,7 +449,7 @@ impl Membership {
     }
 
     /// Ends the group, and answers its waiting requests with `code`.
-    pub fn end(&mut self, code: ErrorCode) {
+    pub(crate) fn end(&mut self, code: ErrorCode) {
         for id in self.roster.ids(|_| true) {
             self.drop_member(&id, code);
         }
@@ -542,7 +460,7 @@ impl Membership {
     }
 
     /// Returns the group's description for `DescribeGroups`. Only a stable group shows its protocol and metadata.
-    pub fn describe(&self, group_id: &str) -> DescribedGroup {
+    pub(crate) fn describe(&self, group_id: &str) -> DescribedGroup {
         let protocol = self.protocol.as_deref().filter(|_| self.state == State::Stable);
         let member = |(id, member): (&String, &Member)| DescribedGroupMember {
             member_id: id.clone(),
@@ -605,28 +523,22 @@ impl Membership {
     }
 
     /// Returns the state to store, with these assignments by member.
-    fn stored(&self, assignments: &BTreeMap<String, Bytes>) -> Stored {
+    fn stored(&self, assignments: &BTreeMap<String, Bytes>) -> GroupMetadataValue {
         let protocol = self.protocol.as_deref().unwrap_or_default();
-        let member = |(id, member): (&String, &Member)| StoredMember {
-            id: id.clone(),
-            instance: member.instance.clone(),
-            client_id: member.client_id.clone(),
-            client_host: member.client_host.clone(),
-            session_timeout_ms: member.session_timeout_ms,
-            rebalance_timeout_ms: member.rebalance_timeout_ms,
-            subscription: member.metadata(protocol),
-            assignment: assignments.get(id).unwrap_or(&member.assignment).clone(),
+        let member = |(id, member): (&String, &Member)| {
+            member.stored(id, protocol, assignments.get(id).unwrap_or(&member.assignment))
         };
-        Stored {
+        GroupMetadataValue {
             protocol_type: self.protocol_type.clone(),
             generation: self.generation,
             protocol: self.protocol.clone(),
             leader: self.roster.leader().cloned(),
             members: self.roster.iter().map(member).collect(),
+            ..GroupMetadataValue::default()
         }
     }
 
-    fn store(&mut self, stored: Stored, awaited: Option<Awaited>) {
+    fn store(&mut self, stored: GroupMetadataValue, awaited: Option<Awaited>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.awaited.extend(awaited.map(|awaited| (ticket, awaited)));

@@ -13,9 +13,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Message, Uuid};
 
-use super::membership::{Stored, StoredMember};
+use crate::ledger::{Encoded, keyed, value_of, versioned, whole};
 
 mod consumer;
 mod share;
@@ -25,7 +25,7 @@ pub(crate) use consumer::{
 };
 pub(crate) use share::{
     DeletingTopic, ShareCurrentValue, ShareEpochValue, ShareFact, ShareMemberValue,
-    ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
+    ShareStatesValue, ShareValue, StateTopic,
 };
 
 duramen_protocol::message! {
@@ -96,27 +96,31 @@ pub(crate) enum GroupRecord {
 /// Approximate size of a record beside its texts, in bytes: lengths, differences, versions.
 const RECORD_BYTES: usize = 20;
 
-/// Key and value of a record in the log.
-pub(crate) type Encoded = (Bytes, Option<Bytes>);
+/// The only version of the keys and values of facts.
+const FACT_VERSION: i16 = 0;
 
-fn versioned(message: &impl Message, version: i16) -> Result<Bytes, EncodeError> {
-    let mut e = Encoder::with_capacity(128);
-    e.i16(version);
-    message.encode(&mut e, version)?;
-    Ok(e.into_bytes().freeze())
+duramen_protocol::message! {
+    /// A group that has one fact of a kind.
+    struct GroupKey: versions 0..=0, flexible none {
+        group: Arc<str> [0..],
+    }
+    /// A group that has a fact of a kind for each member or regular expression.
+    struct PartKey: versions 0..=0, flexible none {
+        group: Arc<str> [0..],
+        part: Arc<str> [0..],
+    }
 }
 
-fn whole<T: Message>(mut d: Decoder, version: i16) -> Result<T, DecodeError> {
-    let message = T::decode(&mut d, version)?;
-    d.finish()?;
-    Ok(message)
+fn fact_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeError> {
+    let (kind, group) = (fact.kind(), group.clone());
+    match fact.part() {
+        None => keyed(kind, &GroupKey { group }, FACT_VERSION),
+        Some(part) => keyed(kind, &PartKey { group, part: part.clone() }, FACT_VERSION),
+    }
 }
 
-fn value_of<T: Message>(value: Option<Bytes>) -> Result<Option<T>, DecodeError> {
-    let Some(value) = value else { return Ok(None) };
-    let mut d = Decoder::new(value);
-    let version = d.i16()?;
-    whole(d, version).map(Some)
+fn shared<T: Message>(value: Option<Bytes>) -> Result<Option<Arc<T>>, DecodeError> {
+    Ok(value_of(value)?.map(Arc::new))
 }
 
 impl GroupRecord {
@@ -138,7 +142,7 @@ impl GroupRecord {
                 let is_its = value.as_ref().is_none_or(|value| fact.takes(value));
                 assert!(is_its, "a value of {fact:?} is of its kind");
                 let value = value.as_ref().map(FactValue::encode);
-                Ok((consumer::encode_key(group, fact)?, value.transpose()?))
+                Ok((fact_key(group, fact)?, value.transpose()?))
             }
         }
     }
@@ -168,7 +172,7 @@ impl GroupRecord {
             }
             Self::Group { value, .. } => value.as_ref().map_or(0, |it| it.bytes()),
             Self::Consumer { fact, value, .. } => {
-                fact.part().map_or(0, str::len) + value.as_ref().map_or(0, FactValue::bytes)
+                fact.part().map_or(0, |it| it.len()) + value.as_ref().map_or(0, FactValue::bytes)
             }
         };
         RECORD_BYTES + self.group().len() + value
@@ -191,58 +195,11 @@ impl GroupRecord {
             return Ok(Self::Consumer { group, fact, value });
         }
         let GroupMetadataKey { group } = whole(d, kind)?;
-        Ok(Self::Group { group, value: value_of(value)?.map(Arc::new) })
+        Ok(Self::Group { group, value: shared(value)? })
     }
 }
 
 impl GroupMetadataValue {
-    /// Builds the value to store for a group that is in its state since `since_ms`.
-    pub(crate) fn of(stored: Stored, since_ms: i64) -> Self {
-        let member = |it: StoredMember| MemberMetadata {
-            member_id: it.id,
-            group_instance_id: it.instance,
-            client_id: it.client_id,
-            client_host: it.client_host,
-            rebalance_timeout: it.rebalance_timeout_ms,
-            session_timeout: it.session_timeout_ms,
-            subscription: it.subscription,
-            assignment: it.assignment,
-        };
-        Self {
-            protocol_type: stored.protocol_type,
-            generation: stored.generation,
-            protocol: stored.protocol,
-            leader: stored.leader,
-            current_state_timestamp: since_ms,
-            members: stored.members.into_iter().map(member).collect(),
-        }
-    }
-
-    /// Returns the stored state.
-    pub(crate) fn stored(&self) -> Stored {
-        let rebalance_timeout_ms = |it: &MemberMetadata| match it.rebalance_timeout {
-            -1 => it.session_timeout, // The first version knew one timeout only.
-            ms => ms,
-        };
-        let member = |it: &MemberMetadata| StoredMember {
-            id: it.member_id.clone(),
-            instance: it.group_instance_id.clone(),
-            client_id: it.client_id.clone(),
-            client_host: it.client_host.clone(),
-            session_timeout_ms: it.session_timeout,
-            rebalance_timeout_ms: rebalance_timeout_ms(it),
-            subscription: it.subscription.clone(),
-            assignment: it.assignment.clone(),
-        };
-        Stored {
-            protocol_type: self.protocol_type.clone(),
-            generation: self.generation,
-            protocol: self.protocol.clone(),
-            leader: self.leader.clone(),
-            members: self.members.iter().map(member).collect(),
-        }
-    }
-
     fn bytes(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let member = |it: &MemberMetadata| {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 
+use super::records::MemberMetadata;
 use crate::event::RequestKey;
 
 /// One member.
@@ -41,6 +42,20 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// Returns what the log keeps of the member, with its metadata under a protocol and an assignment.
+    pub(super) fn stored(&self, id: &str, protocol: &str, assignment: &Bytes) -> MemberMetadata {
+        MemberMetadata {
+            member_id: id.to_owned(),
+            group_instance_id: self.instance.clone(),
+            client_id: self.client_id.clone(),
+            client_host: self.client_host.clone(),
+            rebalance_timeout: self.rebalance_timeout_ms,
+            session_timeout: self.session_timeout_ms,
+            subscription: self.metadata(protocol),
+            assignment: assignment.clone(),
+        }
+    }
+
     /// Returns the member's metadata under a protocol.
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
         let found = self.protocols.iter().find(|(name, _)| name == protocol);

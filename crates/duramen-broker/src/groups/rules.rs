@@ -5,6 +5,11 @@ use std::ops::RangeInclusive;
 
 use crate::configs::{Settings, own_within};
 
+/// Converts milliseconds to microseconds. A negative time counts as none.
+pub(super) fn us(ms: i32) -> u64 {
+    u64::try_from(ms).unwrap_or(0) * 1000
+}
+
 /// Operator's settings for all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {

@@ -26,14 +26,14 @@ use duramen_protocol::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeat
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
-use super::consumer::{Answer, Refusal, Said, Topics};
+use super::consumer::{Answer, Refusal, Said, Topics, sorted};
 use super::membership::Caller;
 use super::records::{
     DeletingTopic, Fact, FactValue, ShareCurrentValue, ShareEpochValue, ShareFact,
-    ShareMemberValue, ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
-    TargetTopic, TargetValue,
+    ShareMemberValue, ShareStatesValue, ShareValue, StateTopic, TargetEpochValue, TargetTopic,
+    TargetValue,
 };
-use super::rules::ShareRules;
+use super::rules::{ShareRules, us};
 use crate::event::{Now, RequestKey};
 
 /// The epoch that a member leaves with.
@@ -124,6 +124,16 @@ pub(crate) fn refused(refusal: Refusal) -> ShareGroupHeartbeatResponse {
 
 /// Requests.
 impl ShareGroup {
+    fn of<'a>(facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>) -> Self {
+        let mut group = Self::default();
+        for (fact, value) in facts {
+            if let (Fact::Share(fact), FactValue::Share(value)) = (fact, value) {
+                group.apply(fact, Some(value));
+            }
+        }
+        group
+    }
+
     /// Builds the group from its facts. Every member gets a new session timeout, and the group asks again for stored
     /// state that has not begun.
     pub(crate) fn load<'a>(
@@ -131,12 +141,7 @@ impl ShareGroup {
         rules: &ShareRules,
         now: Now,
     ) -> Self {
-        let mut group = Self::default();
-        for (fact, value) in facts {
-            if let (Fact::Share(fact), FactValue::Share(value)) = (fact, value) {
-                group.apply(fact, Some(value));
-            }
-        }
+        let mut group = Self::of(facts);
         for id in group.members.keys() {
             group.sessions.insert(id.clone(), now.mono_us + us(rules.session_timeout_ms));
         }
@@ -274,12 +279,7 @@ impl ShareGroup {
 
     /// Tells whether members, epochs and stored states are as these facts say.
     pub(crate) fn is_of<'a>(&self, facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>) -> bool {
-        let mut it = Self::default();
-        for (fact, value) in facts {
-            if let (Fact::Share(fact), FactValue::Share(value)) = (fact, value) {
-                it.apply(fact, Some(value));
-            }
-        }
+        let it = Self::of(facts);
         let epochs = |it: &Self| (it.epoch, it.metadata_hash, it.target_epoch);
         epochs(self) == epochs(&it) && self.members == it.members && self.begun() == it.begun()
     }
@@ -421,7 +421,7 @@ impl ShareGroup {
                 return Err(Refusal::new(ErrorCode::GroupMaxSizeReached, message));
             }
             if request.member_epoch != 0 {
-                return Err(unknown(id, &request.group_id));
+                return Err(Refusal::unknown_member(id, &request.group_id));
             }
             return Ok(id.into());
         };
@@ -451,7 +451,7 @@ impl ShareGroup {
     ) -> Result<ShareGroupHeartbeatResponse, Refusal> {
         let id = request.member_id.as_str();
         let Some((id, _)) = self.members.get_key_value(id) else {
-            return Err(unknown(id, &request.group_id));
+            return Err(Refusal::unknown_member(id, &request.group_id));
         };
         let id = id.clone();
         self.fence(&[id], topics);
@@ -562,16 +562,12 @@ impl ShareGroup {
         );
         for (id, target) in targets {
             if self.members[&id].target != target {
-                let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| TargetTopic {
-                    topic_id: *topic_id,
-                    partitions: partitions.iter().copied().collect(),
-                };
-                let value = TargetValue { topics: target.iter().map(topic).collect() };
+                let value = TargetValue { topics: topics_of(&target) };
                 self.emit(ShareFact::Target(id), Some(ShareValue::Target(Arc::new(value))));
             }
         }
         self.may_lack_targets = false;
-        let value = ShareTargetEpochValue { epoch: self.epoch, timestamp: now.wall_ms };
+        let value = TargetEpochValue { epoch: self.epoch, timestamp: now.wall_ms };
         self.emit(ShareFact::TargetEpoch, Some(ShareValue::TargetEpoch(value)));
     }
 
@@ -581,15 +577,11 @@ impl ShareGroup {
         if member.epoch == self.target_epoch {
             return;
         }
-        let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| ShareTopic {
-            topic_id: *topic_id,
-            partitions: partitions.iter().copied().collect(),
-        };
         let value = ShareCurrentValue {
             member_epoch: self.target_epoch,
             previous_member_epoch: member.epoch,
             state: 0,
-            assigned: member.target.iter().map(topic).collect(),
+            assigned: topics_of(&member.target),
         };
         let value = ShareValue::Current(Arc::new(value));
         self.emit(ShareFact::Current(id.clone()), Some(value));
@@ -631,17 +623,13 @@ impl ShareGroup {
             }
             (ShareFact::Target(id), Some(ShareValue::Target(it))) => {
                 if let Some(member) = self.members.get_mut(id) {
-                    let topics = it.topics.iter();
-                    let topics = topics.map(|it| (it.topic_id, it.partitions.iter().copied()));
-                    member.target = topics.map(|(id, it)| (id, it.collect())).collect();
+                    member.target = partitions_of(&it.topics);
                 }
             }
             (ShareFact::Current(id), Some(ShareValue::Current(it))) => {
                 if let Some(member) = self.members.get_mut(id) {
                     (member.epoch, member.previous) = (it.member_epoch, it.previous_member_epoch);
-                    let topics = it.assigned.iter();
-                    let topics = topics.map(|it| (it.topic_id, it.partitions.iter().copied()));
-                    member.assigned = topics.map(|(id, it)| (id, it.collect())).collect();
+                    member.assigned = partitions_of(&it.assigned);
                 }
             }
             (ShareFact::States, Some(ShareValue::States(it))) => self.put_states(it),
@@ -687,17 +675,20 @@ impl ShareGroup {
     }
 }
 
-fn us(ms: i32) -> u64 {
-    u64::try_from(ms).unwrap_or(0) * 1000
-}
-
-fn unknown(id: &str, group: &str) -> Refusal {
-    let message = format!("Member {id} is not a member of group {group}.");
-    Refusal::new(ErrorCode::UnknownMemberId, message)
-}
-
 fn pairs(partitions: &Partitions) -> impl Iterator<Item = Place> {
     partitions.iter().flat_map(|(topic, all)| all.iter().map(move |partition| (*topic, *partition)))
+}
+
+fn topics_of(partitions: &Partitions) -> Vec<TargetTopic> {
+    let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| TargetTopic {
+        topic_id: *topic_id,
+        partitions: partitions.iter().copied().collect(),
+    };
+    partitions.iter().map(topic).collect()
+}
+
+fn partitions_of(topics: &[TargetTopic]) -> Partitions {
+    topics.iter().map(|it| (it.topic_id, it.partitions.iter().copied().collect())).collect()
 }
 
 fn assignment(assigned: &Partitions) -> Assignment {
@@ -714,10 +705,7 @@ fn told(
     caller: &Caller,
     request: &ShareGroupHeartbeatRequest,
 ) -> ShareMemberValue {
-    let names = request.subscribed_topic_names.as_ref().map(|names| {
-        let names: BTreeSet<String> = names.iter().cloned().collect();
-        names.into_iter().collect()
-    });
+    let names = request.subscribed_topic_names.clone().map(sorted);
     ShareMemberValue {
         rack_id: request.rack_id.clone().or_else(|| before.rack_id.clone()),
         client_id: caller.client_id.clone(),

@@ -36,8 +36,8 @@ use crate::controller::image::Topic;
 use crate::core::{Core, Timer};
 use crate::event::{Action, LogRead, MadeBy, Now, ReadLog};
 use crate::groups::coordinator::Transactor;
-use crate::groups::records::Encoded;
 use crate::internal_topics;
+use crate::ledger::Encoded;
 use crate::limits::{
     GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, GROUP_LOG_SLICE_BYTES,
     SWEEP_PAUSE_US, SWEEP_SLICE,
@@ -171,6 +171,20 @@ impl Coordinators {
 
     fn view_mut<V: View>(&mut self, replica: ReplicaId) -> Option<&mut V> {
         self.shards.get_mut(&replica)?.as_view_mut()
+    }
+
+    /// Returns all coordinators of a type here. An error while some of them load, because they could know more.
+    fn serving<V: View>(&self) -> Result<Vec<&V>, ErrorCode> {
+        let mut all = Vec::new();
+        for shard in self.shards.values() {
+            let Some(view) = shard.as_view() else { continue };
+            match shard.stage {
+                Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
+                Stage::Serving => all.push(view),
+                Stage::Failed { .. } => {}
+            }
+        }
+        Ok(all)
     }
 
     /// Returns the number of coordinators that cannot read their logs.

@@ -184,17 +184,16 @@ impl Forwards {
                 self.send_forward(core, nonce);
             }
         }
-        let forwards = self;
-        while let Some(oldest) = forwards.answered.front() {
-            let Some(Served::Answered { answer, tick }) = forwards.served.get(oldest) else {
+        while let Some(oldest) = self.answered.front() {
+            let Some(Served::Answered { answer, tick }) = self.served.get(oldest) else {
                 break;
             };
             if ticks < tick + FORWARDED_KEPT_TICKS {
                 break;
             }
-            forwards.answered_bytes -= answer.response.len();
-            forwards.served.remove(oldest);
-            forwards.answered.pop_front();
+            self.answered_bytes -= answer.response.len();
+            self.served.remove(oldest);
+            self.answered.pop_front();
         }
     }
 

@@ -144,14 +144,8 @@ impl Moves {
     }
 
     fn hand_over(&mut self, core: &mut Core, replica: ReplicaId, to: u64, in_haste: bool) -> bool {
-        let is_begun = if replica == core.controller.group.id() {
-            core.is_controller_dirty = true;
-            core.controller.group.hand_over(to, in_haste)
-        } else {
-            let Some(partition) = core.partitions.get_mut(&replica) else { return false };
-            mark(&mut core.dirty, partition);
-            partition.group.hand_over(to, in_haste)
-        };
+        let group = core.changing_group(replica);
+        let is_begun = group.is_some_and(|group| group.hand_over(to, in_haste));
         if is_begun {
             assert_ne!(to, replica.0, "a group goes to another replica");
             self.under_way.insert(replica);
@@ -287,6 +281,17 @@ impl Core {
             return Some(&self.controller.group);
         }
         self.partitions.get(&replica).map(|partition| &partition.group)
+    }
+
+    /// Returns a replica's group for a change. The turn collects what follows from the change.
+    pub(super) fn changing_group(&mut self, replica: ReplicaId) -> Option<&mut Group> {
+        if replica == self.controller.group.id() {
+            self.is_controller_dirty = true;
+            return Some(&mut self.controller.group);
+        }
+        let partition = self.partitions.get_mut(&replica)?;
+        mark(&mut self.dirty, partition);
+        Some(&mut partition.group)
     }
 
     fn id_of_group(&self, replica: ReplicaId) -> Option<GroupId> {

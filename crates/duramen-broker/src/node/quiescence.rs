@@ -181,7 +181,7 @@ struct Bond {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Quiescence {
     quiet_ticks: u64,
     ticks: u64,
@@ -196,15 +196,7 @@ pub(crate) struct Quiescence {
 
 impl Quiescence {
     pub(super) fn new(quiet_ticks: u64) -> Self {
-        Self {
-            quiet_ticks,
-            ticks: 0,
-            awake: BTreeSet::new(),
-            led: BTreeMap::new(),
-            following: BTreeMap::new(),
-            bonds: BTreeMap::new(),
-            slept: 0,
-        }
+        Self { quiet_ticks, ..Self::default() }
     }
 
     /// Adds a replica, awake.

@@ -83,7 +83,7 @@ struct InVain {
 }
 
 /// A damaged segment.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Open {
     holes: Vec<Hole>,
     asked: Option<Asked>,
@@ -129,15 +129,7 @@ impl Open {
             end: range.offset,
             is_given_up: false,
         };
-        Self {
-            holes: ranges.iter().map(hole).collect(),
-            asked: None,
-            refused: BTreeSet::new(),
-            is_ordered: false,
-            is_deplored: false,
-            not_before_tick: 0,
-            in_vain: None,
-        }
+        Self { holes: ranges.iter().map(hole).collect(), ..Self::default() }
     }
 
     fn ranges(&self) -> Vec<DamagedRange> {
@@ -415,27 +407,16 @@ impl Repairs {
             if is_committed {
                 open.note_vain(question, ticks);
             }
-            if is_stuck {
-                core.step_aside(key.0);
+            // No other replica may have the damaged entries that are not committed, and this leader could never give
+            // them. Another replica leads then, which has less, or can give them.
+            if is_stuck && let Some(group) = core.changing_group(key.0) {
+                group.step_aside();
             }
         }
     }
 }
 
 impl Core {
-    /// Gives up leadership, if it leads, because a replica here has damage in entries that are not committed. No other
-    /// replica may have them, and this leader could never give them. Then a replica leads that has less, or has them
-    /// and can give them.
-    fn step_aside(&mut self, replica: ReplicaId) {
-        if replica == self.controller.group.id() {
-            self.controller.group.step_aside();
-            self.is_controller_dirty = true;
-        } else if let Some(partition) = self.partitions.get_mut(&replica) {
-            partition.group.step_aside();
-            self.mark_dirty(replica);
-        }
-    }
-
     /// Returns a replica's group, high watermark and log start, unless the replica has failed.
     fn log_here(&self, replica: ReplicaId) -> Option<(GroupId, i64, i64)> {
         let controller = &self.controller;

@@ -125,8 +125,7 @@ impl Coordinators {
         key: ShareKey,
         ask: Ask,
     ) -> u64 {
-        let nonce = core.chance.next();
-        self.call(core, nonce, Call { caller, key, question: Question::Kept(ask) })
+        self.call(core, Call { caller, key, question: Question::Kept(ask) })
     }
 
     /// Reads the state for a client.
@@ -148,9 +147,8 @@ impl Coordinators {
         part: usize,
         of: ShareKey,
     ) {
-        let nonce = core.chance.next();
         let caller = Caller::Request(key, part);
-        self.call(core, nonce, Call { caller, key: of, question: Question::End });
+        self.call(core, Call { caller, key: of, question: Question::End });
     }
 
     /// Asks whether topics exist of which a coordinator keeps state. A topic that this node does not know may have been
@@ -165,14 +163,14 @@ impl Coordinators {
             if core.controller.image.topic(topic_id).is_some() {
                 continue;
             }
-            let nonce = core.chance.next();
             let key = ShareKey { group: "".into(), topic_id, partition: 0 };
             let caller = Caller::Keeper(keeper);
-            self.call(core, nonce, Call { caller, key, question: Question::Topic });
+            self.call(core, Call { caller, key, question: Question::Topic });
         }
     }
 
-    fn call(&mut self, core: &mut Core, nonce: u64, call: Call) -> u64 {
+    fn call(&mut self, core: &mut Core, call: Call) -> u64 {
+        let nonce = core.chance.next();
         let until_us = core.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
         // The caller has more to do with the call, and the answer may be at hand: the call leaves with the turn.
         self.share_calls.calls.ask(nonce, call, until_us);
@@ -371,19 +369,6 @@ impl Coordinators {
         Ok(())
     }
 
-    /// Answers once it is certain that a replica leads.
-    fn tell_when_certain(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        asker: Asker,
-        answer: Answer,
-    ) {
-        if let Some(then) = core.when_sure(replica, Then::ShareState(asker, answer)) {
-            self.tell(core, then, true);
-        }
-    }
-
     pub(super) fn tell_share_asker(&mut self, core: &mut Core, asker: Asker, answer: Answer) {
         match asker {
             Asker::Own { nonce } => self.on_share_answer(core, nonce, answer),
@@ -422,7 +407,9 @@ impl Coordinators {
         }
         let is_there = core.controller.image.topic(topic_id).is_some();
         let answer = if is_there { Ok(None) } else { Err(ErrorCode::UnknownTopicId) };
-        self.tell_when_certain(core, replica, asker, answer);
+        if let Some(then) = core.when_sure(replica, Then::ShareState(asker, answer)) {
+            self.tell(core, then, true);
+        }
     }
 
     pub(crate) fn on_share_frames(&mut self, core: &mut Core, frame: &Frame) {

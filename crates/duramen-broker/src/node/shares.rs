@@ -92,7 +92,7 @@ impl Entry {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shares {
     entries: BTreeMap<ShareKey, Entry>,
     by_number: BTreeMap<u64, ShareKey>,
@@ -113,19 +113,8 @@ pub(crate) struct Shares {
 
 impl Shares {
     pub(super) fn new(settings: &BrokerSettings) -> Self {
-        let sessions = usize::try_from(settings.group_share_max_share_sessions);
-        Self {
-            entries: BTreeMap::new(),
-            by_number: BTreeMap::new(),
-            sessions: ShareSessions::new(sessions.unwrap_or(usize::MAX)),
-            dirty: BTreeSet::new(),
-            tickets: BTreeMap::new(),
-            looks: BTreeMap::new(),
-            wanted: Vec::new(),
-            woken: BTreeSet::new(),
-            counted: 0,
-            dead_letters: DeadLetterCopies::default(),
-        }
+        let most = usize::try_from(settings.group_share_max_share_sessions).unwrap_or(usize::MAX);
+        Self { sessions: ShareSessions::new(most), ..Self::default() }
     }
 
     /// Checks that a turn has followed all events of share partitions.

@@ -162,7 +162,7 @@ impl Sweeps {
     pub(crate) fn sweep_producers(&mut self, core: &mut Core, coordinators: &mut Coordinators) {
         let settings = &core.options.settings;
         let kept_us = interval_us(settings.producer_id_expiration_ms);
-        let interval = interval_us(settings.producer_id_expiration_check_interval_ms);
+        let interval_ms = settings.producer_id_expiration_check_interval_ms;
         let slice = core.slice_after(self.producers.at);
         // Monotonic time since this node saw the producer: no clock can leap over it.
         if let Some(before_us) = core.now.mono_us.checked_sub(kept_us) {
@@ -174,8 +174,7 @@ impl Sweeps {
                 coordinators.forget_executed(core, *replica);
             }
         }
-        self.producers.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
-        let pause = if self.producers.at.is_some() { SWEEP_PAUSE_US } else { interval };
+        let pause = self.producers.go_on(&slice, interval_ms);
         core.timers.insert((core.now.mono_us.saturating_add(pause), Timer::Producers));
     }
 }

@@ -34,7 +34,7 @@ use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_
 use crate::partition::{Acks, Appended, MarkAsker, Marker, Slot, Verdict};
 use crate::peer::{Frame, MarkWanted, Marked, TransactionAnswer, TransactionAsk};
 use crate::session::{CheckedBatch, FIRST_THAT_ADDS, RequestContext};
-use crate::transactions::coordinator::{Addition, Asker, Mark};
+use crate::transactions::coordinator::{Addition, Ask, Asker, Mark};
 
 /// A batch whose partition may or may not be in its transaction.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ impl Coordinators {
             let asker = Asker::Own { nonce };
             let now = core.now;
             let given = self.coordinate_transaction(core, &id, |it| {
-                it.add_partitions(&id, asker, addition, now);
+                it.ask(&id, Ask::Add { asker, addition }, now);
             });
             if let Err(code) = given {
                 self.on_judged(core, nonce, code);
@@ -582,7 +582,7 @@ impl Coordinators {
             let id = &ask.transactional_id;
             let now = core.now;
             let given = self.coordinate_transaction(core, id, |it| {
-                it.add_partitions(id, asker, addition, now);
+                it.ask(id, Ask::Add { asker, addition }, now);
             });
             if let Err(code) = given {
                 let answer = TransactionAnswer { nonce: ask.nonce, error_code: code.code() };

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes};
 use duramen_storage::compaction::Order;
 use duramen_storage::op::{Compacted, Op, OpKind, SegmentMeta};
 
@@ -25,7 +25,6 @@ use crate::event::Action;
 
 /// The version of an image that begins with what was decided; that of the producers follows.
 const IMAGE_VERSION: u8 = 5;
-const IMAGE_BYTES: usize = 5 * 8;
 
 /// Contents of a partition's image.
 pub(crate) type View = (Decided, Producers);
@@ -89,11 +88,6 @@ impl Partition {
             return producers;
         }
         [&[IMAGE_VERSION][..], &decided.encode(), &producers].concat().into()
-    }
-
-    /// Returns the index of the entry by which storage compacted the log last, as this view knows it; 0 if none did.
-    pub(crate) fn compaction(&self) -> u64 {
-        self.compacting.done.index
     }
 
     /// Returns the extent of the latest compaction by storage, as this view knows it.
@@ -218,7 +212,7 @@ impl Partition {
     /// Their markers may be gone, without which a reader would leave out all later records of their producers.
     pub(super) fn note_compacted(&mut self, compacted: Compacted) {
         self.compacting.done = compacted;
-        self.producers.forget_aborted(compacted.below);
+        self.producers.trim(compacted.below);
     }
 }
 
@@ -264,30 +258,25 @@ impl Decided {
     }
 
     /// Encodes the decisions for the image, always in as many bytes.
-    pub(crate) fn encode(&self) -> [u8; IMAGE_BYTES] {
-        let mut out = [0; IMAGE_BYTES];
-        let numbers = [self.below, self.tombstones_below, self.horizon_below, self.horizon_at_ms];
-        out[..8].copy_from_slice(&self.index.to_be_bytes());
-        for (at, number) in numbers.iter().enumerate() {
-            out[8 * (at + 1)..][..8].copy_from_slice(&number.to_be_bytes());
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = self.index.to_be_bytes().to_vec();
+        for it in [self.below, self.tombstones_below, self.horizon_below, self.horizon_at_ms] {
+            out.put_i64(it);
         }
         out
     }
 
     /// Reads [`Self::encode`] off the front. `None` if the offsets do not fit each other.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (own, rest) = bytes.split_first_chunk::<IMAGE_BYTES>()?;
-        let (numbers, _) = own.as_chunks::<8>();
-        let number = |at: usize| i64::from_be_bytes(numbers[at]);
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
         let decided = Self {
-            index: u64::from_be_bytes(numbers[0]),
-            below: number(1),
-            tombstones_below: number(2),
-            horizon_below: number(3),
-            horizon_at_ms: number(4),
+            index: bytes.try_get_u64().ok()?,
+            below: bytes.try_get_i64().ok()?,
+            tombstones_below: bytes.try_get_i64().ok()?,
+            horizon_below: bytes.try_get_i64().ok()?,
+            horizon_at_ms: bytes.try_get_i64().ok()?,
         };
         let ends = [decided.tombstones_below, decided.horizon_below];
-        ends.iter().all(|end| (0..=decided.below).contains(end)).then_some((decided, rest))
+        ends.iter().all(|end| (0..=decided.below).contains(end)).then_some((decided, bytes))
     }
 }
 

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes};
 use duramen_protocol::ErrorCode;
 use duramen_storage::Descriptor;
 use duramen_storage::descriptor::EndMarker;
@@ -271,11 +271,6 @@ impl Producers {
         self.transactions.trim(log_start);
     }
 
-    /// Forgets the aborted transactions before this offset, because nothing is left of them.
-    pub(crate) fn forget_aborted(&mut self, below: i64) {
-        self.transactions.trim(below);
-    }
-
     /// Notes that a batch was proposed at `index`.
     pub(crate) fn propose(&mut self, index: u64, batch: &Descriptor) {
         if batch.producer_id >= 0 {
@@ -394,23 +389,22 @@ impl Producers {
         let size = IMAGE_PRODUCER_BYTES + IMAGE_TRANSACTION_BYTES;
         let size = size + 8 + PRODUCER_BATCHES_KEPT * IMAGE_BATCH_BYTES;
         let mut out = Vec::with_capacity(1 + 8 + 8 + 4 + self.committed.len() * size);
-        out.push(IMAGE_VERSION);
-        out.extend_from_slice(&self.as_of.max(applied).to_be_bytes());
-        out.extend_from_slice(&self.forgotten_below.to_be_bytes());
-        let count = u32::try_from(self.committed.len()).expect("an id is of 8 bytes of memory");
-        out.extend_from_slice(&count.to_be_bytes());
+        out.put_u8(IMAGE_VERSION);
+        out.put_u64(self.as_of.max(applied));
+        out.put_i64(self.forgotten_below);
+        out.put_u32(u32::try_from(self.committed.len()).expect("an id is of 8 bytes of memory"));
         for (id, producer) in &self.committed {
-            out.extend_from_slice(&id.to_be_bytes());
-            out.extend_from_slice(&producer.epoch.to_be_bytes());
-            out.push(u8::try_from(producer.batches.len()).expect("at most five"));
-            out.extend_from_slice(&producer.last_timestamp.to_be_bytes());
-            out.extend_from_slice(&producer.last_offset.to_be_bytes());
-            out.extend_from_slice(&producer.open.unwrap_or(-1).to_be_bytes());
-            out.extend_from_slice(&producer.coordinator_epoch.to_be_bytes());
+            out.put_i64(*id);
+            out.put_i16(producer.epoch);
+            out.put_u8(u8::try_from(producer.batches.len()).expect("at most five"));
+            out.put_i64(producer.last_timestamp);
+            out.put_i64(producer.last_offset);
+            out.put_i64(producer.open.unwrap_or(-1));
+            out.put_i32(producer.coordinator_epoch);
             for batch in &producer.batches {
-                out.extend_from_slice(&batch.first_sequence.to_be_bytes());
-                out.extend_from_slice(&batch.last_sequence.to_be_bytes());
-                out.extend_from_slice(&batch.base_offset.to_be_bytes());
+                out.put_i32(batch.first_sequence);
+                out.put_i32(batch.last_sequence);
+                out.put_i64(batch.base_offset);
             }
         }
         self.transactions.write_aborted(&mut out);
@@ -427,61 +421,40 @@ impl Producers {
             return None;
         }
         if version > IMAGE_VERSION_WITHOUT_INDEX {
-            let (as_of, tail) = rest.split_first_chunk::<8>()?;
-            rest = tail;
-            producers.as_of = u64::from_be_bytes(*as_of);
+            producers.as_of = rest.try_get_u64().ok()?;
         }
         if version > IMAGE_VERSION_WITHOUT_FORGOTTEN {
-            let (forgotten_below, tail) = rest.split_first_chunk::<8>()?;
-            rest = tail;
-            producers.forgotten_below = i64::from_be_bytes(*forgotten_below);
+            producers.forgotten_below = rest.try_get_i64().ok()?;
         }
         let mut left = u32::MAX;
         if version > IMAGE_VERSION_WITHOUT_TRANSACTIONS {
-            let (count, tail) = rest.split_first_chunk::<4>()?;
-            (left, rest) = (u32::from_be_bytes(*count), tail);
+            left = rest.try_get_u32().ok()?;
         }
         while left > 0 && !(rest.is_empty() && version <= IMAGE_VERSION_WITHOUT_TRANSACTIONS) {
             left -= 1;
-            let (head, tail) = rest.split_first_chunk::<IMAGE_PRODUCER_BYTES>()?;
-            let (id, head) = head.split_first_chunk::<8>()?;
-            let count = usize::from(head[2]);
-            rest = tail;
-            let mut producer = Producer::new(i16::from_be_bytes([head[0], head[1]]));
+            let id = rest.try_get_i64().ok()?;
+            let mut producer = Producer::new(rest.try_get_i16().ok()?);
+            let count = rest.try_get_u8().ok()?;
             producer.used_us = now_us;
             if version != IMAGE_VERSION_WITHOUT_TIMES {
-                let (time, tail) = rest.split_first_chunk::<8>()?;
-                rest = tail;
-                producer.last_timestamp = i64::from_be_bytes(*time);
+                producer.last_timestamp = rest.try_get_i64().ok()?;
             }
             if version > IMAGE_VERSION_WITHOUT_TRANSACTIONS {
-                let (state, tail) = rest.split_first_chunk::<IMAGE_TRANSACTION_BYTES>()?;
-                let (last_offset, state) = state.split_first_chunk::<8>()?;
-                let (open, coordinator_epoch) = state.split_first_chunk::<8>()?;
-                rest = tail;
-                producer.last_offset = i64::from_be_bytes(*last_offset);
-                let open = i64::from_be_bytes(*open);
-                producer.open = (open >= 0).then_some(open);
-                producer.coordinator_epoch =
-                    i32::from_be_bytes(*coordinator_epoch.first_chunk::<4>()?);
+                producer.last_offset = rest.try_get_i64().ok()?;
+                producer.open = Some(rest.try_get_i64().ok()?).filter(|open| *open >= 0);
+                producer.coordinator_epoch = rest.try_get_i32().ok()?;
             }
             for _ in 0..count {
-                let (batch, tail) = rest.split_first_chunk::<IMAGE_BATCH_BYTES>()?;
-                rest = tail;
-                let (first_sequence, batch) = batch.split_first_chunk::<4>()?;
-                let (last_sequence, base_offset) = batch.split_first_chunk::<4>()?;
-                let base_offset = i64::from_be_bytes(*base_offset.first_chunk::<8>()?);
-                producer.batches.push_back(Sent {
-                    first_sequence: i32::from_be_bytes(*first_sequence),
-                    last_sequence: i32::from_be_bytes(*last_sequence),
-                    base_offset,
-                });
+                let first_sequence = rest.try_get_i32().ok()?;
+                let last_sequence = rest.try_get_i32().ok()?;
+                let base_offset = rest.try_get_i64().ok()?;
+                producer.batches.push_back(Sent { first_sequence, last_sequence, base_offset });
                 producer.last_offset = producer.last_offset.max(base_offset);
             }
             if let Some(first) = producer.open {
                 producers.transactions.open(first);
             }
-            producers.committed.insert(i64::from_be_bytes(*id), producer);
+            producers.committed.insert(id, producer);
         }
         producers.transactions.read_aborted(rest)?;
         Some(producers)

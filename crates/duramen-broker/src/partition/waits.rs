@@ -61,14 +61,10 @@ impl Partition {
 
     pub(super) fn fail_waiting(&mut self, from: u64, error: ErrorCode, effects: &mut Effects) {
         let log_start = self.log_start;
+        let finished = |slot| Finished { slot, error, base_offset: -1, log_start };
         for queue in [&mut self.waiting_commit, &mut self.waiting_persist] {
             let failed = queue.split_off(&(from, 0)).into_values();
-            effects.finished.extend(failed.map(|waiting| Finished {
-                slot: waiting.slot,
-                error,
-                base_offset: -1,
-                log_start,
-            }));
+            effects.finished.extend(failed.map(|waiting| finished(waiting.slot)));
         }
     }
 
@@ -77,12 +73,8 @@ impl Partition {
         let error = ErrorCode::UnknownTopicOrPartition;
         self.fail_waiting(0, error, effects);
         let log_start = self.log_start;
-        effects.finished.extend(self.doubted.drain().map(|(slot, _)| Finished {
-            slot,
-            error,
-            base_offset: -1,
-            log_start,
-        }));
+        let finished = |(slot, _)| Finished { slot, error, base_offset: -1, log_start };
+        effects.finished.extend(self.doubted.drain().map(finished));
         assert!(self.doubted.is_empty(), "no request waits for a replica that is deleted");
         assert!(
             self.waiting_commit.is_empty() && self.waiting_persist.is_empty(),

@@ -1,7 +1,7 @@
 //! Log as the Raft library reads it: descriptors in memory, which the disk follows. Older descriptors are present only
 //! while a follower needs them, made again from segments (`catching_up.rs`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use duramen_storage::Descriptor;
@@ -339,19 +339,20 @@ pub(super) fn conf_to_raft(conf: &ConfState) -> eraftpb::ConfState {
     out
 }
 
+/// Collects peers in the order of their ids, each of them once.
+pub(super) fn sorted(peers: impl Iterator<Item = u64>) -> Vec<u64> {
+    let peers: BTreeSet<u64> = peers.collect();
+    peers.into_iter().collect()
+}
+
 /// Returns a membership as we keep it, sorted, with the index of the entry that set it, and the number of the move.
 pub(super) fn conf_of(conf: &eraftpb::ConfState, applied: u64, move_number: u64) -> ConfState {
-    let sorted = |peers: &[u64]| {
-        let mut peers = peers.to_vec();
-        peers.sort_unstable();
-        peers
-    };
     ConfState {
         applied,
-        voters: sorted(&conf.voters),
-        learners: sorted(&conf.learners),
-        voters_outgoing: sorted(&conf.voters_outgoing),
-        learners_next: sorted(&conf.learners_next),
+        voters: sorted(conf.voters.iter().copied()),
+        learners: sorted(conf.learners.iter().copied()),
+        voters_outgoing: sorted(conf.voters_outgoing.iter().copied()),
+        learners_next: sorted(conf.learners_next.iter().copied()),
         auto_leave: conf.auto_leave,
         move_number,
     }
@@ -388,14 +389,14 @@ pub(crate) fn internal_of(bytes: &[u8]) -> Result<Option<&[u8]>, ()> {
     }
 }
 
+/// Returns the data of an entry for a batch.
+pub(super) fn data_of(batch: &Descriptor) -> Vec<u8> {
+    [&[TAG_BATCH][..], &batch.encode()].concat()
+}
+
 fn to_raft(entry: &LogEntry) -> Entry {
     let (kind, data) = match &entry.content {
-        Content::Batch(descriptor) => {
-            let mut data = Vec::with_capacity(1 + duramen_storage::descriptor::ENCODED_BYTES);
-            data.push(TAG_BATCH);
-            data.extend_from_slice(&descriptor.encode());
-            (EntryType::EntryNormal, Bytes::from(data))
-        }
+        Content::Batch(descriptor) => (EntryType::EntryNormal, Bytes::from(data_of(descriptor))),
         Content::Internal(bytes) => {
             let kind = match bytes.get(1) {
                 Some(1) => EntryType::EntryConfChange,

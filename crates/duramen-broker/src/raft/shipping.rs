@@ -14,7 +14,7 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::exchange::{Outgoing, PayloadRead, ReadFor};
 use super::log::{self, GroupLog};
-use crate::limits::{GROUP_UNSENT_MAX, Memory};
+use crate::limits::GROUP_UNSENT_MAX;
 
 /// Messages for one peer; the first one's payload is being read.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct Waiting {
     rest: VecDeque<Message>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Shipping {
     /// Payload that storage was given lately, by (index, term).
     recent: BTreeMap<(u64, u64), Bytes>,
@@ -63,22 +63,6 @@ fn read_of(message: &Message, have: usize, ticket: u64) -> Option<PayloadRead> {
         read.bytes = read.bytes.saturating_add(batch.length);
     }
     read
-}
-
-impl Default for Shipping {
-    fn default() -> Self {
-        Self {
-            recent: BTreeMap::new(),
-            recent_bytes: 0,
-            waiting: BTreeMap::new(),
-            ready: Vec::new(),
-            reads: Vec::new(),
-            tickets: 0,
-            bytes_max: Memory::default().payload_bytes,
-            unreachable: Vec::new(),
-            starved: BTreeSet::new(),
-        }
-    }
 }
 
 impl Shipping {

@@ -15,6 +15,7 @@ use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
 
 use super::Group;
+use super::log::sorted;
 use crate::limits::ELECTION_TICKS;
 
 /// Ticks for which heartbeats are held back before a leader sleeps: answers to the last ones come meanwhile, which
@@ -57,9 +58,7 @@ impl Group {
     /// Returns the other replicas that this one knows of, voters or not.
     pub(crate) fn peers(&self) -> Vec<u64> {
         let all = self.raw.raft.prs().iter().map(|(id, _)| *id);
-        let mut peers: Vec<u64> = all.filter(|id| *id != self.id.0).collect();
-        peers.sort_unstable();
-        peers
+        sorted(all.filter(|id| *id != self.id.0))
     }
 
     /// Decides the activity in a tick of a group that sleeps after `quiet_ticks` ticks without activity. Only a leader

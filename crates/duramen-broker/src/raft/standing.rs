@@ -1,16 +1,13 @@
 //! Members of a group and their progress, for callers that ask.
 
 use super::Group;
+use super::log::sorted;
 
 impl Group {
     /// Returns the peers that vote, by the present membership or by the one that it leaves.
     pub(crate) fn electorate(&self) -> Vec<u64> {
         let conf = &self.raw.store().conf;
-        let mut peers: Vec<u64> =
-            conf.voters.iter().chain(&conf.voters_outgoing).copied().collect();
-        peers.sort_unstable();
-        peers.dedup();
-        peers
+        sorted(conf.voters.iter().chain(&conf.voters_outgoing).copied())
     }
 
     /// Tells whether a peer votes by the present membership and, in a joint one, also by the one that it leaves. Both
@@ -26,10 +23,7 @@ impl Group {
         let conf = &self.raw.store().conf;
         let electorate = self.electorate();
         let learners = conf.learners.iter().chain(&conf.learners_next).copied();
-        let mut peers: Vec<u64> = learners.filter(|peer| !electorate.contains(peer)).collect();
-        peers.sort_unstable();
-        peers.dedup();
-        peers
+        sorted(learners.filter(|peer| !electorate.contains(peer)))
     }
 
     /// Returns one past the last offset that a peer has, if it is known here. The leader knows it, unless the peer is

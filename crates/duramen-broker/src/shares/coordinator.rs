@@ -3,9 +3,9 @@
 //! Purpose:    the stored state of share groups in one partition of `__share_group_state`.
 //! Owns:       [`Coordinator`]: the durable state of each group and partition, the appends under way for it, waiting
 //!             requests.
-//! Interface:  [`Coordinator::ask`], answered by an [`Output`] now or later; [`Coordinator::replay`] first;
+//! Interface:  [`Coordinator::ask`], answered by an [`Output`] now or later; [`Coordinator::apply`] first;
 //!             [`Coordinator::on_appended`]; [`Coordinator::topics_kept`] and [`Coordinator::forget_topic`];
-//!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
+//!             [`Coordinator::renew`] and [`Coordinator::live`] to keep the log short.
 //! Invariants: durable state changes only by a record that is in the log, one at a time for each key; every answer is
 //!             durable; each request gets one answer; a repeated or late request changes nothing that was asked after
 //!             it.
@@ -32,7 +32,7 @@ use super::records::{ShareRecord, Snapshot, Update};
 use super::{ShareKey, ShareState, ShareWrite, combined};
 use crate::event::{Now, RequestKey};
 use crate::internal_topics::told;
-use crate::ledger::{self, Ledger, Ticket};
+use crate::ledger::{self, Ledger, Live, Ticket};
 
 mod inspection;
 
@@ -117,7 +117,7 @@ enum Decision {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Coordinator {
     /// After so many updates a snapshot is written.
     updates_max: u32,
@@ -137,18 +137,7 @@ static COUNTER: LazyLock<ShareKey> =
 impl Coordinator {
     /// Builds the coordinator of a log that was not read yet.
     pub(crate) fn new(updates_max: u32) -> Self {
-        Self {
-            updates_max,
-            entries: BTreeMap::new(),
-            ledger: Ledger::default(),
-            counted: None,
-            taken: 0,
-        }
-    }
-
-    /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.
-    pub(crate) fn replay(&mut self, offset: i64, record: ShareRecord) {
-        self.apply(offset, record);
+        Self { updates_max, ..Self::default() }
     }
 
     /// Refuses all waiting requests, because another node coordinates now. Their senders ask there.
@@ -335,13 +324,7 @@ impl Coordinator {
             batches: Vec::new(),
         };
         let number = kept.map_or(0, |it| it.number.saturating_add(1));
-        let snapshot = |number, state| Snapshot {
-            number,
-            state: Arc::new(state),
-            created_ms: now.wall_ms,
-            written_ms: now.wall_ms,
-        };
-        let mut records = vec![ShareRecord::Snapshot(key.clone(), snapshot(number, state))];
+        let mut records = vec![snapshot(key, number, state, now)];
         if epoch.is_none() {
             records.push(counter(state_epoch));
         }
@@ -358,14 +341,15 @@ impl Coordinator {
         if kept.updates < self.updates_max {
             return Decision::Write(vec![ShareRecord::Update(key.clone(), update)]);
         }
-        let snapshot = Snapshot {
-            number: kept.number.saturating_add(1),
-            state: Arc::new(kept.state.updated(&update)),
-            created_ms: now.wall_ms,
-            written_ms: now.wall_ms,
-        };
-        Decision::Write(vec![ShareRecord::Snapshot(key.clone(), snapshot)])
+        let number = kept.number.saturating_add(1);
+        Decision::Write(vec![snapshot(key, number, kept.state.updated(&update), now)])
     }
+}
+
+/// Returns the record of a whole state that is made and written now.
+fn snapshot(key: &ShareKey, number: i32, state: ShareState, now: Now) -> ShareRecord {
+    let (state, created_ms, written_ms) = (Arc::new(state), now.wall_ms, now.wall_ms);
+    ShareRecord::Snapshot(key.clone(), Snapshot { number, state, created_ms, written_ms })
 }
 
 /// Returns the record that sets the counter of epochs.
@@ -473,7 +457,7 @@ impl Coordinator {
     }
 
     /// Applies a record that is in the log, and durable. Durable state changes nowhere else.
-    fn apply(&mut self, at: i64, record: ShareRecord) {
+    pub(crate) fn apply(&mut self, at: i64, record: ShareRecord) {
         let bytes = record.bytes();
         match record {
             ShareRecord::Snapshot(key, it) if key == *COUNTER => {
@@ -525,14 +509,9 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// Returns the offset of the first live record of the log.
-    pub(crate) fn first_live(&self) -> Option<i64> {
-        self.ledger.live.first()
-    }
-
-    /// Returns the count of keys with live records in the log, and the approximate size of these in bytes.
-    pub(crate) fn live_size(&self) -> (usize, usize) {
-        self.ledger.live.size()
+    /// Returns the live records of the log. The log may be trimmed before the first of them.
+    pub(crate) fn live(&self) -> &Live<ShareKey> {
+        &self.ledger.live
     }
 
     /// Appends snapshots of the keys whose records lie before an offset, up to about `bytes_max` bytes. Leaves out keys

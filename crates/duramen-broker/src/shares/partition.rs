@@ -204,7 +204,7 @@ pub(crate) struct Dying {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SharePartition {
     start: i64,
     end: i64,
@@ -241,20 +241,10 @@ impl SharePartition {
         Self {
             start,
             end: start,
-            runs: BTreeMap::new(),
             kept: later.map(|it| (it.first.max(start), it.counted())).collect(),
-            spans: BTreeMap::new(),
-            unfinished: 0,
             scan_from: start,
             earliest_us: u64::MAX,
-            due: Vec::new(),
-            is_start_due: false,
-            sent: None,
-            tickets: BTreeMap::new(),
-            answers: Vec::new(),
-            is_dying: false,
-            keys: BTreeMap::new(),
-            queues: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

@@ -13,9 +13,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Uuid};
 
-use super::{ShareKey, ShareState, StateBatch};
+use super::{ShareKey, ShareState};
+use crate::ledger::{Encoded, decoded, keyed, versioned, whole};
 
 duramen_protocol::message! {
     struct Key: versions 0..=0, flexible none {
@@ -31,20 +32,28 @@ duramen_protocol::message! {
         delivery_complete_count: i32 [0.., tag 0 in 0..] = -1,
         create_timestamp: i64 [0..],
         write_timestamp: i64 [0..],
-        state_batches: Vec<Batch> [0..],
+        state_batches: Vec<StateBatch> [0..],
     }
-    struct UpdateValue: versions 0..=0, flexible 0.. {
-        snapshot_epoch: i32 [0..],
+    /// Changes since the last snapshot.
+    #[derive(Eq)]
+    pub(crate) struct Update: versions 0..=0, flexible 0.. {
+        /// Of that snapshot.
+        number: i32 [0..],
         leader_epoch: i32 [0..],
-        start_offset: i64 [0..],
-        delivery_complete_count: i32 [0.., tag 0 in 0..] = -1,
-        state_batches: Vec<Batch> [0..],
+        /// -1 leaves it as it is.
+        start: i64 [0..],
+        complete: i32 [0.., tag 0 in 0..] = -1,
+        batches: Vec<StateBatch> [0..],
     }
-    struct Batch {
-        first_offset: i64 [0..],
-        last_offset: i64 [0..],
-        delivery_state: i8 [0..],
-        delivery_count: i16 [0..],
+    /// A run of offsets that were delivered equally often, with the same end.
+    #[derive(Copy, Eq)]
+    pub(crate) struct StateBatch {
+        first: i64 [0..],
+        last: i64 [0..],
+        /// Kafka's number: 0 is available, 2 acknowledged, 4 archived. The stored state does not say which member
+        /// acquired a record.
+        state: i8 [0..],
+        count: i16 [0..],
     }
 }
 
@@ -58,18 +67,6 @@ pub(crate) struct Snapshot {
     pub written_ms: i64,
 }
 
-/// Changes since the last snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Update {
-    /// Of that snapshot.
-    pub number: i32,
-    pub leader_epoch: i32,
-    /// -1 leaves it as it is.
-    pub start: i64,
-    pub complete: i32,
-    pub batches: Vec<StateBatch>,
-}
-
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShareRecord {
@@ -81,47 +78,15 @@ pub(crate) enum ShareRecord {
 
 const SNAPSHOT: i16 = 0;
 const UPDATE: i16 = 1;
+const KEY_VERSION: i16 = 0;
 const VALUE_VERSION: i16 = 0;
 /// A batch of offsets, with its field of tags.
 const BATCH_BYTES: usize = 20;
 
-fn to_batches(batches: &[StateBatch]) -> Vec<Batch> {
-    let one = |it: &StateBatch| Batch {
-        first_offset: it.first,
-        last_offset: it.last,
-        delivery_state: it.state,
-        delivery_count: it.count,
-    };
-    batches.iter().map(one).collect()
-}
-
-fn from_batches(batches: Vec<Batch>) -> Result<Vec<StateBatch>, DecodeError> {
-    let one = |it: Batch| {
-        let batch = StateBatch {
-            first: it.first_offset,
-            last: it.last_offset,
-            state: it.delivery_state,
-            count: it.delivery_count,
-        };
-        let why = "a batch of offsets that ends before it begins";
-        if batch.is_sound() { Ok(batch) } else { Err(DecodeError::Malformed { at: 0, why }) }
-    };
-    batches.into_iter().map(one).collect()
-}
-
-fn encode_value<M: Message>(value: &M) -> Result<Bytes, EncodeError> {
-    let mut e = Encoder::with_capacity(128);
-    e.i16(VALUE_VERSION);
-    value.encode(&mut e, VALUE_VERSION)?;
-    Ok(e.into_bytes().freeze())
-}
-
-fn decode_value<M: Message>(value: Bytes) -> Result<M, DecodeError> {
-    let mut d = Decoder::new(value);
-    let version = d.i16()?;
-    let value = M::decode(&mut d, version)?;
-    d.finish()?;
-    Ok(value)
+fn sound(batches: Vec<StateBatch>) -> Result<Vec<StateBatch>, DecodeError> {
+    let why = "a batch of offsets that ends before it begins";
+    let are_sound = batches.iter().all(StateBatch::is_sound);
+    if are_sound { Ok(batches) } else { Err(DecodeError::Malformed { at: 0, why }) }
 }
 
 impl ShareRecord {
@@ -133,7 +98,7 @@ impl ShareRecord {
     }
 
     /// Encodes key and value. Fails if a length does not fit its field.
-    pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
+    pub(crate) fn encode(&self) -> Result<Encoded, EncodeError> {
         debug_assert!(
             match self {
                 Self::Snapshot(_, it) => it.state.batches.iter().all(StateBatch::is_sound),
@@ -153,46 +118,33 @@ impl ShareRecord {
                     delivery_complete_count: it.state.complete,
                     create_timestamp: it.created_ms,
                     write_timestamp: it.written_ms,
-                    state_batches: to_batches(&it.state.batches),
+                    state_batches: it.state.batches.clone(),
                 };
-                (SNAPSHOT, Some(encode_value(&value)?))
+                (SNAPSHOT, Some(versioned(&value, VALUE_VERSION)?))
             }
-            Self::Update(_, it) => {
-                let value = UpdateValue {
-                    snapshot_epoch: it.number,
-                    leader_epoch: it.leader_epoch,
-                    start_offset: it.start,
-                    delivery_complete_count: it.complete,
-                    state_batches: to_batches(&it.batches),
-                };
-                (UPDATE, Some(encode_value(&value)?))
-            }
+            Self::Update(_, it) => (UPDATE, Some(versioned(it, VALUE_VERSION)?)),
             Self::Gone(_) => (SNAPSHOT, None),
         };
-        let ShareKey { group, topic_id, partition } = self.key().clone();
-        let mut e = Encoder::with_capacity(64);
-        e.i16(kind);
-        Key { group_id: group, topic_id, partition }.encode(&mut e, 0)?;
-        Ok((e.into_bytes().freeze(), value))
+        let ShareKey { group: group_id, topic_id, partition } = self.key().clone();
+        Ok((keyed(kind, &Key { group_id, topic_id, partition }, KEY_VERSION)?, value))
     }
 
     /// Reads a record.
     pub(crate) fn decode(key: Bytes, value: Option<Bytes>) -> Result<Self, DecodeError> {
         let mut d = Decoder::new(key);
         let kind = d.i16()?;
-        let Key { group_id, topic_id, partition } = Key::decode(&mut d, 0)?;
-        d.finish()?;
+        let Key { group_id, topic_id, partition } = whole(d, KEY_VERSION)?;
         let key = ShareKey { group: group_id, topic_id, partition };
         match (kind, value) {
             (SNAPSHOT, None) => Ok(Self::Gone(key)),
             (SNAPSHOT, Some(value)) => {
-                let it: SnapshotValue = decode_value(value)?;
+                let it: SnapshotValue = decoded(value)?;
                 let state = ShareState {
                     state_epoch: it.state_epoch,
                     leader_epoch: it.leader_epoch,
                     start: it.start_offset,
                     complete: it.delivery_complete_count,
-                    batches: from_batches(it.state_batches)?,
+                    batches: sound(it.state_batches)?,
                 };
                 let snapshot = Snapshot {
                     number: it.snapshot_epoch,
@@ -203,15 +155,9 @@ impl ShareRecord {
                 Ok(Self::Snapshot(key, snapshot))
             }
             (UPDATE, Some(value)) => {
-                let it: UpdateValue = decode_value(value)?;
-                let update = Update {
-                    number: it.snapshot_epoch,
-                    leader_epoch: it.leader_epoch,
-                    start: it.start_offset,
-                    complete: it.delivery_complete_count,
-                    batches: from_batches(it.state_batches)?,
-                };
-                Ok(Self::Update(key, update))
+                let update: Update = decoded(value)?;
+                let batches = sound(update.batches)?;
+                Ok(Self::Update(key, Update { batches, ..update }))
             }
             _ => Err(DecodeError::Malformed { at: 0, why: "a kind of record that is not known" }),
         }

@@ -16,15 +16,12 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 
 use crate::event::ConnectionId;
-use crate::limits::SHARE_SESSION_PARTITIONS_MAX;
+use crate::limits::{INSPECTED_MAX, SHARE_SESSION_PARTITIONS_MAX};
 
 /// Asks for a new session.
 pub(crate) const FIRST_EPOCH: i32 = 0;
 /// Ends the session.
 pub(crate) const FINAL_EPOCH: i32 = -1;
-
-/// Count of sessions above which an inspection leaves them out.
-const INSPECTED_MAX: usize = 100;
 
 /// A consumer of a share group.
 pub(crate) type Member = (Arc<str>, Arc<str>);
@@ -49,7 +46,7 @@ pub(crate) struct Changed {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ShareSessions {
     /// Highest count of sessions.
     most: usize,
@@ -61,8 +58,7 @@ pub(crate) struct ShareSessions {
 impl ShareSessions {
     /// Builds an empty set of sessions, with a highest count.
     pub(crate) fn new(most: usize) -> Self {
-        let (sessions, by_connection) = (BTreeMap::new(), BTreeMap::new());
-        Self { most, sessions, by_connection, partitions: 0 }
+        Self { most, ..Self::default() }
     }
 
     /// Returns the count of sessions.

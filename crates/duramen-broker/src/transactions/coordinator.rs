@@ -3,17 +3,17 @@
 //! Purpose:    all transactional ids that live in one partition of `__transaction_state`.
 //! Owns:       [`Coordinator`]: the durable state of each id, the appends under way for it, waiting requests, the
 //!             partitions that still need the marker of a transaction.
-//! Interface:  a function a request, answered by an [`Output`] now or later; [`Coordinator::replay`] and
+//! Interface:  [`Coordinator::ask`], answered by an [`Output`] now or later; [`Coordinator::apply`] and
 //!             [`Coordinator::loaded`] first; [`Coordinator::on_appended`], [`Coordinator::on_producer_id`],
 //!             [`Coordinator::on_marked`]; [`Coordinator::on_time`] at [`Coordinator::deadline_us`];
-//!             [`Coordinator::expire`] now and then; [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the
+//!             [`Coordinator::expire`] now and then; [`Coordinator::renew`] and [`Coordinator::live`] to keep the
 //!             log short.
 //! Invariants: durable state changes only by a record that is in the log, one at a time for each id; a partition gets a
 //!             marker only for a decision that is durable; no transaction begins before the last one of its id has its
 //!             markers everywhere; each request gets one answer.
 //! Never:      clocks, chance, I/O, which topics exist: the caller hands all that in.
 //! Tests:      `coordinator/tests.rs`, by scenario and by chance; `node/tests/transactions.rs`.
-//! Start at:   [`Coordinator::add_partitions`], then `decide`, `land`, [`Coordinator::on_marked`].
+//! Start at:   [`Coordinator::ask`], then `decide`, `land`, [`Coordinator::on_marked`].
 //!
 //! Protocols. A producer of version 1 keeps its epoch over its transactions, and adds partitions itself. With version 2
 //! (KIP-890), each end of a transaction gives the producer another epoch, and partition leaders ask the coordinator. So
@@ -38,7 +38,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::records::{Partitions, Status, Transaction, TransactionRecord};
 use crate::event::{ConnectionId, Now, RequestKey};
 use crate::internal_topics::told;
-use crate::ledger::{self, Due, Ledger, Ticket};
+use crate::ledger::{self, Due, Ledger, Live, Ticket};
 use crate::limits::{TRANSACTION_AGAIN_US, TRANSACTION_COMPLETE_US, TRANSACTION_WAIT_US};
 use crate::partition::Marker;
 
@@ -106,9 +106,12 @@ pub(crate) struct End {
 
 /// Request for a transactional id.
 #[derive(Clone, Debug)]
-enum Ask {
+pub(crate) enum Ask {
+    /// Begin with a producer, or with the next epoch of the producer that names its present id and epoch.
     Init { key: RequestKey, timeout_ms: i32, expected: Option<(i64, i16)> },
+    /// Add partitions to a transaction, or check that they are in it.
     Add { asker: Asker, addition: Addition },
+    /// End a transaction.
     End { key: RequestKey, end: End },
 }
 
@@ -223,11 +226,6 @@ const EARLY_MS: i64 = 1000;
 
 /// Coming and going.
 impl Coordinator {
-    /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.
-    pub(crate) fn replay(&mut self, offset: i64, record: TransactionRecord) {
-        self.apply(offset, record);
-    }
-
     /// Begins to coordinate, once the log was read to its end. Carries out the decisions that it found.
     pub(crate) fn loaded(&mut self, epoch: i32, now: Now) {
         self.epoch = epoch;
@@ -259,34 +257,6 @@ impl Coordinator {
 
 /// Requests.
 impl Coordinator {
-    /// Handles an `InitProducerId`. A producer that names its present id and epoch gets the next epoch.
-    pub(crate) fn init_producer_id(
-        &mut self,
-        name: &str,
-        key: RequestKey,
-        timeout_ms: i32,
-        expected: Option<(i64, i16)>,
-        now: Now,
-    ) {
-        self.ask(name, Ask::Init { key, timeout_ms, expected }, now);
-    }
-
-    /// Adds partitions to a transaction, or checks that they are in it.
-    pub(crate) fn add_partitions(
-        &mut self,
-        name: &str,
-        asker: Asker,
-        addition: Addition,
-        now: Now,
-    ) {
-        self.ask(name, Ask::Add { asker, addition }, now);
-    }
-
-    /// Handles an `EndTxn`.
-    pub(crate) fn end(&mut self, name: &str, key: RequestKey, end: End, now: Now) {
-        self.ask(name, Ask::End { key, end }, now);
-    }
-
     /// Describes a transactional id for `DescribeTransactions`.
     pub(crate) fn describe(&self, name: &str) -> TransactionState {
         let transactional_id = name.to_owned();
@@ -323,7 +293,8 @@ impl Coordinator {
         self.ids.iter().filter_map(listed).collect()
     }
 
-    fn ask(&mut self, name: &str, ask: Ask, now: Now) {
+    /// Takes a request, and decides on it now or once the earlier ones are decided.
+    pub(crate) fn ask(&mut self, name: &str, ask: Ask, now: Now) {
         let is_new = !self.ids.contains_key(name);
         if is_new && !matches!(ask, Ask::Init { .. }) {
             return self.answer(None, &ask, ErrorCode::InvalidProducerIdMapping, false);
@@ -729,7 +700,7 @@ impl Coordinator {
     }
 
     /// Applies a record that is in the log, and durable. Durable state changes nowhere else.
-    fn apply(&mut self, at: i64, record: TransactionRecord) {
+    pub(crate) fn apply(&mut self, at: i64, record: TransactionRecord) {
         let bytes = record.bytes();
         let TransactionRecord { id: name, value } = record;
         if value.is_none() && !self.ids.contains_key(&name) {
@@ -919,14 +890,9 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// Returns the offset of the first live record of the log.
-    pub(crate) fn first_live(&self) -> Option<i64> {
-        self.ledger.live.first()
-    }
-
-    /// Returns the count of live records of the log, and their approximate size in bytes.
-    pub(crate) fn live_size(&self) -> (usize, usize) {
-        self.ledger.live.size()
+    /// Returns the live records of the log. The log may be trimmed before the first of them.
+    pub(crate) fn live(&self) -> &Live<Arc<str>> {
+        &self.ledger.live
     }
 
     /// Appends live records before an offset again, up to about `bytes_max` bytes. Leaves out ids that have an append

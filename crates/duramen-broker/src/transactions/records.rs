@@ -14,7 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message};
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError};
+
+use crate::ledger::{Encoded, value_of, versioned, whole};
 
 duramen_protocol::message! {
     struct TransactionLogKey: versions 0..=0, flexible none {
@@ -122,11 +124,9 @@ const VALUE_VERSION: i16 = 1;
 
 impl TransactionRecord {
     /// Encodes key and value. Fails if a length does not fit its field.
-    pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
-        let mut e = Encoder::with_capacity(64);
-        e.i16(KEY_VERSION);
-        TransactionLogKey { transactional_id: self.id.clone() }.encode(&mut e, KEY_VERSION)?;
-        let key = e.into_bytes().freeze();
+    pub(crate) fn encode(&self) -> Result<Encoded, EncodeError> {
+        let key = TransactionLogKey { transactional_id: self.id.clone() };
+        let key = versioned(&key, KEY_VERSION)?;
         let Some(it) = &self.value else { return Ok((key, None)) };
         let topic = |(topic, partitions): (&String, &BTreeSet<i32>)| PartitionsSchema {
             topic: topic.clone(),
@@ -147,23 +147,17 @@ impl TransactionRecord {
             transaction_start_timestamp_ms: it.started_ms,
             client_transaction_version: it.version,
         };
-        let mut e = Encoder::with_capacity(128);
-        e.i16(VALUE_VERSION);
-        value.encode(&mut e, VALUE_VERSION)?;
-        Ok((key, Some(e.into_bytes().freeze())))
+        Ok((key, Some(versioned(&value, VALUE_VERSION)?)))
     }
 
     /// Reads a record of any version.
     pub(crate) fn decode(key: Bytes, value: Option<Bytes>) -> Result<Self, DecodeError> {
         let mut d = Decoder::new(key);
         let version = d.i16()?;
-        let TransactionLogKey { transactional_id: id } = Message::decode(&mut d, version)?;
-        d.finish()?;
-        let Some(value) = value else { return Ok(Self { id, value: None }) };
-        let mut d = Decoder::new(value);
-        let version = d.i16()?;
-        let it = TransactionLogValue::decode(&mut d, version)?;
-        d.finish()?;
+        let TransactionLogKey { transactional_id: id } = whole(d, version)?;
+        let Some(it) = value_of::<TransactionLogValue>(value)? else {
+            return Ok(Self { id, value: None });
+        };
         let at = usize::try_from(it.transaction_status).unwrap_or(usize::MAX);
         let why = "a state of a transaction that is not known";
         let status = *Status::ALL.get(at).ok_or(DecodeError::Malformed { at: 0, why })?;

@@ -42,15 +42,8 @@ impl<D: Disk> Reader<D> {
         bytes_max: u64,
     ) -> Result<Digest, ReadError> {
         let files = self.catalog.get(replica)?;
-        let digest = Digest {
-            first: from,
-            end: from,
-            bytes: 0,
-            hash: [0; 16],
-            segments: Vec::new(),
-            compaction: files.compaction(),
-            damage: None,
-        };
+        let compaction = files.compaction();
+        let digest = Digest { first: from, end: from, compaction, ..Digest::default() };
         let mut made = Making { digest, hasher: Hasher::new(), to, bytes_max };
         while made.digest.end < to {
             match self.digest_segment(&files, &mut made) {

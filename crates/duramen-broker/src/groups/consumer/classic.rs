@@ -25,12 +25,14 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::view::{Current, Member, Owned, Stage, View, target_value};
-use super::{ConsumerGroup, ConsumerRules, Migration, Shares, Topics, us};
+use super::{ConsumerGroup, ConsumerRules, Migration, Shares, Topics, sorted};
 use crate::event::{Now, RequestKey};
-use crate::groups::membership::{Caller, HandedOver, Stored, StoredMember};
+use crate::groups::membership::{Caller, HandedOver};
 use crate::groups::records::{
-    ClassicMember, ClassicProtocol, EpochValue, Fact, FactValue, MemberValue, TargetEpochValue,
+    ClassicMember, ClassicProtocol, EpochValue, Fact, FactValue, GroupMetadataValue,
+    MemberMetadata, MemberValue, TargetEpochValue,
 };
+use crate::groups::rules::us;
 
 /// The kind of classic group that can change to this one and back.
 pub(crate) const CONSUMER: &str = "consumer";
@@ -362,7 +364,7 @@ impl ConsumerGroup {
         }
         let given: BTreeSet<(Uuid, i32)> = read.iter().flat_map(|it| each(&it.3)).collect();
         for (stored, protocols, subscription, owned, claimed) in read {
-            let id: Arc<str> = stored.id.as_str().into();
+            let id: Arc<str> = stored.member_id.as_str().into();
             let value = upgraded_value(stored, protocols, subscription);
             let session_timeout_ms = value.classic.as_ref().map_or(0, |it| it.session_timeout_ms);
             group.emit(Fact::Member(id.clone()), Some(FactValue::Member(Arc::new(value))));
@@ -395,7 +397,7 @@ impl ConsumerGroup {
         rules: &ConsumerRules,
         members_max: usize,
         topics: Topics<'_>,
-    ) -> Option<Stored> {
+    ) -> Option<GroupMetadataValue> {
         let View { members, epoch, .. } = &self.view;
         if members.is_empty()
             || !self.has_lost_consumer
@@ -417,23 +419,24 @@ impl ConsumerGroup {
             let assignment =
                 encoded(&shares(&member.current.assigned), Some(&subscription), topics);
             let value = &member.value;
-            StoredMember {
-                id: id.as_ref().to_owned(),
-                instance: value.instance_id.as_deref().map(ToOwned::to_owned),
+            MemberMetadata {
+                member_id: id.as_ref().to_owned(),
+                group_instance_id: value.instance_id.as_deref().map(ToOwned::to_owned),
                 client_id: value.client_id.clone(),
                 client_host: value.client_host.clone(),
-                session_timeout_ms: value.classic.as_ref().map_or(0, |it| it.session_timeout_ms),
-                rebalance_timeout_ms: value.rebalance_timeout_ms,
+                session_timeout: value.classic.as_ref().map_or(0, |it| it.session_timeout_ms),
+                rebalance_timeout: value.rebalance_timeout_ms,
                 subscription,
                 assignment,
             }
         };
-        Some(Stored {
+        Some(GroupMetadataValue {
             protocol_type: CONSUMER.to_owned(),
             generation: if sabotage::is(Bug::DowngradedAnew) { 0 } else { *epoch },
             protocol: Some(protocol.clone()),
             leader: None,
             members: members.iter().zip(&all).map(stored).collect(),
+            ..GroupMetadataValue::default()
         })
     }
 }
@@ -492,12 +495,6 @@ fn owned_of(
     owned_by_id(&subscription.owned_partitions, topics)
 }
 
-fn sorted(mut names: Vec<String>) -> Vec<String> {
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
 fn classic_value(
     before: &MemberValue,
     caller: &Caller,
@@ -530,22 +527,22 @@ fn classic_value(
 }
 
 fn upgraded_value(
-    stored: StoredMember,
+    stored: MemberMetadata,
     protocols: Vec<(String, Bytes)>,
     subscription: ConsumerProtocolSubscription,
 ) -> MemberValue {
     let protocol = |(name, metadata)| ClassicProtocol { name, metadata };
     MemberValue {
-        instance_id: stored.instance.map(Arc::from),
+        instance_id: stored.group_instance_id.map(Arc::from),
         rack_id: subscription.rack_id,
         client_id: stored.client_id,
         client_host: stored.client_host,
         subscribed_topic_names: sorted(subscription.topics),
         subscribed_topic_regex: None,
-        rebalance_timeout_ms: stored.rebalance_timeout_ms,
+        rebalance_timeout_ms: stored.rebalance_timeout,
         server_assignor: None,
         classic: Some(ClassicMember {
-            session_timeout_ms: stored.session_timeout_ms,
+            session_timeout_ms: stored.session_timeout,
             protocols: protocols.into_iter().map(protocol).collect(),
         }),
     }

@@ -13,11 +13,12 @@ use super::assignors::Applicant;
 use super::reconcile::{Step, step};
 use super::topics::{Search, compile};
 use super::view::{Current, Member, Owned, Stage, View, regex_of, target_value};
-use super::{AWAY, ConsumerGroup, ConsumerRules, Deadlines, Refusal, Topics, us};
+use super::{AWAY, ConsumerGroup, ConsumerRules, Deadlines, Refusal, Topics, sorted};
 use crate::access::RequestContext;
 use crate::event::Now;
 use crate::groups::membership::Caller;
 use crate::groups::records::{Fact, FactValue, MemberValue, RegexValue, TargetEpochValue};
+use crate::groups::rules::us;
 
 /// The epoch that a member leaves with.
 const LEAVE: i32 = -1;
@@ -79,6 +80,15 @@ pub(crate) fn check_request(
     Err(Refusal::new(ErrorCode::UnsupportedAssignor, message))
 }
 
+/// Returns the answer to a heartbeat that the coordinator refuses.
+pub(crate) fn refused(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
+    ConsumerGroupHeartbeatResponse {
+        error_code: refusal.code.code(),
+        error_message: Some(refusal.message),
+        ..ConsumerGroupHeartbeatResponse::default()
+    }
+}
+
 /// Sender of a heartbeat.
 enum Sender {
     /// Unknown member.
@@ -104,13 +114,7 @@ impl ConsumerGroup {
         } else {
             self.stay(rules, topics, caller, request, now)
         };
-        let answer =
-            answer.unwrap_or_else(|Refusal { code, message }| ConsumerGroupHeartbeatResponse {
-                error_code: code.code(),
-                error_message: Some(message),
-                ..ConsumerGroupHeartbeatResponse::default()
-            });
-        self.answer(caller.key, answer);
+        self.answer(caller.key, answer.unwrap_or_else(refused));
     }
 
     fn stay(
@@ -195,10 +199,7 @@ impl ConsumerGroup {
         match (named, known) {
             (Some((name, Some((other, existing)))), _) if *other != id => {
                 if !is_joining {
-                    let message = format!(
-                        "Static member {id} with instance id {name} was fenced by member {other}."
-                    );
-                    return Err(Refusal::new(ErrorCode::FencedInstanceId, message));
+                    return Err(fenced(&id, name, other));
                 }
                 if !existing.is_classic() && existing.current.epoch != AWAY {
                     let message = format!(
@@ -209,16 +210,13 @@ impl ConsumerGroup {
                 }
                 Ok(Sender::Back { id, before: other.clone() })
             }
-            (Some((name, None)), _) if !is_joining => {
-                let message = format!("Instance id {name} is unknown.");
-                Err(Refusal::new(ErrorCode::UnknownMemberId, message))
-            }
+            (Some((name, None)), _) if !is_joining => Err(unknown_instance(name)),
             (_, Some(member)) => {
                 check_epoch(member, request)?;
                 Ok(Sender::Known(id))
             }
             (_, None) if is_joining => Ok(Sender::New(id)),
-            (_, None) => Err(unknown(&id, &request.group_id)),
+            (_, None) => Err(Refusal::unknown_member(&id, &request.group_id)),
         }
     }
 
@@ -296,17 +294,15 @@ impl ConsumerGroup {
     ) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
         let id = request.member_id.as_str();
         let id = match &request.instance_id {
-            None => self.view.known(id).ok_or_else(|| unknown(id, &request.group_id))?.clone(),
+            None => {
+                let unknown = || Refusal::unknown_member(id, &request.group_id);
+                self.view.known(id).ok_or_else(unknown)?.clone()
+            }
             Some(name) => {
-                let Some((known, _)) = self.view.named(name) else {
-                    let message = format!("Instance id {name} is unknown.");
-                    return Err(Refusal::new(ErrorCode::UnknownMemberId, message));
-                };
+                let named = self.view.named(name).ok_or_else(|| unknown_instance(name))?;
+                let (known, _) = named;
                 if known.as_ref() != id {
-                    let message = format!(
-                        "Static member {id} with instance id {name} was fenced by member {known}."
-                    );
-                    return Err(Refusal::new(ErrorCode::FencedInstanceId, message));
+                    return Err(fenced(id, name, known));
                 }
                 known.clone()
             }
@@ -449,9 +445,13 @@ impl ConsumerGroup {
     }
 }
 
-fn unknown(id: &str, group: &str) -> Refusal {
-    let message = format!("Member {id} is not a member of group {group}.");
-    Refusal::new(ErrorCode::UnknownMemberId, message)
+fn unknown_instance(name: &str) -> Refusal {
+    Refusal::new(ErrorCode::UnknownMemberId, format!("Instance id {name} is unknown."))
+}
+
+fn fenced(id: &str, name: &str, by: &str) -> Refusal {
+    let message = format!("Static member {id} with instance id {name} was fenced by member {by}.");
+    Refusal::new(ErrorCode::FencedInstanceId, message)
 }
 
 /// Checks that a member gives its current epoch. A member that missed its last answer may give the epoch before, if it
@@ -483,12 +483,7 @@ fn told(
     caller: &Caller,
     request: &ConsumerGroupHeartbeatRequest,
 ) -> Option<Arc<MemberValue>> {
-    let names = request.subscribed_topic_names.as_ref().map(|names| {
-        let mut names = names.clone();
-        names.sort_unstable();
-        names.dedup();
-        names
-    });
+    let names = request.subscribed_topic_names.clone().map(sorted);
     let differs = |said: Option<&str>, is: Option<&str>| said.is_some() && said != is;
     let is_same = !differs(request.instance_id.as_deref(), before.instance_id.as_deref())
         && !differs(request.rack_id.as_deref(), before.rack_id.as_deref())

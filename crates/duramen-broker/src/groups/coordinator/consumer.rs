@@ -18,7 +18,9 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::{BATCH_BYTES, Coordinator, Group, Then, Wish, refused_wish};
 use crate::event::{Now, RequestKey};
-use crate::groups::consumer::{Answer, CONSUMER, ConsumerGroup, Refusal, Topics, check_request};
+use crate::groups::consumer::{
+    self, Answer, CONSUMER, ConsumerGroup, Refusal, Topics, check_request,
+};
 use crate::groups::membership::{Caller, Membership, State};
 use crate::groups::records::{Fact, GroupMetadataValue, GroupRecord};
 use crate::groups::rules::{ConsumerRules, Rules};
@@ -47,51 +49,28 @@ pub(super) enum Classic {
     Leave(RequestKey, i16, LeaveGroupRequest),
 }
 
-/// Returns the answer to a heartbeat that the coordinator refuses.
-pub(crate) fn refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
-    ConsumerGroupHeartbeatResponse {
-        error_code: refusal.code.code(),
-        error_message: Some(refusal.message),
-        ..ConsumerGroupHeartbeatResponse::default()
-    }
-}
-
 /// Returns the answer in place of this one, if its decision could not be stored.
 pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
+    let error_code = code.code();
     match answer {
-        Response::ConsumerGroupHeartbeat(_) => ConsumerGroupHeartbeatResponse {
-            error_code: code.code(),
-            ..ConsumerGroupHeartbeatResponse::default()
+        Response::ConsumerGroupHeartbeat(_) => {
+            ConsumerGroupHeartbeatResponse { error_code, ..Default::default() }.into()
         }
-        .into(),
         Response::JoinGroup(JoinGroupResponse { member_id, .. }) => {
-            JoinGroupResponse { error_code: code.code(), member_id, ..JoinGroupResponse::default() }
-                .into()
+            JoinGroupResponse { error_code, member_id, ..Default::default() }.into()
         }
-        Response::SyncGroup(_) => {
-            SyncGroupResponse { error_code: code.code(), ..SyncGroupResponse::default() }.into()
+        Response::SyncGroup(_) => SyncGroupResponse { error_code, ..Default::default() }.into(),
+        Response::Heartbeat(_) => HeartbeatResponse { error_code, ..Default::default() }.into(),
+        Response::LeaveGroup(_) => LeaveGroupResponse { error_code, ..Default::default() }.into(),
+        Response::ShareGroupHeartbeat(_) => {
+            ShareGroupHeartbeatResponse { error_code, ..Default::default() }.into()
         }
-        Response::Heartbeat(_) => {
-            HeartbeatResponse { error_code: code.code(), ..HeartbeatResponse::default() }.into()
+        Response::AlterShareGroupOffsets(_) => {
+            AlterShareGroupOffsetsResponse { error_code, ..Default::default() }.into()
         }
-        Response::LeaveGroup(_) => {
-            LeaveGroupResponse { error_code: code.code(), ..LeaveGroupResponse::default() }.into()
+        Response::DeleteShareGroupOffsets(_) => {
+            DeleteShareGroupOffsetsResponse { error_code, ..Default::default() }.into()
         }
-        Response::ShareGroupHeartbeat(_) => ShareGroupHeartbeatResponse {
-            error_code: code.code(),
-            ..ShareGroupHeartbeatResponse::default()
-        }
-        .into(),
-        Response::AlterShareGroupOffsets(_) => AlterShareGroupOffsetsResponse {
-            error_code: code.code(),
-            ..AlterShareGroupOffsetsResponse::default()
-        }
-        .into(),
-        Response::DeleteShareGroupOffsets(_) => DeleteShareGroupOffsetsResponse {
-            error_code: code.code(),
-            ..DeleteShareGroupOffsetsResponse::default()
-        }
-        .into(),
         answer => answer,
     }
 }
@@ -149,7 +128,7 @@ impl Coordinator {
         now: Now,
     ) {
         if let Err(refusal) = check_request(&rules.consumer, version, &request) {
-            return self.reply(caller.key, refused_heartbeat(refusal));
+            return self.reply(caller.key, consumer::refused(refusal));
         }
         let known = self.groups.get_key_value(request.group_id.as_str());
         let name = match known {
@@ -157,7 +136,7 @@ impl Coordinator {
             None if request.member_epoch == 0 => request.group_id.as_str().into(),
             None => {
                 let refusal = no_group(&request);
-                return self.reply(caller.key, refused_heartbeat(refusal));
+                return self.reply(caller.key, consumer::refused(refusal));
             }
         };
         self.ask(&name, Asked::Heartbeat(caller, request), rules, topics, now);
@@ -235,23 +214,25 @@ impl Coordinator {
                 return;
             }
             let Some(asked) = group.waiting.pop_front() else { break };
+            if matches!(asked, Asked::Delete(..) | Asked::Wish(..)) {
+                // Earlier decisions must come before this one in the log.
+                self.append_decided(name, rules, topics, now);
+                if !self.group_mut(name).is_at_rest() {
+                    self.group_mut(name).waiting.push_front(asked);
+                    return;
+                }
+            }
             match asked {
                 Asked::Heartbeat(caller, request) => {
                     let id = request.member_id.clone();
                     if let Err(refusal) =
                         self.heartbeat_of(name, rules, topics, &caller, &request, now)
                     {
-                        self.reply(caller.key, refused_heartbeat(refusal));
+                        self.reply(caller.key, consumer::refused(refusal));
                     }
                     self.hasten(name, &id);
                 }
                 Asked::Delete(key, part) => {
-                    // Earlier decisions must come before this one in the log.
-                    self.append_decided(name, rules, topics, now);
-                    if !self.group_mut(name).is_at_rest() {
-                        self.group_mut(name).waiting.push_front(Asked::Delete(key, part));
-                        return;
-                    }
                     if self.groups[name].is_of_shares() {
                         self.delete_shares(name, topics, key, part);
                     } else {
@@ -268,12 +249,6 @@ impl Coordinator {
                     self.hasten(name, &id);
                 }
                 Asked::Wish(key, wish) => {
-                    // Earlier decisions must come before this one in the log.
-                    self.append_decided(name, rules, topics, now);
-                    if !self.group_mut(name).is_at_rest() {
-                        self.group_mut(name).waiting.push_front(Asked::Wish(key, wish));
-                        return;
-                    }
                     self.begin_wish(name, rules, topics, key, *wish, now);
                 }
                 Asked::Begun(topic, partition, is_there) => {
@@ -456,7 +431,8 @@ impl Coordinator {
             let all: BTreeSet<Fact> = known.cloned().collect();
             let end = |fact| GroupRecord::Consumer { group: name.clone(), fact, value: None };
             records = all.into_iter().rev().map(end).collect();
-            let value = Some(Arc::new(GroupMetadataValue::of(stored, now.wall_ms)));
+            let value = GroupMetadataValue { current_state_timestamp: now.wall_ms, ..stored };
+            let value = Some(Arc::new(value));
             records.push(GroupRecord::Group { group: name.clone(), value });
         }
         if was_classic || is_downgraded {
@@ -507,10 +483,10 @@ impl Coordinator {
         }
         if let (true, Some((_, value))) = (is_classic, &group.stored) {
             group.since_ms = value.current_state_timestamp;
-            group.members = Membership::load(value.stored(), now.mono_us);
+            group.members = Membership::load(value, now.mono_us);
             // Its members find out so that it is of another kind, or is so again.
             if group.members.state() != State::Empty {
-                group.members.begin_anew();
+                group.members.prepare();
             }
         }
         self.ready.insert(name.clone());

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use super::{Coordinator, Flight, Group, Key, Place, Then};
 use crate::groups::records::GroupRecord;
 use crate::ledger::Ticket;
-
-/// Count of groups or facts above which an inspection leaves them out.
-const INSPECTED_MAX: usize = 100;
+use crate::limits::INSPECTED_MAX;
 
 /// Appends under way for one group.
 #[derive(Debug, Default)]
@@ -62,7 +60,7 @@ impl Coordinator {
             assert!(ticket <= *last, "{ticket} is not after {last}, the last of its batches");
             let is_awaited = !matches!(then, Then::Nothing);
             assert!(group.is_some() || !is_awaited, "no request waits for the renewal {ticket}");
-            let is_of_transaction = matches!(then, Then::CommitInTransaction(..));
+            let is_of_transaction = matches!(then, Then::Commit { is_transactional: true, .. });
             assert_eq!(transactor.is_some(), is_of_transaction, "{ticket} has its producer");
             for record in records {
                 let of_it = all.entry(record.group()).or_default();

@@ -1,6 +1,7 @@
 //! Requests of clients to a coordinator, one function each, and the expiry of offsets.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::sync::Arc;
 
 use duramen_protocol::ErrorCode;
@@ -8,7 +9,8 @@ use duramen_protocol::messages::describe_groups::DescribedGroup;
 use duramen_protocol::messages::leave_group::{MemberIdentity, MemberResponse};
 use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::messages::offset_commit::{
-    OffsetCommitRequestTopic, OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
 };
 use duramen_protocol::messages::offset_delete::{
     OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
@@ -18,13 +20,13 @@ use duramen_protocol::messages::offset_fetch::{
     OffsetFetchResponseTopics,
 };
 use duramen_protocol::messages::txn_offset_commit::{
-    TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
+    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
 };
 use duramen_protocol::messages::{
     HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
     LeaveGroupResponse, ListGroupsRequest, OffsetCommitRequest, OffsetCommitResponse,
     OffsetDeleteRequest, OffsetDeleteResponse, SyncGroupRequest, SyncGroupResponse,
-    TxnOffsetCommitRequest, TxnOffsetCommitResponse,
+    TxnOffsetCommitRequest,
 };
 use duramen_protocol::wire::Uuid;
 
@@ -39,6 +41,32 @@ use crate::groups::records::{
 };
 use crate::groups::rules::Rules;
 use crate::groups::share::{SHARE, ShareGroup};
+
+/// Way in which a client commits offsets.
+#[derive(Clone, Copy, Debug)]
+enum Commit {
+    /// By an `OffsetCommit` of this version.
+    Plain { version: i16 },
+    /// By a `TxnOffsetCommit`.
+    InTransaction(Transactor),
+}
+
+impl Commit {
+    fn transactor(self) -> Option<Transactor> {
+        match self {
+            Self::Plain { .. } => None,
+            Self::InTransaction(transactor) => Some(transactor),
+        }
+    }
+
+    /// Returns the error code for the client.
+    fn told(self, code: ErrorCode) -> ErrorCode {
+        match (self, code) {
+            (Self::InTransaction(_), ErrorCode::StaleMemberEpoch) => ErrorCode::IllegalGeneration,
+            (_, code) => code,
+        }
+    }
+}
 
 /// Membership.
 impl Coordinator {
@@ -204,104 +232,10 @@ impl Coordinator {
         refused: impl Fn(&OffsetCommitRequestTopic, i32) -> Option<ErrorCode>,
         now: Now,
     ) {
-        let admitted = self.admit_commit(version, &request, now);
-        // A member of an earlier epoch may still have some of its partitions.
-        let right = match &admitted {
-            Ok(group) => self.right_to_commit(group, version, &request),
-            Err(code) => Err(*code),
+        let judge = |topic: &OffsetCommitRequestTopic, partition| {
+            refused(topic, partition).map_or(Ok(topic.topic_id), Err)
         };
-        let expire_timestamp = match request.retention_time_ms {
-            -1 => NEVER,
-            ms => now.wall_ms.saturating_add(ms),
-        };
-        let mut records = Vec::new();
-        let mut answer = OffsetCommitResponse::default();
-        for mut topic in request.topics {
-            let partitions = std::mem::take(&mut topic.partitions);
-            let mut answers = Vec::with_capacity(partitions.len());
-            let name = match &admitted {
-                Ok(group) => self.groups.get(group).map(|group| group.offsets.name(&topic.name)),
-                Err(_) => None,
-            };
-            for it in partitions {
-                let partition_index = it.partition_index;
-                let metadata = it.committed_metadata.as_deref();
-                let refused = refused(&topic, partition_index).or_else(|| match &right {
-                    Ok(right) => right.refuses(topic.topic_id, partition_index),
-                    Err(code) => Some(*code),
-                });
-                let code = match (refused, &admitted, &name) {
-                    (Some(code), _, _) => code,
-                    (None, Err(code), _) => *code,
-                    _ if is_too_long(metadata, rules.metadata_max) => {
-                        ErrorCode::OffsetMetadataTooLarge
-                    }
-                    (None, Ok(group), Some(name)) => {
-                        let (group, topic_name) = (group.clone(), name.clone());
-                        let key = OffsetCommitKey {
-                            group,
-                            topic: topic_name,
-                            partition: partition_index,
-                        };
-                        let value = OffsetCommitValue {
-                            offset: it.committed_offset,
-                            leader_epoch: it.committed_leader_epoch,
-                            metadata: it.committed_metadata.map_or_else(Arc::default, Arc::from),
-                            commit_timestamp: now.wall_ms,
-                            expire_timestamp,
-                            topic_id: topic.topic_id,
-                        };
-                        records.push(GroupRecord::Offset { key, value: Some(value) });
-                        ErrorCode::None
-                    }
-                    (None, Ok(_), None) => ErrorCode::UnknownServerError,
-                };
-                let error_code = code.code();
-                answers.push(OffsetCommitResponsePartition { partition_index, error_code });
-            }
-            let OffsetCommitRequestTopic { name, topic_id, .. } = topic;
-            answer.topics.push(OffsetCommitResponseTopic { name, topic_id, partitions: answers });
-        }
-        match admitted {
-            Ok(name) if !records.is_empty() => {
-                self.append(Some(&name), records, Then::Commit(key, answer));
-            }
-            admitted => {
-                self.reply(key, answer);
-                // Perhaps it was made for this.
-                if let Ok(name) = admitted {
-                    self.settle(&name, now);
-                }
-            }
-        }
-    }
-
-    /// Checks whether the client may commit to the group, and creates the group if need be.
-    fn admit_commit(
-        &mut self,
-        version: i16,
-        request: &OffsetCommitRequest,
-        now: Now,
-    ) -> Result<Arc<str>, ErrorCode> {
-        let generation = request.generation_id_or_member_epoch;
-        if !self.exists(&request.group_id) && generation >= 0 {
-            return Err(match version {
-                ..9 => ErrorCode::IllegalGeneration,
-                9.. => ErrorCode::GroupIdNotFound,
-            });
-        }
-        if self.groups.get(request.group_id.as_str()).is_some_and(Group::is_of_shares) {
-            return Err(ErrorCode::GroupIdNotFound);
-        }
-        let name = self.known_or_new(&request.group_id);
-        let (id, instance) = (request.member_id.as_str(), request.group_instance_id.as_deref());
-        let group = self.group_mut(&name);
-        if group.consumer.is_some() {
-            return Ok(name);
-        }
-        group.members.check_commit(id, instance, generation, false, now.mono_us)?;
-        self.hasten(&name, id);
-        Ok(name)
+        self.commit(rules, key, Commit::Plain { version }, request, judge, now);
     }
 
     /// Handles a `TxnOffsetCommit`, with ids for all topics that exist. `refused` gives the error of a partition whose
@@ -315,62 +249,91 @@ impl Coordinator {
         refused: impl Fn(&str, i32) -> Result<Uuid, ErrorCode>,
         now: Now,
     ) {
-        let admitted = self.admit_txn_commit(&request, now);
-        let right = match &admitted {
-            Ok(group) => self.right_to_commit_in_transaction(group, &request),
-            Err(code) => Err(*code),
+        let (producer_id, epoch) = (request.producer_id, request.producer_epoch);
+        let partition = |it: TxnOffsetCommitRequestPartition| OffsetCommitRequestPartition {
+            partition_index: it.partition_index,
+            committed_offset: it.committed_offset,
+            committed_leader_epoch: it.committed_leader_epoch,
+            committed_metadata: it.committed_metadata,
+        };
+        let topic = |it: TxnOffsetCommitRequestTopic| OffsetCommitRequestTopic {
+            name: it.name,
+            partitions: it.partitions.into_iter().map(partition).collect(),
+            ..OffsetCommitRequestTopic::default()
+        };
+        let request = OffsetCommitRequest {
+            group_id: request.group_id,
+            generation_id_or_member_epoch: request.generation_id,
+            member_id: request.member_id,
+            group_instance_id: request.group_instance_id,
+            topics: request.topics.into_iter().map(topic).collect(),
+            ..OffsetCommitRequest::default()
+        };
+        let judge = |topic: &OffsetCommitRequestTopic, partition| refused(&topic.name, partition);
+        let commit = Commit::InTransaction(Transactor { producer_id, epoch });
+        self.commit(rules, key, commit, request, judge, now);
+    }
+
+    /// Commits the offsets that `judge` has no error for. `judge` returns the id of a partition's topic.
+    fn commit(
+        &mut self,
+        rules: &Rules,
+        key: RequestKey,
+        commit: Commit,
+        mut request: OffsetCommitRequest,
+        judge: impl Fn(&OffsetCommitRequestTopic, i32) -> Result<Uuid, ErrorCode>,
+        now: Now,
+    ) {
+        let topics = mem::take(&mut request.topics);
+        let admitted = self.admit_commit(commit, &request, now);
+        let right = admitted.clone().and_then(|name| self.right_to_commit(name, commit, &request));
+        let expire_timestamp = match request.retention_time_ms {
+            -1 => NEVER,
+            ms => now.wall_ms.saturating_add(ms),
         };
         let mut records = Vec::new();
-        let mut answer = TxnOffsetCommitResponse::default();
-        for topic in request.topics {
-            let mut answers = Vec::with_capacity(topic.partitions.len());
-            let name: Arc<str> = topic.name.as_str().into();
-            for it in topic.partitions {
-                let partition = it.partition_index;
-                let metadata = it.committed_metadata.as_deref();
-                let judged = refused(&topic.name, partition).and_then(|id| match &right {
-                    Ok(right) => right.refuses(id, partition).map_or(Ok(id), Err),
-                    Err(code) => Err(*code),
+        let mut answer = OffsetCommitResponse::default();
+        for mut topic in topics {
+            let asked = mem::take(&mut topic.partitions);
+            let mut partitions = Vec::with_capacity(asked.len());
+            let name = match &right {
+                Ok((group, _)) => self.groups[group].offsets.name(&topic.name),
+                Err(_) => Arc::default(),
+            };
+            for it in asked {
+                let partition_index = it.partition_index;
+                let record = judge(&topic, partition_index).and_then(|topic_id| {
+                    let (group, right) = right.as_ref().map_err(|code| *code)?;
+                    right.check(topic_id, partition_index)?;
+                    check_metadata(it.committed_metadata.as_deref(), rules.metadata_max)?;
+                    let (group, partition) = (group.clone(), partition_index);
+                    let key = OffsetCommitKey { group, topic: name.clone(), partition };
+                    let value = OffsetCommitValue {
+                        offset: it.committed_offset,
+                        leader_epoch: it.committed_leader_epoch,
+                        metadata: it.committed_metadata.map_or_else(Arc::default, Arc::from),
+                        commit_timestamp: now.wall_ms,
+                        expire_timestamp,
+                        topic_id,
+                    };
+                    Ok(GroupRecord::Offset { key, value: Some(value) })
                 });
-                let code = match (judged, &admitted) {
-                    (Err(ErrorCode::StaleMemberEpoch), _) => ErrorCode::IllegalGeneration,
-                    (Err(code), _) => code,
-                    (Ok(_), Err(code)) => *code,
-                    _ if is_too_long(metadata, rules.metadata_max) => {
-                        ErrorCode::OffsetMetadataTooLarge
-                    }
-                    (Ok(topic_id), Ok(group)) => {
-                        let (group, topic) = (group.clone(), name.clone());
-                        let key = OffsetCommitKey { group, topic, partition };
-                        let value = OffsetCommitValue {
-                            offset: it.committed_offset,
-                            leader_epoch: it.committed_leader_epoch,
-                            metadata: it.committed_metadata.map_or_else(Arc::default, Arc::from),
-                            commit_timestamp: now.wall_ms,
-                            expire_timestamp: NEVER,
-                            topic_id,
-                        };
-                        records.push(GroupRecord::Offset { key, value: Some(value) });
-                        ErrorCode::None
-                    }
-                };
-                answers.push(TxnOffsetCommitResponsePartition {
-                    partition_index: partition,
-                    error_code: code.code(),
-                });
+                let code =
+                    record.as_ref().map_or_else(|code| commit.told(*code), |_| ErrorCode::None);
+                records.extend(record);
+                let error_code = code.code();
+                partitions.push(OffsetCommitResponsePartition { partition_index, error_code });
             }
-            let (name, partitions) = (topic.name, answers);
-            answer.topics.push(TxnOffsetCommitResponseTopic { name, partitions });
+            let OffsetCommitRequestTopic { name, topic_id, .. } = topic;
+            answer.topics.push(OffsetCommitResponseTopic { name, topic_id, partitions });
         }
         match admitted {
             Ok(name) if !records.is_empty() => {
-                let (producer_id, epoch) = (request.producer_id, request.producer_epoch);
-                let then = Then::CommitInTransaction(key, answer);
-                let transactor = Transactor { producer_id, epoch };
-                self.append_in_transaction(&name, records, then, transactor);
+                self.append_commit(&name, records, (key, answer), commit.transactor());
             }
             admitted => {
-                self.reply(key, answer);
+                self.reply_commit(key, answer, commit.transactor().is_some());
+                // Perhaps it was made for this.
                 if let Ok(name) = admitted {
                     self.settle(&name, now);
                 }
@@ -378,14 +341,19 @@ impl Coordinator {
         }
     }
 
-    fn admit_txn_commit(
+    /// Checks whether the client may commit to the group, and creates the group if need be.
+    fn admit_commit(
         &mut self,
-        request: &TxnOffsetCommitRequest,
+        commit: Commit,
+        request: &OffsetCommitRequest,
         now: Now,
     ) -> Result<Arc<str>, ErrorCode> {
-        let generation = request.generation_id;
+        let generation = request.generation_id_or_member_epoch;
         if !self.exists(&request.group_id) && generation >= 0 {
-            return Err(ErrorCode::IllegalGeneration);
+            return Err(match commit {
+                Commit::Plain { version: 9.. } => ErrorCode::GroupIdNotFound,
+                _ => ErrorCode::IllegalGeneration,
+            });
         }
         if self.groups.get(request.group_id.as_str()).is_some_and(Group::is_of_shares) {
             return Err(ErrorCode::GroupIdNotFound);
@@ -396,37 +364,33 @@ impl Coordinator {
         if group.consumer.is_some() {
             return Ok(name);
         }
-        group.members.check_commit(id, instance, generation, true, now.mono_us)?;
+        let is_transactional = commit.transactor().is_some();
+        group.members.check_commit(id, instance, generation, is_transactional, now.mono_us)?;
         self.hasten(&name, id);
         Ok(name)
     }
 
-    /// Returns the offsets that the client may commit: all of them in a group of the classic protocol.
+    /// Returns the offsets of a group that the client may commit: all of them in a group of the classic protocol. The
+    /// producer of a transaction need not name the member that it commits for.
     fn right_to_commit(
         &self,
-        name: &Arc<str>,
-        version: i16,
+        name: Arc<str>,
+        commit: Commit,
         request: &OffsetCommitRequest,
-    ) -> Result<CommitRight<'_>, ErrorCode> {
+    ) -> Result<(Arc<str>, CommitRight<'_>), ErrorCode> {
         let (id, epoch) = (request.member_id.as_str(), request.generation_id_or_member_epoch);
-        match &self.groups[name].consumer {
-            Some(consumer) => consumer.check_commit(version, id, epoch),
-            None => Ok(CommitRight::All),
-        }
-    }
-
-    /// Returns the same for a transaction, whose producer need not name the member that it commits for.
-    fn right_to_commit_in_transaction(
-        &self,
-        name: &Arc<str>,
-        request: &TxnOffsetCommitRequest,
-    ) -> Result<CommitRight<'_>, ErrorCode> {
-        let (id, epoch) = (request.member_id.as_str(), request.generation_id);
         let is_anonymous = epoch < 0 && id.is_empty() && request.group_instance_id.is_none();
-        match &self.groups[name].consumer {
-            Some(consumer) if !is_anonymous => consumer.check_commit(i16::MAX, id, epoch),
-            _ => Ok(CommitRight::All),
-        }
+        let right = match (&self.groups[&name].consumer, commit) {
+            (None, _) => CommitRight::All,
+            (Some(_), Commit::InTransaction(_)) if is_anonymous => CommitRight::All,
+            (Some(consumer), Commit::InTransaction(_)) => {
+                consumer.check_commit(i16::MAX, id, epoch)?
+            }
+            (Some(consumer), Commit::Plain { version }) => {
+                consumer.check_commit(version, id, epoch)?
+            }
+        };
+        Ok((name, right))
     }
 
     /// Answers one group's part of an `OffsetFetch`, with names for all topics that the request gives by id. The answer
@@ -827,6 +791,7 @@ fn tombstone(group: &Arc<str>, topic: &Arc<str>, partition: i32) -> GroupRecord 
 }
 
 /// Tells whether the metadata exceeds `max`. Kafka counts in UTF-16.
-fn is_too_long(metadata: Option<&str>, max: usize) -> bool {
-    metadata.is_some_and(|it| it.len() > max && it.encode_utf16().count() > max)
+fn check_metadata(metadata: Option<&str>, max: usize) -> Result<(), ErrorCode> {
+    let is_too_long = metadata.is_some_and(|it| it.len() > max && it.encode_utf16().count() > max);
+    if is_too_long { Err(ErrorCode::OffsetMetadataTooLarge) } else { Ok(()) }
 }

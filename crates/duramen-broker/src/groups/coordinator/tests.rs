@@ -283,8 +283,8 @@ impl Play {
             }
             let Some(record) = self.log.get(&offset) else { continue };
             match self.transactors.get(&offset) {
-                Some(id) => coordinator.replay_in_transaction(offset, record.clone(), *id),
-                None => coordinator.replay(offset, record.clone()),
+                Some(id) => coordinator.hold(offset, record.clone(), *id),
+                None => coordinator.apply(offset, record.clone()),
             }
         }
         coordinator
@@ -295,7 +295,7 @@ impl Play {
     }
 
     fn trim(&mut self) {
-        let first = self.coordinator.first_live().unwrap_or(self.end);
+        let first = self.coordinator.live().first().unwrap_or(self.end);
         self.log = self.log.split_off(&first);
     }
 

@@ -26,7 +26,7 @@ impl Membership {
         }
     }
 
-    pub(super) fn prepare(&mut self) {
+    pub(in crate::groups) fn prepare(&mut self) {
         if self.state == State::CompletingRebalance {
             self.refuse_syncs(ErrorCode::RebalanceInProgress);
         }

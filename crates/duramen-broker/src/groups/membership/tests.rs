@@ -24,7 +24,7 @@ struct Play {
     version: i16,
     joins: BTreeMap<RequestKey, JoinGroupResponse>,
     syncs: BTreeMap<RequestKey, SyncGroupResponse>,
-    stores: Vec<(Ticket, Stored)>,
+    stores: Vec<(Ticket, GroupMetadataValue)>,
     stores_at_once: bool,
 }
 
@@ -325,7 +325,8 @@ fn the_leader_assigns_and_members_learn_it_when_it_is_stored() {
     assert_eq!(play.synced(leads), Err(ErrorCode::RebalanceInProgress), "it was given up");
     assert_eq!(play.stores.len(), 1, "a generation has one assignment");
     let (ticket, stored) = play.stores[0].clone();
-    let assigned: Vec<_> = stored.members.iter().map(|it| (&*it.id, &*it.assignment)).collect();
+    let assigned: Vec<_> =
+        stored.members.iter().map(|it| (&*it.member_id, &*it.assignment)).collect();
     assert_eq!(assigned, [(&*leader, &b"mine"[..]), (&*other, &b"yours"[..])]);
     assert_eq!(play.group.state(), State::CompletingRebalance);
     play.group.on_stored(ticket, Ok(()), play.now_us);
@@ -499,7 +500,7 @@ fn a_static_member_comes_back_without_a_rebalance_and_fences_its_former_self() {
         let former = play.join(&range(&ids[0], Some("a")));
         assert_eq!(play.join_code(former), ErrorCode::FencedInstanceId);
         let (_, stored) = play.stores.last().expect("the new id is stored");
-        assert!(stored.members.iter().any(|it| it.id == answer.member_id));
+        assert!(stored.members.iter().any(|it| it.member_id == answer.member_id));
     }
 }
 
@@ -680,27 +681,24 @@ fn offsets_are_committed_by_members_of_the_generation_or_if_there_are_none_by_an
 }
 
 #[test]
-fn only_an_empty_group_can_be_deleted_and_the_end_answers_all_that_wait() {
+fn the_end_of_a_group_answers_all_that_wait() {
     let (mut play, ids) = Play::stable(&[None, None]);
-    assert_eq!(play.group.delete(), Err(ErrorCode::NonEmptyGroup));
     let waiting = play.join(&request(&ids[0], None, &[("range", "new")]));
     play.group.end(ErrorCode::NotCoordinator);
     play.settle();
     assert_eq!(play.join_code(waiting), ErrorCode::NotCoordinator);
-    assert_eq!(play.group.delete(), Err(ErrorCode::GroupIdNotFound));
+    assert_eq!(play.group.state(), State::Dead);
     assert_eq!(play.beat(&ids[0]), Err(ErrorCode::CoordinatorNotAvailable));
     let late = play.join(&range("", None));
     assert_eq!(play.join_code(late), ErrorCode::CoordinatorNotAvailable);
     assert_eq!(play.group.deadline_us(), None);
-    let mut empty = Membership::default();
-    assert_eq!((empty.delete(), empty.state()), (Ok(()), State::Dead));
 }
 
 #[test]
 fn a_loaded_group_goes_on_where_it_was_stored() {
     let (play, ids) = Play::stable(&[None, Some("a")]);
     let (_, stored) = play.stores.last().expect("the assignments").clone();
-    let mut loaded = Play::of(Membership::load(stored, 7 * SECOND));
+    let mut loaded = Play::of(Membership::load(&stored, 7 * SECOND));
     loaded.now_us = 7 * SECOND;
     let described = play.group.describe("g");
     assert!(described.members.iter().all(|it| !it.member_assignment.is_empty()));

@@ -4,21 +4,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Uuid};
 
 use super::share::{ShareFact, ShareValue};
-use super::{value_of, versioned, whole};
+use super::{FACT_VERSION, GroupKey, PartKey, shared};
+use crate::ledger::{value_of, versioned, whole};
 
 duramen_protocol::message! {
-    /// A group that has one fact of a kind.
-    struct GroupKey: versions 0..=0, flexible none {
-        group: Arc<str> [0..],
-    }
-    /// A group that has a fact of a kind for each member or regular expression.
-    struct PartKey: versions 0..=0, flexible none {
-        group: Arc<str> [0..],
-        part: Arc<str> [0..],
-    }
     /// Group epoch, the count of changes of members or topics, and the hash of the topics at that epoch.
     #[derive(Eq)]
     pub(crate) struct EpochValue: versions 0..=0, flexible 0.. {
@@ -140,13 +132,28 @@ pub(crate) enum FactValue {
 }
 
 impl Fact {
-    fn named(&self) -> Option<&Arc<str>> {
+    /// Returns the kind of the fact's key.
+    pub(super) fn kind(&self) -> i16 {
+        match self {
+            Self::Epoch => EPOCH,
+            Self::PartitionMetadata => PARTITION_METADATA,
+            Self::Member(_) => MEMBER,
+            Self::TargetEpoch => TARGET_EPOCH,
+            Self::Target(_) => TARGET,
+            Self::Current(_) => CURRENT,
+            Self::Regex(_) => REGEX,
+            Self::Share(fact) => fact.kind(),
+        }
+    }
+
+    /// Returns the member or the regular expression of the fact.
+    pub(super) fn part(&self) -> Option<&Arc<str>> {
         match self {
             Self::Epoch | Self::PartitionMetadata | Self::TargetEpoch => None,
             Self::Member(part) | Self::Target(part) | Self::Current(part) | Self::Regex(part) => {
                 Some(part)
             }
-            Self::Share(fact) => fact.named(),
+            Self::Share(fact) => fact.part(),
         }
     }
 
@@ -164,11 +171,6 @@ impl Fact {
             _ => false,
         }
     }
-
-    /// Returns the member or the regular expression of the fact.
-    pub(super) fn part(&self) -> Option<&str> {
-        self.named().map(AsRef::as_ref)
-    }
 }
 
 /// The kinds of keys.
@@ -180,35 +182,9 @@ const TARGET: i16 = 7;
 const CURRENT: i16 = 8;
 const REGEX: i16 = 16;
 
-/// The only version of keys and values of all these kinds.
-const VERSION: i16 = 0;
-
 /// Tells whether a key of this kind belongs to a group of the consumer protocol.
 pub(super) fn is_known(kind: i16) -> bool {
     matches!(kind, EPOCH..=CURRENT | REGEX)
-}
-
-/// Encodes the key of a fact about a group.
-pub(super) fn encode_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeError> {
-    let kind = match fact {
-        Fact::Epoch => EPOCH,
-        Fact::PartitionMetadata => PARTITION_METADATA,
-        Fact::Member(_) => MEMBER,
-        Fact::TargetEpoch => TARGET_EPOCH,
-        Fact::Target(_) => TARGET,
-        Fact::Current(_) => CURRENT,
-        Fact::Regex(_) => REGEX,
-        Fact::Share(fact) => return fact.encode_key(group),
-    };
-    let mut e = Encoder::with_capacity(64);
-    e.i16(kind);
-    match fact.named() {
-        None => GroupKey { group: group.clone() }.encode(&mut e, VERSION)?,
-        Some(part) => {
-            PartKey { group: group.clone(), part: part.clone() }.encode(&mut e, VERSION)?;
-        }
-    }
-    Ok(e.into_bytes().freeze())
 }
 
 /// Decodes the rest of a record whose key is of this kind.
@@ -218,35 +194,20 @@ pub(super) fn decode(
     value: Option<Bytes>,
 ) -> Result<(Arc<str>, Fact, Option<FactValue>), DecodeError> {
     if matches!(kind, EPOCH | PARTITION_METADATA | TARGET_EPOCH) {
-        let GroupKey { group } = whole(key, VERSION)?;
+        let GroupKey { group } = whole(key, FACT_VERSION)?;
         let (fact, value) = match kind {
             EPOCH => (Fact::Epoch, value_of(value)?.map(FactValue::Epoch)),
             TARGET_EPOCH => (Fact::TargetEpoch, value_of(value)?.map(FactValue::TargetEpoch)),
-            _ => {
-                let value = value_of(value)?.map(Arc::new);
-                (Fact::PartitionMetadata, value.map(FactValue::PartitionMetadata))
-            }
+            _ => (Fact::PartitionMetadata, shared(value)?.map(FactValue::PartitionMetadata)),
         };
         return Ok((group, fact, value));
     }
-    let PartKey { group, part } = whole(key, VERSION)?;
+    let PartKey { group, part } = whole(key, FACT_VERSION)?;
     let (fact, value) = match kind {
-        MEMBER => {
-            let value = value_of(value)?.map(Arc::new);
-            (Fact::Member(part), value.map(FactValue::Member))
-        }
-        TARGET => {
-            let value = value_of(value)?.map(Arc::new);
-            (Fact::Target(part), value.map(FactValue::Target))
-        }
-        CURRENT => {
-            let value = value_of(value)?.map(Arc::new);
-            (Fact::Current(part), value.map(FactValue::Current))
-        }
-        _ => {
-            let value = value_of(value)?.map(Arc::new);
-            (Fact::Regex(part), value.map(FactValue::Regex))
-        }
+        MEMBER => (Fact::Member(part), shared(value)?.map(FactValue::Member)),
+        TARGET => (Fact::Target(part), shared(value)?.map(FactValue::Target)),
+        CURRENT => (Fact::Current(part), shared(value)?.map(FactValue::Current)),
+        _ => (Fact::Regex(part), shared(value)?.map(FactValue::Regex)),
     };
     Ok((group, fact, value))
 }
@@ -254,13 +215,13 @@ pub(super) fn decode(
 impl FactValue {
     pub(super) fn encode(&self) -> Result<Bytes, EncodeError> {
         match self {
-            Self::Epoch(value) => versioned(value, VERSION),
-            Self::PartitionMetadata(value) => versioned(value.as_ref(), VERSION),
-            Self::Member(value) => versioned(value.as_ref(), VERSION),
-            Self::TargetEpoch(value) => versioned(value, VERSION),
-            Self::Target(value) => versioned(value.as_ref(), VERSION),
-            Self::Current(value) => versioned(value.as_ref(), VERSION),
-            Self::Regex(value) => versioned(value.as_ref(), VERSION),
+            Self::Epoch(value) => versioned(value, FACT_VERSION),
+            Self::PartitionMetadata(value) => versioned(value.as_ref(), FACT_VERSION),
+            Self::Member(value) => versioned(value.as_ref(), FACT_VERSION),
+            Self::TargetEpoch(value) => versioned(value, FACT_VERSION),
+            Self::Target(value) => versioned(value.as_ref(), FACT_VERSION),
+            Self::Current(value) => versioned(value.as_ref(), FACT_VERSION),
+            Self::Regex(value) => versioned(value.as_ref(), FACT_VERSION),
             Self::Share(value) => value.encode(),
         }
     }

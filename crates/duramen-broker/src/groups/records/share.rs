@@ -4,19 +4,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Uuid};
 
-use super::consumer::TargetValue;
-use super::{value_of, versioned, whole};
+use super::consumer::{TargetEpochValue, TargetTopic, TargetValue};
+use super::{FACT_VERSION, GroupKey, PartKey, shared};
+use crate::ledger::{value_of, versioned, whole};
 
 duramen_protocol::message! {
-    struct GroupKey: versions 0..=0, flexible none {
-        group: Arc<str> [0..],
-    }
-    struct MemberKey: versions 0..=0, flexible none {
-        group: Arc<str> [0..],
-        member: Arc<str> [0..],
-    }
     /// Group epoch, the count of changes of members or topics, and the hash of the topics at that epoch.
     #[derive(Eq)]
     pub(crate) struct ShareEpochValue: versions 0..=0, flexible 0.. {
@@ -31,25 +25,13 @@ duramen_protocol::message! {
         client_host: String [0..],
         subscribed_topic_names: Vec<String> [0..],
     }
-    /// Group epoch of the target assignments, and the time of that decision.
-    #[derive(Eq)]
-    pub(crate) struct ShareTargetEpochValue: versions 0..=0, flexible 0.. {
-        epoch: i32 [0..],
-        timestamp: i64 [0.., tag 0 in 0.., ignorable],
-    }
     /// Assignment that a member has.
     #[derive(Eq)]
     pub(crate) struct ShareCurrentValue: versions 0..=0, flexible 0.. {
         member_epoch: i32 [0..],
         previous_member_epoch: i32 [0..],
         state: i8 [0..],
-        assigned: Vec<ShareTopic> [0..],
-    }
-    /// Stands in [`ShareCurrentValue::assigned`].
-    #[derive(Eq)]
-    pub(crate) struct ShareTopic {
-        topic_id: Uuid [0..],
-        partitions: Vec<i32> [0..],
+        assigned: Vec<TargetTopic> [0..],
     }
     /// Partitions that have stored state for the group, or are about to have it.
     #[derive(Eq)]
@@ -89,7 +71,7 @@ pub(crate) enum ShareFact {
 pub(crate) enum ShareValue {
     Epoch(ShareEpochValue),
     Member(Arc<ShareMemberValue>),
-    TargetEpoch(ShareTargetEpochValue),
+    TargetEpoch(TargetEpochValue),
     Target(Arc<TargetValue>),
     Current(Arc<ShareCurrentValue>),
     States(Arc<ShareStatesValue>),
@@ -102,16 +84,24 @@ const TARGET: i16 = 13;
 const CURRENT: i16 = 14;
 const STATES: i16 = 15;
 
-/// The only version of keys and values of all these kinds.
-const VERSION: i16 = 0;
-
 /// Tells whether a key of this kind belongs to a share group.
 pub(super) fn is_known(kind: i16) -> bool {
     (MEMBER..=STATES).contains(&kind)
 }
 
 impl ShareFact {
-    pub(super) fn named(&self) -> Option<&Arc<str>> {
+    pub(super) fn kind(&self) -> i16 {
+        match self {
+            Self::Epoch => EPOCH,
+            Self::Member(_) => MEMBER,
+            Self::TargetEpoch => TARGET_EPOCH,
+            Self::Target(_) => TARGET,
+            Self::Current(_) => CURRENT,
+            Self::States => STATES,
+        }
+    }
+
+    pub(super) fn part(&self) -> Option<&Arc<str>> {
         match self {
             Self::Epoch | Self::TargetEpoch | Self::States => None,
             Self::Member(id) | Self::Target(id) | Self::Current(id) => Some(id),
@@ -130,24 +120,6 @@ impl ShareFact {
                 | (Self::States, ShareValue::States(_))
         )
     }
-
-    pub(super) fn encode_key(&self, group: &Arc<str>) -> Result<Bytes, EncodeError> {
-        let mut e = Encoder::with_capacity(64);
-        e.i16(match self {
-            Self::Epoch => EPOCH,
-            Self::Member(_) => MEMBER,
-            Self::TargetEpoch => TARGET_EPOCH,
-            Self::Target(_) => TARGET,
-            Self::Current(_) => CURRENT,
-            Self::States => STATES,
-        });
-        let group = group.clone();
-        match self.named() {
-            None => GroupKey { group }.encode(&mut e, VERSION)?,
-            Some(member) => MemberKey { group, member: member.clone() }.encode(&mut e, VERSION)?,
-        }
-        Ok(e.into_bytes().freeze())
-    }
 }
 
 /// Decodes the rest of a record whose key is of this kind.
@@ -157,31 +129,19 @@ pub(super) fn decode(
     value: Option<Bytes>,
 ) -> Result<(Arc<str>, ShareFact, Option<ShareValue>), DecodeError> {
     if matches!(kind, EPOCH | TARGET_EPOCH | STATES) {
-        let GroupKey { group } = whole(key, VERSION)?;
+        let GroupKey { group } = whole(key, FACT_VERSION)?;
         let (fact, value) = match kind {
             EPOCH => (ShareFact::Epoch, value_of(value)?.map(ShareValue::Epoch)),
             TARGET_EPOCH => (ShareFact::TargetEpoch, value_of(value)?.map(ShareValue::TargetEpoch)),
-            _ => {
-                let value = value_of(value)?.map(Arc::new);
-                (ShareFact::States, value.map(ShareValue::States))
-            }
+            _ => (ShareFact::States, shared(value)?.map(ShareValue::States)),
         };
         return Ok((group, fact, value));
     }
-    let MemberKey { group, member } = whole(key, VERSION)?;
+    let PartKey { group, part } = whole(key, FACT_VERSION)?;
     let (fact, value) = match kind {
-        MEMBER => {
-            let value = value_of(value)?.map(Arc::new);
-            (ShareFact::Member(member), value.map(ShareValue::Member))
-        }
-        TARGET => {
-            let value = value_of(value)?.map(Arc::new);
-            (ShareFact::Target(member), value.map(ShareValue::Target))
-        }
-        _ => {
-            let value = value_of(value)?.map(Arc::new);
-            (ShareFact::Current(member), value.map(ShareValue::Current))
-        }
+        MEMBER => (ShareFact::Member(part), shared(value)?.map(ShareValue::Member)),
+        TARGET => (ShareFact::Target(part), shared(value)?.map(ShareValue::Target)),
+        _ => (ShareFact::Current(part), shared(value)?.map(ShareValue::Current)),
     };
     Ok((group, fact, value))
 }
@@ -189,12 +149,12 @@ pub(super) fn decode(
 impl ShareValue {
     pub(super) fn encode(&self) -> Result<Bytes, EncodeError> {
         match self {
-            Self::Epoch(value) => versioned(value, VERSION),
-            Self::Member(value) => versioned(value.as_ref(), VERSION),
-            Self::TargetEpoch(value) => versioned(value, VERSION),
-            Self::Target(value) => versioned(value.as_ref(), VERSION),
-            Self::Current(value) => versioned(value.as_ref(), VERSION),
-            Self::States(value) => versioned(value.as_ref(), VERSION),
+            Self::Epoch(value) => versioned(value, FACT_VERSION),
+            Self::Member(value) => versioned(value.as_ref(), FACT_VERSION),
+            Self::TargetEpoch(value) => versioned(value, FACT_VERSION),
+            Self::Target(value) => versioned(value.as_ref(), FACT_VERSION),
+            Self::Current(value) => versioned(value.as_ref(), FACT_VERSION),
+            Self::States(value) => versioned(value.as_ref(), FACT_VERSION),
         }
     }
 

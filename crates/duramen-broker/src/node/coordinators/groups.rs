@@ -10,8 +10,8 @@ use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
+use super::Coordinators;
 use super::view::{Effect, Expired, Sight, View};
-use super::{Coordinators, Stage};
 use crate::core::{Core, Parked, Signal};
 use crate::event::{Now, RequestKey};
 use crate::groups::coordinator::{Coordinator, Output};
@@ -30,8 +30,8 @@ impl View for Coordinator {
     ) -> Result<(), String> {
         let record = GroupRecord::decode(key, value).map_err(|error| error.to_string())?;
         match producer {
-            Some(producer) => self.replay_in_transaction(offset, record, producer),
-            None => self.replay(offset, record),
+            Some(producer) => self.hold(offset, record, producer),
+            None => self.apply(offset, record),
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl View for Coordinator {
     }
 
     fn live_size(&self) -> (usize, usize) {
-        self.live_size()
+        self.live().size()
     }
 
     fn inspect(&self) {
@@ -95,7 +95,7 @@ impl View for Coordinator {
     }
 
     fn first_live(&self) -> Option<i64> {
-        self.first_live()
+        self.live().first()
     }
 
     fn renew(&mut self, before: i64, bytes_max: usize) -> Option<u64> {
@@ -137,19 +137,8 @@ impl Coordinators {
         core: &Core,
         request: &ListGroupsRequest,
     ) -> Result<Vec<ListedGroup>, ErrorCode> {
-        let mut groups = Vec::new();
-        for shard in self.shards.values() {
-            let Some(coordinator) = shard.as_view::<Coordinator>() else { continue };
-            match shard.stage {
-                Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
-                Stage::Serving => {
-                    let rules = &self.settings.rules;
-                    groups.append(&mut coordinator.list(rules, request, core.now));
-                }
-                Stage::Failed { .. } => {}
-            }
-        }
-        Ok(groups)
+        let list = |it: &Coordinator| it.list(&self.settings.rules, request, core.now);
+        Ok(self.serving()?.into_iter().flat_map(list).collect())
     }
 
     /// Gives the coordinator of a group a request, and parks it so: the answer comes as an [`Output`].

@@ -26,7 +26,7 @@ impl View for Coordinator {
             return Err("it is of a transaction".to_owned());
         }
         let record = ShareRecord::decode(key, value).map_err(|error| error.to_string())?;
-        self.replay(offset, record);
+        self.apply(offset, record);
         Ok(())
     }
 
@@ -52,7 +52,7 @@ impl View for Coordinator {
     }
 
     fn live_size(&self) -> (usize, usize) {
-        self.live_size()
+        self.live().size()
     }
 
     fn inspect(&self) {
@@ -60,7 +60,7 @@ impl View for Coordinator {
     }
 
     fn first_live(&self) -> Option<i64> {
-        self.first_live()
+        self.live().first()
     }
 
     fn renew(&mut self, before: i64, bytes_max: usize) -> Option<u64> {

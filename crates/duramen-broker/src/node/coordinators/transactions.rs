@@ -7,8 +7,8 @@ use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_storage::op::ReplicaId;
 
+use super::Coordinators;
 use super::view::{Effect, Expired, Sight, View};
-use super::{Coordinators, Stage};
 use crate::core::{Core, Then};
 use crate::event::Now;
 use crate::internal_topics::TRANSACTIONS;
@@ -27,7 +27,7 @@ impl View for Coordinator {
             return Err("it is of a transaction".to_owned());
         }
         let record = TransactionRecord::decode(key, value).map_err(|error| error.to_string())?;
-        self.replay(offset, record);
+        self.apply(offset, record);
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl View for Coordinator {
     }
 
     fn live_size(&self) -> (usize, usize) {
-        self.live_size()
+        self.live().size()
     }
 
     fn inspect(&self) {
@@ -82,7 +82,7 @@ impl View for Coordinator {
     }
 
     fn first_live(&self) -> Option<i64> {
-        self.first_live()
+        self.live().first()
     }
 
     fn renew(&mut self, before: i64, bytes_max: usize) -> Option<u64> {
@@ -114,16 +114,7 @@ impl Coordinators {
 
     /// Returns all coordinators of transactions here. An error while some of them load, because they could know more.
     pub(crate) fn transaction_coordinators(&self) -> Result<Vec<&Coordinator>, ErrorCode> {
-        let mut all = Vec::new();
-        for shard in self.shards.values() {
-            let Some(transactions) = shard.as_view::<Coordinator>() else { continue };
-            match shard.stage {
-                Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
-                Stage::Serving => all.push(transactions),
-                Stage::Failed { .. } => {}
-            }
-        }
-        Ok(all)
+        self.serving()
     }
 
     /// Lets the coordinator of a transactional id do something.

@@ -344,7 +344,7 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
 /// Of how many keys a node's coordinator says something here, the counter of epochs among them.
 fn kept(it: &mut Harness, replica: ReplicaId) -> usize {
     let mut kept = 0;
-    it.node.coordinators.with_shares(&mut it.node.core, replica, |it| kept = it.live_size().0);
+    it.node.coordinators.with_shares(&mut it.node.core, replica, |it| kept = it.live().size().0);
     kept
 }
 

@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{COUNTER, Coordinator, Flight};
+use crate::limits::INSPECTED_MAX;
 use crate::shares::ShareKey;
 use crate::shares::records::ShareRecord;
-
-/// Count of keys above which an inspection leaves them out.
-const INSPECTED_MAX: usize = 100;
 
 impl Coordinator {
     /// Checks that states, appends under way and live records agree.

@@ -114,7 +114,7 @@ impl Play {
     fn check(&self) {
         let mut other = Coordinator::new(UPDATES);
         for (at, record) in &self.log {
-            other.replay(*at, record.clone());
+            other.apply(*at, record.clone());
         }
         let kept = |it: &Coordinator| -> Vec<String> {
             let kept = it.entries.iter().filter_map(|(key, it)| Some((key, it.kept.as_ref()?)));
@@ -134,7 +134,7 @@ impl Play {
         self.settle();
         let mut next = Coordinator::new(UPDATES);
         for (at, record) in &self.log {
-            next.replay(*at, record.clone());
+            next.apply(*at, record.clone());
         }
         self.coordinator = next;
         self.check();
@@ -143,7 +143,7 @@ impl Play {
     /// All that says nothing any more is let go of, but what is before the first that does.
     fn renew(&mut self) {
         let before = self.end;
-        while self.coordinator.first_live().is_some_and(|at| at < before) {
+        while self.coordinator.live().first().is_some_and(|at| at < before) {
             self.coordinator.renew(before, 300);
             self.settle();
             if !self.lands_at_once && !self.land() {
@@ -151,7 +151,7 @@ impl Play {
             }
             self.settle();
         }
-        let first = self.coordinator.first_live().unwrap_or(self.end);
+        let first = self.coordinator.live().first().unwrap_or(self.end);
         self.log.retain(|at, _| *at >= first);
         self.check();
     }
@@ -264,7 +264,7 @@ fn a_topic_that_goes_takes_its_states_along() {
     assert_eq!((it.look(&key(0)), it.look(&key(1))), (None, None));
     assert!(it.look(&other).is_some());
     it.check();
-    assert_eq!(it.coordinator.live_size().0, 2, "the other one, and the counter");
+    assert_eq!(it.coordinator.live().size().0, 2, "the other one, and the counter");
 }
 
 #[test]

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Phase, Range, Run, Saved, SharePartition};
-
-/// Count of runs above which an inspection leaves the partition out.
-const INSPECTED_MAX: usize = 100;
+use crate::limits::INSPECTED_MAX;
 
 impl SharePartition {
     /// Checks that runs, locks, decisions and batches agree.

@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use super::{Coordinator, Flight, Id, Then};
 use crate::ledger::Ticket;
+use crate::limits::INSPECTED_MAX;
 use crate::transactions::records::{Status, Transaction};
-
-/// Count of transactional ids above which an inspection leaves them out.
-const INSPECTED_MAX: usize = 100;
 
 /// Records under way for one transactional id.
 #[derive(Debug, Default)]

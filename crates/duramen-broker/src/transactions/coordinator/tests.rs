@@ -138,7 +138,8 @@ impl Play {
 
     fn init(&mut self, id: &str, expected: Option<(i64, i16)>) -> RequestKey {
         let key = self.key();
-        self.coordinator.init_producer_id(id, key, 60_000, expected, self.now);
+        let ask = Ask::Init { key, timeout_ms: 60_000, expected };
+        self.coordinator.ask(id, ask, self.now);
         self.settle();
         key
     }
@@ -174,7 +175,7 @@ impl Play {
         } else {
             Asker::Own { nonce: key.1 }
         };
-        self.coordinator.add_partitions(id, asker, addition, self.now);
+        self.coordinator.ask(id, Ask::Add { asker, addition }, self.now);
         self.settle();
         key.1
     }
@@ -193,7 +194,7 @@ impl Play {
     ) -> RequestKey {
         let key = self.key();
         let end = End { producer_id, epoch, commits, version };
-        self.coordinator.end(id, key, end, self.now);
+        self.coordinator.ask(id, Ask::End { key, end }, self.now);
         self.settle();
         key
     }
@@ -220,7 +221,7 @@ impl Play {
         self.waiting.clear();
         self.marks.clear();
         for (offset, record) in &self.log {
-            self.coordinator.replay(*offset, record.clone());
+            self.coordinator.apply(*offset, record.clone());
         }
         self.coordinator.loaded(epoch, self.now);
         self.settle();

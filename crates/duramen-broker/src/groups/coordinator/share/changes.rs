@@ -66,18 +66,14 @@ pub(in crate::groups::coordinator) struct Changing {
 pub(crate) fn refused_wish(wish: &Wish, refusal: Refusal) -> duramen_protocol::Response {
     let (error_code, error_message) = (refusal.code.code(), Some(refusal.message));
     match wish {
-        Wish::Start { .. } => AlterShareGroupOffsetsResponse {
-            error_code,
-            error_message,
-            ..AlterShareGroupOffsetsResponse::default()
+        Wish::Start { .. } => {
+            AlterShareGroupOffsetsResponse { error_code, error_message, ..Default::default() }
+                .into()
         }
-        .into(),
-        Wish::Forget { .. } => DeleteShareGroupOffsetsResponse {
-            error_code,
-            error_message,
-            ..DeleteShareGroupOffsetsResponse::default()
+        Wish::Forget { .. } => {
+            DeleteShareGroupOffsetsResponse { error_code, error_message, ..Default::default() }
+                .into()
         }
-        .into(),
     }
 }
 

@@ -273,7 +273,7 @@ impl Chaos {
         self.oracle.is_news.clear();
         assert_eq!(self.play.coordinator.take_outputs(), []);
         for (offset, record) in &self.play.log {
-            self.play.coordinator.replay(*offset, record.clone());
+            self.play.coordinator.apply(*offset, record.clone());
         }
         self.play.coordinator.loaded(&self.play.rules, self.play.now);
         self.clients.iter_mut().for_each(|client| client.waits_for = None);

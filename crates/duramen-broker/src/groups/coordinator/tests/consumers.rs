@@ -555,7 +555,7 @@ fn groups_are_listed_described_and_deleted() {
     let deleted = play.delete("g");
     assert_eq!(play.deleted[&deleted], ErrorCode::None);
     assert!(play.coordinator.groups.is_empty());
-    assert_eq!(play.coordinator.live_size(), (0, 0));
+    assert_eq!(play.coordinator.live().size(), (0, 0));
     play.check_log();
 }
 
@@ -574,7 +574,7 @@ fn offsets_that_nobody_uses_expire_and_so_does_the_group() {
     play.pass(60 * SECOND);
     play.expire();
     assert!(play.coordinator.groups.is_empty());
-    assert_eq!(play.coordinator.live_size(), (0, 0));
+    assert_eq!(play.coordinator.live().size(), (0, 0));
 }
 
 #[test]
@@ -612,7 +612,7 @@ fn the_log_of_a_group_is_written_anew() {
     let (mut play, _) = with_two();
     while play.coordinator.renew(play.end, 100).is_some() {
         play.settle();
-        if play.coordinator.first_live().is_none_or(|first| first > 40) {
+        if play.coordinator.live().first().is_none_or(|first| first > 40) {
             break;
         }
     }

@@ -307,7 +307,7 @@ fn a_deletion_removes_what_was_committed_before_it_and_nothing_that_comes_after(
     play.land_all();
     assert_eq!(play.deleted[&group], ErrorCode::None);
     assert_eq!(play.states(&[], &[]), []);
-    assert!(play.coordinator.first_live().is_none() && play.coordinator.groups.is_empty());
+    assert!(play.coordinator.live().first().is_none() && play.coordinator.groups.is_empty());
     play.check_log();
 }
 
@@ -476,7 +476,7 @@ fn a_group_without_offsets_ends_when_nobody_is_in_it() {
     assert_eq!(play.waiting.len(), 1, "once is enough");
     play.land_all();
     assert_eq!(play.states(&[], &[]), []);
-    assert_eq!(play.coordinator.first_live(), None);
+    assert_eq!(play.coordinator.live().first(), None);
     play.check_log();
 }
 
@@ -522,7 +522,7 @@ fn the_log_may_be_trimmed_when_what_still_counts_was_written_anew() {
     for it in 0..100 {
         play.commit("simple", &[("t", it % 3, i64::from(it))]);
     }
-    let (keys, _) = play.coordinator.live_size();
+    let (keys, _) = play.coordinator.live().size();
     assert_eq!(keys, 4);
     assert!(play.log.len() > 100);
     let end = play.end;
@@ -533,7 +533,7 @@ fn the_log_may_be_trimmed_when_what_still_counts_was_written_anew() {
         slices += 1;
     }
     assert!(slices > 1, "in slices of few bytes");
-    assert_eq!(play.coordinator.first_live(), Some(end));
+    assert_eq!(play.coordinator.live().first(), Some(end));
     play.trim();
     assert_eq!(play.log.len(), 4);
     assert_eq!(play.offsets("simple"), before);
@@ -561,11 +561,11 @@ fn what_is_written_anew_never_undoes_a_newer_value() {
     assert_eq!(play.offsets("g"), [offset("t", 0, 2), offset("t", 2, 2)]);
     play.check_log();
     // What could not be written anew is tried again, and holds the trim up until then.
-    let first = play.coordinator.first_live();
+    let first = play.coordinator.live().first();
     assert!(play.coordinator.renew(play.end, 1000).is_some());
     play.settle();
     play.fail(ErrorCode::NotEnoughReplicas);
-    assert_eq!(play.coordinator.first_live(), first);
+    assert_eq!(play.coordinator.live().first(), first);
     assert!(play.coordinator.renew(play.end, 1000).is_some());
 }
 
@@ -596,7 +596,7 @@ fn all_that_waits_is_answered_when_groups_are_coordinated_elsewhere() {
     let (ticket, ..) = play.waiting.pop_front().expect("an old one");
     play.coordinator.on_appended(ticket, Ok(0), play.now);
     play.settle();
-    assert_eq!(play.coordinator.live_size().0, 0);
+    assert_eq!(play.coordinator.live().size().0, 0);
 }
 
 #[test]

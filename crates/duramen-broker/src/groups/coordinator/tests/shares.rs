@@ -268,7 +268,7 @@ fn a_group_that_is_deleted_takes_along_what_is_kept_for_it() {
     assert_eq!((it.look(topic, 0), it.look(topic, 1)), (None, None));
     assert_eq!(it.deleted(), ErrorCode::GroupIdNotFound);
     it.play.check_log();
-    assert_eq!(it.play.coordinator.live_size().0, 0, "nothing is left of it");
+    assert_eq!(it.play.coordinator.live().size().0, 0, "nothing is left of it");
     assert_eq!(it.tell(joining("a", &["t"])).member_epoch, 1);
     assert_eq!(it.look(topic, 0).map(|it| it.start), Some(-1), "it begins anew");
 }
