@@ -175,6 +175,16 @@ impl Access {
         self.allows(operation, resource)
     }
 
+    /// Returns the error code for a client that may not perform the operation on the resource.
+    pub(crate) fn admit(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> Result<(), ErrorCode> {
+        if self.may(context, operation, resource) { Ok(()) } else { Err(resource.kind().refusal()) }
+    }
+
     /// Tells whether the client may perform the operation on any resource of the kind (KIP-679).
     pub(crate) fn may_on_any(
         &self,

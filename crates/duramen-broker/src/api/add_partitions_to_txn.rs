@@ -196,9 +196,7 @@ pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
     }
-    if !node.core.access.may(context, Operation::Write, Resource::TransactionalId(id)) {
-        return Err(ErrorCode::TransactionalIdAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Write, Resource::TransactionalId(id))?;
     node.coordinators.coordinates(&node.core, id)
 }
 
@@ -315,5 +313,5 @@ pub(crate) fn offsets_refused(
     context: &RequestContext,
 ) -> AddOffsetsToTxnResponse {
     let error_code = told(code, context.version).code();
-    AddOffsetsToTxnResponse { error_code, ..AddOffsetsToTxnResponse::default() }
+    AddOffsetsToTxnResponse { error_code, ..Default::default() }
 }

@@ -134,7 +134,7 @@ pub(crate) fn undecided(
         entity: entry.entity.clone(),
     };
     let entries = request.entries.iter().map(row).collect();
-    AlterClientQuotasResponse { entries, ..AlterClientQuotasResponse::default() }
+    AlterClientQuotasResponse { entries, ..Default::default() }
 }
 
 pub(crate) fn fail(response: &mut AlterClientQuotasResponse, code: ErrorCode) {

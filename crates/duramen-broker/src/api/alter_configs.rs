@@ -60,7 +60,7 @@ fn row(resource: &AlterConfigsResource, error: Option<&Error>) -> AlterConfigsRe
 pub(crate) fn undecided(request: &AlterConfigsRequest, code: ErrorCode) -> AlterConfigsResponse {
     let error = Error::new(code, why_undecided(code));
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();
-    AlterConfigsResponse { responses, ..AlterConfigsResponse::default() }
+    AlterConfigsResponse { responses, ..Default::default() }
 }
 
 pub(crate) fn fail(response: &mut AlterConfigsResponse, code: ErrorCode) {

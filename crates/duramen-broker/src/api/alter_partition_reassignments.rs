@@ -26,7 +26,7 @@ pub(crate) fn handle(
 ) {
     let mut response = AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: request.allow_replication_factor_change,
-        ..AlterPartitionReassignmentsResponse::default()
+        ..Default::default()
     };
     let obstacle = if !node.core.access.may(context, Operation::Alter, Resource::Cluster) {
         let text = "not allowed to alter the cluster";
@@ -126,7 +126,7 @@ pub(crate) fn undecided(
         allow_replication_factor_change: request.allow_replication_factor_change,
         error_code: code.code(),
         error_message: Some(why_undecided(code).to_owned()),
-        ..AlterPartitionReassignmentsResponse::default()
+        ..Default::default()
     }
 }
 

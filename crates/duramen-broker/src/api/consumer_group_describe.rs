@@ -20,7 +20,7 @@ pub(crate) fn answer(
         let mut described = described.unwrap_or_else(|code| DescribedGroup {
             group_id: group.clone(),
             error_code: code.code(),
-            ..DescribedGroup::default()
+            ..Default::default()
         });
         if request.include_authorized_operations && described.error_code == 0 {
             described.authorized_operations =
@@ -29,7 +29,7 @@ pub(crate) fn answer(
         described
     };
     let groups = request.group_ids.iter().map(describe).collect();
-    ConsumerGroupDescribeResponse { groups, ..ConsumerGroupDescribeResponse::default() }
+    ConsumerGroupDescribeResponse { groups, ..Default::default() }
 }
 
 fn describe(
@@ -37,9 +37,7 @@ fn describe(
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
-    if !node.core.access.may(context, Operation::Describe, Resource::Group(group)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Describe, Resource::Group(group))?;
     if group.is_empty() {
         return Err(ErrorCode::InvalidGroupId);
     }
@@ -54,7 +52,7 @@ fn describe(
         group_id: group.to_owned(),
         error_code: ErrorCode::TopicAuthorizationFailed.code(),
         error_message: Some("not allowed to see all topics of the group".to_owned()),
-        ..DescribedGroup::default()
+        ..Default::default()
     })
 }
 

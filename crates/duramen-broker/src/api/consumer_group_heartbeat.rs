@@ -31,10 +31,7 @@ pub(crate) fn handle(
     });
     if let Err(code) = asked {
         let error_code = code.code();
-        let refused = ConsumerGroupHeartbeatResponse {
-            error_code,
-            ..ConsumerGroupHeartbeatResponse::default()
-        };
+        let refused = ConsumerGroupHeartbeatResponse { error_code, ..Default::default() };
         node.reply(key, refused);
     }
 }
@@ -46,9 +43,7 @@ fn admit(
     request: &ConsumerGroupHeartbeatRequest,
 ) -> Result<(), ErrorCode> {
     let access = &node.core.access;
-    if !access.may(context, Operation::Read, Resource::Group(&request.group_id)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
+    access.admit(context, Operation::Read, Resource::Group(&request.group_id))?;
     let mut names = request.subscribed_topic_names.iter().flatten();
     if names.all(|name| access.may(context, Operation::Describe, Resource::Topic(name))) {
         Ok(())

@@ -87,7 +87,7 @@ pub(crate) fn undecided(
 ) -> CreatePartitionsResponse {
     let topics =
         request.topics.iter().map(|topic| refused(topic, Error::new(code, why_undecided(code))));
-    CreatePartitionsResponse { results: topics.collect(), ..CreatePartitionsResponse::default() }
+    CreatePartitionsResponse { results: topics.collect(), ..Default::default() }
 }
 
 pub(crate) fn fail(response: &mut CreatePartitionsResponse, code: ErrorCode) {

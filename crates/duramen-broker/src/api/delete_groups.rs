@@ -21,12 +21,10 @@ pub(crate) fn handle(
     let mut named = BTreeSet::new();
     let mut groups = request.groups_names;
     groups.retain(|group| named.insert(group.clone()));
-    let result = |group: &String| DeletableGroupResult {
-        group_id: group.clone(),
-        ..DeletableGroupResult::default()
-    };
+    let result =
+        |group: &String| DeletableGroupResult { group_id: group.clone(), ..Default::default() };
     let results = groups.iter().map(result).collect();
-    let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
+    let response = DeleteGroupsResponse { results, ..Default::default() };
     // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = groups.len() + 1;
     node.core.park(key, Parked::DeleteGroups { response, outstanding }, u64::MAX);

@@ -76,9 +76,7 @@ fn trim(
     offset: i64,
     slot: Slot,
 ) -> Result<Option<i64>, ErrorCode> {
-    if !node.core.access.may(context, Operation::Delete, Resource::Topic(name)) {
-        return Err(ErrorCode::TopicAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Delete, Resource::Topic(name))?;
     let topic = node.core.controller.image.topic_named(name);
     let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
     if is_internal(name) {

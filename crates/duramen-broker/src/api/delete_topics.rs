@@ -49,13 +49,13 @@ fn topics_of(request: &DeleteTopicsRequest) -> Vec<DeleteTopicState> {
 
 fn result_of(state: &DeleteTopicState) -> DeletableTopicResult {
     let DeleteTopicState { name, topic_id } = state.clone();
-    DeletableTopicResult { name, topic_id, ..DeletableTopicResult::default() }
+    DeletableTopicResult { name, topic_id, ..Default::default() }
 }
 
 /// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse {
     let responses = topics_of(request).iter().map(result_of).collect();
-    let mut response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };
+    let mut response = DeleteTopicsResponse { responses, ..Default::default() };
     fail(&mut response, code);
     response
 }

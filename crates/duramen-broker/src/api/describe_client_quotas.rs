@@ -48,7 +48,7 @@ pub(crate) fn answer(
         Err(error) => DescribeClientQuotasResponse {
             error_code: error.code.code(),
             error_message: Some(error.message),
-            ..DescribeClientQuotasResponse::default()
+            ..Default::default()
         },
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn answer(
     };
     DescribeConfigsResponse {
         results: request.resources.into_iter().map(one).collect(),
-        ..DescribeConfigsResponse::default()
+        ..Default::default()
     }
 }
 
@@ -139,7 +139,7 @@ fn described(name: &str, value: &str, kind: Kind, source: Source) -> DescribeCon
         value: Some(value.to_owned()),
         config_source: source.code(),
         config_type: kind_code(kind),
-        ..DescribeConfigsResourceResult::default()
+        ..Default::default()
     }
 }
 

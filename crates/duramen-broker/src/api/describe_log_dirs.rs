@@ -47,7 +47,7 @@ pub(crate) fn handle(
     let dir = DescribeLogDirsResult {
         log_dir: node.core.options.log_dir.clone(),
         topics,
-        ..DescribeLogDirsResult::default()
+        ..Default::default()
     };
     let response = DescribeLogDirsResponse { results: vec![dir], ..Default::default() };
     node.reply_with(key, Reply::LogDirs(Box::new(response)));
@@ -61,11 +61,7 @@ fn described(node: &Node, topic: &Topic, indexes: Option<&BTreeSet<i32>>) -> Des
         let replica = node.core.local_replica(topic, partition_index)?;
         let partition = node.core.partitions.get(&replica)?;
         let partition_size = i64::try_from(partition.bytes()).unwrap_or(i64::MAX);
-        Some(DescribeLogDirsPartition {
-            partition_index,
-            partition_size,
-            ..DescribeLogDirsPartition::default()
-        })
+        Some(DescribeLogDirsPartition { partition_index, partition_size, ..Default::default() })
     };
     DescribeLogDirsTopic {
         name: topic.name.clone(),

@@ -41,7 +41,7 @@ pub(crate) fn answer(
             partitions: asked.filter(is_first).map(partition).collect(),
         }
     });
-    DescribeProducersResponse { topics: topics.collect(), ..DescribeProducersResponse::default() }
+    DescribeProducersResponse { topics: topics.collect(), ..Default::default() }
 }
 
 fn active(

@@ -95,7 +95,7 @@ fn describe(
     (topic_at, partition_at): (usize, usize),
 ) -> (DescribedReplica, Option<ReplicaPart>) {
     let &DescribeReplicasPartition { partition_index, from_offset, to_offset } = asked;
-    let mut described = DescribedReplica { partition_index, ..DescribedReplica::default() };
+    let mut described = DescribedReplica { partition_index, ..Default::default() };
     let error = match held(node, topic.topic_id, partition_index) {
         Err(error) => Some(error),
         Ok(held) => {

@@ -31,7 +31,7 @@ pub(crate) fn handle(
     let id = request.transactional_id.as_str();
     if let Err(code) = admit(node, context, id) {
         let error_code = told(code.code(), context.version);
-        let response = EndTxnResponse { error_code, ..EndTxnResponse::default() };
+        let response = EndTxnResponse { error_code, ..Default::default() };
         return node.reply(key, response);
     }
     let end = End {
@@ -61,7 +61,7 @@ pub(crate) fn on_answered(
     let moved = ErrorCode::NotCoordinator;
     match &mut *response {
         Response::EndTxn(answer) if !is_certain => {
-            *answer = EndTxnResponse { error_code: moved.code(), ..EndTxnResponse::default() };
+            *answer = EndTxnResponse { error_code: moved.code(), ..Default::default() };
         }
         Response::EndTxn(answer) => answer.error_code = told(answer.error_code, version),
         Response::InitProducerId(answer) if !is_certain => {

@@ -72,7 +72,7 @@ pub(crate) fn handle(
     let begun = match begun {
         Ok(begun) => begun,
         Err(code) => {
-            let response = FetchResponse { error_code: code.code(), ..FetchResponse::default() };
+            let response = FetchResponse { error_code: code.code(), ..Default::default() };
             return node.reply(key, response);
         }
     };
@@ -351,11 +351,11 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
         }
         let session_id = if fetch.is_incremental { fetch.session_id } else { 0 };
         let throttle_time_ms = rest_ms;
-        let response = FetchResponse { session_id, throttle_time_ms, ..FetchResponse::default() };
+        let response = FetchResponse { session_id, throttle_time_ms, ..Default::default() };
         return node.reply(key, response);
     }
     let session_id = fetch.session_id;
-    let mut response = FetchResponse { session_id, ..FetchResponse::default() };
+    let mut response = FetchResponse { session_id, ..Default::default() };
     let mut parts = Vec::new();
     let mut budget = u64::from(fetch.bytes_max);
     let mut last_served = None;
@@ -460,7 +460,7 @@ fn push(
         preferred_read_replica: found.preferred.unwrap_or(-1),
         aborted_transactions: is_read_committed.then(Vec::new),
         records: Some(RecordData::default()),
-        ..PartitionData::default()
+        ..Default::default()
     });
     (topic, partitions.len() - 1)
 }

@@ -82,7 +82,7 @@ pub(crate) fn answer(
     let find = |key: &String| find(node, context, request.key_type, key);
     if context.version >= FIRST_BATCHED {
         let coordinators = request.coordinator_keys.iter().map(find).collect();
-        return FindCoordinatorResponse { coordinators, ..FindCoordinatorResponse::default() };
+        return FindCoordinatorResponse { coordinators, ..Default::default() };
     }
     let Coordinator { node_id, host, port, error_code, .. } = find(&request.key);
     let name = ErrorCode::from_code(error_code).map(|code| code.name().to_owned());
@@ -92,7 +92,7 @@ pub(crate) fn answer(
         port,
         error_code,
         error_message: name,
-        ..FindCoordinatorResponse::default()
+        ..Default::default()
     }
 }
 
@@ -146,7 +146,7 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
             host: endpoint.host.clone(),
             port: i32::from(endpoint.port),
             error_message: Some(String::new()),
-            ..Coordinator::default()
+            ..Default::default()
         },
         Err(code) => Coordinator {
             key,
@@ -154,7 +154,7 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
             port: -1,
             error_code: code.code(),
             error_message: Some(String::new()),
-            ..Coordinator::default()
+            ..Default::default()
         },
     }
 }

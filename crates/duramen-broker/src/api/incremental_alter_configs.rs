@@ -70,7 +70,7 @@ pub(crate) fn undecided(
 ) -> IncrementalAlterConfigsResponse {
     let error = Error::new(code, why_undecided(code));
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();
-    IncrementalAlterConfigsResponse { responses, ..IncrementalAlterConfigsResponse::default() }
+    IncrementalAlterConfigsResponse { responses, ..Default::default() }
 }
 
 pub(crate) fn fail(response: &mut IncrementalAlterConfigsResponse, code: ErrorCode) {

@@ -74,7 +74,7 @@ fn of_transactions(
 }
 
 pub(crate) fn granted(producer_id: i64) -> InitProducerIdResponse {
-    InitProducerIdResponse { producer_id, producer_epoch: 0, ..InitProducerIdResponse::default() }
+    InitProducerIdResponse { producer_id, producer_epoch: 0, ..Default::default() }
 }
 
 pub(crate) fn refused(code: ErrorCode) -> InitProducerIdResponse {
@@ -82,6 +82,6 @@ pub(crate) fn refused(code: ErrorCode) -> InitProducerIdResponse {
         error_code: code.code(),
         producer_id: -1,
         producer_epoch: -1,
-        ..InitProducerIdResponse::default()
+        ..Default::default()
     }
 }

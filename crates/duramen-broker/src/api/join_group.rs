@@ -37,8 +37,7 @@ pub(crate) fn handle(
     });
     if let Err(code) = asked {
         let (error_code, member_id) = (code.code(), request.member_id.clone());
-        let mut refused =
-            JoinGroupResponse { error_code, member_id, ..JoinGroupResponse::default() };
+        let mut refused = JoinGroupResponse { error_code, member_id, ..Default::default() };
         settle(&mut refused, context.version);
         node.reply(key, refused);
     }

@@ -95,5 +95,5 @@ fn refused(request: &OffsetCommitRequest, code: ErrorCode) -> OffsetCommitRespon
         partitions: it.partitions.iter().map(partition).collect(),
     };
     let topics = request.topics.iter().map(topic).collect();
-    OffsetCommitResponse { topics, ..OffsetCommitResponse::default() }
+    OffsetCommitResponse { topics, ..Default::default() }
 }

@@ -43,7 +43,7 @@ pub(crate) fn handle(
 }
 
 fn refused(code: ErrorCode) -> OffsetDeleteResponse {
-    OffsetDeleteResponse { error_code: code.code(), ..OffsetDeleteResponse::default() }
+    OffsetDeleteResponse { error_code: code.code(), ..Default::default() }
 }
 
 /// Returns the error that forbids the deletion of a partition's offset, if there is one.

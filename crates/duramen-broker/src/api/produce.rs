@@ -61,7 +61,7 @@ pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
         partition_responses: topic.partitions.into_iter().map(answer).collect(),
     };
     let responses = request.topics.into_iter().map(topic).collect();
-    node.reply(key, ProduceResponse { responses, ..ProduceResponse::default() });
+    node.reply(key, ProduceResponse { responses, ..Default::default() });
 }
 
 /// Sends an answer, with the leaders of partitions that other nodes lead.
@@ -114,7 +114,7 @@ pub(crate) fn append(
     let transactional_id = id.unwrap_or("").to_owned();
     let quota = node.core.quota(QuotaKey::ProducerByteRate, context);
     let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, request.bytes()));
-    let mut response = ProduceResponse { throttle_time_ms: rest_ms, ..ProduceResponse::default() };
+    let mut response = ProduceResponse { throttle_time_ms: rest_ms, ..Default::default() };
     let mut outstanding = 0;
     let mut error = None;
     for (at, topic) in request.topics.into_iter().enumerate() {
@@ -167,7 +167,7 @@ pub(crate) fn append(
 }
 
 fn blank(index: i32) -> PartitionProduceResponse {
-    PartitionProduceResponse { index, base_offset: -1, ..PartitionProduceResponse::default() }
+    PartitionProduceResponse { index, base_offset: -1, ..Default::default() }
 }
 
 fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
@@ -186,9 +186,7 @@ fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Resul
             node.core.access.may(context, Operation::Write, Resource::Topic(&topic.name));
         return if is_allowed { Ok(id) } else { Err(ErrorCode::TopicAuthorizationFailed) };
     }
-    if !node.core.access.may(context, Operation::Write, Resource::Topic(name)) {
-        return Err(ErrorCode::TopicAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Write, Resource::Topic(name))?;
     let topic = node.core.controller.image.topic_named(name);
     topic.map(|topic| topic.id).ok_or(ErrorCode::UnknownTopicOrPartition)
 }

@@ -43,9 +43,7 @@ fn admit(
     request: &ShareGroupHeartbeatRequest,
 ) -> Result<(), ErrorCode> {
     let access = &node.core.access;
-    if !access.may(context, Operation::Read, Resource::Group(&request.group_id)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
+    access.admit(context, Operation::Read, Resource::Group(&request.group_id))?;
     let mut names = request.subscribed_topic_names.iter().flatten();
     if names.all(|name| access.may(context, Operation::Describe, Resource::Topic(name))) {
         Ok(())

@@ -55,10 +55,7 @@ pub(crate) fn describe(
             }
         }
     }
-    let response = DescribeShareGroupOffsetsResponse {
-        groups,
-        ..DescribeShareGroupOffsetsResponse::default()
-    };
+    let response = DescribeShareGroupOffsetsResponse { groups, ..Default::default() };
     let is_any_kept = node.core.controller.image.topic_named(SHARES).is_some();
     if places.is_empty() || !is_any_kept {
         return node.reply(key, response);
@@ -74,7 +71,7 @@ pub(crate) fn describe(
 }
 
 fn unknown(partition_index: i32) -> Described {
-    Described { partition_index, start_offset: -1, lag: -1, ..Described::default() }
+    Described { partition_index, start_offset: -1, lag: -1, ..Default::default() }
 }
 
 fn describe_group(
@@ -83,10 +80,7 @@ fn describe_group(
     request: &DescribeShareGroupOffsetsRequestGroup,
 ) -> DescribeShareGroupOffsetsResponseGroup {
     let group_id = request.group_id.clone();
-    let mut described = DescribeShareGroupOffsetsResponseGroup {
-        group_id,
-        ..DescribeShareGroupOffsetsResponseGroup::default()
-    };
+    let mut described = DescribeShareGroupOffsetsResponseGroup { group_id, ..Default::default() };
     let may_see =
         |name: &str| node.core.access.may(context, Operation::Describe, Resource::Topic(name));
     if !node.core.access.may(context, Operation::Describe, Resource::Group(&request.group_id)) {

@@ -117,9 +117,7 @@ fn problem(
     topic: &str,
     partition: i32,
 ) -> Result<Uuid, ErrorCode> {
-    if !access.may(context, Operation::Read, Resource::Topic(topic)) {
-        return Err(ErrorCode::TopicAuthorizationFailed);
-    }
+    access.admit(context, Operation::Read, Resource::Topic(topic))?;
     let known = image.topic_named(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let is_there = usize::try_from(partition).is_ok_and(|it| it < known.partitions.len());
     if is_there { Ok(known.id) } else { Err(ErrorCode::UnknownTopicOrPartition) }
@@ -144,5 +142,5 @@ fn answer(
         }
     };
     let topics = request.topics.iter().map(topic).collect();
-    TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() }
+    TxnOffsetCommitResponse { topics, ..Default::default() }
 }

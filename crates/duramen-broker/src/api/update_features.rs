@@ -27,16 +27,16 @@ pub(crate) fn answer(
         return UpdateFeaturesResponse {
             error_code: code.code(),
             error_message: Some(text),
-            ..UpdateFeaturesResponse::default()
+            ..Default::default()
         };
     }
     // In versions 0 and 1 a client takes a feature without a result for failed.
     let done = |update: &FeatureUpdateKey| UpdatableFeatureResult {
         feature: update.feature.clone(),
-        ..UpdatableFeatureResult::default()
+        ..Default::default()
     };
     let results = request.feature_updates.iter().map(done).collect();
-    UpdateFeaturesResponse { results, ..UpdateFeaturesResponse::default() }
+    UpdateFeaturesResponse { results, ..Default::default() }
 }
 
 /// Returns the reason to refuse a feature's update, or `None` if the feature is at that level already.
