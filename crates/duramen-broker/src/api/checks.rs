@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use duramen_protocol::ErrorCode;
 
 use crate::access::{Operation, Resource};
+use crate::event::RequestKey;
+use crate::groups::Caller;
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -24,8 +26,30 @@ pub(super) fn admit_to_group(
     operation: Operation,
     group: &str,
 ) -> Result<(), ErrorCode> {
-    if !node.core.access.may(context, operation, Resource::Group(group)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
+    node.core.access.admit(context, operation, Resource::Group(group))?;
     if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
+}
+
+/// Makes the caller of a group's coordinator.
+pub(super) fn caller(node: &mut Node, key: RequestKey, context: &RequestContext) -> Caller {
+    Caller {
+        key,
+        context: context.clone(),
+        client_id: context.client_id.clone().unwrap_or_default(),
+        client_host: context.client_host.to_string(),
+        fresh: node.core.fresh_id(),
+    }
+}
+
+/// Tells whether a member may ask about its group, and may see the topics that it names.
+pub(super) fn admit_member(
+    node: &Node,
+    context: &RequestContext,
+    group: &str,
+    topics: Option<&[String]>,
+) -> Result<(), ErrorCode> {
+    let access = &node.core.access;
+    access.admit(context, Operation::Read, Resource::Group(group))?;
+    let mut topics = topics.into_iter().flatten();
+    topics.try_for_each(|it| access.admit(context, Operation::Describe, Resource::Topic(it)))
 }

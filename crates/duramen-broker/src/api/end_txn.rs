@@ -31,8 +31,7 @@ pub(crate) fn handle(
     let id = request.transactional_id.as_str();
     if let Err(code) = admit(node, context, id) {
         let error_code = told(code.code(), context.version);
-        let response = EndTxnResponse { error_code, ..Default::default() };
-        return node.reply(key, response);
+        return node.reply(key, EndTxnResponse { error_code, ..Default::default() });
     }
     let end = End {
         producer_id: request.producer_id,

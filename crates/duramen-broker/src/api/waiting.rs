@@ -157,9 +157,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
         Parked::Stalled { .. } => produce::on_stalled_too_long(node, key),
         Parked::Fetch(_) => fetch::answer_parked(node, key),
         Parked::Share(_) => share_fetch::on_timeout(node, key),
-        Parked::Metadata { .. } | Parked::FindCoordinator { .. } => {
-            answer_decided(node, key);
-        }
+        Parked::Metadata { .. } | Parked::FindCoordinator { .. } => answer_decided(node, key),
         Parked::Produce { .. } => {
             if let Some(Parked::Produce { mut response, version, .. }) = node.unpark(key) {
                 produce::time_out(&mut response);
