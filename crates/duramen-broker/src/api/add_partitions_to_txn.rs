@@ -13,6 +13,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::{ErrorCode, Response};
 
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::{Parked, Place};
 use crate::event::RequestKey;
@@ -183,12 +184,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: Err
         }
         _ => {}
     }
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::Addition { response, .. }) = node.unpark(key)
-    {
-        node.reply(key, *response);
-    }
+    count_result(node, key);
 }
 
 /// Tells whether the principal may use the transactional id, and whether this node coordinates it.

@@ -136,9 +136,3 @@ pub(crate) fn undecided(
     let entries = request.entries.iter().map(row).collect();
     AlterClientQuotasResponse { entries, ..Default::default() }
 }
-
-pub(crate) fn fail(response: &mut AlterClientQuotasResponse, code: ErrorCode) {
-    for entry in response.entries.iter_mut().filter(|entry| entry.error_code == 0) {
-        entry.error_code = code.code();
-    }
-}

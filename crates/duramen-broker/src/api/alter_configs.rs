@@ -62,9 +62,3 @@ pub(crate) fn undecided(request: &AlterConfigsRequest, code: ErrorCode) -> Alter
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();
     AlterConfigsResponse { responses, ..Default::default() }
 }
-
-pub(crate) fn fail(response: &mut AlterConfigsResponse, code: ErrorCode) {
-    for resource in response.responses.iter_mut().filter(|resource| resource.error_code == 0) {
-        resource.error_code = code.code();
-    }
-}

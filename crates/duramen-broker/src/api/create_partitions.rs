@@ -89,9 +89,3 @@ pub(crate) fn undecided(
         request.topics.iter().map(|topic| refused(topic, Error::new(code, why_undecided(code))));
     CreatePartitionsResponse { results: topics.collect(), ..Default::default() }
 }
-
-pub(crate) fn fail(response: &mut CreatePartitionsResponse, code: ErrorCode) {
-    for topic in response.results.iter_mut().filter(|topic| topic.error_code == 0) {
-        topic.error_code = code.code();
-    }
-}

@@ -54,10 +54,9 @@ fn result_of(state: &DeleteTopicState) -> DeletableTopicResult {
 
 /// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse {
-    let responses = topics_of(request).iter().map(result_of).collect();
-    let mut response = DeleteTopicsResponse { responses, ..Default::default() };
-    fail(&mut response, code);
-    response
+    let row = |it| DeletableTopicResult { error_code: code.code(), ..result_of(it) };
+    let responses = topics_of(request).iter().map(row).collect();
+    DeleteTopicsResponse { responses, ..Default::default() }
 }
 
 fn delete(
@@ -106,11 +105,5 @@ fn rights(node: &Node, context: &RequestContext, name: &str) -> Rights {
     Rights {
         may_see: may(Operation::Describe, Resource::Topic(name)),
         may_delete: may(Operation::Delete, Resource::Topic(name)),
-    }
-}
-
-pub(crate) fn fail(response: &mut DeleteTopicsResponse, code: ErrorCode) {
-    for topic in response.responses.iter_mut().filter(|topic| topic.error_code == 0) {
-        topic.error_code = code.code();
     }
 }

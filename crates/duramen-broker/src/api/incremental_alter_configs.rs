@@ -72,9 +72,3 @@ pub(crate) fn undecided(
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();
     IncrementalAlterConfigsResponse { responses, ..Default::default() }
 }
-
-pub(crate) fn fail(response: &mut IncrementalAlterConfigsResponse, code: ErrorCode) {
-    for resource in response.responses.iter_mut().filter(|resource| resource.error_code == 0) {
-        resource.error_code = code.code();
-    }
-}

@@ -10,6 +10,7 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::leaders;
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::{Action, Reply, RequestKey};
@@ -62,17 +63,6 @@ pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
     };
     let responses = request.topics.into_iter().map(topic).collect();
     node.reply(key, ProduceResponse { responses, ..Default::default() });
-}
-
-/// Sends an answer, with the leaders of partitions that other nodes lead.
-pub(crate) fn answer(
-    node: &mut Node,
-    key: RequestKey,
-    mut response: ProduceResponse,
-    version: i16,
-) {
-    leaders::tell_producer(node, &mut response, version);
-    node.reply(key, response);
 }
 
 /// Closes the connection after a failed produce with acks=0. Its client reads no answer, so only that shows it the
@@ -159,7 +149,8 @@ pub(crate) fn append(
             Some(code) => hang_up(key, code, &mut node.core.out),
         }
     } else if outstanding == 0 {
-        answer(node, key, response, context.version);
+        leaders::tell_producer(node, &mut response, context.version);
+        node.reply(key, response);
     } else {
         let version = context.version;
         node.core.park(key, Parked::Produce { response, outstanding, version }, deadline_us);
@@ -255,9 +246,7 @@ pub(crate) fn on_finished(
     error: ErrorCode,
     (base_offset, log_start): (i64, i64),
 ) {
-    let Some(Parked::Produce { response, outstanding, .. }) = node.core.parked_mut(key) else {
-        return;
-    };
+    let Some(Parked::Produce { response, .. }) = node.core.parked_mut(key) else { return };
     let part = &mut response.responses[topic].partition_responses[partition];
     assert!(is_open(part), "a batch has one result, and {part:?} is there");
     part.error_code = error.code();
@@ -266,12 +255,7 @@ pub(crate) fn on_finished(
     if !error.is_none() {
         part.log_append_time_ms = -1;
     }
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::Produce { response, version, .. }) = node.unpark(key)
-    {
-        answer(node, key, response, version);
-    }
+    count_result(node, key);
 }
 
 /// Records the refusal of a batch that waited for its transaction.
@@ -284,22 +268,14 @@ pub(crate) fn refuse_part(node: &mut Node, slot: Slot, code: ErrorCode) {
 /// Records the result of a batch that waited for its transaction.
 pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_start: i64) {
     let Slot::Request { key, topic, partition } = slot else { return };
-    let Some(Parked::Produce { response, outstanding, version }) = node.core.parked_mut(key) else {
-        return;
-    };
+    let Some(Parked::Produce { response, .. }) = node.core.parked_mut(key) else { return };
     let part = &mut response.responses[topic].partition_responses[partition];
     match outcome_of(part.index, appended, log_start) {
         Outcome::Waits { append_time_ms } => part.log_append_time_ms = append_time_ms,
         Outcome::Done(answer) => {
             assert!(is_open(part), "a batch has one result, and {part:?} is there");
             *part = answer;
-            *outstanding -= 1;
-            if *outstanding == 0 {
-                let version = *version;
-                if let Some(Parked::Produce { response, .. }) = node.unpark(key) {
-                    self::answer(node, key, response, version);
-                }
-            }
+            count_result(node, key);
         }
     }
 }

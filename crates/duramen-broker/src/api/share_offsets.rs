@@ -20,6 +20,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::{Describing, Parked};
 use crate::event::RequestKey;
@@ -150,7 +151,7 @@ pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &
         Ok(None) | Err(ErrorCode::UnknownTopicOrPartition) => {}
         Err(code) => fail(slot, *code),
     }
-    finish(node, key);
+    count_result(node, key);
 }
 
 /// Records the end offset of a partition.
@@ -170,25 +171,11 @@ pub(crate) fn on_end_known(
             fail(slot, code);
         }
     }
-    finish(node, key);
+    count_result(node, key);
 }
 
 fn fail(slot: &mut Described, code: ErrorCode) {
     (slot.error_code, slot.error_message) = (code.code(), Some(code.name().to_owned()));
-}
-
-fn finish(node: &mut Node, key: RequestKey) {
-    let Some(Parked::ShareOffsets(describing)) = node.core.parked_mut(key) else { return };
-    assert!(
-        describing.outstanding <= describing.places.len(),
-        "each partition of a request is asked for once"
-    );
-    describing.outstanding -= 1;
-    if describing.outstanding == 0
-        && let Some(Parked::ShareOffsets(describing)) = node.unpark(key)
-    {
-        node.reply(key, describing.response);
-    }
 }
 
 /// Handles `AlterShareGroupOffsets`.

@@ -15,6 +15,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::RequestKey;
@@ -218,16 +219,9 @@ fn clear(response: &mut Response) {
 
 /// Records a coordinator's answer for one part, by its place among all parts of the request.
 pub(crate) fn on_answer(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
-    let Some(Parked::ShareStates { response, outstanding }) = node.core.parked_mut(key) else {
-        return;
-    };
+    let Some(Parked::ShareStates { response, .. }) = node.core.parked_mut(key) else { return };
     fill(response, part, answer);
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::ShareStates { response, .. }) = node.unpark(key)
-    {
-        node.reply(key, *response);
-    }
+    count_result(node, key);
 }
 
 fn fill(response: &mut Response, part: usize, answer: &Answer) {
