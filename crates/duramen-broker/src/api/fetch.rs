@@ -28,6 +28,7 @@ const FIRST_BY_ID: i16 = 13;
 const DENIED: ErrorCode = ErrorCode::TopicAuthorizationFailed;
 
 /// Result of looking at one partition of a fetch.
+#[derive(Default)]
 struct Found {
     replica: Option<ReplicaId>,
     error: ErrorCode,
@@ -175,16 +176,7 @@ impl Fetch {
                 None => self.topic(node, target),
             };
             last = Some((target, topic));
-            let refuse = |error| Found {
-                replica: None,
-                error,
-                ends: None,
-                stable: -1,
-                diverging: None,
-                preferred: None,
-                available: 0,
-                first: 0,
-            };
+            let refuse = |error| Found { error, stable: -1, ..Default::default() };
             let readable = topic.and_then(|topic| match self.context.version {
                 FIRST_FROM_ANY_REPLICA.. => node.core.readable(topic, target.partition),
                 _ => node.core.serving(topic, target.partition),
@@ -295,13 +287,9 @@ fn look_at(
     let shown = if is_read_committed { stable } else { committed };
     let mut found = Found {
         replica: Some(partition.group.id()),
-        error: ErrorCode::None,
         ends: Some((committed, start)),
         stable,
-        diverging: None,
-        preferred: None,
-        available: 0,
-        first: 0,
+        ..Default::default()
     };
     // A follower may not have heard yet of the epoch that the client knows. The client then waits for it.
     if wanted.last_epoch >= 0 && leads {
