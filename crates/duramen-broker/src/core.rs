@@ -15,6 +15,7 @@ use bytes::BytesMut;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{ReplicaId, Shortage};
+use duramen_storage::storage::Facts;
 
 use self::certainty::Certainty;
 use self::clocks::Clocks;
@@ -25,7 +26,7 @@ use crate::controller::Controller;
 use crate::controller::image::Topic;
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::PRODUCER_ID_BLOCK;
-use crate::metadata_records::PlacedReplica;
+use crate::metadata_records::{MetadataRecord, PlacedReplica};
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Partition, Slot};
 use crate::prng::Prng;
@@ -222,8 +223,11 @@ impl Core {
         appended
     }
 
-    pub(crate) fn mark_controller_dirty(&mut self) {
+    /// Proposes metadata records, and gives the metadata group a turn. Returns the index to wait for.
+    pub(crate) fn propose(&mut self, records: &[MetadataRecord]) -> Result<u64, ErrorCode> {
+        let index = self.controller.propose(self.now, records)?;
         self.is_controller_dirty = true;
+        Ok(index)
     }
 
     /// Returns a new random id.
@@ -308,14 +312,11 @@ impl Core {
             return self.want_producer_ids().map(|()| None);
         }
         if self.allocating.is_none() {
-            let (cluster_id, broker_id) =
-                (self.options.facts.cluster_id, self.options.facts.broker_id);
-            let block = self.controller.allocate_producer_ids(cluster_id, broker_id);
-            let (first, end, record) = block;
+            let Facts { cluster_id, broker_id, .. } = self.options.facts;
+            let (first, end, record) = self.controller.allocate_producer_ids(cluster_id, broker_id);
             debug_assert_eq!(end - first, PRODUCER_ID_BLOCK);
-            let index = self.controller.propose(self.now, &[record])?;
+            let index = self.propose(&[record])?;
             self.allocating = Some((index, first, end));
-            self.is_controller_dirty = true;
         }
         Ok(None)
     }

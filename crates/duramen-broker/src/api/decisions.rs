@@ -28,9 +28,8 @@ pub(super) fn answer_after_commit(
     if records.is_empty() {
         return node.reply(key, response);
     }
-    match node.core.controller.propose(node.core.now, records) {
+    match node.core.propose(records) {
         Ok(index) => {
-            node.core.mark_controller_dirty();
             node.core.controller.wait(index, key);
             let response = Box::new(response);
             node.core.park(key, Parked::Commit { response, outstanding: 1 }, deadline_us);

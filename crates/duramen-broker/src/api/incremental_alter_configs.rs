@@ -30,10 +30,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    if sabotage::is(Bug::AlteredBeforeKept)
-        && node.core.controller.propose(node.core.now, &records).is_ok()
-    {
-        node.core.mark_controller_dirty();
+    if sabotage::is(Bug::AlteredBeforeKept) && node.core.propose(&records).is_ok() {
         return node.reply(key, response);
     }
     let deadline = node.core.now.deadline_us(DECISION_MS);

@@ -86,9 +86,8 @@ fn create_missing(
         }
     }
     if !records.is_empty()
-        && let Ok(index) = node.core.controller.propose(node.core.now, &records)
+        && let Ok(index) = node.core.propose(&records)
     {
-        node.core.mark_controller_dirty();
         wait = wait.max(Some(index));
     }
     wait

@@ -31,9 +31,8 @@ pub(crate) fn handle(
         if records.is_empty() {
             return Ok(());
         }
-        node.core.mark_controller_dirty();
-        let proposed = node.core.controller.propose(node.core.now, &records);
-        proposed.map_or_else(|code| Err(Error::new(code, why_undecided(code))), |_| Ok(()))
+        let proposed = node.core.propose(&records);
+        proposed.map(|_| ()).map_err(|code| Error::new(code, why_undecided(code)))
     });
     match proposed {
         Ok(()) => {

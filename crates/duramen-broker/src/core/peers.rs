@@ -619,8 +619,6 @@ impl Core {
 /// Incoming frames.
 impl Core {
     pub(crate) fn propose_for_peer(&mut self, records: &[MetadataRecord]) -> Option<u64> {
-        let index = self.controller.propose(self.now, records).ok()?;
-        self.is_controller_dirty = true;
-        Some(index)
+        self.propose(records).ok()
     }
 }
