@@ -10,7 +10,7 @@ use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Disk, Reader};
 use twox_hash::XxHash3_128;
 
-use super::code_of;
+use super::{code_of, text_of};
 use crate::event::{
     Date, Dated, DeadLetters, DeadLettersMade, Event, Look, SeenBatch, SeenKeys, SharePart,
     SharePlan, Survey, Surveyed,
@@ -39,12 +39,6 @@ pub(crate) fn first_since(bytes: Bytes, wanted: &Date) -> Option<i64> {
     let all = batches(bytes).map_while(Result::ok);
     let mut since = all.filter(|it| it.header().max_timestamp >= wanted.timestamp);
     since.next().map(|it| it.header().base_offset.max(wanted.start))
-}
-
-fn text_of(error: &ReadError) -> String {
-    let cause = std::error::Error::source(error).map(ToString::to_string);
-    let text = [Some(error.to_string()), cause].into_iter().flatten();
-    text.collect::<Vec<_>>().join(": ")
 }
 
 /// Looks at the batches of a log, in one segment.
