@@ -13,6 +13,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::{ErrorCode, Response};
 
+use super::checks::told;
 use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::{Parked, Place};
@@ -27,14 +28,6 @@ use crate::transactions::records::Partitions;
 const FIRST_BATCHED: i16 = 4;
 /// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 2;
-
-/// Returns the error code that a client of this version understands.
-fn told(code: ErrorCode, version: i16) -> ErrorCode {
-    match code {
-        ErrorCode::ProducerFenced if version < FIRST_FENCED => ErrorCode::InvalidProducerEpoch,
-        code => code,
-    }
-}
 
 /// One transaction of a request.
 struct Part {
@@ -162,7 +155,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: Err
     else {
         return;
     };
-    let code = told(code, *version).code();
+    let code = told(code.code(), *version, FIRST_FENCED);
     assert!(*outstanding <= places.len(), "each part of a request is asked for once");
     let Place { at, partition } = &places[part];
     match &mut **response {
@@ -308,6 +301,6 @@ pub(crate) fn offsets_refused(
     code: ErrorCode,
     context: &RequestContext,
 ) -> AddOffsetsToTxnResponse {
-    let error_code = told(code, context.version).code();
+    let error_code = told(code.code(), context.version, FIRST_FENCED);
     AddOffsetsToTxnResponse { error_code, ..Default::default() }
 }

@@ -10,8 +10,8 @@ use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
 
+use super::checks::admit_operator;
 use super::decisions::{answer_after_commit, why_undecided};
-use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::event::RequestKey;
 use crate::metadata_records::MetadataRecord;
@@ -28,14 +28,9 @@ pub(crate) fn handle(
         allow_replication_factor_change: request.allow_replication_factor_change,
         ..Default::default()
     };
-    let obstacle = if !node.core.access.may(context, Operation::Alter, Resource::Cluster) {
-        let text = "not allowed to alter the cluster";
-        Some(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
-    } else if request.timeout_ms <= 0 {
-        Some(Error::new(ErrorCode::RequestTimedOut, "there is no time"))
-    } else {
-        None
-    };
+    let late = || Error::new(ErrorCode::RequestTimedOut, "there is no time");
+    let is_late = request.timeout_ms <= 0;
+    let obstacle = admit_operator(node, context).err().or_else(|| is_late.then(late));
     if let Some(error) = &obstacle {
         response.error_code = error.code.code();
         response.error_message = Some(error.message.clone());

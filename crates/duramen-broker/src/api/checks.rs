@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use duramen_protocol::ErrorCode;
 
 use crate::access::{Operation, Resource};
+use crate::controller::Error;
 use crate::event::RequestKey;
 use crate::groups::Caller;
 use crate::node::Node;
@@ -30,6 +31,12 @@ pub(super) fn admit_to_group(
     if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
 }
 
+/// Tells whether the client may alter the cluster.
+pub(super) fn admit_operator(node: &Node, context: &RequestContext) -> Result<(), Error> {
+    let admitted = node.core.access.admit(context, Operation::Alter, Resource::Cluster);
+    admitted.map_err(|code| Error::new(code, "not allowed to alter the cluster"))
+}
+
 /// Makes the caller of a group's coordinator.
 pub(super) fn caller(node: &mut Node, key: RequestKey, context: &RequestContext) -> Caller {
     Caller {
@@ -39,6 +46,13 @@ pub(super) fn caller(node: &mut Node, key: RequestKey, context: &RequestContext)
         client_host: context.client_host.to_string(),
         fresh: node.core.fresh_id(),
     }
+}
+
+/// Returns the error code that a client of this version understands. From the version `first` on the client learns by
+/// its own code that another producer has replaced it.
+pub(super) fn told(code: i16, version: i16, first: i16) -> i16 {
+    let is_new = version < first && code == ErrorCode::ProducerFenced.code();
+    if is_new { ErrorCode::InvalidProducerEpoch.code() } else { code }
 }
 
 /// Tells whether a member may ask about its group, and may see the topics that it names.

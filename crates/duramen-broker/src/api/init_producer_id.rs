@@ -14,13 +14,7 @@ use crate::session::RequestContext;
 /// Longest time that a producer waits while a block of producer ids is allocated, in milliseconds.
 const ALLOCATION_MS_MAX: i32 = 5_000;
 /// First version in which a client learns by its own error code that another producer has replaced it.
-const FIRST_FENCED: i16 = 4;
-
-/// Returns the error code that a client of this version understands.
-pub(crate) fn told(code: i16, version: i16) -> i16 {
-    let is_new = version < FIRST_FENCED && code == ErrorCode::ProducerFenced.code();
-    if is_new { ErrorCode::InvalidProducerEpoch.code() } else { code }
-}
+pub(super) const FIRST_FENCED: i16 = 4;
 
 pub(crate) fn handle(
     node: &mut Node,
