@@ -29,8 +29,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = node.core.now.deadline_us(DECISION_MS);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
 }
 
 fn asked(resource: &AlterConfigsResource) -> Asked<'_> {

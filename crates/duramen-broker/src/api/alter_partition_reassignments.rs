@@ -60,8 +60,7 @@ pub(crate) fn handle(
         let name = topic.name.clone();
         response.responses.push(ReassignableTopicResponse { name, partitions });
     }
-    let deadline = node.core.now.deadline_us(request.timeout_ms);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
 }
 
 /// Returns the record that begins the move, or `None` if the partition already has these replicas.

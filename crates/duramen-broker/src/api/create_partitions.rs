@@ -51,8 +51,7 @@ pub(crate) fn handle(
         };
         response.results.push(result);
     }
-    let deadline = node.core.now.deadline_us(request.timeout_ms);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
 }
 
 fn add(

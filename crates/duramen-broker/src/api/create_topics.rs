@@ -52,8 +52,7 @@ pub(crate) fn handle(
         };
         response.topics.push(result);
     }
-    let deadline = node.core.now.deadline_us(request.timeout_ms);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
 }
 
 /// Returns the topics to answer: of a name that the request has twice, the first.
