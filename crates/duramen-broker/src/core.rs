@@ -242,7 +242,7 @@ impl Core {
 
     /// Returns the local replica of a partition.
     pub(crate) fn local_replica(&self, topic: &Topic, partition: i32) -> Option<ReplicaId> {
-        let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
+        let replicas = topic.replicas(partition)?;
         let own = self.own_directory();
         let replica = replicas.iter().find(|replica| replica.directory_id == own)?;
         Some(ReplicaId(replica.peer_id))
@@ -277,7 +277,7 @@ impl Core {
             return None;
         }
         let partition = self.serving(topic, index).ok()?;
-        let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
+        let replicas = topic.replicas(index)?;
         let near = |placed: &&PlacedReplica| {
             let broker = self.controller.image.brokers.get(&placed.broker_id);
             let is_there =
@@ -294,11 +294,6 @@ impl Core {
 
     pub(crate) fn is_disk_full(&self) -> bool {
         self.disk_shortage.is_some()
-    }
-
-    /// Returns the free and the needed disk space while appends are refused for want of room.
-    pub(crate) fn disk_shortage(&self) -> Option<Shortage> {
-        self.disk_shortage
     }
 
     /// Returns the next producer id, or `None` after having asked for a block of them.

@@ -213,9 +213,7 @@ fn judge<'a>(
             || node.core.access.may(context, Operation::Write, Resource::Topic(name));
         let known = node.core.controller.image.topic_named(name);
         for &partition in &topic.partitions {
-            let is_there = known.is_some_and(|it| {
-                usize::try_from(partition).is_ok_and(|at| at < it.partitions.len())
-            });
+            let is_there = known.is_some_and(|it| it.replicas(partition).is_some());
             let code = match () {
                 () if !may || is_internal(name) => ErrorCode::TopicAuthorizationFailed,
                 () if !is_there => ErrorCode::UnknownTopicOrPartition,

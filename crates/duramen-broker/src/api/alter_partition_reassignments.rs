@@ -71,9 +71,8 @@ fn judge(
     asked: &ReassignablePartition,
 ) -> Result<Option<MetadataRecord>, Error> {
     let image = &node.core.controller.image;
-    let at = usize::try_from(asked.partition_index).ok();
-    let there = image.topic_named(name).zip(at);
-    let there = there.and_then(|(topic, at)| Some((topic.id, topic.partitions.get(at)?)));
+    let topic = image.topic_named(name);
+    let there = topic.and_then(|it| Some((it.id, it.replicas(asked.partition_index)?)));
     let (topic_id, there) = there.ok_or_else(|| {
         let text = format!("there is no partition {} of '{name}'", asked.partition_index);
         Error::new(ErrorCode::UnknownTopicOrPartition, text)

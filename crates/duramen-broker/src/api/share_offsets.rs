@@ -199,8 +199,7 @@ pub(crate) fn alter(
         let known = topic.filter(|_| may);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for it in &asked.partitions {
-            let index = usize::try_from(it.partition_index).ok();
-            let is_there = known.zip(index).is_some_and(|(topic, at)| at < topic.partitions.len());
+            let is_there = known.is_some_and(|topic| topic.replicas(it.partition_index).is_some());
             let problem = match () {
                 () if !may => Some((ErrorCode::TopicAuthorizationFailed, NO_TOPIC_ACCESS)),
                 () if !is_there => Some((ErrorCode::UnknownTopicOrPartition, NO_SUCH_TOPIC)),

@@ -44,6 +44,13 @@ pub(crate) struct Topic {
     pub partitions: Vec<Vec<PlacedReplica>>,
 }
 
+impl Topic {
+    /// Returns the replicas of a partition.
+    pub(crate) fn replicas(&self, partition: i32) -> Option<&[PlacedReplica]> {
+        self.partitions.get(usize::try_from(partition).ok()?).map(Vec::as_slice)
+    }
+}
+
 /// Move of a partition to other replicas, as peer ids.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reassignment {
@@ -180,8 +187,12 @@ impl Image {
 
     /// Tells whether the topic with this id has this partition.
     pub(crate) fn has_partition(&self, id: Uuid, partition: i32) -> bool {
-        let topic = self.topic(id);
-        topic.is_some_and(|it| usize::try_from(partition).is_ok_and(|at| at < it.partitions.len()))
+        self.replicas(id, partition).is_some()
+    }
+
+    /// Returns the replicas of a partition of the topic with this id.
+    pub(crate) fn replicas(&self, id: Uuid, partition: i32) -> Option<&[PlacedReplica]> {
+        self.topic(id)?.replicas(partition)
     }
 
     /// Returns the nodes that belong to the cluster and are not leaving it.
@@ -200,8 +211,7 @@ impl Image {
     /// the rest from its leader.
     pub(crate) fn voters_at_birth(&self, topic_id: Uuid, partition: i32) -> Vec<u64> {
         let placed = || {
-            let at = usize::try_from(partition).ok()?;
-            let replicas = self.topics.get(&topic_id)?.partitions.get(at)?;
+            let replicas = self.replicas(topic_id, partition)?;
             Some(replicas.iter().map(|it| it.peer_id).collect())
         };
         let moved = self.born.get(&(topic_id, partition)).cloned();
