@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use duramen_protocol::ErrorCode;
+use duramen_protocol::wire::Uuid;
 
-use crate::access::{Operation, Resource};
+use crate::access::{Access, Operation, Resource};
 use crate::controller::Error;
+use crate::controller::image::Image;
 use crate::event::RequestKey;
 use crate::groups::Caller;
 use crate::node::Node;
@@ -29,6 +31,19 @@ pub(super) fn admit_to_group(
 ) -> Result<(), ErrorCode> {
     node.core.access.admit(context, operation, Resource::Group(group))?;
     if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
+}
+
+/// Returns the topic's id, or the error that forbids to change a group's offset of this partition.
+pub(super) fn admit_to_offset(
+    access: &Access,
+    image: &Image,
+    context: &RequestContext,
+    topic: &str,
+    partition: i32,
+) -> Result<Uuid, ErrorCode> {
+    access.admit(context, Operation::Read, Resource::Topic(topic))?;
+    let known = image.topic_named(topic).filter(|it| it.replicas(partition).is_some());
+    known.map(|it| it.id).ok_or(ErrorCode::UnknownTopicOrPartition)
 }
 
 /// Tells whether the client may alter the cluster.
