@@ -2,7 +2,7 @@
 //!
 //! Purpose:    who may do what: the one place that handlers ask before they act, look up, or tell.
 //! Owns:       the client of a request, operations and resources, [`QUESTIONS`], `docs/access.md`.
-//! Interface:  [`Access::may`], [`Access::may_on_any`], [`Access::operations`].
+//! Interface:  [`Access::may`], [`Access::admit`], [`Access::may_on_any`], [`Access::operations`].
 //! Invariants: each served API has a row in [`QUESTIONS`]; a handler asks only questions of its API's rows.
 //! Never:      look-ups; the answer to a client that may not.
 //! Tests:      `node/tests/access.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-broker --test access` writes the

@@ -92,9 +92,7 @@ pub(crate) fn dispatch(
     request: Prepared,
 ) {
     let request = match request {
-        Prepared::Produce(request) => {
-            return produce::handle(node, key, context, request);
-        }
+        Prepared::Produce(request) => return produce::handle(node, key, context, request),
         Prepared::Request(request) => request,
     };
     match request {

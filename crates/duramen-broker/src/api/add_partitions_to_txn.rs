@@ -257,9 +257,8 @@ pub(crate) fn handle_offsets(
 ) {
     let id = request.transactional_id.clone();
     let admitted = admit(node, &context, &id).and_then(|()| {
-        let group = request.group_id.as_str();
-        let may = node.core.access.may(&context, Operation::Read, Resource::Group(group));
-        if may { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
+        let group = Resource::Group(&request.group_id);
+        node.core.access.admit(&context, Operation::Read, group)
     });
     if let Err(code) = admitted {
         return node.reply(key, offsets_refused(code, &context));
@@ -275,14 +274,8 @@ pub(crate) fn handle_offsets(
         verify_only: false,
         version: 1,
     };
-    let response = AddOffsetsToTxnResponse::default().into();
-    ask(
-        node,
-        key,
-        context.version,
-        response,
-        vec![(Place { at: 0, partition: None }, id, addition)],
-    );
+    let asked = vec![(Place { at: 0, partition: None }, id, addition)];
+    ask(node, key, context.version, AddOffsetsToTxnResponse::default().into(), asked);
 }
 
 /// Goes on with a request that waited for `__consumer_offsets`.

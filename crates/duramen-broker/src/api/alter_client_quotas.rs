@@ -25,17 +25,13 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &AlterClientQuotasRequest,
 ) {
-    let is_allowed = node.core.access.may(context, Operation::AlterConfigs, Resource::Cluster);
+    let admitted = node.core.access.admit(context, Operation::AlterConfigs, Resource::Cluster);
+    let admitted = admitted.map_err(|code| Error::new(code, "not allowed to change quotas"));
     let mut seen = BTreeSet::new();
     let mut response = AlterClientQuotasResponse::default();
     let mut records = Vec::new();
     for entry in &request.entries {
-        let altered = if is_allowed {
-            alter(entry, &mut seen)
-        } else {
-            let text = "not allowed to change quotas";
-            Err(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
-        };
+        let altered = admitted.clone().and_then(|()| alter(entry, &mut seen));
         response.entries.push(EntryResult {
             error_code: altered.as_ref().err().map_or(0, |error| error.code.code()),
             error_message: altered.as_ref().err().map(|error| error.message.clone()),

@@ -60,10 +60,8 @@ fn add(
     topic: &CreatePartitionsTopic,
     decided: usize,
 ) -> Result<Vec<MetadataRecord>, Error> {
-    if !node.core.access.may(context, Operation::Alter, Resource::Topic(&topic.name)) {
-        let text = "not allowed to change the topic";
-        return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
-    }
+    let admitted = node.core.access.admit(context, Operation::Alter, Resource::Topic(&topic.name));
+    admitted.map_err(|code| Error::new(code, "not allowed to change the topic"))?;
     if internal_topics::COORDINATED.contains(&topic.name.as_str()) {
         let text = "its partitions stay as many as they are: what is kept in them would no longer be found";
         return Err(Error::new(ErrorCode::InvalidPartitions, text));

@@ -24,21 +24,16 @@ pub(crate) fn handle(
         let error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return node.reply(key, DescribeLogDirsResponse { error_code, ..Default::default() });
     }
+    let image = &node.core.controller.image;
     let topics = match &request.topics {
-        None => node
-            .core
-            .controller
-            .image
-            .topics_by_name()
-            .map(|it| described(node, it, None))
-            .collect(),
+        None => image.topics_by_name().map(|it| described(node, it, None)).collect(),
         Some(asked) => {
             let mut indexes: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
             for topic in asked {
                 indexes.entry(&topic.topic).or_default().extend(&topic.partitions);
             }
             let known = indexes.iter().filter_map(|(name, indexes)| {
-                let topic = node.core.controller.image.topic_named(name)?;
+                let topic = image.topic_named(name)?;
                 Some(described(node, topic, Some(indexes)))
             });
             known.filter(|topic| !topic.partitions.is_empty()).collect()

@@ -136,12 +136,8 @@ pub(crate) fn append(
                 }
             });
         }
-        let topic_id = id;
-        response.responses.push(TopicProduceResponse {
-            name,
-            topic_id,
-            partition_responses: answers,
-        });
+        let topic = TopicProduceResponse { name, topic_id: id, partition_responses: answers };
+        response.responses.push(topic);
     }
     if request.acks == 0 {
         match error {
@@ -173,9 +169,8 @@ fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
 fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Result<Uuid, ErrorCode> {
     if context.version >= 13 {
         let topic = node.core.controller.image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
-        let is_allowed =
-            node.core.access.may(context, Operation::Write, Resource::Topic(&topic.name));
-        return if is_allowed { Ok(id) } else { Err(ErrorCode::TopicAuthorizationFailed) };
+        node.core.access.admit(context, Operation::Write, Resource::Topic(&topic.name))?;
+        return Ok(id);
     }
     node.core.access.admit(context, Operation::Write, Resource::Topic(name))?;
     let topic = node.core.controller.image.topic_named(name);

@@ -6,6 +6,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::share_group_describe::DescribedGroup;
 use duramen_protocol::messages::{ShareGroupDescribeRequest, ShareGroupDescribeResponse};
 
+use super::checks::admit_to_group;
 use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -37,10 +38,7 @@ fn describe(
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
-    node.core.access.admit(context, Operation::Describe, Resource::Group(group))?;
-    if group.is_empty() {
-        return Err(ErrorCode::InvalidGroupId);
-    }
+    admit_to_group(node, context, Operation::Describe, group)?;
     let (coordinator, sight) = node.coordinators.coordinator_and_sight(&node.core, group)?;
     let described = coordinator.describe_shares(sight.rules, sight.topics, group, node.core.now);
     let may_see =

@@ -25,13 +25,11 @@ pub(crate) fn handle(
     request: TxnOffsetCommitRequest,
 ) {
     let id = request.transactional_id.as_str();
-    let may_transact =
-        node.core.access.may(context, Operation::Write, Resource::TransactionalId(id));
-    let admitted = if may_transact {
-        admit_to_group(node, context, Operation::Read, &request.group_id)
-    } else {
-        Err(ErrorCode::TransactionalIdAuthorizationFailed)
-    };
+    let admitted = node
+        .core
+        .access
+        .admit(context, Operation::Write, Resource::TransactionalId(id))
+        .and_then(|()| admit_to_group(node, context, Operation::Read, &request.group_id));
     let found =
         admitted.and_then(|()| node.coordinators.group_partition(&node.core, &request.group_id));
     let (replica, partition) = match found {
@@ -54,13 +52,8 @@ pub(crate) fn handle(
         Err(code) => node.reply(key, refused(&request, code)),
         Ok(true) => commit(node, key, context, request),
         Ok(false) => {
-            node.coordinators.judge_offsets(
-                &mut node.core,
-                key,
-                context,
-                request,
-                (GROUPS, partition),
-            );
+            let place = (GROUPS, partition);
+            node.coordinators.judge_offsets(&mut node.core, key, context, request, place);
         }
     }
 }

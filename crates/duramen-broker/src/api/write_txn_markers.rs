@@ -71,13 +71,8 @@ pub(crate) fn handle(
     assert!(outstanding <= at, "only partitions of the request are marked");
     node.core.park(key, Parked::Markers { response, outstanding }, u64::MAX);
     for (at, replica, marker) in asked {
-        node.coordinators.mark(
-            &mut node.core,
-            replica,
-            marker,
-            None,
-            MarkAsker::Request { key, at },
-        );
+        let asker = MarkAsker::Request { key, at };
+        node.coordinators.mark(&mut node.core, replica, marker, None, asker);
     }
 }
 

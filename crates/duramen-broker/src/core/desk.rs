@@ -2,8 +2,8 @@
 //!
 //! Purpose:    the one place where requests wait.
 //! Owns:       every request that waits, its deadline, and the order of those that are served first come, first served.
-//! Interface:  [`Core::park`], [`Core::parked_mut`], [`Core::take_parked`]; [`Core::hold`] and
-//!             [`Core::stall`] for requests that wait as a whole.
+//! Interface:  [`Core::park`], [`Core::parked_mut`], [`Core::take_parked`]; [`Core::hold`] and [`Core::stall`]
+//!             for requests that wait as a whole.
 //! Invariants: a request waits once. A request in an order is parked. A request leaves with its key, its time or its
 //!             connection, and then nothing here names it.
 //! Never:      answers (see `api`); the other ends of a wait, such as a partition that wakes a fetch (see `node.rs`).

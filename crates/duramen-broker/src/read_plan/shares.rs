@@ -80,17 +80,9 @@ pub(crate) fn seen_in(
         };
         let last = header.end_offset() - 1;
         to = keys.as_ref().map_or(last, |keys| keys.end - 1) + 1;
-        let base = header.base_offset;
-        found.push(SeenBatch {
-            base,
-            last,
-            segment,
-            at,
-            bytes: len,
-            transactional,
-            is_control,
-            keys,
-        });
+        let (base, bytes) = (header.base_offset, len);
+        let seen = SeenBatch { base, last, segment, at, bytes, transactional, is_control, keys };
+        found.push(seen);
         at += len;
         if to <= last {
             break;
@@ -128,10 +120,8 @@ fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLetter
     let DeadLetters { replica, from, end, committed, ticket, .. } = *wanted;
     let read = || -> Result<Option<Bytes>, ReadError> {
         let bytes_max = u32::try_from(wanted.bytes_max).unwrap_or(u32::MAX);
-        match reader.locate(replica, from, committed, bytes_max, true)? {
-            Some(range) => Ok(Some(reader.read(replica, &range)?)),
-            None => Ok(None),
-        }
+        let range = reader.locate(replica, from, committed, bytes_max, true)?;
+        range.map(|range| reader.read(replica, &range)).transpose()
     };
     let made = match read() {
         Ok(Some(bytes)) => letters_of(wanted, bytes),

@@ -141,11 +141,8 @@ fn on_stranger(node: &mut Node, mut frame: Frame) {
 fn on_letter(node: &mut Node, broker_id: i32, sender: Uuid, letter: Letter) {
     let group = GroupId { topic_id: letter.topic_id.0, partition: letter.partition };
     let is_from = if group == METADATA_GROUP {
-        node.core.peers.meet(PlacedReplica {
-            peer_id: letter.from,
-            broker_id,
-            directory_id: sender,
-        })
+        let (peer_id, directory_id) = (letter.from, sender);
+        node.core.peers.meet(PlacedReplica { peer_id, broker_id, directory_id })
     } else {
         node.core.placed(group, letter.from).is_some_and(|it| it.directory_id == sender)
     };
