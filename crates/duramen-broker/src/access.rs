@@ -2,7 +2,7 @@
 //!
 //! Purpose:    who may do what: the one place that handlers ask before they act, look up, or tell.
 //! Owns:       the client of a request, operations and resources, [`QUESTIONS`], `docs/access.md`.
-//! Interface:  [`Access::may`], [`Access::may_on_any`], [`Access::operations`].
+//! Interface:  [`Access::may`], [`Access::admit`], [`Access::may_on_any`], [`Access::operations`].
 //! Invariants: each served API has a row in [`QUESTIONS`]; a handler asks only questions of its API's rows.
 //! Never:      look-ups; the answer to a client that may not.
 //! Tests:      `node/tests/access.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-broker --test access` writes the
@@ -173,6 +173,16 @@ impl Access {
     ) -> bool {
         check(context.api, Asked::Operation(operation, resource.kind()));
         self.allows(operation, resource)
+    }
+
+    /// Returns the error code for a client that may not perform the operation on the resource.
+    pub(crate) fn admit(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> Result<(), ErrorCode> {
+        if self.may(context, operation, resource) { Ok(()) } else { Err(resource.kind().refusal()) }
     }
 
     /// Tells whether the client may perform the operation on any resource of the kind (KIP-679).

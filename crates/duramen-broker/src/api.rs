@@ -64,6 +64,7 @@ pub(crate) mod offset_delete;
 pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
+mod results;
 pub(crate) mod settings;
 pub(crate) mod share_acknowledge;
 pub(crate) mod share_fetch;
@@ -91,116 +92,49 @@ pub(crate) fn dispatch(
     request: Prepared,
 ) {
     let request = match request {
-        Prepared::Produce(request) => {
-            return produce::handle(node, key, context, request);
-        }
+        Prepared::Produce(request) => return produce::handle(node, key, context, request),
         Prepared::Request(request) => request,
     };
     match request {
-        Request::FindCoordinator(request) => {
-            find_coordinator::handle(node, key, context, request);
+        Request::FindCoordinator(it) => find_coordinator::handle(node, key, context, it),
+        Request::Metadata(it) => metadata::handle(node, key, context, it),
+        Request::Fetch(it) => fetch::handle(node, key, context, &it),
+        Request::DescribeLogDirs(it) => describe_log_dirs::handle(node, key, &context, &it),
+        Request::DescribeReplicas(it) => describe_replicas::handle(node, key, &context, &it),
+        Request::ListOffsets(it) => list_offsets::handle(node, key, &context, &it),
+        Request::DeleteRecords(it) => delete_records::handle(node, key, &context, it),
+        Request::AlterClientQuotas(it) => alter_client_quotas::handle(node, key, &context, &it),
+        Request::AlterConfigs(it) => alter_configs::handle(node, key, &context, &it),
+        Request::IncrementalAlterConfigs(it) => {
+            incremental_alter_configs::handle(node, key, &context, &it);
         }
-        Request::Metadata(request) => metadata::handle(node, key, context, request),
-        Request::Fetch(request) => fetch::handle(node, key, context, &request),
-        Request::DescribeLogDirs(request) => {
-            describe_log_dirs::handle(node, key, &context, &request);
+        Request::AlterPartitionReassignments(it) => {
+            alter_partition_reassignments::handle(node, key, &context, &it);
         }
-        Request::DescribeReplicas(request) => {
-            describe_replicas::handle(node, key, &context, &request);
+        Request::CreatePartitions(it) => create_partitions::handle(node, key, &context, &it),
+        Request::CreateTopics(it) => create_topics::handle(node, key, &context, &it),
+        Request::DeleteTopics(it) => delete_topics::handle(node, key, &context, &it),
+        Request::UnregisterBroker(it) => unregister_broker::handle(node, key, &context, &it),
+        Request::ElectLeaders(it) => elect_leaders::handle(node, key, &context, &it),
+        Request::InitProducerId(it) => init_producer_id::handle(node, key, &context, &it),
+        Request::AddPartitionsToTxn(it) => add_partitions_to_txn::handle(node, key, &context, it),
+        Request::AddOffsetsToTxn(it) => {
+            add_partitions_to_txn::handle_offsets(node, key, context, it);
         }
-        Request::ListOffsets(request) => {
-            list_offsets::handle(node, key, &context, &request);
-        }
-        Request::DeleteRecords(request) => {
-            delete_records::handle(node, key, &context, request);
-        }
-        Request::AlterClientQuotas(request) => {
-            alter_client_quotas::handle(node, key, &context, &request);
-        }
-        Request::AlterConfigs(request) => {
-            alter_configs::handle(node, key, &context, &request);
-        }
-        Request::IncrementalAlterConfigs(request) => {
-            incremental_alter_configs::handle(node, key, &context, &request);
-        }
-        Request::AlterPartitionReassignments(request) => {
-            alter_partition_reassignments::handle(node, key, &context, &request);
-        }
-        Request::CreatePartitions(request) => {
-            create_partitions::handle(node, key, &context, &request);
-        }
-        Request::CreateTopics(request) => {
-            create_topics::handle(node, key, &context, &request);
-        }
-        Request::DeleteTopics(request) => {
-            delete_topics::handle(node, key, &context, &request);
-        }
-        Request::UnregisterBroker(request) => {
-            unregister_broker::handle(node, key, &context, &request);
-        }
-        Request::ElectLeaders(request) => {
-            elect_leaders::handle(node, key, &context, &request);
-        }
-        Request::InitProducerId(request) => {
-            init_producer_id::handle(node, key, &context, &request);
-        }
-        other => dispatch_to_coordinators(node, key, &context, other),
-    }
-}
-
-/// Serves a request about transactions, stored states of share groups, or groups, now or later.
-fn dispatch_to_coordinators(
-    node: &mut Node,
-    key: RequestKey,
-    context: &RequestContext,
-    request: Request,
-) {
-    match request {
-        Request::AddPartitionsToTxn(request) => {
-            add_partitions_to_txn::handle(node, key, context, request);
-        }
-        Request::AddOffsetsToTxn(request) => {
-            let context = context.clone();
-            add_partitions_to_txn::handle_offsets(node, key, context, request);
-        }
-        Request::EndTxn(request) => end_txn::handle(node, key, context, &request),
-        Request::TxnOffsetCommit(request) => {
-            txn_offset_commit::handle(node, key, context, request);
-        }
-        Request::WriteTxnMarkers(request) => {
-            write_txn_markers::handle(node, key, context, request);
-        }
-        Request::InitializeShareGroupState(request) => {
-            share_states::initialize(node, key, context, request);
-        }
-        Request::ReadShareGroupState(request) => {
-            share_states::read(node, key, context, request);
-        }
-        Request::WriteShareGroupState(request) => {
-            share_states::write(node, key, context, request);
-        }
-        Request::DeleteShareGroupState(request) => {
-            share_states::delete(node, key, context, request);
-        }
-        Request::ReadShareGroupStateSummary(request) => {
-            share_states::summarize(node, key, context, request);
-        }
-        Request::ShareFetch(request) => {
-            share_fetch::handle(node, key, context, &request);
-        }
-        Request::ShareAcknowledge(request) => {
-            share_acknowledge::handle(node, key, context, &request);
-        }
-        Request::DescribeShareGroupOffsets(request) => {
-            share_offsets::describe(node, key, context, &request);
-        }
-        Request::AlterShareGroupOffsets(request) => {
-            share_offsets::alter(node, key, context, &request);
-        }
-        Request::DeleteShareGroupOffsets(request) => {
-            share_offsets::delete(node, key, context, &request);
-        }
-        other => dispatch_to_groups(node, key, context, other),
+        Request::EndTxn(it) => end_txn::handle(node, key, &context, &it),
+        Request::TxnOffsetCommit(it) => txn_offset_commit::handle(node, key, &context, it),
+        Request::WriteTxnMarkers(it) => write_txn_markers::handle(node, key, &context, it),
+        Request::InitializeShareGroupState(it) => share_states::initialize(node, key, &context, it),
+        Request::ReadShareGroupState(it) => share_states::read(node, key, &context, it),
+        Request::WriteShareGroupState(it) => share_states::write(node, key, &context, it),
+        Request::DeleteShareGroupState(it) => share_states::delete(node, key, &context, it),
+        Request::ReadShareGroupStateSummary(it) => share_states::summarize(node, key, &context, it),
+        Request::ShareFetch(it) => share_fetch::handle(node, key, &context, &it),
+        Request::ShareAcknowledge(it) => share_acknowledge::handle(node, key, &context, &it),
+        Request::DescribeShareGroupOffsets(it) => share_offsets::describe(node, key, &context, &it),
+        Request::AlterShareGroupOffsets(it) => share_offsets::alter(node, key, &context, &it),
+        Request::DeleteShareGroupOffsets(it) => share_offsets::delete(node, key, &context, &it),
+        other => dispatch_to_groups(node, key, &context, other),
     }
 }
 
@@ -212,50 +146,18 @@ fn dispatch_to_groups(
     request: Request,
 ) {
     match request {
-        Request::ListGroups(request) => {
-            node.reply(key, list_groups::answer(node, context, &request));
+        Request::ConsumerGroupHeartbeat(it) => {
+            consumer_group_heartbeat::handle(node, key, context, it);
         }
-        Request::ConsumerGroupHeartbeat(request) => {
-            consumer_group_heartbeat::handle(node, key, context, request);
-        }
-        Request::ConsumerGroupDescribe(request) => {
-            let answer = consumer_group_describe::answer(node, context, &request);
-            node.reply(key, answer);
-        }
-        Request::ShareGroupHeartbeat(request) => {
-            share_group_heartbeat::handle(node, key, context, request);
-        }
-        Request::ShareGroupDescribe(request) => {
-            let answer = share_group_describe::answer(node, context, &request);
-            node.reply(key, answer);
-        }
-        Request::DescribeGroups(request) => {
-            node.reply(key, describe_groups::answer(node, context, &request));
-        }
-        Request::JoinGroup(request) => {
-            join_group::handle(node, key, context, &request);
-        }
-        Request::SyncGroup(request) => {
-            sync_group::handle(node, key, context, &request);
-        }
-        Request::Heartbeat(request) => {
-            heartbeat::handle(node, key, context, &request);
-        }
-        Request::LeaveGroup(request) => {
-            leave_group::handle(node, key, context, &request);
-        }
-        Request::OffsetCommit(request) => {
-            offset_commit::handle(node, key, context, request);
-        }
-        Request::OffsetFetch(request) => {
-            offset_fetch::handle(node, key, context, request);
-        }
-        Request::OffsetDelete(request) => {
-            offset_delete::handle(node, key, context, request);
-        }
-        Request::DeleteGroups(request) => {
-            delete_groups::handle(node, key, context, request);
-        }
+        Request::ShareGroupHeartbeat(it) => share_group_heartbeat::handle(node, key, context, it),
+        Request::JoinGroup(it) => join_group::handle(node, key, context, &it),
+        Request::SyncGroup(it) => sync_group::handle(node, key, context, &it),
+        Request::Heartbeat(it) => heartbeat::handle(node, key, context, &it),
+        Request::LeaveGroup(it) => leave_group::handle(node, key, context, &it),
+        Request::OffsetCommit(it) => offset_commit::handle(node, key, context, it),
+        Request::OffsetFetch(it) => offset_fetch::handle(node, key, context, it),
+        Request::OffsetDelete(it) => offset_delete::handle(node, key, context, it),
+        Request::DeleteGroups(it) => delete_groups::handle(node, key, context, it),
         other => {
             let api = other.api_key();
             if let Some(response) = answer(node, context, other) {
@@ -271,54 +173,50 @@ fn dispatch_to_groups(
 /// Answers a request that waits for nothing.
 fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Response> {
     Some(match request {
-        Request::AlterReplicaLogDirs(request) => {
-            alter_replica_log_dirs::answer(node, context, &request).into()
+        Request::AlterReplicaLogDirs(it) => {
+            alter_replica_log_dirs::answer(node, context, &it).into()
         }
-        Request::ApiVersions(request) => {
-            crate::api_versions::answer(&request, context.version).into()
+        Request::ApiVersions(it) => crate::api_versions::answer(&it, context.version).into(),
+        Request::ConsumerGroupDescribe(it) => {
+            consumer_group_describe::answer(node, context, &it).into()
         }
-        Request::CreateAcls(request) => acls::create(&node.core.access, context, &request).into(),
+        Request::CreateAcls(it) => acls::create(&node.core.access, context, &it).into(),
         Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
-        Request::DeleteAcls(request) => acls::delete(&node.core.access, context, &request).into(),
+        Request::DeleteAcls(it) => acls::delete(&node.core.access, context, &it).into(),
         Request::DescribeAcls(_) => acls::describe(&node.core.access, context).into(),
-        Request::DescribeClientQuotas(request) => {
-            describe_client_quotas::answer(node, context, &request).into()
+        Request::DescribeClientQuotas(it) => {
+            describe_client_quotas::answer(node, context, &it).into()
         }
-        Request::DescribeCluster(request) => {
-            describe_cluster::answer(node, context, &request).into()
-        }
-        Request::DescribeConfigs(request) => {
-            describe_configs::answer(node, context, request).into()
-        }
+        Request::DescribeCluster(it) => describe_cluster::answer(node, context, &it).into(),
+        Request::DescribeConfigs(it) => describe_configs::answer(node, context, it).into(),
         Request::DescribeDelegationToken(_) => delegation_tokens::describe().into(),
-        Request::DescribeProducers(request) => {
-            describe_producers::answer(node, context, &request).into()
+        Request::DescribeGroups(it) => describe_groups::answer(node, context, &it).into(),
+        Request::DescribeProducers(it) => describe_producers::answer(node, context, &it).into(),
+        Request::DescribeQuorum(it) => describe_quorum::answer(node, context, &it).into(),
+        Request::DescribeTopicPartitions(it) => {
+            describe_topic_partitions::answer(node, context, &it).into()
         }
-        Request::DescribeQuorum(request) => describe_quorum::answer(node, context, &request).into(),
-        Request::DescribeTopicPartitions(request) => {
-            describe_topic_partitions::answer(node, context, &request).into()
+        Request::DescribeTransactions(it) => {
+            describe_transactions::answer(node, context, &it).into()
         }
-        Request::DescribeTransactions(request) => {
-            describe_transactions::answer(node, context, &request).into()
-        }
-        Request::ListTransactions(request) => {
-            describe_transactions::list(node, context, &request).into()
-        }
-        Request::DescribeUserScramCredentials(request) => {
-            describe_user_scram_credentials::answer(node, context, &request).into()
+        Request::ListTransactions(it) => describe_transactions::list(node, context, &it).into(),
+        Request::DescribeUserScramCredentials(it) => {
+            describe_user_scram_credentials::answer(node, context, &it).into()
         }
         Request::ExpireDelegationToken(_) => delegation_tokens::expire().into(),
-        Request::ListConfigResources(request) => {
-            list_config_resources::answer(node, context, &request).into()
+        Request::ListConfigResources(it) => {
+            list_config_resources::answer(node, context, &it).into()
         }
-        Request::ListPartitionReassignments(request) => {
-            list_partition_reassignments::answer(node, context, &request).into()
+        Request::ListGroups(it) => list_groups::answer(node, context, &it).into(),
+        Request::ListPartitionReassignments(it) => {
+            list_partition_reassignments::answer(node, context, &it).into()
         }
-        Request::OffsetForLeaderEpoch(request) => {
-            offset_for_leader_epoch::answer(node, context, request).into()
+        Request::OffsetForLeaderEpoch(it) => {
+            offset_for_leader_epoch::answer(node, context, it).into()
         }
         Request::RenewDelegationToken(_) => delegation_tokens::renew().into(),
-        Request::UpdateFeatures(request) => update_features::answer(node, context, &request).into(),
+        Request::ShareGroupDescribe(it) => share_group_describe::answer(node, context, &it).into(),
+        Request::UpdateFeatures(it) => update_features::answer(node, context, &it).into(),
         _ => return None,
     })
 }

@@ -250,49 +250,23 @@ pub const UNITS: &[(&str, &str, i64)] = &[
     ("log.roll.hours", "log.roll.ms", 3_600_000),
 ];
 
-/// Settings that two others bound.
-const BOUNDED: [[&str; 3]; 8] = [
-    [
-        "group.consumer.assignment.interval.ms",
-        "group.consumer.min.assignment.interval.ms",
-        "group.consumer.max.assignment.interval.ms",
-    ],
-    [
-        "group.consumer.heartbeat.interval.ms",
-        "group.consumer.min.heartbeat.interval.ms",
-        "group.consumer.max.heartbeat.interval.ms",
-    ],
-    [
-        "group.consumer.session.timeout.ms",
-        "group.consumer.min.session.timeout.ms",
-        "group.consumer.max.session.timeout.ms",
-    ],
-    [
-        "group.share.heartbeat.interval.ms",
-        "group.share.min.heartbeat.interval.ms",
-        "group.share.max.heartbeat.interval.ms",
-    ],
-    [
-        "group.share.session.timeout.ms",
-        "group.share.min.session.timeout.ms",
-        "group.share.max.session.timeout.ms",
-    ],
-    [
-        "group.share.delivery.count.limit",
-        "group.share.min.delivery.count.limit",
-        "group.share.max.delivery.count.limit",
-    ],
-    [
-        "group.share.partition.max.record.locks",
-        "group.share.min.partition.max.record.locks",
-        "group.share.max.partition.max.record.locks",
-    ],
-    [
-        "group.share.record.lock.duration.ms",
-        "group.share.min.record.lock.duration.ms",
-        "group.share.max.record.lock.duration.ms",
-    ],
+/// Settings that two others bound: [`bound`] returns their names.
+const BOUNDED: [&str; 8] = [
+    "group.consumer.assignment.interval.ms",
+    "group.consumer.heartbeat.interval.ms",
+    "group.consumer.session.timeout.ms",
+    "group.share.heartbeat.interval.ms",
+    "group.share.session.timeout.ms",
+    "group.share.delivery.count.limit",
+    "group.share.partition.max.record.locks",
+    "group.share.record.lock.duration.ms",
 ];
+
+/// Returns the name of a setting's bound, such as `group.share.min.session.timeout.ms`.
+fn bound(name: &str, which: &str) -> String {
+    let at = name.match_indices('.').nth(1).map_or(0, |(at, _)| at);
+    format!("{}.{which}{}", &name[..at], &name[at..])
+}
 
 /// Values by name.
 pub type Settings = BTreeMap<String, String>;
@@ -458,8 +432,9 @@ impl BrokerSettings {
             let default = find(BROKER_CONFIGS, name).map_or("", |row| row.default);
             given.get(name).map_or(default, String::as_str).parse().unwrap_or(0)
         };
-        for [name, least, most] in BOUNDED {
-            let (is, least_is, most_is) = (value(name), value(least), value(most));
+        for name in BOUNDED {
+            let (least, most) = (bound(name, "min"), bound(name, "max"));
+            let (is, least_is, most_is) = (value(name), value(&least), value(&most));
             if errors.is_empty() && !(least_is..=most_is).contains(&is) {
                 let problem = format!(
                     "{is} is not between {least}, which is {least_is}, and {most}, which is {most_is}"
@@ -784,9 +759,11 @@ pub fn effective_of_group<'a>(
 pub fn bounds_of_group(name: &str, broker: &BrokerSettings) -> RangeInclusive<i32> {
     let synonym = find(GROUP_CONFIGS, name).map_or("", |row| row.synonym);
     let int = |name: &str| broker.get(name).and_then(|(value, _)| value.parse().ok());
-    let bounds = BOUNDED.iter().find(|[of, ..]| *of == synonym);
-    let bounds = bounds.and_then(|[_, least, most]| Some(int(least)?..=int(most)?));
-    bounds.unwrap_or(i32::MIN..=i32::MAX)
+    let ends = ["min", "max"].map(|which| int(&bound(synonym, which)));
+    match ends {
+        [Some(least), Some(most)] if BOUNDED.contains(&synonym) => least..=most,
+        _ => i32::MIN..=i32::MAX,
+    }
 }
 
 /// Returns the number that a group has set for itself, moved into these bounds. The node's bounds may have changed

@@ -437,8 +437,7 @@ impl Controller {
         partition: i32,
         wanted: &[i32],
     ) -> Option<MetadataRecord> {
-        let at = usize::try_from(partition).ok()?;
-        let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
+        let there = self.image.replicas(topic_id, partition)?.to_vec();
         let moved = self.image.reassignments.get(&(topic_id, partition));
         let origin = moved.map_or_else(|| peers(&there), |moved| moved.origin.clone());
         // A client that asks again for a move that is under way must not make it begin again.
@@ -461,8 +460,7 @@ impl Controller {
         useless: &PlacedReplica,
     ) -> Option<MetadataRecord> {
         let place = (topic_id, partition);
-        let at = usize::try_from(partition).ok()?;
-        let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
+        let there = self.image.replicas(topic_id, partition)?.to_vec();
         let others: Vec<_> = there.iter().filter(|it| *it != useless).cloned().collect();
         let is_one = others.len() < there.len();
         let is_free = !self.image.reassignments.contains_key(&place) && !self.is_changing(topic_id);
@@ -512,8 +510,7 @@ impl Controller {
     /// Decides to take a move back. `None` if there is none.
     pub(crate) fn cancel_move(&mut self, topic_id: Uuid, partition: i32) -> Option<MetadataRecord> {
         let moved = self.image.reassignments.get(&(topic_id, partition))?;
-        let at = usize::try_from(partition).ok()?;
-        let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
+        let there = self.image.replicas(topic_id, partition)?.to_vec();
         let origin = moved.origin.clone();
         let known = |peer: &u64| there.iter().find(|it| it.peer_id == *peer).cloned();
         let replicas: Vec<_> = origin.iter().filter_map(known).collect();
@@ -538,8 +535,7 @@ impl Controller {
         }
         let is_there = |id: &&i32| self.image.brokers.contains_key(id);
         let then: Vec<i32> = moved.then.iter().filter(is_there).copied().collect();
-        let at = usize::try_from(partition).ok()?;
-        let there = self.image.topic(topic_id)?.partitions.get(at)?;
+        let there = self.image.replicas(topic_id, partition)?;
         let placed = |peer: &u64| there.iter().find(|it| it.peer_id == *peer).cloned();
         let replicas = moved.target.iter().map(placed).collect::<Option<Vec<_>>>()?;
         let there = replicas.clone();

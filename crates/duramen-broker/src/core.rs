@@ -15,6 +15,7 @@ use bytes::BytesMut;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{ReplicaId, Shortage};
+use duramen_storage::storage::Facts;
 
 use self::certainty::Certainty;
 use self::clocks::Clocks;
@@ -25,7 +26,7 @@ use crate::controller::Controller;
 use crate::controller::image::Topic;
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::PRODUCER_ID_BLOCK;
-use crate::metadata_records::PlacedReplica;
+use crate::metadata_records::{MetadataRecord, PlacedReplica};
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Partition, Slot};
 use crate::prng::Prng;
@@ -222,8 +223,11 @@ impl Core {
         appended
     }
 
-    pub(crate) fn mark_controller_dirty(&mut self) {
+    /// Proposes metadata records, and gives the metadata group a turn. Returns the index to wait for.
+    pub(crate) fn propose(&mut self, records: &[MetadataRecord]) -> Result<u64, ErrorCode> {
+        let index = self.controller.propose(self.now, records)?;
         self.is_controller_dirty = true;
+        Ok(index)
     }
 
     /// Returns a new random id.
@@ -238,7 +242,7 @@ impl Core {
 
     /// Returns the local replica of a partition.
     pub(crate) fn local_replica(&self, topic: &Topic, partition: i32) -> Option<ReplicaId> {
-        let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
+        let replicas = topic.replicas(partition)?;
         let own = self.own_directory();
         let replica = replicas.iter().find(|replica| replica.directory_id == own)?;
         Some(ReplicaId(replica.peer_id))
@@ -273,7 +277,7 @@ impl Core {
             return None;
         }
         let partition = self.serving(topic, index).ok()?;
-        let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
+        let replicas = topic.replicas(index)?;
         let near = |placed: &&PlacedReplica| {
             let broker = self.controller.image.brokers.get(&placed.broker_id);
             let is_there =
@@ -292,11 +296,6 @@ impl Core {
         self.disk_shortage.is_some()
     }
 
-    /// Returns the free and the needed disk space while appends are refused for want of room.
-    pub(crate) fn disk_shortage(&self) -> Option<Shortage> {
-        self.disk_shortage
-    }
-
     /// Returns the next producer id, or `None` after having asked for a block of them.
     pub(crate) fn next_producer_id(&mut self) -> Result<Option<i64>, ErrorCode> {
         let (next, end) = self.producer_ids;
@@ -308,14 +307,11 @@ impl Core {
             return self.want_producer_ids().map(|()| None);
         }
         if self.allocating.is_none() {
-            let (cluster_id, broker_id) =
-                (self.options.facts.cluster_id, self.options.facts.broker_id);
-            let block = self.controller.allocate_producer_ids(cluster_id, broker_id);
-            let (first, end, record) = block;
+            let Facts { cluster_id, broker_id, .. } = self.options.facts;
+            let (first, end, record) = self.controller.allocate_producer_ids(cluster_id, broker_id);
             debug_assert_eq!(end - first, PRODUCER_ID_BLOCK);
-            let index = self.controller.propose(self.now, &[record])?;
+            let index = self.propose(&[record])?;
             self.allocating = Some((index, first, end));
-            self.is_controller_dirty = true;
         }
         Ok(None)
     }

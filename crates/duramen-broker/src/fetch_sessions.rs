@@ -68,7 +68,7 @@ struct Kept {
     watched: Option<(ReplicaId, Arc<str>)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Session {
     epoch: i32,
     by_id: bool,
@@ -214,17 +214,7 @@ impl FetchSessions {
                 break id;
             }
         };
-        let mut session = Session {
-            epoch: 1,
-            by_id,
-            places: BTreeMap::new(),
-            kept: BTreeMap::new(),
-            open: BTreeSet::new(),
-            next_place: 0,
-            last_served: None,
-            used_us: now_us,
-            parked: Vec::new(),
-        };
+        let mut session = Session { epoch: 1, by_id, used_us: now_us, ..Session::default() };
         session.fill(targets);
         self.partitions += session.kept.len();
         session.inspect();

@@ -140,6 +140,13 @@ fn code_of(error: &ReadError) -> ErrorCode {
     }
 }
 
+/// Returns the error and its cause in words.
+fn text_of(error: &ReadError) -> String {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let text = [Some(error.to_string()), cause].into_iter().flatten();
+    text.collect::<Vec<_>>().join(": ")
+}
+
 /// Looks offsets up by time.
 pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsResponse {
     let TimePlan { mut response, parts } = plan;
@@ -199,9 +206,7 @@ pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeRepli
                     _ => code_of(&error),
                 }
                 .code();
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                let text = [Some(error.to_string()), cause].into_iter().flatten();
-                slot.error_message = Some(text.collect::<Vec<_>>().join(": "));
+                slot.error_message = Some(text_of(&error));
             }
         }
     }
@@ -237,7 +242,7 @@ pub fn metadata_tail<D: Disk>(
 /// Reads the part of a log that a node asked for.
 pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     let &ReadLog { replica, from, pass, end, bytes_max, peer, ticket, made_by } = wanted;
-    let read = || {
+    let read = || -> Result<_, ReadError> {
         let from = reader.pass(replica, from, pass)?;
         let range = reader.locate(replica, from, end, bytes_max, true)?;
         let is_as_wanted = match (made_by, &range) {
@@ -256,17 +261,13 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
             None => Ok((from, false, Bytes::new())),
         }
     };
-    let read = read().map_err(|error: ReadError| {
-        let cause = std::error::Error::source(&error).map(ToString::to_string);
-        [Some(error.to_string()), cause].into_iter().flatten().collect::<Vec<_>>().join(": ")
-    });
     // A batch that was sound at its first read may be damaged since.
     let is_sound = |batch: &[u8]| {
         !wanted.is_for_mending()
             || Descriptor::of_batch(batch, false).is_ok_and(|it| it.matches(batch))
     };
     let whole = |bytes: Bytes| bytes.slice(..whole_batches(&bytes, is_sound).0);
-    let (from, begins_segment, batches) = match read {
+    let (from, begins_segment, batches) = match read() {
         Ok((from, begins, bytes)) => {
             let (is_empty, whole) = (bytes.is_empty(), whole(bytes));
             // Damaged bytes must not look like the absence of records.
@@ -274,7 +275,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
             let batches = if is_lost { Err("it is damaged".to_owned()) } else { Ok(whole) };
             (from, begins, batches)
         }
-        Err(why) => (from, false, Err(why)),
+        Err(error) => (from, false, Err(text_of(&error))),
     };
     LogRead { replica, from, peer, ticket, begins_segment, batches }
 }

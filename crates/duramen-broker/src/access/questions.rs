@@ -69,6 +69,12 @@ const fn set(api: ApiKey, kind: Kind) -> Question {
     Question { api, asked: Asked::Each(kind), refusal: Refusal::Lacks, note: ON_REQUEST }
 }
 
+/// Makes the row of the right to see the cluster, without which the set of operations on it is empty.
+const fn sight(api: ApiKey) -> Question {
+    let note = TO_SEE_SETS;
+    Question { api, asked: Asked::Operation(Describe, Cluster), refusal: Refusal::Lacks, note }
+}
+
 /// Makes the row of an API whose handler asks nothing.
 const fn free(api: ApiKey, note: &'static str) -> Question {
     Question { api, asked: Asked::Nothing, refusal: Refusal::Lacks, note }
@@ -81,6 +87,9 @@ const NO_TOKENS: &str =
     "No client gets a token yet: the answer is always DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.";
 const EACH_NAMED: &str = "Each topic by itself.";
 const OF_MEMBERS: &str = "All topics of the members' assignments. The refusal covers the whole group, without its members.";
+const OF_OPERATORS: &str = "Our own nodes ask each other by other means.";
+const OF_GROUPS_TOPICS: &str =
+    "Each topic by itself. An answer about all topics of a group leaves the topic out.";
 const OF_KIND_CLUSTER: &str = "Settings of brokers, loggers and client metrics.";
 const OF_KIND_TOPIC: &str = "Settings of topics.";
 const OF_KIND_GROUP: &str = "Settings of groups.";
@@ -115,23 +124,13 @@ pub const QUESTIONS: &[Question] = &[
         "For a missing topic, if client and node allow its creation.",
     ),
     ask(ApiKey::Metadata, Create, Topic, "The same, for one topic."),
-    Question {
-        api: ApiKey::Metadata,
-        asked: Asked::Operation(Describe, Cluster),
-        refusal: Refusal::Lacks,
-        note: TO_SEE_SETS,
-    },
+    sight(ApiKey::Metadata),
     set(ApiKey::Metadata, Cluster),
     set(ApiKey::Metadata, Topic),
     ask(ApiKey::OffsetCommit, Read, Group, ""),
     ask(ApiKey::OffsetCommit, Read, Topic, EACH_NAMED),
     ask(ApiKey::OffsetFetch, Describe, Group, "Each group by itself."),
-    ask(
-        ApiKey::OffsetFetch,
-        Describe,
-        Topic,
-        "Each topic by itself. An answer about all topics of a group leaves the topic out.",
-    ),
+    ask(ApiKey::OffsetFetch, Describe, Topic, OF_GROUPS_TOPICS),
     ask(
         ApiKey::FindCoordinator,
         Describe,
@@ -248,12 +247,7 @@ pub const QUESTIONS: &[Question] = &[
     ask(ApiKey::DescribeUserScramCredentials, Describe, Cluster, ""),
     ask(ApiKey::DescribeQuorum, Describe, Cluster, ""),
     ask(ApiKey::UpdateFeatures, Alter, Cluster, ""),
-    Question {
-        api: ApiKey::DescribeCluster,
-        asked: Asked::Operation(Describe, Cluster),
-        refusal: Refusal::Lacks,
-        note: TO_SEE_SETS,
-    },
+    sight(ApiKey::DescribeCluster),
     set(ApiKey::DescribeCluster, Cluster),
     ask(ApiKey::DescribeProducers, Read, Topic, EACH_NAMED),
     ask(ApiKey::UnregisterBroker, Alter, Cluster, ""),
@@ -292,43 +286,13 @@ pub const QUESTIONS: &[Question] = &[
     ask(ApiKey::ShareFetch, Read, Topic, EACH_NAMED),
     ask(ApiKey::ShareAcknowledge, Read, Group, ""),
     ask(ApiKey::ShareAcknowledge, Read, Topic, EACH_NAMED),
-    ask(
-        ApiKey::InitializeShareGroupState,
-        ClusterAction,
-        Cluster,
-        "Our own nodes ask each other by other means.",
-    ),
-    ask(
-        ApiKey::ReadShareGroupState,
-        ClusterAction,
-        Cluster,
-        "Our own nodes ask each other by other means.",
-    ),
-    ask(
-        ApiKey::WriteShareGroupState,
-        ClusterAction,
-        Cluster,
-        "Our own nodes ask each other by other means.",
-    ),
-    ask(
-        ApiKey::DeleteShareGroupState,
-        ClusterAction,
-        Cluster,
-        "Our own nodes ask each other by other means.",
-    ),
-    ask(
-        ApiKey::ReadShareGroupStateSummary,
-        ClusterAction,
-        Cluster,
-        "Our own nodes ask each other by other means.",
-    ),
+    ask(ApiKey::InitializeShareGroupState, ClusterAction, Cluster, OF_OPERATORS),
+    ask(ApiKey::ReadShareGroupState, ClusterAction, Cluster, OF_OPERATORS),
+    ask(ApiKey::WriteShareGroupState, ClusterAction, Cluster, OF_OPERATORS),
+    ask(ApiKey::DeleteShareGroupState, ClusterAction, Cluster, OF_OPERATORS),
+    ask(ApiKey::ReadShareGroupStateSummary, ClusterAction, Cluster, OF_OPERATORS),
     ask(ApiKey::DescribeShareGroupOffsets, Describe, Group, "Each group by itself."),
-    ask(
-        ApiKey::DescribeShareGroupOffsets,
-        Describe,
-        Topic,
-        "Each topic by itself. An answer about all topics of a group leaves the topic out.",
-    ),
+    ask(ApiKey::DescribeShareGroupOffsets, Describe, Topic, OF_GROUPS_TOPICS),
     ask(ApiKey::AlterShareGroupOffsets, Read, Group, ""),
     ask(
         ApiKey::AlterShareGroupOffsets,

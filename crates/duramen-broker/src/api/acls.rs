@@ -26,7 +26,7 @@ fn refusal(
 
 pub(crate) fn describe(access: &Access, context: &RequestContext) -> DescribeAclsResponse {
     let (error_code, error_message) = refusal(access, context, Operation::Describe);
-    DescribeAclsResponse { error_code, error_message, ..DescribeAclsResponse::default() }
+    DescribeAclsResponse { error_code, error_message, ..Default::default() }
 }
 
 pub(crate) fn create(
@@ -37,7 +37,7 @@ pub(crate) fn create(
     let (error_code, error_message) = refusal(access, context, Operation::Alter);
     let refused = AclCreationResult { error_code, error_message };
     let results = vec![refused; request.creations.len()];
-    CreateAclsResponse { results, ..CreateAclsResponse::default() }
+    CreateAclsResponse { results, ..Default::default() }
 }
 
 pub(crate) fn delete(
@@ -46,8 +46,7 @@ pub(crate) fn delete(
     request: &DeleteAclsRequest,
 ) -> DeleteAclsResponse {
     let (error_code, error_message) = refusal(access, context, Operation::Alter);
-    let refused =
-        DeleteAclsFilterResult { error_code, error_message, ..DeleteAclsFilterResult::default() };
+    let refused = DeleteAclsFilterResult { error_code, error_message, ..Default::default() };
     let filter_results = vec![refused; request.filters.len()];
-    DeleteAclsResponse { filter_results, ..DeleteAclsResponse::default() }
+    DeleteAclsResponse { filter_results, ..Default::default() }
 }

@@ -13,6 +13,8 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::{ErrorCode, Response};
 
+use super::checks::told;
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::{Parked, Place};
 use crate::event::RequestKey;
@@ -26,14 +28,6 @@ use crate::transactions::records::Partitions;
 const FIRST_BATCHED: i16 = 4;
 /// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 2;
-
-/// Returns the error code that a client of this version understands.
-fn told(code: ErrorCode, version: i16) -> ErrorCode {
-    match code {
-        ErrorCode::ProducerFenced if version < FIRST_FENCED => ErrorCode::InvalidProducerEpoch,
-        code => code,
-    }
-}
 
 /// One transaction of a request.
 struct Part {
@@ -161,7 +155,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: Err
     else {
         return;
     };
-    let code = told(code, *version).code();
+    let code = told(code.code(), *version, FIRST_FENCED);
     assert!(*outstanding <= places.len(), "each part of a request is asked for once");
     let Place { at, partition } = &places[part];
     match &mut **response {
@@ -183,12 +177,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: Err
         }
         _ => {}
     }
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::Addition { response, .. }) = node.unpark(key)
-    {
-        node.reply(key, *response);
-    }
+    count_result(node, key);
 }
 
 /// Tells whether the principal may use the transactional id, and whether this node coordinates it.
@@ -196,9 +185,7 @@ pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
     }
-    if !node.core.access.may(context, Operation::Write, Resource::TransactionalId(id)) {
-        return Err(ErrorCode::TransactionalIdAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Write, Resource::TransactionalId(id))?;
     node.coordinators.coordinates(&node.core, id)
 }
 
@@ -226,9 +213,7 @@ fn judge<'a>(
             || node.core.access.may(context, Operation::Write, Resource::Topic(name));
         let known = node.core.controller.image.topic_named(name);
         for &partition in &topic.partitions {
-            let is_there = known.is_some_and(|it| {
-                usize::try_from(partition).is_ok_and(|at| at < it.partitions.len())
-            });
+            let is_there = known.is_some_and(|it| it.replicas(partition).is_some());
             let code = match () {
                 () if !may || is_internal(name) => ErrorCode::TopicAuthorizationFailed,
                 () if !is_there => ErrorCode::UnknownTopicOrPartition,
@@ -272,9 +257,8 @@ pub(crate) fn handle_offsets(
 ) {
     let id = request.transactional_id.clone();
     let admitted = admit(node, &context, &id).and_then(|()| {
-        let group = request.group_id.as_str();
-        let may = node.core.access.may(&context, Operation::Read, Resource::Group(group));
-        if may { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
+        let group = Resource::Group(&request.group_id);
+        node.core.access.admit(&context, Operation::Read, group)
     });
     if let Err(code) = admitted {
         return node.reply(key, offsets_refused(code, &context));
@@ -290,14 +274,8 @@ pub(crate) fn handle_offsets(
         verify_only: false,
         version: 1,
     };
-    let response = AddOffsetsToTxnResponse::default().into();
-    ask(
-        node,
-        key,
-        context.version,
-        response,
-        vec![(Place { at: 0, partition: None }, id, addition)],
-    );
+    let asked = vec![(Place { at: 0, partition: None }, id, addition)];
+    ask(node, key, context.version, AddOffsetsToTxnResponse::default().into(), asked);
 }
 
 /// Goes on with a request that waited for `__consumer_offsets`.
@@ -314,6 +292,6 @@ pub(crate) fn offsets_refused(
     code: ErrorCode,
     context: &RequestContext,
 ) -> AddOffsetsToTxnResponse {
-    let error_code = told(code, context.version).code();
-    AddOffsetsToTxnResponse { error_code, ..AddOffsetsToTxnResponse::default() }
+    let error_code = told(code.code(), context.version, FIRST_FENCED);
+    AddOffsetsToTxnResponse { error_code, ..Default::default() }
 }

@@ -25,17 +25,13 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &AlterClientQuotasRequest,
 ) {
-    let is_allowed = node.core.access.may(context, Operation::AlterConfigs, Resource::Cluster);
+    let admitted = node.core.access.admit(context, Operation::AlterConfigs, Resource::Cluster);
+    let admitted = admitted.map_err(|code| Error::new(code, "not allowed to change quotas"));
     let mut seen = BTreeSet::new();
     let mut response = AlterClientQuotasResponse::default();
     let mut records = Vec::new();
     for entry in &request.entries {
-        let altered = if is_allowed {
-            alter(entry, &mut seen)
-        } else {
-            let text = "not allowed to change quotas";
-            Err(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
-        };
+        let altered = admitted.clone().and_then(|()| alter(entry, &mut seen));
         response.entries.push(EntryResult {
             error_code: altered.as_ref().err().map_or(0, |error| error.code.code()),
             error_message: altered.as_ref().err().map(|error| error.message.clone()),
@@ -46,8 +42,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = node.core.now.deadline_us(DECISION_MS);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
 }
 
 fn invalid<T>(text: impl Into<String>) -> Result<T, Error> {
@@ -134,11 +129,5 @@ pub(crate) fn undecided(
         entity: entry.entity.clone(),
     };
     let entries = request.entries.iter().map(row).collect();
-    AlterClientQuotasResponse { entries, ..AlterClientQuotasResponse::default() }
-}
-
-pub(crate) fn fail(response: &mut AlterClientQuotasResponse, code: ErrorCode) {
-    for entry in response.entries.iter_mut().filter(|entry| entry.error_code == 0) {
-        entry.error_code = code.code();
-    }
+    AlterClientQuotasResponse { entries, ..Default::default() }
 }

@@ -29,8 +29,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = node.core.now.deadline_us(DECISION_MS);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
 }
 
 fn asked(resource: &AlterConfigsResource) -> Asked<'_> {
@@ -60,11 +59,5 @@ fn row(resource: &AlterConfigsResource, error: Option<&Error>) -> AlterConfigsRe
 pub(crate) fn undecided(request: &AlterConfigsRequest, code: ErrorCode) -> AlterConfigsResponse {
     let error = Error::new(code, why_undecided(code));
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();
-    AlterConfigsResponse { responses, ..AlterConfigsResponse::default() }
-}
-
-pub(crate) fn fail(response: &mut AlterConfigsResponse, code: ErrorCode) {
-    for resource in response.responses.iter_mut().filter(|resource| resource.error_code == 0) {
-        resource.error_code = code.code();
-    }
+    AlterConfigsResponse { responses, ..Default::default() }
 }

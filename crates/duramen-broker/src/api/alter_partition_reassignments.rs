@@ -10,8 +10,8 @@ use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
 
+use super::checks::admit_operator;
 use super::decisions::{answer_after_commit, why_undecided};
-use crate::access::{Operation, Resource};
 use crate::controller::Error;
 use crate::event::RequestKey;
 use crate::metadata_records::MetadataRecord;
@@ -26,16 +26,11 @@ pub(crate) fn handle(
 ) {
     let mut response = AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: request.allow_replication_factor_change,
-        ..AlterPartitionReassignmentsResponse::default()
+        ..Default::default()
     };
-    let obstacle = if !node.core.access.may(context, Operation::Alter, Resource::Cluster) {
-        let text = "not allowed to alter the cluster";
-        Some(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
-    } else if request.timeout_ms <= 0 {
-        Some(Error::new(ErrorCode::RequestTimedOut, "there is no time"))
-    } else {
-        None
-    };
+    let late = || Error::new(ErrorCode::RequestTimedOut, "there is no time");
+    let is_late = request.timeout_ms <= 0;
+    let obstacle = admit_operator(node, context).err().or_else(|| is_late.then(late));
     if let Some(error) = &obstacle {
         response.error_code = error.code.code();
         response.error_message = Some(error.message.clone());
@@ -65,8 +60,7 @@ pub(crate) fn handle(
         let name = topic.name.clone();
         response.responses.push(ReassignableTopicResponse { name, partitions });
     }
-    let deadline = node.core.now.deadline_us(request.timeout_ms);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
 }
 
 /// Returns the record that begins the move, or `None` if the partition already has these replicas.
@@ -77,9 +71,8 @@ fn judge(
     asked: &ReassignablePartition,
 ) -> Result<Option<MetadataRecord>, Error> {
     let image = &node.core.controller.image;
-    let at = usize::try_from(asked.partition_index).ok();
-    let there = image.topic_named(name).zip(at);
-    let there = there.and_then(|(topic, at)| Some((topic.id, topic.partitions.get(at)?)));
+    let topic = image.topic_named(name);
+    let there = topic.and_then(|it| Some((it.id, it.replicas(asked.partition_index)?)));
     let (topic_id, there) = there.ok_or_else(|| {
         let text = format!("there is no partition {} of '{name}'", asked.partition_index);
         Error::new(ErrorCode::UnknownTopicOrPartition, text)
@@ -126,7 +119,7 @@ pub(crate) fn undecided(
         allow_replication_factor_change: request.allow_replication_factor_change,
         error_code: code.code(),
         error_message: Some(why_undecided(code).to_owned()),
-        ..AlterPartitionReassignmentsResponse::default()
+        ..Default::default()
     }
 }
 

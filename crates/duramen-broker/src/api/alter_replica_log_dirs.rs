@@ -42,6 +42,6 @@ pub(crate) fn answer(
     };
     AlterReplicaLogDirsResponse {
         results: topics.into_iter().map(row).collect(),
-        ..AlterReplicaLogDirsResponse::default()
+        ..Default::default()
     }
 }

@@ -1,11 +1,9 @@
 //! `ConsumerGroupHeartbeat`: join, stay in and leave a group of the consumer protocol.
 
-use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 
-use crate::access::{Operation, Resource};
+use super::checks::{admit_member, caller};
 use crate::event::RequestKey;
-use crate::groups::Caller;
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -16,14 +14,9 @@ pub(crate) fn handle(
     request: ConsumerGroupHeartbeatRequest,
 ) {
     let (group, version) = (request.group_id.clone(), context.version);
-    let caller = Caller {
-        key,
-        context: context.clone(),
-        client_id: context.client_id.clone().unwrap_or_default(),
-        client_host: context.client_host.to_string(),
-        fresh: node.core.fresh_id(),
-    };
-    let asked = admit(node, context, &request).and_then(|()| {
+    let caller = caller(node, key, context);
+    let topics = request.subscribed_topic_names.as_deref();
+    let asked = admit_member(node, context, &group, topics).and_then(|()| {
         let now = node.core.now;
         node.coordinators.coordinate(&mut node.core, key, version, &group, |it, sight| {
             it.consumer_group_heartbeat(sight.rules, sight.topics, version, caller, request, now);
@@ -31,28 +24,6 @@ pub(crate) fn handle(
     });
     if let Err(code) = asked {
         let error_code = code.code();
-        let refused = ConsumerGroupHeartbeatResponse {
-            error_code,
-            ..ConsumerGroupHeartbeatResponse::default()
-        };
-        node.reply(key, refused);
-    }
-}
-
-/// Tells whether the client may ask about this group, and may see the topics that it names.
-fn admit(
-    node: &Node,
-    context: &RequestContext,
-    request: &ConsumerGroupHeartbeatRequest,
-) -> Result<(), ErrorCode> {
-    let access = &node.core.access;
-    if !access.may(context, Operation::Read, Resource::Group(&request.group_id)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
-    let mut names = request.subscribed_topic_names.iter().flatten();
-    if names.all(|name| access.may(context, Operation::Describe, Resource::Topic(name))) {
-        Ok(())
-    } else {
-        Err(ErrorCode::TopicAuthorizationFailed)
+        node.reply(key, ConsumerGroupHeartbeatResponse { error_code, ..Default::default() });
     }
 }

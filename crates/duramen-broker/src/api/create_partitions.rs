@@ -51,8 +51,7 @@ pub(crate) fn handle(
         };
         response.results.push(result);
     }
-    let deadline = node.core.now.deadline_us(request.timeout_ms);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
 }
 
 fn add(
@@ -61,10 +60,8 @@ fn add(
     topic: &CreatePartitionsTopic,
     decided: usize,
 ) -> Result<Vec<MetadataRecord>, Error> {
-    if !node.core.access.may(context, Operation::Alter, Resource::Topic(&topic.name)) {
-        let text = "not allowed to change the topic";
-        return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
-    }
+    let admitted = node.core.access.admit(context, Operation::Alter, Resource::Topic(&topic.name));
+    admitted.map_err(|code| Error::new(code, "not allowed to change the topic"))?;
     if internal_topics::COORDINATED.contains(&topic.name.as_str()) {
         let text = "its partitions stay as many as they are: what is kept in them would no longer be found";
         return Err(Error::new(ErrorCode::InvalidPartitions, text));
@@ -87,11 +84,5 @@ pub(crate) fn undecided(
 ) -> CreatePartitionsResponse {
     let topics =
         request.topics.iter().map(|topic| refused(topic, Error::new(code, why_undecided(code))));
-    CreatePartitionsResponse { results: topics.collect(), ..CreatePartitionsResponse::default() }
-}
-
-pub(crate) fn fail(response: &mut CreatePartitionsResponse, code: ErrorCode) {
-    for topic in response.results.iter_mut().filter(|topic| topic.error_code == 0) {
-        topic.error_code = code.code();
-    }
+    CreatePartitionsResponse { results: topics.collect(), ..Default::default() }
 }

@@ -52,8 +52,7 @@ pub(crate) fn handle(
         };
         response.topics.push(result);
     }
-    let deadline = node.core.now.deadline_us(request.timeout_ms);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
 }
 
 /// Returns the topics to answer: of a name that the request has twice, the first.
@@ -98,7 +97,7 @@ fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
         error_code: error.code.code(),
         error_message: Some(error.message),
         configs: Some(Vec::new()),
-        ..CreatableTopicResult::default()
+        ..Default::default()
     }
 }
 
@@ -106,7 +105,7 @@ fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
 pub(crate) fn undecided(request: &CreateTopicsRequest, code: ErrorCode) -> CreateTopicsResponse {
     let undecided = |topic| refused(topic, Error::new(code, why_undecided(code)));
     let topics = each_name(request).map(undecided);
-    CreateTopicsResponse { topics: topics.collect(), ..CreateTopicsResponse::default() }
+    CreateTopicsResponse { topics: topics.collect(), ..Default::default() }
 }
 
 fn made(
@@ -120,7 +119,7 @@ fn made(
         name: topic.name.clone(),
         topic_id: if validate_only { Uuid::ZERO } else { creation.topic_id },
         configs: Some(Vec::new()),
-        ..CreatableTopicResult::default()
+        ..Default::default()
     };
     if !node.core.access.may(context, Operation::DescribeConfigs, Resource::Topic(&topic.name)) {
         let topic_config_error_code = ErrorCode::TopicAuthorizationFailed.code();
@@ -133,7 +132,7 @@ fn made(
             name: row.name.to_owned(),
             value: Some(value.to_owned()),
             config_source: source.code(),
-            ..CreatableTopicConfigs::default()
+            ..Default::default()
         })
     };
     CreatableTopicResult {
@@ -150,7 +149,7 @@ pub(crate) fn fail(response: &mut CreateTopicsResponse, code: ErrorCode) {
             name: std::mem::take(&mut topic.name),
             error_code: code.code(),
             configs: Some(Vec::new()),
-            ..CreatableTopicResult::default()
+            ..Default::default()
         };
     }
 }

@@ -23,17 +23,17 @@ pub(super) fn answer_after_commit(
     key: RequestKey,
     records: &[MetadataRecord],
     response: Response,
-    deadline_us: u64,
+    timeout_ms: i32,
 ) {
     if records.is_empty() {
         return node.reply(key, response);
     }
-    match node.core.controller.propose(node.core.now, records) {
+    match node.core.propose(records) {
         Ok(index) => {
-            node.core.mark_controller_dirty();
             node.core.controller.wait(index, key);
             let response = Box::new(response);
-            node.core.park(key, Parked::Commit { response, outstanding: 1 }, deadline_us);
+            let parked = Parked::Commit { response, outstanding: 1 };
+            node.core.park(key, parked, node.core.now.deadline_us(timeout_ms));
         }
         Err(code) => {
             let response = Box::new(response);

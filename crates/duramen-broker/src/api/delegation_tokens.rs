@@ -21,7 +21,7 @@ pub(crate) fn create(context: &RequestContext) -> CreateDelegationTokenResponse 
         issue_timestamp_ms: -1,
         expiry_timestamp_ms: -1,
         max_timestamp_ms: -1,
-        ..CreateDelegationTokenResponse::default()
+        ..Default::default()
     };
     if context.version >= FIRST_VERSION_WITH_REQUESTER {
         kind.clone_into(&mut response.token_requester_principal_type);

@@ -6,6 +6,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::delete_groups::DeletableGroupResult;
 use duramen_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse};
 
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::RequestKey;
@@ -21,12 +22,10 @@ pub(crate) fn handle(
     let mut named = BTreeSet::new();
     let mut groups = request.groups_names;
     groups.retain(|group| named.insert(group.clone()));
-    let result = |group: &String| DeletableGroupResult {
-        group_id: group.clone(),
-        ..DeletableGroupResult::default()
-    };
+    let result =
+        |group: &String| DeletableGroupResult { group_id: group.clone(), ..Default::default() };
     let results = groups.iter().map(result).collect();
-    let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
+    let response = DeleteGroupsResponse { results, ..Default::default() };
     // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = groups.len() + 1;
     node.core.park(key, Parked::DeleteGroups { response, outstanding }, u64::MAX);
@@ -42,23 +41,13 @@ pub(crate) fn handle(
             on_deleted(node, key, part, code.code());
         }
     }
-    finish(node, key);
+    count_result(node, key);
 }
 
 /// Records the result for one of the groups, and answers once all are known.
 pub(crate) fn on_deleted(node: &mut Node, key: RequestKey, part: usize, error_code: i16) {
     if let Some(Parked::DeleteGroups { response, .. }) = node.core.parked_mut(key) {
         response.results[part].error_code = error_code;
-        finish(node, key);
-    }
-}
-
-fn finish(node: &mut Node, key: RequestKey) {
-    let Some(Parked::DeleteGroups { outstanding, .. }) = node.core.parked_mut(key) else { return };
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::DeleteGroups { response, .. }) = node.unpark(key)
-    {
-        node.reply(key, response);
+        count_result(node, key);
     }
 }

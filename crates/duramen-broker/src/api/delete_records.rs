@@ -8,6 +8,7 @@ use duramen_protocol::messages::delete_records::{
 };
 use duramen_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::RequestKey;
@@ -76,9 +77,7 @@ fn trim(
     offset: i64,
     slot: Slot,
 ) -> Result<Option<i64>, ErrorCode> {
-    if !node.core.access.may(context, Operation::Delete, Resource::Topic(name)) {
-        return Err(ErrorCode::TopicAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Delete, Resource::Topic(name))?;
     let topic = node.core.controller.image.topic_named(name);
     let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
     if is_internal(name) {
@@ -121,15 +120,10 @@ pub(crate) fn on_finished(
     error: ErrorCode,
     log_start: i64,
 ) {
-    let Some(Parked::Trims { response, outstanding }) = node.core.parked_mut(key) else { return };
+    let Some(Parked::Trims { response, .. }) = node.core.parked_mut(key) else { return };
     let part = &mut response.topics[topic].partitions[partition];
     assert!(is_open(part), "a trim has one result, and {part:?} is there");
     part.error_code = error.code();
     part.low_watermark = if error.is_none() { log_start } else { -1 };
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::Trims { response, .. }) = node.unpark(key)
-    {
-        node.reply(key, response);
-    }
+    count_result(node, key);
 }

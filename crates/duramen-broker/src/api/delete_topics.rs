@@ -36,8 +36,7 @@ pub(crate) fn handle(
         }
         response.responses.push(result);
     }
-    let deadline = node.core.now.deadline_us(request.timeout_ms);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
 }
 
 /// Returns all topics that a request names, in whichever of the two ways.
@@ -49,15 +48,14 @@ fn topics_of(request: &DeleteTopicsRequest) -> Vec<DeleteTopicState> {
 
 fn result_of(state: &DeleteTopicState) -> DeletableTopicResult {
     let DeleteTopicState { name, topic_id } = state.clone();
-    DeletableTopicResult { name, topic_id, ..DeletableTopicResult::default() }
+    DeletableTopicResult { name, topic_id, ..Default::default() }
 }
 
 /// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse {
-    let responses = topics_of(request).iter().map(result_of).collect();
-    let mut response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };
-    fail(&mut response, code);
-    response
+    let row = |it| DeletableTopicResult { error_code: code.code(), ..result_of(it) };
+    let responses = topics_of(request).iter().map(row).collect();
+    DeleteTopicsResponse { responses, ..Default::default() }
 }
 
 fn delete(
@@ -106,11 +104,5 @@ fn rights(node: &Node, context: &RequestContext, name: &str) -> Rights {
     Rights {
         may_see: may(Operation::Describe, Resource::Topic(name)),
         may_delete: may(Operation::Delete, Resource::Topic(name)),
-    }
-}
-
-pub(crate) fn fail(response: &mut DeleteTopicsResponse, code: ErrorCode) {
-    for topic in response.responses.iter_mut().filter(|topic| topic.error_code == 0) {
-        topic.error_code = code.code();
     }
 }

@@ -35,20 +35,16 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &DescribeClientQuotasRequest,
 ) -> DescribeClientQuotasResponse {
-    let found = if node.core.access.may(context, Operation::DescribeConfigs, Resource::Cluster) {
-        find(node, request)
-    } else {
-        let text = "not allowed to see the quotas";
-        Err(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
-    };
-    match found {
+    let admitted = node.core.access.admit(context, Operation::DescribeConfigs, Resource::Cluster);
+    let admitted = admitted.map_err(|code| Error::new(code, "not allowed to see the quotas"));
+    match admitted.and_then(|()| find(node, request)) {
         Ok(entries) => {
             DescribeClientQuotasResponse { entries: Some(entries), ..Default::default() }
         }
         Err(error) => DescribeClientQuotasResponse {
             error_code: error.code.code(),
             error_message: Some(error.message),
-            ..DescribeClientQuotasResponse::default()
+            ..Default::default()
         },
     }
 }

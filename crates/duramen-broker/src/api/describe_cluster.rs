@@ -28,7 +28,7 @@ pub(crate) fn answer(
         return DescribeClusterResponse {
             error_code: code.code(),
             error_message: Some(text.to_owned()),
-            ..DescribeClusterResponse::default()
+            ..Default::default()
         };
     }
     let unheard: BTreeSet<i32> = node.core.unheard().collect();
@@ -56,6 +56,6 @@ pub(crate) fn answer(
         } else {
             i32::MIN
         },
-        ..DescribeClusterResponse::default()
+        ..Default::default()
     }
 }

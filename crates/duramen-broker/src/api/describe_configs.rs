@@ -9,14 +9,13 @@ use duramen_protocol::messages::describe_configs::{
 };
 use duramen_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 
-use super::settings::broker_named;
-use crate::access::{Operation, Resource};
+use super::settings::{broker_named, resource, topic_named};
+use crate::access::Operation;
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
-    BROKER_CONFIGS, BrokerSettings, ConfigKey, GROUP_CONFIGS, Kind, Settings, Source,
-    TOPIC_CONFIGS, effective, effective_of_group,
+    BROKER_CONFIGS, BrokerSettings, ConfigKey, GROUP_CONFIGS, Kind, Settings, Source, TOPIC_CONFIGS,
 };
-use crate::controller::{Error, name_problem};
+use crate::controller::Error;
 use crate::metadata_records::ALL_BROKERS;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -61,7 +60,7 @@ pub(crate) fn answer(
     };
     DescribeConfigsResponse {
         results: request.resources.into_iter().map(one).collect(),
-        ..DescribeConfigsResponse::default()
+        ..Default::default()
     }
 }
 
@@ -69,34 +68,19 @@ pub(crate) fn answer(
 fn describe(
     node: &Node,
     context: &RequestContext,
-    resource: &DescribeConfigsResource,
+    asked: &DescribeConfigsResource,
 ) -> Result<Rows, Error> {
-    let kind = resource.resource_type;
-    let name = resource.resource_name.as_str();
-    let asked = match kind {
-        TOPIC => Resource::Topic(name),
-        GROUP => Resource::Group(name),
-        _ => Resource::Cluster,
-    };
-    if !node.core.access.may(context, Operation::DescribeConfigs, asked) {
-        let code = match kind {
-            GROUP => ErrorCode::GroupAuthorizationFailed,
-            TOPIC => ErrorCode::TopicAuthorizationFailed,
-            _ => ErrorCode::ClusterAuthorizationFailed,
-        };
-        return Err(Error::new(code, "not allowed"));
-    }
+    let kind = asked.resource_type;
+    let name = asked.resource_name.as_str();
+    let admitted =
+        node.core.access.admit(context, Operation::DescribeConfigs, resource(kind, name));
+    admitted.map_err(|code| Error::new(code, "not allowed"))?;
     let invalid = |text: String| Err(Error::new(ErrorCode::InvalidRequest, text));
     let settings = &node.core.options.settings;
     match kind {
         TOPIC => {
-            if let Some(problem) = name_problem(name) {
-                return Err(Error::new(ErrorCode::InvalidTopicException, problem));
-            }
-            let topic = node.core.controller.image.topic_named(name).ok_or_else(|| {
-                Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"))
-            })?;
-            let row = |row| topic_row(row, &topic.configs, settings);
+            let own = &topic_named(node, name)?.configs;
+            let row = |key| own_row(key, own, Source::Topic, settings);
             Ok(TOPIC_CONFIGS.iter().map(row).collect())
         }
         BROKER if broker_named(node, name)?.is_some() => {
@@ -115,7 +99,8 @@ fn describe(
         }
         GROUP if !name.is_empty() => {
             let own = node.core.controller.image.group_configs(name);
-            Ok(GROUP_CONFIGS.iter().map(|row| group_row(row, own, settings)).collect())
+            let row = |key| own_row(key, own, Source::Group, settings);
+            Ok(GROUP_CONFIGS.iter().map(row).collect())
         }
         BROKER_LOGGER | CLIENT_METRICS | GROUP => invalid("the resource needs a name".to_owned()),
         other => invalid(format!("there are no resources of type {other}")),
@@ -139,7 +124,7 @@ fn described(name: &str, value: &str, kind: Kind, source: Source) -> DescribeCon
         value: Some(value.to_owned()),
         config_source: source.code(),
         config_type: kind_code(kind),
-        ..DescribeConfigsResourceResult::default()
+        ..Default::default()
     }
 }
 
@@ -153,32 +138,21 @@ fn synonym(name: &str, value: &str, source: Source) -> DescribeConfigsSynonym {
     DescribeConfigsSynonym { name, value, source: source.code() }
 }
 
-fn topic_row(
+/// Returns the row of a setting that a topic or a group may have of its own, from the source `of`.
+fn own_row(
     key: &ConfigKey,
     own: &Settings,
+    of: Source,
     settings: &BrokerSettings,
 ) -> DescribeConfigsResourceResult {
-    let found = effective(key.name, own, settings);
-    let (value, source) = found.expect("the row is from the table");
-    let own = own.get(key.name).map(|value| synonym(key.name, value, Source::Topic));
-    let nodes = settings.values(key.synonym);
-    let nodes = nodes.map(|(value, source)| synonym(key.synonym, value, source));
-    let synonyms = own.into_iter().chain(nodes).collect();
-    DescribeConfigsResourceResult { synonyms, ..row(key, value, source) }
-}
-
-fn group_row(
-    key: &ConfigKey,
-    own: &Settings,
-    settings: &BrokerSettings,
-) -> DescribeConfigsResourceResult {
-    let found = effective_of_group(key.name, own, settings);
-    let (value, source) = found.expect("the row is from the table");
-    let own = own.get(key.name).map(|value| synonym(key.name, value, Source::Group));
-    let nodes = settings.values(key.synonym);
-    let nodes = nodes.map(|(value, source)| synonym(key.synonym, value, source));
-    let synonyms = own.into_iter().chain(nodes).collect();
-    DescribeConfigsResourceResult { synonyms, ..row(key, value, source) }
+    let own = own.get(key.name).map(|value| (key.name, value.as_str(), of));
+    let nodes = settings.values(key.synonym).map(|(value, source)| (key.synonym, value, source));
+    let all: Vec<_> = own.into_iter().chain(nodes).collect();
+    // The first of them holds.
+    let default = (key.name, key.default, Source::Default);
+    let (_, value, source) = all.first().copied().unwrap_or(default);
+    let synonyms = all.into_iter().map(|(name, value, source)| synonym(name, value, source));
+    DescribeConfigsResourceResult { synonyms: synonyms.collect(), ..row(key, value, source) }
 }
 
 fn broker_row(key: &ConfigKey, settings: &BrokerSettings) -> DescribeConfigsResourceResult {

@@ -17,7 +17,7 @@ pub(crate) fn answer(
         let mut described = describe(node, context, group).unwrap_or_else(|code| DescribedGroup {
             group_id: group.clone(),
             error_code: code.code(),
-            ..DescribedGroup::default()
+            ..Default::default()
         });
         if request.include_authorized_operations && described.error_code == 0 {
             described.authorized_operations =
@@ -26,7 +26,7 @@ pub(crate) fn answer(
         described
     };
     let groups = request.groups.iter().map(describe).collect();
-    DescribeGroupsResponse { groups, ..DescribeGroupsResponse::default() }
+    DescribeGroupsResponse { groups, ..Default::default() }
 }
 
 fn describe(
@@ -34,8 +34,6 @@ fn describe(
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
-    if !node.core.access.may(context, Operation::Describe, Resource::Group(group)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Describe, Resource::Group(group))?;
     Ok(node.coordinators.coordinator(&node.core, group)?.describe(context.version, group))
 }

@@ -24,21 +24,16 @@ pub(crate) fn handle(
         let error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return node.reply(key, DescribeLogDirsResponse { error_code, ..Default::default() });
     }
+    let image = &node.core.controller.image;
     let topics = match &request.topics {
-        None => node
-            .core
-            .controller
-            .image
-            .topics_by_name()
-            .map(|it| described(node, it, None))
-            .collect(),
+        None => image.topics_by_name().map(|it| described(node, it, None)).collect(),
         Some(asked) => {
             let mut indexes: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
             for topic in asked {
                 indexes.entry(&topic.topic).or_default().extend(&topic.partitions);
             }
             let known = indexes.iter().filter_map(|(name, indexes)| {
-                let topic = node.core.controller.image.topic_named(name)?;
+                let topic = image.topic_named(name)?;
                 Some(described(node, topic, Some(indexes)))
             });
             known.filter(|topic| !topic.partitions.is_empty()).collect()
@@ -47,7 +42,7 @@ pub(crate) fn handle(
     let dir = DescribeLogDirsResult {
         log_dir: node.core.options.log_dir.clone(),
         topics,
-        ..DescribeLogDirsResult::default()
+        ..Default::default()
     };
     let response = DescribeLogDirsResponse { results: vec![dir], ..Default::default() };
     node.reply_with(key, Reply::LogDirs(Box::new(response)));
@@ -61,11 +56,7 @@ fn described(node: &Node, topic: &Topic, indexes: Option<&BTreeSet<i32>>) -> Des
         let replica = node.core.local_replica(topic, partition_index)?;
         let partition = node.core.partitions.get(&replica)?;
         let partition_size = i64::try_from(partition.bytes()).unwrap_or(i64::MAX);
-        Some(DescribeLogDirsPartition {
-            partition_index,
-            partition_size,
-            ..DescribeLogDirsPartition::default()
-        })
+        Some(DescribeLogDirsPartition { partition_index, partition_size, ..Default::default() })
     };
     DescribeLogDirsTopic {
         name: topic.name.clone(),

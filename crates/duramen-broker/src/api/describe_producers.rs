@@ -41,7 +41,7 @@ pub(crate) fn answer(
             partitions: asked.filter(is_first).map(partition).collect(),
         }
     });
-    DescribeProducersResponse { topics: topics.collect(), ..DescribeProducersResponse::default() }
+    DescribeProducersResponse { topics: topics.collect(), ..Default::default() }
 }
 
 fn active(
@@ -50,10 +50,8 @@ fn active(
     name: &str,
     index: i32,
 ) -> Result<Vec<ProducerState>, Error> {
-    if !node.core.access.may(context, Operation::Read, Resource::Topic(name)) {
-        let text = "not allowed to read the topic";
-        return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
-    }
+    let admitted = node.core.access.admit(context, Operation::Read, Resource::Topic(name));
+    admitted.map_err(|code| Error::new(code, "not allowed to read the topic"))?;
     if let Some(problem) = name_problem(name) {
         return Err(Error::new(ErrorCode::InvalidTopicException, problem));
     }

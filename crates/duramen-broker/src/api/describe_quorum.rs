@@ -63,7 +63,7 @@ fn unknown(partition_index: i32) -> ResponsePartitionData {
         partition_index,
         error_code: ErrorCode::UnknownTopicOrPartition.code(),
         error_message: Some("only the metadata log is described".to_owned()),
-        ..ResponsePartitionData::default()
+        ..Default::default()
     }
 }
 
@@ -102,7 +102,7 @@ fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
         high_watermark: controller.end(),
         current_voters: group.electorate().into_iter().map(state).collect(),
         observers: group.learners().into_iter().map(state).collect(),
-        ..ResponsePartitionData::default()
+        ..Default::default()
     }
 }
 

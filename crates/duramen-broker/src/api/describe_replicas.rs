@@ -30,7 +30,7 @@ pub(crate) fn handle(
         return node.reply(key, response);
     }
     (response.wall_ms, response.is_clock_alone) = node.core.clock();
-    if let Some(Shortage { free_bytes, needed_bytes }) = node.core.disk_shortage() {
+    if let Some(Shortage { free_bytes, needed_bytes }) = node.core.disk_shortage {
         response.disk_free_bytes = i64::try_from(free_bytes).unwrap_or(i64::MAX);
         response.disk_needed_bytes = i64::try_from(needed_bytes).unwrap_or(i64::MAX);
     }
@@ -95,38 +95,30 @@ fn describe(
     (topic_at, partition_at): (usize, usize),
 ) -> (DescribedReplica, Option<ReplicaPart>) {
     let &DescribeReplicasPartition { partition_index, from_offset, to_offset } = asked;
-    let mut described = DescribedReplica { partition_index, ..DescribedReplica::default() };
-    let error = match held(node, topic.topic_id, partition_index) {
-        Err(error) => Some(error),
-        Ok(held) => {
-            described.replica_id = i64::try_from(held.replica.0).unwrap_or(i64::MAX);
-            described.start_offset = held.start;
-            described.committed_offset = held.committed;
-            described.compaction = i64::try_from(held.compacted.index).unwrap_or(i64::MAX);
-            described.compacted_offset = held.compacted.below;
-            if from_offset < 0 || from_offset >= to_offset {
-                None
-            } else if from_offset < held.start {
-                let text = "the log begins later";
-                Some(Error::new(ErrorCode::OffsetOutOfRange, text))
-            } else if to_offset > held.committed {
-                let text = "the node does not know that so much is committed";
-                Some(Error::new(ErrorCode::OffsetOutOfRange, text))
-            } else {
-                let part = ReplicaPart {
-                    topic: topic_at,
-                    partition: partition_at,
-                    replica: held.replica,
-                    from: from_offset,
-                    to: to_offset,
-                };
-                return (described, Some(part));
-            }
+    let mut described = DescribedReplica { partition_index, ..Default::default() };
+    let judged = held(node, topic.topic_id, partition_index).and_then(|held| {
+        described.replica_id = i64::try_from(held.replica.0).unwrap_or(i64::MAX);
+        described.start_offset = held.start;
+        described.committed_offset = held.committed;
+        described.compaction = i64::try_from(held.compacted.index).unwrap_or(i64::MAX);
+        described.compacted_offset = held.compacted.below;
+        if from_offset < 0 || from_offset >= to_offset {
+            return Ok(None);
         }
-    };
-    if let Some(error) = error {
+        if from_offset < held.start {
+            return Err(Error::new(ErrorCode::OffsetOutOfRange, "the log begins later"));
+        }
+        if to_offset > held.committed {
+            let text = "the node does not know that so much is committed";
+            return Err(Error::new(ErrorCode::OffsetOutOfRange, text));
+        }
+        let (replica, from, to) = (held.replica, from_offset, to_offset);
+        Ok(Some(ReplicaPart { topic: topic_at, partition: partition_at, replica, from, to }))
+    });
+    let part = judged.unwrap_or_else(|error| {
         described.error_code = error.code.code();
         described.error_message = Some(error.message);
-    }
-    (described, None)
+        None
+    });
+    (described, part)
 }

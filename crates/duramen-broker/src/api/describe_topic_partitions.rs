@@ -68,12 +68,9 @@ fn invalid(request: &DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsR
     let topics = request.topics.iter().map(|topic| DescribeTopicPartitionsResponseTopic {
         error_code: ErrorCode::InvalidRequest.code(),
         name: Some(topic.name.clone()),
-        ..DescribeTopicPartitionsResponseTopic::default()
+        ..Default::default()
     });
-    DescribeTopicPartitionsResponse {
-        topics: topics.collect(),
-        ..DescribeTopicPartitionsResponse::default()
-    }
+    DescribeTopicPartitionsResponse { topics: topics.collect(), ..Default::default() }
 }
 
 /// Returns the answer about a topic that does not exist, or that the client must not see.
@@ -82,7 +79,7 @@ fn without_partitions(name: &str, code: ErrorCode) -> DescribeTopicPartitionsRes
         error_code: code.code(),
         name: Some(name.to_owned()),
         is_internal: is_internal(name),
-        ..DescribeTopicPartitionsResponseTopic::default()
+        ..Default::default()
     }
 }
 

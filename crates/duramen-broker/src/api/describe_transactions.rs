@@ -54,12 +54,12 @@ pub(crate) fn answer(
             Err(code) => TransactionState {
                 error_code: code.code(),
                 transactional_id: id.clone(),
-                ..TransactionState::default()
+                ..Default::default()
             },
         }
     };
     let transaction_states = request.transactional_ids.iter().map(one).collect();
-    DescribeTransactionsResponse { transaction_states, ..DescribeTransactionsResponse::default() }
+    DescribeTransactionsResponse { transaction_states, ..Default::default() }
 }
 
 pub(crate) fn list(
@@ -69,7 +69,7 @@ pub(crate) fn list(
 ) -> ListTransactionsResponse {
     let refused = |code: ErrorCode| ListTransactionsResponse {
         error_code: code.code(),
-        ..ListTransactionsResponse::default()
+        ..Default::default()
     };
     let pattern = request.transactional_id_pattern.as_deref().filter(|it| !it.is_empty());
     let Ok(pattern) = pattern.map(|it| Regex::new(&format!("^(?:{it})$"))).transpose() else {
@@ -92,7 +92,7 @@ pub(crate) fn list(
         Ok(coordinators) => ListTransactionsResponse {
             unknown_state_filters: unknown,
             transaction_states: coordinators.iter().flat_map(|it| it.list(is_wanted)).collect(),
-            ..ListTransactionsResponse::default()
+            ..Default::default()
         },
     }
 }

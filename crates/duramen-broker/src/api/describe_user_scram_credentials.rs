@@ -20,7 +20,7 @@ pub(crate) fn answer(
 ) -> DescribeUserScramCredentialsResponse {
     let mut response = DescribeUserScramCredentialsResponse {
         error_message: Some(String::new()),
-        ..DescribeUserScramCredentialsResponse::default()
+        ..Default::default()
     };
     if !node.core.access.may(context, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
@@ -38,7 +38,7 @@ pub(crate) fn answer(
             user: user.to_owned(),
             error_code: code.code(),
             error_message: Some(text.to_owned()),
-            ..DescribeUserScramCredentialsResult::default()
+            ..Default::default()
         }
     };
     let named: BTreeSet<&str> = users().collect();

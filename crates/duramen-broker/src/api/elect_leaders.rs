@@ -7,7 +7,7 @@ use duramen_protocol::messages::elect_leaders::{
 };
 use duramen_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse};
 
-use crate::access::{Operation, Resource};
+use super::checks::admit_operator;
 use crate::controller::Error;
 use crate::controller::image::Topic;
 use crate::core::{ElectionWanted, Parked};
@@ -32,11 +32,9 @@ pub(crate) fn handle(
     if wanted.is_empty() {
         return node.reply(key, response);
     }
-    let deadline_us = node
-        .core
-        .now
-        .deadline_us(request.timeout_ms)
-        .min(node.core.now.mono_us.saturating_add(ELECTION_WAITS_US));
+    let now = node.core.now;
+    let last_us = now.mono_us.saturating_add(ELECTION_WAITS_US);
+    let deadline_us = now.deadline_us(request.timeout_ms).min(last_us);
     node.moves.elect(&mut node.core, key, response, wanted, deadline_us);
 }
 
@@ -48,7 +46,7 @@ fn judge_some(
 ) -> (ElectLeadersResponse, Vec<ElectionWanted>) {
     let mut response = ElectLeadersResponse::default();
     let mut wanted = Vec::new();
-    let obstacle = obstacle(node, context, request);
+    let obstacle = admit(node, context, request).err();
     if let Some(error) = obstacle.as_ref().filter(|_| !topics.is_empty()) {
         response.error_code = error.code.code();
     }
@@ -81,7 +79,7 @@ fn judge_all(
 ) -> (ElectLeadersResponse, Vec<ElectionWanted>) {
     let mut response = ElectLeadersResponse::default();
     let mut wanted = Vec::new();
-    if let Some(error) = obstacle(node, context, request) {
+    if let Err(error) = admit(node, context, request) {
         response.error_code = error.code.code();
         return (response, wanted);
     }
@@ -154,16 +152,19 @@ pub(crate) fn on_elected(node: &mut Node, key: RequestKey, outcomes: &[(Election
     }
 }
 
-/// Returns the error that forbids the whole request, if there is one.
-fn obstacle(node: &Node, context: &RequestContext, request: &ElectLeadersRequest) -> Option<Error> {
-    if !node.core.access.may(context, Operation::Alter, Resource::Cluster) {
-        let text = "not allowed to alter the cluster";
-        return Some(Error::new(ErrorCode::ClusterAuthorizationFailed, text));
-    }
+/// Tells whether the request as a whole is allowed.
+fn admit(
+    node: &Node,
+    context: &RequestContext,
+    request: &ElectLeadersRequest,
+) -> Result<(), Error> {
+    admit_operator(node, context)?;
     if !matches!(request.election_type, PREFERRED | UNCLEAN) {
         let text = format!("there is no type of election {}", request.election_type);
-        return Some(Error::new(ErrorCode::InvalidRequest, text));
+        return Err(Error::new(ErrorCode::InvalidRequest, text));
     }
-    let is_late = request.timeout_ms <= 0 && request.topic_partitions.is_some();
-    is_late.then(|| Error::new(ErrorCode::RequestTimedOut, "there is no time"))
+    if request.timeout_ms <= 0 && request.topic_partitions.is_some() {
+        return Err(Error::new(ErrorCode::RequestTimedOut, "there is no time"));
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@ use duramen_protocol::messages::{EndTxnRequest, EndTxnResponse};
 use duramen_protocol::{ErrorCode, Response};
 
 use super::add_partitions_to_txn::admit;
+use super::checks::told;
 use super::init_producer_id;
 use crate::core::Parked;
 use crate::event::RequestKey;
@@ -16,12 +17,6 @@ const FIRST_WITH_EPOCHS: i16 = 5;
 /// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 2;
 
-/// Returns the error code that a client of this version understands.
-pub(crate) fn told(code: i16, version: i16) -> i16 {
-    let is_new = version < FIRST_FENCED && code == ErrorCode::ProducerFenced.code();
-    if is_new { ErrorCode::InvalidProducerEpoch.code() } else { code }
-}
-
 pub(crate) fn handle(
     node: &mut Node,
     key: RequestKey,
@@ -30,9 +25,8 @@ pub(crate) fn handle(
 ) {
     let id = request.transactional_id.as_str();
     if let Err(code) = admit(node, context, id) {
-        let error_code = told(code.code(), context.version);
-        let response = EndTxnResponse { error_code, ..EndTxnResponse::default() };
-        return node.reply(key, response);
+        let error_code = told(code.code(), context.version, FIRST_FENCED);
+        return node.reply(key, EndTxnResponse { error_code, ..Default::default() });
     }
     let end = End {
         producer_id: request.producer_id,
@@ -60,14 +54,16 @@ pub(crate) fn on_answered(
     let moved = ErrorCode::NotCoordinator;
     match &mut *response {
         Response::EndTxn(answer) if !is_certain => {
-            *answer = EndTxnResponse { error_code: moved.code(), ..EndTxnResponse::default() };
+            *answer = EndTxnResponse { error_code: moved.code(), ..Default::default() };
         }
-        Response::EndTxn(answer) => answer.error_code = told(answer.error_code, version),
+        Response::EndTxn(answer) => {
+            answer.error_code = told(answer.error_code, version, FIRST_FENCED);
+        }
         Response::InitProducerId(answer) if !is_certain => {
             *answer = init_producer_id::refused(moved);
         }
         Response::InitProducerId(answer) => {
-            answer.error_code = init_producer_id::told(answer.error_code, version);
+            answer.error_code = told(answer.error_code, version, init_producer_id::FIRST_FENCED);
         }
         _ => {}
     }

@@ -28,6 +28,7 @@ const FIRST_BY_ID: i16 = 13;
 const DENIED: ErrorCode = ErrorCode::TopicAuthorizationFailed;
 
 /// Result of looking at one partition of a fetch.
+#[derive(Default)]
 struct Found {
     replica: Option<ReplicaId>,
     error: ErrorCode,
@@ -72,7 +73,7 @@ pub(crate) fn handle(
     let begun = match begun {
         Ok(begun) => begun,
         Err(code) => {
-            let response = FetchResponse { error_code: code.code(), ..FetchResponse::default() };
+            let response = FetchResponse { error_code: code.code(), ..Default::default() };
             return node.reply(key, response);
         }
     };
@@ -175,16 +176,7 @@ impl Fetch {
                 None => self.topic(node, target),
             };
             last = Some((target, topic));
-            let refuse = |error| Found {
-                replica: None,
-                error,
-                ends: None,
-                stable: -1,
-                diverging: None,
-                preferred: None,
-                available: 0,
-                first: 0,
-            };
+            let refuse = |error| Found { error, stable: -1, ..Default::default() };
             let readable = topic.and_then(|topic| match self.context.version {
                 FIRST_FROM_ANY_REPLICA.. => node.core.readable(topic, target.partition),
                 _ => node.core.serving(topic, target.partition),
@@ -295,13 +287,9 @@ fn look_at(
     let shown = if is_read_committed { stable } else { committed };
     let mut found = Found {
         replica: Some(partition.group.id()),
-        error: ErrorCode::None,
         ends: Some((committed, start)),
         stable,
-        diverging: None,
-        preferred: None,
-        available: 0,
-        first: 0,
+        ..Default::default()
     };
     // A follower may not have heard yet of the epoch that the client knows. The client then waits for it.
     if wanted.last_epoch >= 0 && leads {
@@ -351,11 +339,11 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
         }
         let session_id = if fetch.is_incremental { fetch.session_id } else { 0 };
         let throttle_time_ms = rest_ms;
-        let response = FetchResponse { session_id, throttle_time_ms, ..FetchResponse::default() };
+        let response = FetchResponse { session_id, throttle_time_ms, ..Default::default() };
         return node.reply(key, response);
     }
     let session_id = fetch.session_id;
-    let mut response = FetchResponse { session_id, ..FetchResponse::default() };
+    let mut response = FetchResponse { session_id, ..Default::default() };
     let mut parts = Vec::new();
     let mut budget = u64::from(fetch.bytes_max);
     let mut last_served = None;
@@ -460,7 +448,7 @@ fn push(
         preferred_read_replica: found.preferred.unwrap_or(-1),
         aborted_transactions: is_read_committed.then(Vec::new),
         records: Some(RecordData::default()),
-        ..PartitionData::default()
+        ..Default::default()
     });
     (topic, partitions.len() - 1)
 }

@@ -82,7 +82,7 @@ pub(crate) fn answer(
     let find = |key: &String| find(node, context, request.key_type, key);
     if context.version >= FIRST_BATCHED {
         let coordinators = request.coordinator_keys.iter().map(find).collect();
-        return FindCoordinatorResponse { coordinators, ..FindCoordinatorResponse::default() };
+        return FindCoordinatorResponse { coordinators, ..Default::default() };
     }
     let Coordinator { node_id, host, port, error_code, .. } = find(&request.key);
     let name = ErrorCode::from_code(error_code).map(|code| code.name().to_owned());
@@ -92,7 +92,7 @@ pub(crate) fn answer(
         port,
         error_code,
         error_message: name,
-        ..FindCoordinatorResponse::default()
+        ..Default::default()
     }
 }
 
@@ -117,27 +117,19 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
             TRANSACTION => ErrorCode::TransactionalIdAuthorizationFailed,
             _ => ErrorCode::ClusterAuthorizationFailed,
         }),
-        GROUP => node.core.coordinator_of(GROUPS, &key).ok_or(ErrorCode::CoordinatorNotAvailable),
-        TRANSACTION => {
-            node.core.coordinator_of(TRANSACTIONS, &key).ok_or(ErrorCode::CoordinatorNotAvailable)
-        }
+        GROUP => Ok(node.core.coordinator_of(GROUPS, &key)),
+        TRANSACTION => Ok(node.core.coordinator_of(TRANSACTIONS, &key)),
         SHARE if context.version >= FIRST_OF_SHARES => {
             let known = ShareKey::named(&key).ok_or(ErrorCode::InvalidRequest);
-            known.and_then(|it| {
-                let found = node.core.coordinator_of(SHARES, &it.to_string());
-                found.ok_or(ErrorCode::CoordinatorNotAvailable)
-            })
+            known.map(|it| node.core.coordinator_of(SHARES, &it.to_string()))
         }
         _ => Err(ErrorCode::InvalidRequest),
     };
-    let found = match found {
-        Ok(broker_id) if !node.core.may_lead(broker_id) => Err(ErrorCode::CoordinatorNotAvailable),
-        found => found,
-    };
     let located = found.and_then(|broker_id| {
-        let broker = node.core.controller.image.brokers.get(&broker_id);
-        let endpoint = broker.and_then(|broker| broker.endpoints.first());
-        endpoint.map(|endpoint| (broker_id, endpoint)).ok_or(ErrorCode::CoordinatorNotAvailable)
+        let broker_id = broker_id.filter(|id| node.core.may_lead(*id));
+        let broker = broker_id.and_then(|id| node.core.controller.image.brokers.get(&id));
+        let located = broker.and_then(|it| Some((it.broker_id, it.endpoints.first()?)));
+        located.ok_or(ErrorCode::CoordinatorNotAvailable)
     });
     match located {
         Ok((node_id, endpoint)) => Coordinator {
@@ -146,7 +138,7 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
             host: endpoint.host.clone(),
             port: i32::from(endpoint.port),
             error_message: Some(String::new()),
-            ..Coordinator::default()
+            ..Default::default()
         },
         Err(code) => Coordinator {
             key,
@@ -154,7 +146,7 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
             port: -1,
             error_code: code.code(),
             error_message: Some(String::new()),
-            ..Coordinator::default()
+            ..Default::default()
         },
     }
 }

@@ -26,7 +26,6 @@ pub(crate) fn handle(
         // Members begin their session times anew once their group is loaded: no reason to be alarmed.
         let is_loading = code == ErrorCode::CoordinatorLoadInProgress;
         let error_code = if is_loading { 0 } else { code.code() };
-        let answer = HeartbeatResponse { error_code, ..HeartbeatResponse::default() };
-        node.reply(key, answer);
+        node.reply(key, HeartbeatResponse { error_code, ..Default::default() });
     }
 }

@@ -30,14 +30,10 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    if sabotage::is(Bug::AlteredBeforeKept)
-        && node.core.controller.propose(node.core.now, &records).is_ok()
-    {
-        node.core.mark_controller_dirty();
+    if sabotage::is(Bug::AlteredBeforeKept) && node.core.propose(&records).is_ok() {
         return node.reply(key, response);
     }
-    let deadline = node.core.now.deadline_us(DECISION_MS);
-    answer_after_commit(node, key, &records, response.into(), deadline);
+    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
 }
 
 fn asked(resource: &AlterConfigsResource) -> Asked<'_> {
@@ -70,11 +66,5 @@ pub(crate) fn undecided(
 ) -> IncrementalAlterConfigsResponse {
     let error = Error::new(code, why_undecided(code));
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();
-    IncrementalAlterConfigsResponse { responses, ..IncrementalAlterConfigsResponse::default() }
-}
-
-pub(crate) fn fail(response: &mut IncrementalAlterConfigsResponse, code: ErrorCode) {
-    for resource in response.responses.iter_mut().filter(|resource| resource.error_code == 0) {
-        resource.error_code = code.code();
-    }
+    IncrementalAlterConfigsResponse { responses, ..Default::default() }
 }

@@ -15,13 +15,7 @@ use crate::transactions::coordinator::Ask;
 /// Longest time that a producer waits while a block of producer ids is allocated, in milliseconds.
 const ALLOCATION_MS_MAX: i32 = 5_000;
 /// First version in which a client learns by its own error code that another producer has replaced it.
-const FIRST_FENCED: i16 = 4;
-
-/// Returns the error code that a client of this version understands.
-pub(crate) fn told(code: i16, version: i16) -> i16 {
-    let is_new = version < FIRST_FENCED && code == ErrorCode::ProducerFenced.code();
-    if is_new { ErrorCode::InvalidProducerEpoch.code() } else { code }
-}
+pub(super) const FIRST_FENCED: i16 = 4;
 
 pub(crate) fn handle(
     node: &mut Node,
@@ -76,7 +70,7 @@ fn of_transactions(
 }
 
 pub(crate) fn granted(producer_id: i64) -> InitProducerIdResponse {
-    InitProducerIdResponse { producer_id, producer_epoch: 0, ..InitProducerIdResponse::default() }
+    InitProducerIdResponse { producer_id, producer_epoch: 0, ..Default::default() }
 }
 
 pub(crate) fn refused(code: ErrorCode) -> InitProducerIdResponse {
@@ -84,6 +78,6 @@ pub(crate) fn refused(code: ErrorCode) -> InitProducerIdResponse {
         error_code: code.code(),
         producer_id: -1,
         producer_epoch: -1,
-        ..InitProducerIdResponse::default()
+        ..Default::default()
     }
 }

@@ -3,11 +3,10 @@
 use duramen_protocol::Response;
 use duramen_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 
-use super::checks::admit_to_group;
+use super::checks::{admit_to_group, caller};
 use crate::access::Operation;
 use crate::core::Parked;
 use crate::event::RequestKey;
-use crate::groups::Caller;
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -21,14 +20,7 @@ pub(crate) fn handle(
     request: &JoinGroupRequest,
 ) {
     let group = request.group_id.as_str();
-    let fresh = node.core.fresh_id();
-    let caller = Caller {
-        key,
-        context: context.clone(),
-        client_id: context.client_id.clone().unwrap_or_default(),
-        client_host: context.client_host.to_string(),
-        fresh,
-    };
+    let caller = caller(node, key, context);
     let asked = admit_to_group(node, context, Operation::Read, group).and_then(|()| {
         let now = node.core.now;
         node.coordinators.coordinate(&mut node.core, key, context.version, group, |it, sight| {
@@ -37,8 +29,7 @@ pub(crate) fn handle(
     });
     if let Err(code) = asked {
         let (error_code, member_id) = (code.code(), request.member_id.clone());
-        let mut refused =
-            JoinGroupResponse { error_code, member_id, ..JoinGroupResponse::default() };
+        let mut refused = JoinGroupResponse { error_code, member_id, ..Default::default() };
         settle(&mut refused, context.version);
         node.reply(key, refused);
     }

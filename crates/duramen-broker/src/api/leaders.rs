@@ -10,146 +10,120 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 
-use crate::controller::image::Topic;
-use crate::metadata_records::RegisterBroker;
 use crate::node::Node;
 
 const PRODUCE_FROM_VERSION: i16 = 10;
 const FETCH_FROM_VERSION: i16 = 12;
 const FETCH_ENDPOINTS_FROM_VERSION: i16 = 16;
 
-fn topic_of<'a>(node: &'a Node, name: &str, id: Uuid) -> Option<&'a Topic> {
-    let image = &node.core.controller.image;
-    if id.is_zero() { image.topic_named(name) } else { image.topic(id) }
+/// Leaders of partitions, for one response.
+struct Leaders<'a> {
+    node: &'a Node,
+    /// Nodes that the response names.
+    named: BTreeSet<i32>,
 }
 
-fn brokers<'a>(
-    node: &'a Node,
-    ids: &'a BTreeSet<i32>,
-) -> impl Iterator<Item = (&'a RegisterBroker, &'a str, u16)> {
-    let brokers = ids.iter().filter_map(|id| node.core.controller.image.brokers.get(id));
-    brokers.filter_map(|broker| {
-        let endpoint = broker.endpoints.first()?;
-        Some((broker, endpoint.host.as_str(), endpoint.port))
-    })
+impl<'a> Leaders<'a> {
+    fn new(node: &'a Node) -> Self {
+        Self { node, named: BTreeSet::new() }
+    }
+
+    /// Returns the leader of a partition and its epoch, if the node knows one. The topic has a name or an id.
+    fn of(&mut self, name: &str, id: Uuid, partition: i32) -> Option<(i32, i32)> {
+        let image = &self.node.core.controller.image;
+        let topic = if id.is_zero() { image.topic_named(name) } else { image.topic(id) };
+        let leader = self.node.core.leader_of(topic?, partition)?;
+        self.named.insert(leader.0);
+        Some(leader)
+    }
+
+    /// Returns id, host, port and rack of each named node.
+    fn endpoints(&self) -> impl Iterator<Item = (i32, String, i32, Option<String>)> {
+        let brokers = &self.node.core.controller.image.brokers;
+        self.named.iter().filter_map(|id| {
+            let broker = brokers.get(id)?;
+            let endpoint = broker.endpoints.first()?;
+            let port = i32::from(endpoint.port);
+            Some((broker.broker_id, endpoint.host.clone(), port, broker.rack.clone()))
+        })
+    }
+}
+
+fn is_elsewhere(code: i16) -> bool {
+    code == ErrorCode::NotLeaderOrFollower.code()
 }
 
 /// Adds to a Produce response the leaders of the partitions that this node does not lead.
 pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version: i16) {
+    use produce::{LeaderIdAndEpoch, NodeEndpoint};
     if version < PRODUCE_FROM_VERSION {
         return;
     }
-    let mut named = BTreeSet::new();
+    let mut leaders = Leaders::new(node);
     for topic in &mut response.responses {
-        let code = ErrorCode::NotLeaderOrFollower.code();
-        for part in topic.partition_responses.iter_mut().filter(|part| part.error_code == code) {
-            let found = topic_of(node, &topic.name, topic.topic_id);
-            let leader = found.and_then(|topic| node.core.leader_of(topic, part.index));
+        let parts = topic.partition_responses.iter_mut();
+        for part in parts.filter(|part| is_elsewhere(part.error_code)) {
+            let leader = leaders.of(&topic.name, topic.topic_id, part.index);
             let Some((leader_id, leader_epoch)) = leader else { continue };
-            part.current_leader = produce::LeaderIdAndEpoch { leader_id, leader_epoch };
-            named.insert(leader_id);
+            part.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };
         }
     }
-    let endpoint = |(broker, host, port): (&RegisterBroker, &str, u16)| produce::NodeEndpoint {
-        node_id: broker.broker_id,
-        host: host.to_owned(),
-        port: i32::from(port),
-        rack: broker.rack.clone(),
-    };
-    response.node_endpoints = brokers(node, &named).map(endpoint).collect();
+    let endpoint = |(node_id, host, port, rack)| NodeEndpoint { node_id, host, port, rack };
+    response.node_endpoints = leaders.endpoints().map(endpoint).collect();
 }
 
 /// Adds to a Fetch response the leaders of the partitions that this node does not lead, or not in the client's leader
 /// epoch.
 pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: i16) {
+    use fetch::{LeaderIdAndEpoch, NodeEndpoint};
     if version < FETCH_FROM_VERSION {
         return;
     }
-    let mut named = BTreeSet::new();
+    let fenced = ErrorCode::FencedLeaderEpoch.code();
+    let mut leaders = Leaders::new(node);
     for topic in &mut response.responses {
-        for part in &mut topic.partitions {
-            let code = ErrorCode::from_code(part.error_code);
-            let is_elsewhere =
-                matches!(code, Some(ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch));
-            if !is_elsewhere {
-                continue;
-            }
-            let found = topic_of(node, &topic.topic, topic.topic_id);
-            let leader = found.and_then(|topic| node.core.leader_of(topic, part.partition_index));
+        let parts = topic.partitions.iter_mut();
+        for part in parts.filter(|it| is_elsewhere(it.error_code) || it.error_code == fenced) {
+            let leader = leaders.of(&topic.topic, topic.topic_id, part.partition_index);
             let Some((leader_id, leader_epoch)) = leader else { continue };
-            part.current_leader = fetch::LeaderIdAndEpoch { leader_id, leader_epoch };
-            named.insert(leader_id);
+            part.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };
         }
     }
     if version < FETCH_ENDPOINTS_FROM_VERSION {
         return;
     }
-    let endpoint = |(broker, host, port): (&RegisterBroker, &str, u16)| fetch::NodeEndpoint {
-        node_id: broker.broker_id,
-        host: host.to_owned(),
-        port: i32::from(port),
-        rack: broker.rack.clone(),
-    };
-    response.node_endpoints = brokers(node, &named).map(endpoint).collect();
-}
-
-/// Returns the leader of a partition by its topic's id, if the node knows one, and adds it to the named nodes.
-fn named(
-    node: &Node,
-    topic_id: Uuid,
-    partition: i32,
-    code: i16,
-    named: &mut BTreeSet<i32>,
-) -> Option<(i32, i32)> {
-    if code != ErrorCode::NotLeaderOrFollower.code() {
-        return None;
-    }
-    let topic = node.core.controller.image.topic(topic_id)?;
-    let leader = node.core.leader_of(topic, partition)?;
-    named.insert(leader.0);
-    Some(leader)
+    let endpoint = |(node_id, host, port, rack)| NodeEndpoint { node_id, host, port, rack };
+    response.node_endpoints = leaders.endpoints().map(endpoint).collect();
 }
 
 /// Adds to a `ShareFetch` response the leaders of the partitions that this node does not lead.
 pub(super) fn tell_share_consumer(node: &Node, response: &mut ShareFetchResponse) {
-    let mut ids = BTreeSet::new();
+    use share_fetch::{LeaderIdAndEpoch, NodeEndpoint};
+    let mut leaders = Leaders::new(node);
     for topic in &mut response.responses {
         for part in &mut topic.partitions {
-            let index = part.partition_index;
-            let codes = [part.error_code, part.acknowledge_error_code];
-            for code in codes {
-                let leader = named(node, topic.topic_id, index, code, &mut ids);
+            if is_elsewhere(part.error_code) || is_elsewhere(part.acknowledge_error_code) {
+                let leader = leaders.of("", topic.topic_id, part.partition_index);
                 let Some((leader_id, leader_epoch)) = leader else { continue };
-                part.current_leader = share_fetch::LeaderIdAndEpoch { leader_id, leader_epoch };
+                part.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };
             }
         }
     }
-    let endpoint = |(broker, host, port): (&RegisterBroker, &str, u16)| share_fetch::NodeEndpoint {
-        node_id: broker.broker_id,
-        host: host.to_owned(),
-        port: i32::from(port),
-        rack: broker.rack.clone(),
-    };
-    response.node_endpoints = brokers(node, &ids).map(endpoint).collect();
+    let endpoint = |(node_id, host, port, rack)| NodeEndpoint { node_id, host, port, rack };
+    response.node_endpoints = leaders.endpoints().map(endpoint).collect();
 }
 
 /// Adds the leaders to a `ShareAcknowledge` response in the same way.
 pub(super) fn tell_share_decider(node: &Node, response: &mut ShareAcknowledgeResponse) {
-    let mut ids = BTreeSet::new();
+    use share_acknowledge::{LeaderIdAndEpoch, NodeEndpoint};
+    let mut leaders = Leaders::new(node);
     for topic in &mut response.responses {
-        for part in &mut topic.partitions {
-            let (index, code) = (part.partition_index, part.error_code);
-            let leader = named(node, topic.topic_id, index, code, &mut ids);
+        for part in topic.partitions.iter_mut().filter(|part| is_elsewhere(part.error_code)) {
+            let leader = leaders.of("", topic.topic_id, part.partition_index);
             let Some((leader_id, leader_epoch)) = leader else { continue };
-            part.current_leader = share_acknowledge::LeaderIdAndEpoch { leader_id, leader_epoch };
+            part.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };
         }
     }
-    let endpoint =
-        |(broker, host, port): (&RegisterBroker, &str, u16)| share_acknowledge::NodeEndpoint {
-            node_id: broker.broker_id,
-            host: host.to_owned(),
-            port: i32::from(port),
-            rack: broker.rack.clone(),
-        };
-    response.node_endpoints = brokers(node, &ids).map(endpoint).collect();
+    let endpoint = |(node_id, host, port, rack)| NodeEndpoint { node_id, host, port, rack };
+    response.node_endpoints = leaders.endpoints().map(endpoint).collect();
 }

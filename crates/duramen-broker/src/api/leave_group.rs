@@ -23,7 +23,6 @@ pub(crate) fn handle(
     });
     if let Err(code) = asked {
         let error_code = code.code();
-        let refused = LeaveGroupResponse { error_code, ..LeaveGroupResponse::default() };
-        node.reply(key, refused);
+        node.reply(key, LeaveGroupResponse { error_code, ..Default::default() });
     }
 }

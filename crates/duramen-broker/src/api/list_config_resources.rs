@@ -19,7 +19,7 @@ pub(crate) fn answer(
 ) -> ListConfigResourcesResponse {
     let refused = |code: ErrorCode| ListConfigResourcesResponse {
         error_code: code.code(),
-        ..ListConfigResourcesResponse::default()
+        ..Default::default()
     };
     if !node.core.access.may(context, Operation::DescribeConfigs, Resource::Cluster) {
         return refused(ErrorCode::ClusterAuthorizationFailed);

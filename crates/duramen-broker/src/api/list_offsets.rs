@@ -68,7 +68,7 @@ pub(crate) fn handle(
             }
             let mut answer = ListOffsetsPartitionResponse {
                 partition_index: asked.partition_index,
-                ..ListOffsetsPartitionResponse::default()
+                ..Default::default()
             };
             let found = if twice.contains(&place) {
                 Err(ErrorCode::InvalidRequest)
@@ -114,9 +114,7 @@ fn one<'a>(
     asked: &ListOffsetsPartition,
     is_read_committed: bool,
 ) -> Result<(&'a Partition, Answer), ErrorCode> {
-    if !node.core.access.may(context, Operation::Describe, Resource::Topic(name)) {
-        return Err(ErrorCode::TopicAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Describe, Resource::Topic(name))?;
     if context.version < first_version(asked.timestamp) {
         return Err(ErrorCode::UnsupportedVersion);
     }

@@ -32,8 +32,7 @@ pub(crate) fn answer(
         let Some(topic) = image.topic(*topic_id).filter(|it| is_asked(it, *partition)) else {
             continue;
         };
-        let at = usize::try_from(*partition).unwrap_or(usize::MAX);
-        let Some(replicas) = topic.partitions.get(at) else { continue };
+        let Some(replicas) = topic.replicas(*partition) else { continue };
         let brokers_of = |is_one: &dyn Fn(u64) -> bool| {
             let some = replicas.iter().filter(|it| is_one(it.peer_id));
             some.map(|it| it.broker_id).collect::<Vec<_>>()

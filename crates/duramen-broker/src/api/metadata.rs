@@ -86,9 +86,8 @@ fn create_missing(
         }
     }
     if !records.is_empty()
-        && let Ok(index) = node.core.controller.propose(node.core.now, &records)
+        && let Ok(index) = node.core.propose(&records)
     {
-        node.core.mark_controller_dirty();
         wait = wait.max(Some(index));
     }
     wait
@@ -148,7 +147,7 @@ pub(crate) fn answer(
                     topics.push(MetadataResponseTopic {
                         error_code: ErrorCode::InvalidRequest.code(),
                         topic_id: topic.topic_id,
-                        ..MetadataResponseTopic::default()
+                        ..Default::default()
                     });
                     continue;
                 }
@@ -174,7 +173,7 @@ pub(crate) fn answer(
         } else {
             i32::MIN
         },
-        ..MetadataResponse::default()
+        ..Default::default()
     }
 }
 
@@ -188,7 +187,7 @@ fn by_name(
     let refuse = |code: ErrorCode| MetadataResponseTopic {
         error_code: code.code(),
         name: Some(name.to_owned()),
-        ..MetadataResponseTopic::default()
+        ..Default::default()
     };
     if !may_see(node, context, name) {
         return refuse(ErrorCode::TopicAuthorizationFailed);
@@ -233,7 +232,7 @@ fn by_id(node: &Node, context: &RequestContext, id: Uuid, include: bool) -> Meta
         error_code: code.code(),
         name: None,
         topic_id: id,
-        ..MetadataResponseTopic::default()
+        ..Default::default()
     }
 }
 

@@ -79,8 +79,7 @@ fn problem(
     if !access.may(context, Operation::Read, Resource::Topic(&topic.name)) {
         return Some(ErrorCode::TopicAuthorizationFailed);
     }
-    let count = known.map_or(0, |known| known.partitions.len());
-    let is_there = usize::try_from(partition).is_ok_and(|it| it < count);
+    let is_there = known.is_some_and(|known| known.replicas(partition).is_some());
     (!is_there).then_some(ErrorCode::UnknownTopicOrPartition)
 }
 
@@ -95,5 +94,5 @@ fn refused(request: &OffsetCommitRequest, code: ErrorCode) -> OffsetCommitRespon
         partitions: it.partitions.iter().map(partition).collect(),
     };
     let topics = request.topics.iter().map(topic).collect();
-    OffsetCommitResponse { topics, ..OffsetCommitResponse::default() }
+    OffsetCommitResponse { topics, ..Default::default() }
 }

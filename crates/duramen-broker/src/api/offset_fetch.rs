@@ -33,7 +33,7 @@ pub(crate) fn handle(
     let asked = if version >= FIRST_OF_SEVERAL { request.groups } else { vec![sole(request)] };
     let named = |it: &OffsetFetchRequestGroup| OffsetFetchResponseGroup {
         group_id: it.group_id.clone(),
-        ..OffsetFetchResponseGroup::default()
+        ..Default::default()
     };
     let groups = asked.iter().map(named).collect();
     // Some groups answer at once, so the count is one too high until all have the request.
@@ -66,12 +66,12 @@ fn sole(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     let topic = |it: OffsetFetchRequestTopic| OffsetFetchRequestTopics {
         name: it.name,
         partition_indexes: it.partition_indexes,
-        ..OffsetFetchRequestTopics::default()
+        ..Default::default()
     };
     OffsetFetchRequestGroup {
         group_id: request.group_id,
         topics: request.topics.map(|topics| topics.into_iter().map(topic).collect()),
-        ..OffsetFetchRequestGroup::default()
+        ..Default::default()
     }
 }
 
@@ -117,7 +117,7 @@ fn refused_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetc
         committed_offset: -1,
         metadata: Some(String::new()),
         error_code: code.code(),
-        ..OffsetFetchResponsePartitions::default()
+        ..Default::default()
     };
     OffsetFetchResponseTopics {
         name: topic.name,
@@ -181,7 +181,7 @@ fn finish(node: &mut Node, key: RequestKey) {
 
 fn response(mut groups: Vec<OffsetFetchResponseGroup>, version: i16) -> OffsetFetchResponse {
     if version >= FIRST_OF_SEVERAL {
-        return OffsetFetchResponse { groups, ..OffsetFetchResponse::default() };
+        return OffsetFetchResponse { groups, ..Default::default() };
     }
     let group = groups.pop().unwrap_or_default();
     let partition = |it: OffsetFetchResponsePartitions| OffsetFetchResponsePartition {
@@ -198,6 +198,6 @@ fn response(mut groups: Vec<OffsetFetchResponseGroup>, version: i16) -> OffsetFe
     OffsetFetchResponse {
         topics: group.topics.into_iter().map(topic).collect(),
         error_code: group.error_code,
-        ..OffsetFetchResponse::default()
+        ..Default::default()
     }
 }

@@ -32,11 +32,9 @@ pub(crate) fn answer(
                 Ok((leader_epoch, end_offset)) => {
                     EpochEndOffset { error_code: 0, partition, leader_epoch, end_offset }
                 }
-                Err(code) => EpochEndOffset {
-                    error_code: code.code(),
-                    partition,
-                    ..EpochEndOffset::default()
-                },
+                Err(code) => {
+                    EpochEndOffset { error_code: code.code(), partition, ..Default::default() }
+                }
             }
         };
         let partitions = topic.partitions.iter().map(one).collect();

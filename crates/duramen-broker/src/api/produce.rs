@@ -10,6 +10,7 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::leaders;
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::{Action, Reply, RequestKey};
@@ -61,18 +62,7 @@ pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
         partition_responses: topic.partitions.into_iter().map(answer).collect(),
     };
     let responses = request.topics.into_iter().map(topic).collect();
-    node.reply(key, ProduceResponse { responses, ..ProduceResponse::default() });
-}
-
-/// Sends an answer, with the leaders of partitions that other nodes lead.
-pub(crate) fn answer(
-    node: &mut Node,
-    key: RequestKey,
-    mut response: ProduceResponse,
-    version: i16,
-) {
-    leaders::tell_producer(node, &mut response, version);
-    node.reply(key, response);
+    node.reply(key, ProduceResponse { responses, ..Default::default() });
 }
 
 /// Closes the connection after a failed produce with acks=0. Its client reads no answer, so only that shows it the
@@ -114,7 +104,7 @@ pub(crate) fn append(
     let transactional_id = id.unwrap_or("").to_owned();
     let quota = node.core.quota(QuotaKey::ProducerByteRate, context);
     let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, request.bytes()));
-    let mut response = ProduceResponse { throttle_time_ms: rest_ms, ..ProduceResponse::default() };
+    let mut response = ProduceResponse { throttle_time_ms: rest_ms, ..Default::default() };
     let mut outstanding = 0;
     let mut error = None;
     for (at, topic) in request.topics.into_iter().enumerate() {
@@ -146,12 +136,8 @@ pub(crate) fn append(
                 }
             });
         }
-        let topic_id = id;
-        response.responses.push(TopicProduceResponse {
-            name,
-            topic_id,
-            partition_responses: answers,
-        });
+        let topic = TopicProduceResponse { name, topic_id: id, partition_responses: answers };
+        response.responses.push(topic);
     }
     if request.acks == 0 {
         match error {
@@ -159,7 +145,8 @@ pub(crate) fn append(
             Some(code) => hang_up(key, code, &mut node.core.out),
         }
     } else if outstanding == 0 {
-        answer(node, key, response, context.version);
+        leaders::tell_producer(node, &mut response, context.version);
+        node.reply(key, response);
     } else {
         let version = context.version;
         node.core.park(key, Parked::Produce { response, outstanding, version }, deadline_us);
@@ -167,7 +154,7 @@ pub(crate) fn append(
 }
 
 fn blank(index: i32) -> PartitionProduceResponse {
-    PartitionProduceResponse { index, base_offset: -1, ..PartitionProduceResponse::default() }
+    PartitionProduceResponse { index, base_offset: -1, ..Default::default() }
 }
 
 fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
@@ -182,13 +169,10 @@ fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
 fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Result<Uuid, ErrorCode> {
     if context.version >= 13 {
         let topic = node.core.controller.image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
-        let is_allowed =
-            node.core.access.may(context, Operation::Write, Resource::Topic(&topic.name));
-        return if is_allowed { Ok(id) } else { Err(ErrorCode::TopicAuthorizationFailed) };
+        node.core.access.admit(context, Operation::Write, Resource::Topic(&topic.name))?;
+        return Ok(id);
     }
-    if !node.core.access.may(context, Operation::Write, Resource::Topic(name)) {
-        return Err(ErrorCode::TopicAuthorizationFailed);
-    }
+    node.core.access.admit(context, Operation::Write, Resource::Topic(name))?;
     let topic = node.core.controller.image.topic_named(name);
     topic.map(|topic| topic.id).ok_or(ErrorCode::UnknownTopicOrPartition)
 }
@@ -257,9 +241,7 @@ pub(crate) fn on_finished(
     error: ErrorCode,
     (base_offset, log_start): (i64, i64),
 ) {
-    let Some(Parked::Produce { response, outstanding, .. }) = node.core.parked_mut(key) else {
-        return;
-    };
+    let Some(Parked::Produce { response, .. }) = node.core.parked_mut(key) else { return };
     let part = &mut response.responses[topic].partition_responses[partition];
     assert!(is_open(part), "a batch has one result, and {part:?} is there");
     part.error_code = error.code();
@@ -268,12 +250,7 @@ pub(crate) fn on_finished(
     if !error.is_none() {
         part.log_append_time_ms = -1;
     }
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::Produce { response, version, .. }) = node.unpark(key)
-    {
-        answer(node, key, response, version);
-    }
+    count_result(node, key);
 }
 
 /// Records the refusal of a batch that waited for its transaction.
@@ -286,22 +263,14 @@ pub(crate) fn refuse_part(node: &mut Node, slot: Slot, code: ErrorCode) {
 /// Records the result of a batch that waited for its transaction.
 pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_start: i64) {
     let Slot::Request { key, topic, partition } = slot else { return };
-    let Some(Parked::Produce { response, outstanding, version }) = node.core.parked_mut(key) else {
-        return;
-    };
+    let Some(Parked::Produce { response, .. }) = node.core.parked_mut(key) else { return };
     let part = &mut response.responses[topic].partition_responses[partition];
     match outcome_of(part.index, appended, log_start) {
         Outcome::Waits { append_time_ms } => part.log_append_time_ms = append_time_ms,
         Outcome::Done(answer) => {
             assert!(is_open(part), "a batch has one result, and {part:?} is there");
             *part = answer;
-            *outstanding -= 1;
-            if *outstanding == 0 {
-                let version = *version;
-                if let Some(Parked::Produce { response, .. }) = node.unpark(key) {
-                    self::answer(node, key, response, version);
-                }
-            }
+            count_result(node, key);
         }
     }
 }

@@ -40,6 +40,24 @@ pub(super) struct Change<'a> {
     pub value: Option<&'a str>,
 }
 
+/// Returns the resource whose rights count for the settings of this one.
+pub(super) fn resource(kind: i8, name: &str) -> Resource<'_> {
+    match kind {
+        TOPIC => Resource::Topic(name),
+        GROUP => Resource::Group(name),
+        _ => Resource::Cluster,
+    }
+}
+
+/// Returns the topic of this name.
+pub(super) fn topic_named<'a>(node: &'a Node, name: &str) -> Result<&'a Topic, Error> {
+    if let Some(problem) = name_problem(name) {
+        return Err(Error::new(ErrorCode::InvalidTopicException, problem));
+    }
+    let missing = || Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"));
+    node.core.controller.image.topic_named(name).ok_or_else(missing)
+}
+
 /// Decides on each resource: returns the records that change its settings as requested.
 pub(super) fn decide(
     node: &Node,
@@ -48,19 +66,9 @@ pub(super) fn decide(
 ) -> Vec<Result<Vec<MetadataRecord>, Error>> {
     let twice = repeated(asked.iter().map(|it| (it.kind, it.name)));
     let one = |it: &Asked<'_>| {
-        let resource = match it.kind {
-            TOPIC => Resource::Topic(it.name),
-            GROUP => Resource::Group(it.name),
-            _ => Resource::Cluster,
-        };
-        if !node.core.access.may(context, Operation::AlterConfigs, resource) {
-            let code = match it.kind {
-                TOPIC => ErrorCode::TopicAuthorizationFailed,
-                GROUP => ErrorCode::GroupAuthorizationFailed,
-                _ => ErrorCode::ClusterAuthorizationFailed,
-            };
-            return Err(Error::new(code, "not allowed to alter the settings"));
-        }
+        let admitted =
+            node.core.access.admit(context, Operation::AlterConfigs, resource(it.kind, it.name));
+        admitted.map_err(|code| Error::new(code, "not allowed to alter the settings"))?;
         if twice.contains(&(it.kind, it.name)) {
             return Err(invalid("the resource is named twice in the request"));
         }
@@ -120,15 +128,7 @@ impl<'a> Owner<'a> {
         let name = asked.name;
         match asked.kind {
             TOPIC if name.is_empty() => Err(invalid("there are no settings that all topics share")),
-            TOPIC => {
-                if let Some(problem) = name_problem(name) {
-                    return Err(Error::new(ErrorCode::InvalidTopicException, problem));
-                }
-                let topic = node.core.controller.image.topic_named(name).ok_or_else(|| {
-                    Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"))
-                })?;
-                Ok(Self::Topic(topic))
-            }
+            TOPIC => topic_named(node, name).map(Self::Topic),
             BROKER => {
                 let id = broker_to_alter(node, name)?.unwrap_or(ALL_BROKERS);
                 Ok(Self::Broker(id, node.core.controller.image.broker_configs(id)))

@@ -33,7 +33,7 @@ pub(crate) fn handle(
             let response = ShareAcknowledgeResponse {
                 error_code: code.code(),
                 error_message: Some(text.to_owned()),
-                ..ShareAcknowledgeResponse::default()
+                ..Default::default()
             };
             return node.reply(key, response);
         }
@@ -64,23 +64,18 @@ pub(crate) fn handle(
 pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
     assert_eq!(request.undecided, 0, "no answer leaves before its decisions are durable");
     let lock_ms = node.core.group_settings(&request.member.0).record_lock_duration_ms;
-    let mut response = ShareAcknowledgeResponse {
-        acquisition_lock_timeout_ms: lock_ms,
-        ..ShareAcknowledgeResponse::default()
-    };
+    let mut response =
+        ShareAcknowledgeResponse { acquisition_lock_timeout_ms: lock_ms, ..Default::default() };
     for ((topic_id, partition_index), told) in request.told {
         if response.responses.last().is_none_or(|topic| topic.topic_id != topic_id) {
-            let topic = ShareAcknowledgeTopicResponse {
-                topic_id,
-                ..ShareAcknowledgeTopicResponse::default()
-            };
+            let topic = ShareAcknowledgeTopicResponse { topic_id, ..Default::default() };
             response.responses.push(topic);
         }
         let topic = response.responses.last_mut().expect("it was just made");
         topic.partitions.push(PartitionData {
             partition_index,
             error_code: told.acknowledged.map_or(0, ErrorCode::code),
-            ..PartitionData::default()
+            ..Default::default()
         });
     }
     leaders::tell_share_decider(node, &mut response);

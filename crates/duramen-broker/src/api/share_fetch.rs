@@ -52,7 +52,7 @@ pub(crate) fn handle(
         let response = ShareFetchResponse {
             error_code: code.code(),
             error_message: Some(text.to_owned()),
-            ..ShareFetchResponse::default()
+            ..Default::default()
         };
         node.reply(key, response);
     }
@@ -155,14 +155,13 @@ pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
     let mut response = ShareFetchResponse {
         acquisition_lock_timeout_ms: lock_ms,
         throttle_time_ms: request.rest_ms,
-        ..ShareFetchResponse::default()
+        ..Default::default()
     };
     let mut parts = Vec::new();
     for ((topic_id, partition_index), told) in request.told {
         let Told { acknowledged, error, plan } = told;
         if response.responses.last().is_none_or(|topic| topic.topic_id != topic_id) {
-            let topic =
-                ShareFetchableTopicResponse { topic_id, ..ShareFetchableTopicResponse::default() };
+            let topic = ShareFetchableTopicResponse { topic_id, ..Default::default() };
             response.responses.push(topic);
         }
         let topic = response.responses.len() - 1;
@@ -171,7 +170,7 @@ pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
             partition_index,
             error_code: error.map_or(0, ErrorCode::code),
             acknowledge_error_code: acknowledged.map_or(0, ErrorCode::code),
-            ..PartitionData::default()
+            ..Default::default()
         };
         if let Some((replica, plan)) = plan {
             let acquired = plan.pieces.iter().map(|piece| AcquiredRecords {

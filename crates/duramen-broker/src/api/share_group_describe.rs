@@ -6,6 +6,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::share_group_describe::DescribedGroup;
 use duramen_protocol::messages::{ShareGroupDescribeRequest, ShareGroupDescribeResponse};
 
+use super::checks::admit_to_group;
 use crate::access::{Operation, Resource};
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -20,7 +21,7 @@ pub(crate) fn answer(
         let mut described = described.unwrap_or_else(|code| DescribedGroup {
             group_id: group.clone(),
             error_code: code.code(),
-            ..DescribedGroup::default()
+            ..Default::default()
         });
         if request.include_authorized_operations && described.error_code == 0 {
             described.authorized_operations =
@@ -29,7 +30,7 @@ pub(crate) fn answer(
         described
     };
     let groups = request.group_ids.iter().map(describe).collect();
-    ShareGroupDescribeResponse { groups, ..ShareGroupDescribeResponse::default() }
+    ShareGroupDescribeResponse { groups, ..Default::default() }
 }
 
 fn describe(
@@ -37,12 +38,7 @@ fn describe(
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
-    if !node.core.access.may(context, Operation::Describe, Resource::Group(group)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
-    if group.is_empty() {
-        return Err(ErrorCode::InvalidGroupId);
-    }
+    admit_to_group(node, context, Operation::Describe, group)?;
     let (coordinator, sight) = node.coordinators.coordinator_and_sight(&node.core, group)?;
     let described = coordinator.describe_shares(sight.rules, sight.topics, group, node.core.now);
     let may_see =
@@ -54,7 +50,7 @@ fn describe(
         group_id: group.to_owned(),
         error_code: ErrorCode::TopicAuthorizationFailed.code(),
         error_message: Some("not allowed to see all topics of the group".to_owned()),
-        ..DescribedGroup::default()
+        ..Default::default()
     })
 }
 

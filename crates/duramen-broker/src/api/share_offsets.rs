@@ -20,6 +20,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::{Describing, Parked};
 use crate::event::RequestKey;
@@ -55,10 +56,7 @@ pub(crate) fn describe(
             }
         }
     }
-    let response = DescribeShareGroupOffsetsResponse {
-        groups,
-        ..DescribeShareGroupOffsetsResponse::default()
-    };
+    let response = DescribeShareGroupOffsetsResponse { groups, ..Default::default() };
     let is_any_kept = node.core.controller.image.topic_named(SHARES).is_some();
     if places.is_empty() || !is_any_kept {
         return node.reply(key, response);
@@ -74,7 +72,7 @@ pub(crate) fn describe(
 }
 
 fn unknown(partition_index: i32) -> Described {
-    Described { partition_index, start_offset: -1, lag: -1, ..Described::default() }
+    Described { partition_index, start_offset: -1, lag: -1, ..Default::default() }
 }
 
 fn describe_group(
@@ -83,10 +81,7 @@ fn describe_group(
     request: &DescribeShareGroupOffsetsRequestGroup,
 ) -> DescribeShareGroupOffsetsResponseGroup {
     let group_id = request.group_id.clone();
-    let mut described = DescribeShareGroupOffsetsResponseGroup {
-        group_id,
-        ..DescribeShareGroupOffsetsResponseGroup::default()
-    };
+    let mut described = DescribeShareGroupOffsetsResponseGroup { group_id, ..Default::default() };
     let may_see =
         |name: &str| node.core.access.may(context, Operation::Describe, Resource::Topic(name));
     if !node.core.access.may(context, Operation::Describe, Resource::Group(&request.group_id)) {
@@ -156,7 +151,7 @@ pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &
         Ok(None) | Err(ErrorCode::UnknownTopicOrPartition) => {}
         Err(code) => fail(slot, *code),
     }
-    finish(node, key);
+    count_result(node, key);
 }
 
 /// Records the end offset of a partition.
@@ -176,25 +171,11 @@ pub(crate) fn on_end_known(
             fail(slot, code);
         }
     }
-    finish(node, key);
+    count_result(node, key);
 }
 
 fn fail(slot: &mut Described, code: ErrorCode) {
     (slot.error_code, slot.error_message) = (code.code(), Some(code.name().to_owned()));
-}
-
-fn finish(node: &mut Node, key: RequestKey) {
-    let Some(Parked::ShareOffsets(describing)) = node.core.parked_mut(key) else { return };
-    assert!(
-        describing.outstanding <= describing.places.len(),
-        "each partition of a request is asked for once"
-    );
-    describing.outstanding -= 1;
-    if describing.outstanding == 0
-        && let Some(Parked::ShareOffsets(describing)) = node.unpark(key)
-    {
-        node.reply(key, describing.response);
-    }
 }
 
 /// Handles `AlterShareGroupOffsets`.
@@ -218,8 +199,7 @@ pub(crate) fn alter(
         let known = topic.filter(|_| may);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for it in &asked.partitions {
-            let index = usize::try_from(it.partition_index).ok();
-            let is_there = known.zip(index).is_some_and(|(topic, at)| at < topic.partitions.len());
+            let is_there = known.is_some_and(|topic| topic.replicas(it.partition_index).is_some());
             let problem = match () {
                 () if !may => Some((ErrorCode::TopicAuthorizationFailed, NO_TOPIC_ACCESS)),
                 () if !is_there => Some((ErrorCode::UnknownTopicOrPartition, NO_SUCH_TOPIC)),

@@ -15,6 +15,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::RequestKey;
@@ -38,19 +39,16 @@ pub(crate) fn initialize(
     request: InitializeShareGroupStateRequest,
 ) {
     use initialize_share_group_state::{InitializeStateResult, PartitionResult};
-    let mut response = InitializeShareGroupStateResponse::default();
-    let mut parts = Vec::new();
-    for topic in request.topics {
-        let topic_id = topic.topic_id;
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for it in topic.partitions {
-            let ask = Ask::Initialize { epoch: it.state_epoch, start: it.start_offset };
-            parts.push(Part { topic_id, partition: it.partition, ask });
-            partitions.push(PartitionResult { partition: it.partition, ..Default::default() });
-        }
-        response.results.push(InitializeStateResult { topic_id, partitions });
-    }
-    ask(node, key, context, &request.group_id, parts, response.into());
+    let (group, topics) = (request.group_id, request.topics.into_iter());
+    let (parts, results) = split(
+        &group,
+        topics.map(|it| (it.topic_id, it.partitions)).collect(),
+        |it| (it.partition, Ask::Initialize { epoch: it.state_epoch, start: it.start_offset }),
+        |partition| PartitionResult { partition, ..Default::default() },
+        |topic_id, partitions| InitializeStateResult { topic_id, partitions },
+    );
+    let response = InitializeShareGroupStateResponse { results };
+    ask(node, key, context, &group, parts, response.into());
 }
 
 /// Handles `ReadShareGroupState`.
@@ -61,19 +59,16 @@ pub(crate) fn read(
     request: ReadShareGroupStateRequest,
 ) {
     use read_share_group_state::{PartitionResult, ReadStateResult};
-    let mut response = ReadShareGroupStateResponse::default();
-    let mut parts = Vec::new();
-    for topic in request.topics {
-        let topic_id = topic.topic_id;
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for it in topic.partitions {
-            let ask = Ask::Read { leader_epoch: it.leader_epoch };
-            parts.push(Part { topic_id, partition: it.partition, ask });
-            partitions.push(PartitionResult { partition: it.partition, ..Default::default() });
-        }
-        response.results.push(ReadStateResult { topic_id, partitions });
-    }
-    ask(node, key, context, &request.group_id, parts, response.into());
+    let (group, topics) = (request.group_id, request.topics.into_iter());
+    let (parts, results) = split(
+        &group,
+        topics.map(|it| (it.topic_id, it.partitions)).collect(),
+        |it| (it.partition, Ask::Read { leader_epoch: it.leader_epoch }),
+        |partition| PartitionResult { partition, ..Default::default() },
+        |topic_id, partitions| ReadStateResult { topic_id, partitions },
+    );
+    let response = ReadShareGroupStateResponse { results };
+    ask(node, key, context, &group, parts, response.into());
 }
 
 /// Handles `WriteShareGroupState`.
@@ -90,25 +85,24 @@ pub(crate) fn write(
         state: it.delivery_state,
         count: it.delivery_count,
     };
-    let mut response = WriteShareGroupStateResponse::default();
-    let mut parts = Vec::new();
-    for topic in request.topics {
-        let topic_id = topic.topic_id;
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for it in topic.partitions {
+    let (group, topics) = (request.group_id, request.topics.into_iter());
+    let (parts, results) = split(
+        &group,
+        topics.map(|it| (it.topic_id, it.partitions)).collect(),
+        |it| {
             let write = ShareWrite {
                 state_epoch: it.state_epoch,
                 start: it.start_offset,
                 complete: it.delivery_complete_count,
                 batches: it.state_batches.into_iter().map(batch).collect(),
             };
-            let ask = Ask::Write { leader_epoch: it.leader_epoch, write };
-            parts.push(Part { topic_id, partition: it.partition, ask });
-            partitions.push(PartitionResult { partition: it.partition, ..Default::default() });
-        }
-        response.results.push(WriteStateResult { topic_id, partitions });
-    }
-    ask(node, key, context, &request.group_id, parts, response.into());
+            (it.partition, Ask::Write { leader_epoch: it.leader_epoch, write })
+        },
+        |partition| PartitionResult { partition, ..Default::default() },
+        |topic_id, partitions| WriteStateResult { topic_id, partitions },
+    );
+    let response = WriteShareGroupStateResponse { results };
+    ask(node, key, context, &group, parts, response.into());
 }
 
 /// Handles `DeleteShareGroupState`.
@@ -119,18 +113,16 @@ pub(crate) fn delete(
     request: DeleteShareGroupStateRequest,
 ) {
     use delete_share_group_state::{DeleteStateResult, PartitionResult};
-    let mut response = DeleteShareGroupStateResponse::default();
-    let mut parts = Vec::new();
-    for topic in request.topics {
-        let topic_id = topic.topic_id;
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for it in topic.partitions {
-            parts.push(Part { topic_id, partition: it.partition, ask: Ask::Delete { of: None } });
-            partitions.push(PartitionResult { partition: it.partition, ..Default::default() });
-        }
-        response.results.push(DeleteStateResult { topic_id, partitions });
-    }
-    ask(node, key, context, &request.group_id, parts, response.into());
+    let (group, topics) = (request.group_id, request.topics.into_iter());
+    let (parts, results) = split(
+        &group,
+        topics.map(|it| (it.topic_id, it.partitions)).collect(),
+        |it| (it.partition, Ask::Delete { of: None }),
+        |partition| PartitionResult { partition, ..Default::default() },
+        |topic_id, partitions| DeleteStateResult { topic_id, partitions },
+    );
+    let response = DeleteShareGroupStateResponse { results };
+    ask(node, key, context, &group, parts, response.into());
 }
 
 /// Handles `ReadShareGroupStateSummary`.
@@ -141,18 +133,41 @@ pub(crate) fn summarize(
     request: ReadShareGroupStateSummaryRequest,
 ) {
     use read_share_group_state_summary::{PartitionResult, ReadStateSummaryResult};
-    let mut response = ReadShareGroupStateSummaryResponse::default();
-    let mut parts = Vec::new();
-    for topic in request.topics {
-        let topic_id = topic.topic_id;
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for it in topic.partitions {
-            parts.push(Part { topic_id, partition: it.partition, ask: Ask::Look });
-            partitions.push(PartitionResult { partition: it.partition, ..Default::default() });
-        }
-        response.results.push(ReadStateSummaryResult { topic_id, partitions });
+    let (group, topics) = (request.group_id, request.topics.into_iter());
+    let (parts, results) = split(
+        &group,
+        topics.map(|it| (it.topic_id, it.partitions)).collect(),
+        |it| (it.partition, Ask::Look),
+        |partition| PartitionResult { partition, ..Default::default() },
+        |topic_id, partitions| ReadStateSummaryResult { topic_id, partitions },
+    );
+    let response = ReadShareGroupStateSummaryResponse { results };
+    ask(node, key, context, &group, parts, response.into());
+}
+
+/// Returns the parts of a request, and the topics of its answer. As in Kafka, a request without a group, or with a
+/// topic without partitions, has none.
+fn split<P, R, T>(
+    group: &str,
+    topics: Vec<(Uuid, Vec<P>)>,
+    ask: impl Fn(P) -> (i32, Ask),
+    row: impl Fn(i32) -> R,
+    topic: impl Fn(Uuid, Vec<R>) -> T,
+) -> (Vec<Part>, Vec<T>) {
+    let (mut parts, mut results) = (Vec::new(), Vec::new());
+    if group.is_empty() || topics.iter().any(|(_, partitions)| partitions.is_empty()) {
+        return (parts, results);
     }
-    ask(node, key, context, &request.group_id, parts, response.into());
+    for (topic_id, partitions) in topics {
+        let mut rows = Vec::with_capacity(partitions.len());
+        for it in partitions {
+            let (partition, ask) = ask(it);
+            parts.push(Part { topic_id, partition, ask });
+            rows.push(row(partition));
+        }
+        results.push(topic(topic_id, rows));
+    }
+    (parts, results)
 }
 
 /// Puts all parts to their coordinators, and answers when they have.
@@ -162,14 +177,9 @@ fn ask(
     context: &RequestContext,
     group: &str,
     parts: Vec<Part>,
-    mut response: Response,
+    response: Response,
 ) {
     let may = node.core.access.may(context, Operation::ClusterAction, Resource::Cluster);
-    if group.is_empty() || has_empty_topic(&response) {
-        // As Kafka has it.
-        clear(&mut response);
-        return node.reply(key, response);
-    }
     if parts.is_empty() {
         return node.reply(key, response);
     }
@@ -190,44 +200,11 @@ fn ask(
     }
 }
 
-fn has_empty_topic(response: &Response) -> bool {
-    match response {
-        Response::InitializeShareGroupState(it) => {
-            it.results.iter().any(|it| it.partitions.is_empty())
-        }
-        Response::ReadShareGroupState(it) => it.results.iter().any(|it| it.partitions.is_empty()),
-        Response::WriteShareGroupState(it) => it.results.iter().any(|it| it.partitions.is_empty()),
-        Response::DeleteShareGroupState(it) => it.results.iter().any(|it| it.partitions.is_empty()),
-        Response::ReadShareGroupStateSummary(it) => {
-            it.results.iter().any(|it| it.partitions.is_empty())
-        }
-        _ => false,
-    }
-}
-
-fn clear(response: &mut Response) {
-    match response {
-        Response::InitializeShareGroupState(it) => it.results.clear(),
-        Response::ReadShareGroupState(it) => it.results.clear(),
-        Response::WriteShareGroupState(it) => it.results.clear(),
-        Response::DeleteShareGroupState(it) => it.results.clear(),
-        Response::ReadShareGroupStateSummary(it) => it.results.clear(),
-        _ => {}
-    }
-}
-
 /// Records a coordinator's answer for one part, by its place among all parts of the request.
 pub(crate) fn on_answer(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
-    let Some(Parked::ShareStates { response, outstanding }) = node.core.parked_mut(key) else {
-        return;
-    };
+    let Some(Parked::ShareStates { response, .. }) = node.core.parked_mut(key) else { return };
     fill(response, part, answer);
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::ShareStates { response, .. }) = node.unpark(key)
-    {
-        node.reply(key, *response);
-    }
+    count_result(node, key);
 }
 
 fn fill(response: &mut Response, part: usize, answer: &Answer) {

@@ -32,7 +32,6 @@ pub(crate) fn handle(
     };
     if let Err(code) = asked {
         let error_code = code.code();
-        let refused = SyncGroupResponse { error_code, ..SyncGroupResponse::default() };
-        node.reply(key, refused);
+        node.reply(key, SyncGroupResponse { error_code, ..Default::default() });
     }
 }

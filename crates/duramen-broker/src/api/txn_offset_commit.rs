@@ -6,11 +6,9 @@ use duramen_protocol::messages::txn_offset_commit::{
     TxnOffsetCommitResponseTopic,
 };
 use duramen_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
-use duramen_protocol::wire::Uuid;
 
-use super::checks::admit_to_group;
-use crate::access::{Access, Operation, Resource};
-use crate::controller::image::Image;
+use super::checks::{admit_to_group, admit_to_offset};
+use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::internal_topics::GROUPS;
@@ -27,13 +25,11 @@ pub(crate) fn handle(
     request: TxnOffsetCommitRequest,
 ) {
     let id = request.transactional_id.as_str();
-    let may_transact =
-        node.core.access.may(context, Operation::Write, Resource::TransactionalId(id));
-    let admitted = if may_transact {
-        admit_to_group(node, context, Operation::Read, &request.group_id)
-    } else {
-        Err(ErrorCode::TransactionalIdAuthorizationFailed)
-    };
+    let admitted = node
+        .core
+        .access
+        .admit(context, Operation::Write, Resource::TransactionalId(id))
+        .and_then(|()| admit_to_group(node, context, Operation::Read, &request.group_id));
     let found =
         admitted.and_then(|()| node.coordinators.group_partition(&node.core, &request.group_id));
     let (replica, partition) = match found {
@@ -43,24 +39,21 @@ pub(crate) fn handle(
     let (access, image) = (&node.core.access, &node.core.controller.image);
     let topics = request.topics.iter();
     let mut all = topics.flat_map(|it| it.partitions.iter().map(|at| (&it.name, at)));
-    let is_any =
-        all.any(|(topic, at)| problem(access, image, context, topic, at.partition_index).is_ok());
+    let is_any = all.any(|(topic, at)| {
+        admit_to_offset(access, image, context, topic, at.partition_index).is_ok()
+    });
     if !is_any {
         // Nothing would be committed, so the transaction need not know.
-        let answer = answer(&request, |topic, it| problem(access, image, context, topic, it).err());
+        let answer =
+            answer(&request, |topic, it| admit_to_offset(access, image, context, topic, it).err());
         return node.reply(key, answer);
     }
     match node.core.check_transactor(replica, request.producer_id, request.producer_epoch) {
         Err(code) => node.reply(key, refused(&request, code)),
         Ok(true) => commit(node, key, context, request),
         Ok(false) => {
-            node.coordinators.judge_offsets(
-                &mut node.core,
-                key,
-                context,
-                request,
-                (GROUPS, partition),
-            );
+            let place = (GROUPS, partition);
+            node.coordinators.judge_offsets(&mut node.core, key, context, request, place);
         }
     }
 }
@@ -99,30 +92,15 @@ fn commit(
     let asked =
         node.coordinators.coordinate(&mut node.core, key, context.version, &group, |it, sight| {
             let access = sight.topics.access;
-            let judge =
-                |topic: &str, partition| problem(access, sight.image, context, topic, partition);
+            let judge = |topic: &str, partition| {
+                admit_to_offset(access, sight.image, context, topic, partition)
+            };
             let request = request.take().expect("it is asked once");
             it.txn_offset_commit(sight.rules, key, request, judge, now);
         });
     if let (Err(code), Some(request)) = (asked, request) {
         node.reply(key, refused(&request, code));
     }
-}
-
-/// Returns the topic's id, or the error that forbids a commit for a partition.
-fn problem(
-    access: &Access,
-    image: &Image,
-    context: &RequestContext,
-    topic: &str,
-    partition: i32,
-) -> Result<Uuid, ErrorCode> {
-    if !access.may(context, Operation::Read, Resource::Topic(topic)) {
-        return Err(ErrorCode::TopicAuthorizationFailed);
-    }
-    let known = image.topic_named(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    let is_there = usize::try_from(partition).is_ok_and(|it| it < known.partitions.len());
-    if is_there { Ok(known.id) } else { Err(ErrorCode::UnknownTopicOrPartition) }
 }
 
 fn refused(request: &TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse {
@@ -144,5 +122,5 @@ fn answer(
         }
     };
     let topics = request.topics.iter().map(topic).collect();
-    TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() }
+    TxnOffsetCommitResponse { topics, ..Default::default() }
 }

@@ -5,8 +5,8 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
+use super::checks::admit_operator;
 use super::decisions::why_undecided;
-use crate::access::{Operation, Resource};
 use crate::controller::{DECISION_MS, Error};
 use crate::core::Parked;
 use crate::event::RequestKey;
@@ -20,29 +20,18 @@ pub(crate) fn handle(
     context: &RequestContext,
     request: &UnregisterBrokerRequest,
 ) {
-    let is_allowed = node.core.access.may(context, Operation::Alter, Resource::Cluster);
-    let decided = if is_allowed {
-        decide(node, request.broker_id)
-    } else {
-        let text = "not allowed to alter the cluster";
-        Err(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
-    };
+    let decided = admit_operator(node, context).and_then(|()| decide(node, request.broker_id));
     let proposed = decided.and_then(|records| {
         if records.is_empty() {
             return Ok(());
         }
-        node.core.mark_controller_dirty();
-        let proposed = node.core.controller.propose(node.core.now, &records);
-        proposed.map_or_else(|code| Err(Error::new(code, why_undecided(code))), |_| Ok(()))
+        let proposed = node.core.propose(&records);
+        proposed.map(|_| ()).map_err(|code| Error::new(code, why_undecided(code)))
     });
     match proposed {
         Ok(()) => {
-            let broker_id = request.broker_id;
-            node.core.park(
-                key,
-                Parked::Departure { broker_id },
-                node.core.now.deadline_us(DECISION_MS),
-            );
+            let parked = Parked::Departure { broker_id: request.broker_id };
+            node.core.park(key, parked, node.core.now.deadline_us(DECISION_MS));
         }
         Err(error) => node.reply(key, refused(error.code, error.message)),
     }
@@ -56,10 +45,8 @@ fn refused(code: ErrorCode, text: String) -> UnregisterBrokerResponse {
 fn decide(node: &Node, id: i32) -> Result<Vec<MetadataRecord>, Error> {
     let image = &node.core.controller.image;
     let Some(broker) = image.brokers.get(&id) else {
-        return Err(Error::new(
-            ErrorCode::BrokerIdNotRegistered,
-            format!("there is no broker {id}"),
-        ));
+        let text = format!("there is no broker {id}");
+        return Err(Error::new(ErrorCode::BrokerIdNotRegistered, text));
     };
     let directory_id = broker.directory_id;
     if image.retired.contains(&directory_id) {

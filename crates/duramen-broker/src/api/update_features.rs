@@ -5,8 +5,9 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::update_features::{FeatureUpdateKey, UpdatableFeatureResult};
 use duramen_protocol::messages::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 
-use crate::access::{Operation, Resource};
+use super::checks::admit_operator;
 use crate::api_versions::FEATURES;
+use crate::controller::Error;
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -15,38 +16,34 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &UpdateFeaturesRequest,
 ) -> UpdateFeaturesResponse {
-    let refused = if node.core.access.may(context, Operation::Alter, Resource::Cluster) {
-        // One that cannot be updated keeps all others from it.
-        let refusal = request.feature_updates.iter().find_map(refusal);
-        refusal.map(|text| (ErrorCode::InvalidUpdateVersion, text))
-    } else {
-        let text = "not allowed to alter the cluster".to_owned();
-        Some((ErrorCode::ClusterAuthorizationFailed, text))
-    };
-    if let Some((code, text)) = refused {
+    // One that cannot be updated keeps all others from it.
+    let refusal = || request.feature_updates.iter().find_map(refusal);
+    if let Some(error) = admit_operator(node, context).err().or_else(refusal) {
         return UpdateFeaturesResponse {
-            error_code: code.code(),
-            error_message: Some(text),
-            ..UpdateFeaturesResponse::default()
+            error_code: error.code.code(),
+            error_message: Some(error.message),
+            ..Default::default()
         };
     }
     // In versions 0 and 1 a client takes a feature without a result for failed.
     let done = |update: &FeatureUpdateKey| UpdatableFeatureResult {
         feature: update.feature.clone(),
-        ..UpdatableFeatureResult::default()
+        ..Default::default()
     };
     let results = request.feature_updates.iter().map(done).collect();
-    UpdateFeaturesResponse { results, ..UpdateFeaturesResponse::default() }
+    UpdateFeaturesResponse { results, ..Default::default() }
 }
 
 /// Returns the reason to refuse a feature's update, or `None` if the feature is at that level already.
-fn refusal(update: &FeatureUpdateKey) -> Option<String> {
+fn refusal(update: &FeatureUpdateKey) -> Option<Error> {
     let name = &update.feature;
-    let Some(feature) = FEATURES.iter().find(|it| it.name == name) else {
-        return Some(format!("there is no feature '{name}'; nothing is updated"));
+    let text = match FEATURES.iter().find(|it| it.name == name) {
+        None => format!("there is no feature '{name}'; nothing is updated"),
+        Some(feature) if update.max_version_level == feature.level => return None,
+        Some(feature) => format!(
+            "feature '{name}' is at level {} and stays there; nothing is updated",
+            feature.level
+        ),
     };
-    let level = feature.level;
-    (update.max_version_level != level).then(|| {
-        format!("feature '{name}' is at level {level} and stays there; nothing is updated")
-    })
+    Some(Error::new(ErrorCode::InvalidUpdateVersion, text))
 }

@@ -2,6 +2,7 @@
 
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use super::results::answer_now;
 use super::{
     add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
     create_partitions, create_topics, delete_groups, delete_records, delete_topics,
@@ -98,17 +99,17 @@ fn finish(
 /// request.
 pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
     Some(match request {
-        Request::AlterClientQuotas(request) => alter_client_quotas::undecided(request, code).into(),
-        Request::AlterConfigs(request) => alter_configs::undecided(request, code).into(),
-        Request::IncrementalAlterConfigs(request) => {
-            incremental_alter_configs::undecided(request, code).into()
+        Request::AlterClientQuotas(it) => alter_client_quotas::undecided(it, code).into(),
+        Request::AlterConfigs(it) => alter_configs::undecided(it, code).into(),
+        Request::IncrementalAlterConfigs(it) => {
+            incremental_alter_configs::undecided(it, code).into()
         }
-        Request::AlterPartitionReassignments(request) => {
-            alter_partition_reassignments::undecided(request, code).into()
+        Request::AlterPartitionReassignments(it) => {
+            alter_partition_reassignments::undecided(it, code).into()
         }
-        Request::CreatePartitions(request) => create_partitions::undecided(request, code).into(),
-        Request::CreateTopics(request) => create_topics::undecided(request, code).into(),
-        Request::DeleteTopics(request) => delete_topics::undecided(request, code).into(),
+        Request::CreatePartitions(it) => create_partitions::undecided(it, code).into(),
+        Request::CreateTopics(it) => create_topics::undecided(it, code).into(),
+        Request::DeleteTopics(it) => delete_topics::undecided(it, code).into(),
         Request::DescribeQuorum(_) => describe_quorum::undecided(code).into(),
         Request::UnregisterBroker(_) => unregister_broker::told(code).into(),
         _ => return None,
@@ -133,19 +134,30 @@ pub(crate) fn answer_decided(node: &mut Node, key: RequestKey) {
 
 /// Replaces the answer to a decision that was not committed, or is not known to be committed.
 fn fail(response: &mut Response, code: ErrorCode) {
-    match response {
-        Response::AlterClientQuotas(response) => alter_client_quotas::fail(response, code),
-        Response::AlterConfigs(response) => alter_configs::fail(response, code),
-        Response::IncrementalAlterConfigs(response) => {
-            incremental_alter_configs::fail(response, code);
+    let codes: Vec<&mut i16> = match response {
+        Response::AlterClientQuotas(it) => {
+            it.entries.iter_mut().map(|it| &mut it.error_code).collect()
         }
-        Response::AlterPartitionReassignments(response) => {
-            alter_partition_reassignments::fail(response, code);
+        Response::AlterConfigs(it) => {
+            it.responses.iter_mut().map(|it| &mut it.error_code).collect()
         }
-        Response::CreatePartitions(response) => create_partitions::fail(response, code),
-        Response::CreateTopics(response) => create_topics::fail(response, code),
-        Response::DeleteTopics(response) => delete_topics::fail(response, code),
+        Response::IncrementalAlterConfigs(it) => {
+            it.responses.iter_mut().map(|it| &mut it.error_code).collect()
+        }
+        Response::CreatePartitions(it) => {
+            it.results.iter_mut().map(|it| &mut it.error_code).collect()
+        }
+        Response::DeleteTopics(it) => {
+            it.responses.iter_mut().map(|it| &mut it.error_code).collect()
+        }
+        Response::AlterPartitionReassignments(it) => {
+            return alter_partition_reassignments::fail(it, code);
+        }
+        Response::CreateTopics(it) => return create_topics::fail(it, code),
         other => unreachable!("{:?} waits for no commit", other.api_key()),
+    };
+    for it in codes.into_iter().filter(|it| **it == 0) {
+        *it = code.code();
     }
 }
 
@@ -157,26 +169,18 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
         Parked::Stalled { .. } => produce::on_stalled_too_long(node, key),
         Parked::Fetch(_) => fetch::answer_parked(node, key),
         Parked::Share(_) => share_fetch::on_timeout(node, key),
-        Parked::Metadata { .. } | Parked::FindCoordinator { .. } => {
+        Parked::Metadata { .. } | Parked::FindCoordinator { .. } => answer_decided(node, key),
+        Parked::Produce { response, .. } => {
+            produce::time_out(response);
+            answer_now(node, key);
+        }
+        Parked::Trims { response, .. } => {
+            delete_records::time_out(response);
+            answer_now(node, key);
+        }
+        Parked::Commit { response, .. } => {
+            fail(response, code);
             answer_decided(node, key);
-        }
-        Parked::Produce { .. } => {
-            if let Some(Parked::Produce { mut response, version, .. }) = node.unpark(key) {
-                produce::time_out(&mut response);
-                produce::answer(node, key, response, version);
-            }
-        }
-        Parked::Trims { .. } => {
-            if let Some(Parked::Trims { mut response, .. }) = node.unpark(key) {
-                delete_records::time_out(&mut response);
-                node.reply(key, response);
-            }
-        }
-        Parked::Commit { .. } => {
-            if let Some(Parked::Commit { mut response, .. }) = node.unpark(key) {
-                fail(&mut response, code);
-                node.reply(key, *response);
-            }
         }
         Parked::Departure { .. } => {
             node.unpark(key);

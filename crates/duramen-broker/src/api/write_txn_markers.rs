@@ -6,6 +6,7 @@ use duramen_protocol::messages::write_txn_markers::{
 };
 use duramen_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 
+use super::results::count_result;
 use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::RequestKey;
@@ -70,28 +71,18 @@ pub(crate) fn handle(
     assert!(outstanding <= at, "only partitions of the request are marked");
     node.core.park(key, Parked::Markers { response, outstanding }, u64::MAX);
     for (at, replica, marker) in asked {
-        node.coordinators.mark(
-            &mut node.core,
-            replica,
-            marker,
-            None,
-            MarkAsker::Request { key, at },
-        );
+        let asker = MarkAsker::Request { key, at };
+        node.coordinators.mark(&mut node.core, replica, marker, None, asker);
     }
 }
 
 /// Records the result of one marker, by its place among all markers of the request.
 pub(crate) fn on_marked(node: &mut Node, key: RequestKey, at: usize, code: ErrorCode) {
-    let Some(Parked::Markers { response, outstanding }) = node.core.parked_mut(key) else { return };
+    let Some(Parked::Markers { response, .. }) = node.core.parked_mut(key) else { return };
     let topics = response.markers.iter_mut().flat_map(|marker| &mut marker.topics);
     let mut partitions = topics.flat_map(|topic| &mut topic.partitions);
     if let Some(partition) = partitions.nth(at) {
         partition.error_code = code.code();
     }
-    *outstanding -= 1;
-    if *outstanding == 0
-        && let Some(Parked::Markers { response, .. }) = node.unpark(key)
-    {
-        node.reply(key, response);
-    }
+    count_result(node, key);
 }

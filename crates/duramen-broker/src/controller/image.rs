@@ -44,6 +44,13 @@ pub(crate) struct Topic {
     pub partitions: Vec<Vec<PlacedReplica>>,
 }
 
+impl Topic {
+    /// Returns the replicas of a partition.
+    pub(crate) fn replicas(&self, partition: i32) -> Option<&[PlacedReplica]> {
+        self.partitions.get(usize::try_from(partition).ok()?).map(Vec::as_slice)
+    }
+}
+
 /// Move of a partition to other replicas, as peer ids.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reassignment {
@@ -72,8 +79,8 @@ pub(crate) enum Change {
     Deleted(Topic),
 }
 
-/// See the room card.
-#[derive(Clone, Debug, PartialEq)]
+/// See the room card. [`Image::empty`] makes one; the default has no id to give.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Image {
     /// Index up to which this image contains the changes of entries, though a replica that restarted may not have
     /// applied them again.
@@ -105,26 +112,27 @@ pub(crate) fn fold(name: &str) -> String {
     name.replace('.', "_")
 }
 
+/// Sets or removes one setting.
+fn set(settings: &mut Settings, name: String, value: Option<String>) {
+    match value {
+        Some(value) => settings.insert(name, value),
+        None => settings.remove(&name),
+    };
+}
+
+/// Sets or removes one setting of an owner, which is named as long as it has settings.
+fn set_of<K: Ord>(all: &mut BTreeMap<K, Settings>, owner: K, name: String, value: Option<String>) {
+    let mut settings = all.remove(&owner).unwrap_or_default();
+    set(&mut settings, name, value);
+    if !settings.is_empty() {
+        all.insert(owner, settings);
+    }
+}
+
 impl Image {
     /// Returns an image without content.
     pub(crate) fn empty() -> Self {
-        Self {
-            as_of: 0,
-            brokers: BTreeMap::new(),
-            retired: BTreeSet::new(),
-            features: BTreeMap::new(),
-            broker_configs: BTreeMap::new(),
-            group_configs: BTreeMap::new(),
-            quotas: QuotaTable::default(),
-            topics: BTreeMap::new(),
-            reassignments: BTreeMap::new(),
-            born: BTreeMap::new(),
-            names: BTreeMap::new(),
-            folded: BTreeMap::new(),
-            next_peer_id: FIRST_PEER_ID,
-            next_producer_id: 0,
-            partitions_len: 0,
-        }
+        Self { next_peer_id: FIRST_PEER_ID, ..Self::default() }
     }
 
     /// Returns all topics, by name.
@@ -179,8 +187,12 @@ impl Image {
 
     /// Tells whether the topic with this id has this partition.
     pub(crate) fn has_partition(&self, id: Uuid, partition: i32) -> bool {
-        let topic = self.topic(id);
-        topic.is_some_and(|it| usize::try_from(partition).is_ok_and(|at| at < it.partitions.len()))
+        self.replicas(id, partition).is_some()
+    }
+
+    /// Returns the replicas of a partition of the topic with this id.
+    pub(crate) fn replicas(&self, id: Uuid, partition: i32) -> Option<&[PlacedReplica]> {
+        self.topic(id)?.replicas(partition)
     }
 
     /// Returns the nodes that belong to the cluster and are not leaving it.
@@ -199,8 +211,7 @@ impl Image {
     /// the rest from its leader.
     pub(crate) fn voters_at_birth(&self, topic_id: Uuid, partition: i32) -> Vec<u64> {
         let placed = || {
-            let at = usize::try_from(partition).ok()?;
-            let replicas = self.topics.get(&topic_id)?.partitions.get(at)?;
+            let replicas = self.replicas(topic_id, partition)?;
             Some(replicas.iter().map(|it| it.peer_id).collect())
         };
         let moved = self.born.get(&(topic_id, partition)).cloned();
@@ -262,12 +273,12 @@ impl Image {
                 self.next_peer_id = self.next_peer_id.max(end);
                 None
             }
-            MetadataRecord::SetBrokerConfig(set) => {
-                self.set_broker_config(set);
+            MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value }) => {
+                set_of(&mut self.broker_configs, broker_id, name, value);
                 Some(Change::BrokersConfigured)
             }
-            MetadataRecord::SetGroupConfig(set) => {
-                self.set_group_config(set);
+            MetadataRecord::SetGroupConfig(SetGroupConfig { group, name, value }) => {
+                set_of(&mut self.group_configs, group, name, value);
                 None
             }
             MetadataRecord::SetClientQuota(quota) => {
@@ -281,38 +292,10 @@ impl Image {
         }
     }
 
-    fn set_broker_config(&mut self, set: SetBrokerConfig) {
-        let SetBrokerConfig { broker_id, name, value } = set;
-        let configs = self.broker_configs.entry(broker_id).or_default();
-        match value {
-            Some(value) => configs.insert(name, value),
-            None => configs.remove(&name),
-        };
-        if configs.is_empty() {
-            self.broker_configs.remove(&broker_id);
-        }
-    }
-
-    fn set_topic_config(&mut self, set: SetTopicConfig) -> Option<Change> {
-        let SetTopicConfig { topic_id, name, value } = set;
-        let configs = &mut self.topics.get_mut(&topic_id)?.configs;
-        match value {
-            Some(value) => configs.insert(name, value),
-            None => configs.remove(&name),
-        };
+    fn set_topic_config(&mut self, setting: SetTopicConfig) -> Option<Change> {
+        let SetTopicConfig { topic_id, name, value } = setting;
+        set(&mut self.topics.get_mut(&topic_id)?.configs, name, value);
         Some(Change::Configured { topic_id })
-    }
-
-    fn set_group_config(&mut self, set: SetGroupConfig) {
-        let SetGroupConfig { group, name, value } = set;
-        let configs = self.group_configs.entry(group.clone()).or_default();
-        match value {
-            Some(value) => configs.insert(name, value),
-            None => configs.remove(&name),
-        };
-        if configs.is_empty() {
-            self.group_configs.remove(&group);
-        }
     }
 
     /// Names that this version does not know cannot be in its log: they are refused when they are asked for.

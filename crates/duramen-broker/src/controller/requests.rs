@@ -63,15 +63,11 @@ impl Controller {
             Request::IncrementalAlterConfigs(request) => {
                 request.resources.iter().any(|it| is_altered(it.resource_type, &it.resource_name))
             }
-            Request::AlterPartitionReassignments(request) => {
-                request.topics.iter().any(|topic| is_open(&topic.name))
+            Request::AlterPartitionReassignments(asked) => {
+                asked.topics.iter().any(|it| is_open(&it.name))
             }
-            Request::CreatePartitions(request) => {
-                request.topics.iter().any(|topic| is_open(&topic.name))
-            }
-            Request::CreateTopics(request) => {
-                request.topics.iter().any(|topic| is_open(&topic.name))
-            }
+            Request::CreatePartitions(asked) => asked.topics.iter().any(|it| is_open(&it.name)),
+            Request::CreateTopics(asked) => asked.topics.iter().any(|it| is_open(&it.name)),
             Request::DeleteTopics(request) => {
                 let names = request.topic_names.iter();
                 let states = request.topics.iter();

@@ -2,8 +2,8 @@
 //!
 //! Purpose:    the one place where requests wait.
 //! Owns:       every request that waits, its deadline, and the order of those that are served first come, first served.
-//! Interface:  [`Core::park`], [`Core::parked_mut`], [`Core::take_parked`]; [`Core::hold`], [`Core::defer`] and
-//!             [`Core::stall`] for requests that wait as a whole.
+//! Interface:  [`Core::park`], [`Core::parked_mut`], [`Core::take_parked`]; [`Core::hold`] and [`Core::stall`]
+//!             for requests that wait as a whole.
 //! Invariants: a request waits once. A request in an order is parked. A request leaves with its key, its time or its
 //!             connection, and then nothing here names it.
 //! Never:      answers (see `api`); the other ends of a wait, such as a partition that wakes a fetch (see `node.rs`).
@@ -12,7 +12,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use duramen_protocol::Request;
 use duramen_storage::op::ReplicaId;
 
 use super::{Core, Parked, Signal, Timer};
@@ -198,17 +197,6 @@ impl Core {
 /// Requests about topics or settings whose creation, change or deletion is being committed: their answers depend on the
 /// result. Also requests for topics on nodes that are about to register.
 impl Core {
-    pub(crate) fn defer(
-        &mut self,
-        key: RequestKey,
-        context: RequestContext,
-        request: Request,
-        deadline_us: u64,
-    ) {
-        let request = Box::new(request);
-        self.park(key, Parked::Deferred { context, request }, deadline_us);
-    }
-
     /// Returns the deferred requests, in the order in which they came.
     pub(crate) fn deferred(&self) -> Vec<RequestKey> {
         self.desk.deferred.iter().copied().collect()

@@ -29,26 +29,13 @@ impl Core {
         }
         let topic = self.topic_to_make(name)?;
         let made = self.controller.create_topic(&topic, &self.options.settings);
-        let proposed = match made {
-            Ok(creation) => self
-                .controller
-                .propose(self.now, &creation.records)
-                .map_err(|code| code.to_string()),
-            Err(error) => Err(error.message),
-        };
-        match proposed {
-            Ok(index) => {
-                self.mark_controller_dirty();
-                Some(index)
-            }
-            Err(problem) => {
-                tracing::warn!(
-                    problem,
-                    "this node cannot serve coordinators: it cannot create {name}"
-                );
-                None
-            }
+        let proposed = made
+            .map_err(|error| error.message)
+            .and_then(|creation| self.propose(&creation.records).map_err(|code| code.to_string()));
+        if let Err(problem) = &proposed {
+            tracing::warn!(problem, "this node cannot serve coordinators: it cannot create {name}");
         }
+        proposed.ok()
     }
 
     pub(crate) fn make_topic(&mut self, name: &str) {

@@ -81,7 +81,7 @@ struct Grant {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Peers {
     pub(super) founders: Vec<Founder>,
     /// Replicas of metadata that spoke and are not known yet.
@@ -125,24 +125,7 @@ pub(crate) fn metadata_replica(options: &NodeOptions) -> Result<(ReplicaId, Vec<
 
 impl Peers {
     pub(crate) fn new(founders: Vec<Founder>) -> Self {
-        Self {
-            founders,
-            acquaintances: BTreeMap::new(),
-            links: BTreeMap::new(),
-            outbox: BTreeMap::new(),
-            ticked: BTreeSet::new(),
-            ticks: 0,
-            leads: BTreeMap::new(),
-            news: BTreeMap::new(),
-            version: 0,
-            led: BTreeMap::new(),
-            creators: BTreeMap::new(),
-            ids_wanted: None,
-            grants: Vec::new(),
-            topics_wanted: BTreeSet::new(),
-            reads: VecDeque::new(),
-            reading: 0,
-        }
+        Self { founders, ..Self::default() }
     }
 
     /// Asks for reads of entries that followers lack.
@@ -636,8 +619,6 @@ impl Core {
 /// Incoming frames.
 impl Core {
     pub(crate) fn propose_for_peer(&mut self, records: &[MetadataRecord]) -> Option<u64> {
-        let index = self.controller.propose(self.now, records).ok()?;
-        self.is_controller_dirty = true;
-        Some(index)
+        self.propose(records).ok()
     }
 }

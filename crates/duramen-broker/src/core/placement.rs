@@ -16,9 +16,8 @@ impl Core {
             let ids = self.controller.group.voter_ids().iter();
             return ids.filter_map(|&peer_id| self.placed(group, peer_id)).collect();
         }
-        let topic = self.controller.image.topic(Uuid(group.topic_id));
-        let index = usize::try_from(group.partition).unwrap_or(usize::MAX);
-        topic.and_then(|topic| topic.partitions.get(index)).cloned().unwrap_or_default()
+        let placed = self.controller.image.replicas(Uuid(group.topic_id), group.partition);
+        placed.unwrap_or_default().to_vec()
     }
 
     /// Returns the place of a peer of a group.
@@ -37,8 +36,7 @@ impl Core {
                 |(broker_id, directory_id)| PlacedReplica { peer_id, broker_id, directory_id };
             return founder.or_else(registered).map(placed).or_else(acquainted);
         }
-        let topic = self.controller.image.topic(Uuid(group.topic_id))?;
-        let replicas = topic.partitions.get(usize::try_from(group.partition).ok()?)?;
+        let replicas = self.controller.image.replicas(Uuid(group.topic_id), group.partition)?;
         replicas.iter().find(|placed| placed.peer_id == peer_id).cloned()
     }
 
@@ -107,9 +105,7 @@ impl Core {
     /// Tells whether a partition without a replica here had no leader yet, and is about to have one. The node of its
     /// first replica, which stands for election first, is heard.
     pub(crate) fn is_to_be_led_elsewhere(&self, group: GroupId) -> bool {
-        let topic = self.controller.image.topic(Uuid(group.topic_id));
-        let placed = topic.zip(usize::try_from(group.partition).ok());
-        let replicas = placed.and_then(|(topic, index)| topic.partitions.get(index));
+        let replicas = self.controller.image.replicas(Uuid(group.topic_id), group.partition);
         let own = self.own_directory();
         !self.peers.led.contains_key(&group)
             && replicas.is_some_and(|all| {

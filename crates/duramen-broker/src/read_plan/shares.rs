@@ -10,7 +10,7 @@ use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Disk, Reader};
 use twox_hash::XxHash3_128;
 
-use super::code_of;
+use super::{code_of, text_of};
 use crate::event::{
     Date, Dated, DeadLetters, DeadLettersMade, Event, Look, SeenBatch, SeenKeys, SharePart,
     SharePlan, Survey, Surveyed,
@@ -39,12 +39,6 @@ pub(crate) fn first_since(bytes: Bytes, wanted: &Date) -> Option<i64> {
     let all = batches(bytes).map_while(Result::ok);
     let mut since = all.filter(|it| it.header().max_timestamp >= wanted.timestamp);
     since.next().map(|it| it.header().base_offset.max(wanted.start))
-}
-
-fn text_of(error: &ReadError) -> String {
-    let cause = std::error::Error::source(error).map(ToString::to_string);
-    let text = [Some(error.to_string()), cause].into_iter().flatten();
-    text.collect::<Vec<_>>().join(": ")
 }
 
 /// Looks at the batches of a log, in one segment.
@@ -86,17 +80,9 @@ pub(crate) fn seen_in(
         };
         let last = header.end_offset() - 1;
         to = keys.as_ref().map_or(last, |keys| keys.end - 1) + 1;
-        let base = header.base_offset;
-        found.push(SeenBatch {
-            base,
-            last,
-            segment,
-            at,
-            bytes: len,
-            transactional,
-            is_control,
-            keys,
-        });
+        let (base, bytes) = (header.base_offset, len);
+        let seen = SeenBatch { base, last, segment, at, bytes, transactional, is_control, keys };
+        found.push(seen);
         at += len;
         if to <= last {
             break;
@@ -134,10 +120,8 @@ fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLetter
     let DeadLetters { replica, from, end, committed, ticket, .. } = *wanted;
     let read = || -> Result<Option<Bytes>, ReadError> {
         let bytes_max = u32::try_from(wanted.bytes_max).unwrap_or(u32::MAX);
-        match reader.locate(replica, from, committed, bytes_max, true)? {
-            Some(range) => Ok(Some(reader.read(replica, &range)?)),
-            None => Ok(None),
-        }
+        let range = reader.locate(replica, from, committed, bytes_max, true)?;
+        range.map(|range| reader.read(replica, &range)).transpose()
     };
     let made = match read() {
         Ok(Some(bytes)) => letters_of(wanted, bytes),

@@ -10,7 +10,7 @@ use crate::event::{Action, LogRead, MENDING_TICKETS};
 use crate::limits::PEER_QUIET_TICKS;
 use crate::metadata_records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::node::{Node, members, reassignments};
-use crate::peer::{Frame, Letter, PeerFrame, Reassigned, Useless};
+use crate::peer::{Frame, Letter, PeerFrame};
 use crate::raft::{GroupId, ReadFor, TIMEOUT_NOW};
 
 /// Ticks the groups of several voters. Missed ticks are not made up for, because they would end terms for nothing.
@@ -83,25 +83,23 @@ pub(super) fn hear_of(node: &mut Node, frame: Frame) -> Option<Frame> {
 }
 
 /// Takes everything in a frame but the sender's state and forwarded requests.
-pub(super) fn on_frame(node: &mut Node, frame: Frame) {
+pub(super) fn on_frame(node: &mut Node, mut frame: Frame) {
     node.repairs.on_ranges(&mut node.core, &frame);
     node.feeds.on_prefixes(&mut node.core, &mut node.repairs, &frame);
     node.coordinators.on_transaction_calls(&mut node.core, &frame);
     node.shares.on_burial_calls(&mut node.core, &frame);
     node.coordinators.on_share_frames(&mut node.core, &frame);
-    for letter in frame.letters {
+    for letter in std::mem::take(&mut frame.letters) {
         on_letter(node, frame.broker_id, frame.directory_id, letter);
     }
     let sender = (frame.broker_id, frame.incarnation);
-    node.quiescence.on_asleep(&mut node.core, sender, frame.directory_id, frame.asleep);
-    let asked = Asked {
-        registrations: frame.registrations,
-        ids: frame.ids_wanted,
-        topics: frame.topics_wanted,
-        reassigned: frame.reassigned,
-        useless: frame.useless,
-    };
-    serve_peer(&mut node.core, (frame.broker_id, frame.directory_id), &asked);
+    node.quiescence.on_asleep(
+        &mut node.core,
+        sender,
+        frame.directory_id,
+        std::mem::take(&mut frame.asleep),
+    );
+    serve_peer(&mut node.core, &frame);
     for stranger in &frame.strangers {
         let replaces = frame.replacing.contains(&stranger.directory_id);
         members::admit(&mut node.core, stranger, replaces);
@@ -143,11 +141,8 @@ fn on_stranger(node: &mut Node, mut frame: Frame) {
 fn on_letter(node: &mut Node, broker_id: i32, sender: Uuid, letter: Letter) {
     let group = GroupId { topic_id: letter.topic_id.0, partition: letter.partition };
     let is_from = if group == METADATA_GROUP {
-        node.core.peers.meet(PlacedReplica {
-            peer_id: letter.from,
-            broker_id,
-            directory_id: sender,
-        })
+        let (peer_id, directory_id) = (letter.from, sender);
+        node.core.peers.meet(PlacedReplica { peer_id, broker_id, directory_id })
     } else {
         node.core.placed(group, letter.from).is_some_and(|it| it.directory_id == sender)
     };
@@ -207,23 +202,14 @@ pub(super) fn on_payload(node: &mut Node, read: LogRead) {
     }
 }
 
-/// Requests for the leader of the metadata.
-struct Asked {
-    registrations: Vec<RegisterBroker>,
-    ids: Vec<u64>,
-    topics: Vec<String>,
-    reassigned: Vec<Reassigned>,
-    useless: Vec<Useless>,
-}
-
 /// Serves another node's requests to the leader of the metadata. If this node does not lead it, the other asks
 /// again.
-fn serve_peer(core: &mut Core, speaker: (i32, Uuid), asked: &Asked) {
-    let (broker_id, directory_id) = speaker;
+fn serve_peer(core: &mut Core, frame: &Frame) {
+    let &Frame { broker_id, directory_id, .. } = frame;
     if !core.controller.group.is_serving() {
         return;
     }
-    for registration in &asked.registrations {
+    for registration in &frame.registrations {
         let known = core.controller.image.brokers.get(&broker_id);
         let is_new = known.is_none_or(|known| known != registration);
         let is_own =
@@ -233,12 +219,12 @@ fn serve_peer(core: &mut Core, speaker: (i32, Uuid), asked: &Asked) {
             core.propose_for_peer(&[record]);
         }
     }
-    for &nonce in &asked.ids {
+    for &nonce in &frame.ids_wanted {
         core.allocate_for_peer(broker_id, nonce);
     }
-    for name in &asked.topics {
+    for name in &frame.topics_wanted {
         core.make_topic(name);
     }
-    reassignments::finish(core, &asked.reassigned);
-    reassignments::replace_useless(core, speaker, &asked.useless);
+    reassignments::finish(core, &frame.reassigned);
+    reassignments::replace_useless(core, (broker_id, directory_id), &frame.useless);
 }

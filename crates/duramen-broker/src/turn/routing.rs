@@ -145,7 +145,8 @@ pub(super) fn judge_certain(
         if awaits_brokers(node, &request) {
             deadline_us = deadline_us.min(node.core.now.mono_us + BROKERS_AWAITED_US);
         }
-        return node.core.defer(key, context, request, deadline_us);
+        let request = Box::new(request);
+        return node.core.park(key, Parked::Deferred { context, request }, deadline_us);
     }
     api::dispatch(node, key, context, Prepared::Request(request));
 }
