@@ -24,7 +24,18 @@ pub(crate) mod partition;
 pub(crate) mod records;
 pub(crate) mod sessions;
 
-pub(crate) use records::StateBatch;
+duramen_protocol::message! {
+    /// A run of offsets that were delivered equally often, with the same end.
+    #[derive(Copy, Eq)]
+    pub(crate) struct StateBatch {
+        first: i64 [0..],
+        last: i64 [0..],
+        /// Kafka's number: 0 is available, 2 acknowledged, 4 archived. The stored state does not say which member
+        /// acquired a record.
+        state: i8 [0..],
+        count: i16 [0..],
+    }
+}
 
 /// Holder of dead letters, which asks to append them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

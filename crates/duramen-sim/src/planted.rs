@@ -168,7 +168,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
 #[cfg(not(feature = "sabotage"))]
 pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[];
 
-/// Bugs that only show in a cluster, and take more time than the gate has: each needs hundreds of seeds, or a seed
+/// Bugs that only show in a cluster, and take more time than the gate has. Each needs hundreds of seeds, or a seed
 /// that runs to the limit of its time.
 #[cfg(feature = "sabotage")]
 pub const RARE: &[(&str, Bug)] = &[

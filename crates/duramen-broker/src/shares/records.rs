@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Uuid};
 
-use super::{ShareKey, ShareState};
+use super::{ShareKey, ShareState, StateBatch};
 use crate::ledger::{Encoded, decoded, keyed, versioned, whole};
 
 duramen_protocol::message! {
@@ -44,16 +44,6 @@ duramen_protocol::message! {
         start: i64 [0..],
         complete: i32 [0.., tag 0 in 0..] = -1,
         batches: Vec<StateBatch> [0..],
-    }
-    /// A run of offsets that were delivered equally often, with the same end.
-    #[derive(Copy, Eq)]
-    pub(crate) struct StateBatch {
-        first: i64 [0..],
-        last: i64 [0..],
-        /// Kafka's number: 0 is available, 2 acknowledged, 4 archived. The stored state does not say which member
-        /// acquired a record.
-        state: i8 [0..],
-        count: i16 [0..],
     }
 }
 
