@@ -45,6 +45,7 @@ pub(super) fn answer_now(node: &mut Node, key: RequestKey) {
         Some(Parked::Addition { response, .. } | Parked::ShareStates { response, .. }) => {
             node.reply_boxed(key, response);
         }
-        _ => {}
+        Some(other) => unreachable!("{other:?} counts no results"),
+        None => {}
     }
 }
