@@ -328,6 +328,51 @@ fn one_that_missed_two_elections_gives_up_what_ends_elsewhere() {
 }
 
 #[test]
+fn an_entry_of_an_earlier_term_replaces_one_of_a_later_term() {
+    let mut cluster = Cluster::new(11);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    cluster.propose(0, "kept");
+    cluster.collect(0);
+    cluster.settle_without(1);
+    // The next leader hears votes, and nobody hears its first entry.
+    (0..3 * ELECTION_TICKS).for_each(|_| _ = cluster.peers[2].group.tick());
+    cluster.collect(2);
+    cluster.wire.clear();
+    cluster.peers[1].group.campaign();
+    cluster.collect(1);
+    loop {
+        let is_vote = |it: &Outgoing| it.message.get_msg_type() != MessageType::MsgAppend;
+        cluster.wire.retain(|it| is_vote(it) && ![it.message.from, it.message.to].contains(&1));
+        if !cluster.step(0) {
+            break;
+        }
+    }
+    assert!(cluster.peers[1].group.is_elected());
+    // The first leader learns of that term, and then leads a later one.
+    for at in [0, 2] {
+        (0..3 * ELECTION_TICKS).for_each(|_| _ = cluster.peers[at].group.tick());
+        cluster.collect(at);
+    }
+    for _ in 0..2 {
+        cluster.peers[0].group.campaign();
+        cluster.collect(0);
+        cluster.settle_without(2);
+    }
+    assert!(cluster.peers[0].group.is_serving());
+    let last = |at: usize| cluster.peers[at].log.last().expect("entries").term;
+    let held = cluster.peers[0].log.iter().find(|it| matches!(it.content, Content::Batch(_)));
+    assert!(held.expect("the batch is kept").term < last(1) && last(1) < last(0));
+    for _ in 0..2 * ELECTION_TICKS {
+        cluster.peers[0].group.tick();
+        cluster.collect(0);
+        cluster.settle();
+    }
+    cluster.check();
+    assert!(cluster.peers.iter().all(|peer| peer.group.end_offset() == 1));
+}
+
+#[test]
 fn what_was_proposed_in_the_turn_in_which_it_was_cut_is_told_of() {
     let mut cluster = Cluster::new(7);
     (0..3).for_each(|at| cluster.collect(at));

@@ -275,12 +275,16 @@ impl Group {
             self.shipping.keep(entry.index, entry.term, payload.clone());
         }
         assert!(entry.index > self.applied.0, "applied entries are never replaced");
-        assert!(entry.term <= self.raw.raft.term, "no entry is of a later term");
+        let term = self.raw.raft.term;
+        assert!(entry.term <= term, "no entry is of a later term");
         let log = self.raw.mut_store();
         let removed = log.cut(entry.index);
+        // The new entry may be of an earlier term: the old one's leader was cut off, and the next leader had not voted
+        // for it.
+        let is_other = |gone: &LogEntry| gone.index > entry.index || gone.term != entry.term;
         assert!(
-            removed.iter().all(|gone| gone.term <= entry.term),
-            "a later term replaces entries"
+            removed.iter().all(|gone| is_other(gone) && gone.term <= term),
+            "the leader of this term replaces other entries"
         );
         turn.cut = turn.cut.into_iter().chain(removed.first().map(|first| first.index)).min();
         turn.removed.extend(removed);
