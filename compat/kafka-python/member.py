@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -62,8 +63,10 @@ def main():
         partition_assignment_strategy=[CooperativeStickyAssignor if is_cooperative else RangePartitionAssignor],
         api_version=api_version,
     )
-    # A leader that has no metadata yet assigns nothing to anyone, and may leave it at that.
-    consumer.partitions_for_topic(topic)
+    # A leader that has no metadata yet assigns nothing to anyone, and may leave it at that. One of three brokers may not know a
+    # new topic yet.
+    while not consumer.partitions_for_topic(topic):
+        time.sleep(0.1)
     consumer.subscribe([topic], listener=Listener())
     leaving = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), leaving.set()), daemon=True).start()

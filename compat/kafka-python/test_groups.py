@@ -81,7 +81,10 @@ def test_members_that_speak_versions_between_share_partitions():
 def member(topic, group, **settings):
     """A consumer that has its share."""
     fixed = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
-    consumer = KafkaConsumer(topic, bootstrap_servers=checks.bootstrap(), group_id=group, **{**fixed, **settings})
+    consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap(), group_id=group, **{**fixed, **settings})
+    # A leader without metadata assigns nothing, and may leave it at that. One of three brokers may not know a new topic yet.
+    checks.eventually("the consumer knows the topic", lambda: consumer.partitions_for_topic(topic), 30)
+    consumer.subscribe([topic])
     deadline = time.monotonic() + 20 * checks.SLOWNESS
     while not consumer.assignment():
         assert time.monotonic() < deadline, "no share within 20 s"
