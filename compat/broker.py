@@ -246,8 +246,10 @@ class Duramen(Broker):
         binary = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
         sets = [word for name, value in {**OLD_RECORDS_STAY, **QUICK_GROUPS, **self.settings}.items() for word in ("--set", f"{name}={value}")]
         command = "serve" if "controller.quorum.voters" in self.settings else "dev"
+        # Any free port: brokers of other suites start and stop meanwhile.
+        native = ["--native", f"{HOST}:0"] if command == "dev" else []
         replace = ["--replace"] if self.replaces and command == "serve" else []
-        return [binary, command, "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *replace, *sets]
+        return [binary, command, "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *native, *replace, *sets]
 
 
 class Kafka(Broker):

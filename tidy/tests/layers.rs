@@ -32,7 +32,7 @@ const RULES: [Rule; 6] = [
     },
     Rule {
         package: "duramen_broker",
-        rooms: "limits prng configs ledger metadata_records access api_versions session peer event raft internal_topics shares partition \
+        rooms: "limits prng configs ledger metadata_records checked_batch native access api_versions session peer event raft internal_topics shares partition \
                 fetch_sessions quotas controller survivor describe groups transactions core node api \
                 turn read_plan lib",
         upward: &[],
@@ -45,7 +45,12 @@ const RULES: [Rule; 6] = [
         upward: &[],
         circle: 0,
     },
-    Rule { package: "duramen", rooms: "telemetry config server cli main", upward: &[], circle: 2 },
+    Rule {
+        package: "duramen",
+        rooms: "telemetry config proto server cli main",
+        upward: &[],
+        circle: 2,
+    },
     Rule {
         package: "duramen_sim",
         rooms: "prng failure trace report batch disk model planted storage_harness compacting machine node_harness \

@@ -138,6 +138,7 @@ fn options() -> NodeOptions {
         bytes_in_flight_max: 256 << 20,
         metadata_tail: Vec::new(),
         node_address: None,
+        native_address: None,
         founders: Vec::new(),
         memory: Memory::default(),
         introduced: Vec::new(),

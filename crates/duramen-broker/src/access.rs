@@ -1,9 +1,10 @@
 //! # Room card: access
 //!
 //! Purpose:    who may do what: the one place that handlers ask before they act, look up, or tell.
-//! Owns:       the client of a request, operations and resources, [`QUESTIONS`], `docs/access.md`.
+//! Owns:       the client of a request, operations and resources, [`QUESTIONS`], [`NATIVE_QUESTIONS`], and from them
+//!             `docs/access.md`.
 //! Interface:  [`Access::may`], [`Access::admit`], [`Access::may_on_any`], [`Access::operations`].
-//! Invariants: each served API has a row in [`QUESTIONS`]; a handler asks only questions of its API's rows.
+//! Invariants: each served API has a row in a table; a handler asks only questions of its API's rows.
 //! Never:      look-ups; the answer to a client that may not.
 //! Tests:      `node/tests/access.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-broker --test access` writes the
 //!             document.
@@ -13,9 +14,11 @@ use std::sync::Arc;
 
 use duramen_protocol::{ApiKey, ErrorCode};
 
+use crate::native::Name;
+
 mod questions;
 
-pub use questions::{Asked, QUESTIONS, Question, Refusal};
+pub use questions::{Asked, NATIVE_QUESTIONS, NativeQuestion, QUESTIONS, Question, Refusal};
 
 /// Principal, client, listener, API and version of a request.
 #[derive(Clone, Debug)]
@@ -29,11 +32,20 @@ pub struct RequestContext {
     /// Where the client is, as Kafka prints it: `/127.0.0.1`.
     pub client_host: Arc<str>,
     /// The API of the request.
-    pub api: ApiKey,
-    /// The version of the request.
+    pub api: Api,
+    /// The version of the request; 0 for an operation of the native API.
     pub version: i16,
     /// Time spent on decoding and checking the request, in microseconds; 0 if it was not measured.
     pub spent_us: u64,
+}
+
+/// API of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// One of Kafka's, or of the few that Duramen adds to them.
+    Kafka(ApiKey),
+    /// An operation of the native API.
+    Native(Name),
 }
 
 #[cfg(test)]
@@ -45,7 +57,7 @@ impl RequestContext {
             client_id: None,
             listener: "L".into(),
             client_host: "/127.0.0.1".into(),
-            api,
+            api: Api::Kafka(api),
             version: 0,
             spent_us: 0,
         }
@@ -261,10 +273,14 @@ impl Access {
     }
 }
 
-/// Checks that the table has a row for the question.
-fn check(api: ApiKey, asked: Asked) {
-    debug_assert!(
-        QUESTIONS.iter().any(|row| row.api == api && row.asked == asked),
-        "{api} asks {asked:?}, which QUESTIONS lacks"
-    );
+/// Checks that a table has a row for the question.
+fn check(api: Api, asked: Asked) {
+    let is_listed = || match api {
+        Api::Kafka(api) => QUESTIONS.iter().any(|row| row.api == api && row.asked == asked),
+        Api::Native(op) => {
+            let listed = |row: &NativeQuestion| Asked::Operation(row.operation, Kind::Topic);
+            NATIVE_QUESTIONS.iter().any(|row| row.op == op && listed(row) == asked)
+        }
+    };
+    debug_assert!(is_listed(), "{api:?} asks {asked:?}, which its table lacks");
 }

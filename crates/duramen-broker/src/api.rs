@@ -1,6 +1,6 @@
 //! # Room card: api
 //!
-//! Purpose:    Kafka's requests, one file each: the only place where Kafka's versions matter.
+//! Purpose:    requests, one file each: Kafka's, whose versions matter only here, and the native API's.
 //! Owns:       dispatch, the answers to requests that waited, the answers to clients that may not.
 //! Interface:  [`dispatch`], [`waiting::resume`], [`waiting::on_timeout`].
 //! Invariants: a handler asks [`Access::may`] before any look-up that could tell a stranger something; every served API
@@ -59,6 +59,7 @@ pub(crate) mod list_groups;
 pub(crate) mod list_offsets;
 pub(crate) mod list_partition_reassignments;
 pub(crate) mod metadata;
+pub(crate) mod native;
 pub(crate) mod offset_commit;
 pub(crate) mod offset_delete;
 pub(crate) mod offset_fetch;
@@ -94,6 +95,7 @@ pub(crate) fn dispatch(
     let request = match request {
         Prepared::Produce(request) => return produce::handle(node, key, context, request),
         Prepared::Request(request) => request,
+        Prepared::Native(op) => return native::handle(node, key, context, *op),
     };
     match request {
         Request::FindCoordinator(it) => find_coordinator::handle(node, key, context, it),

@@ -22,16 +22,17 @@ use self::clocks::Clocks;
 use self::desk::Desk;
 use self::quotas::Timed;
 use crate::access::Access;
+use crate::checked_batch::CheckedBatch;
 use crate::controller::Controller;
 use crate::controller::image::Topic;
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::PRODUCER_ID_BLOCK;
 use crate::metadata_records::{MetadataRecord, PlacedReplica};
+use crate::native::Guard;
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Partition, Slot};
 use crate::prng::Prng;
 use crate::quotas::Meters;
-use crate::session::CheckedBatch;
 
 mod certainty;
 mod clocks;
@@ -48,11 +49,13 @@ mod quotas;
 mod signals;
 
 pub(crate) use certainty::Then;
+pub(crate) use membership::NATIVE;
 pub(crate) use metrics::standing;
 pub use metrics::{Metrics, Readiness, Standing};
 pub use options::NodeOptions;
 pub(crate) use parked::{
-    Describing, ElectionWanted, Fetch, Parked, ParkedFetch, Place, ShareRequest, Told, Wanted,
+    Awaited, Describing, ElectionWanted, Fetch, NativeWait, Parked, ParkedFetch, Place,
+    ShareRequest, Told, Wanted,
 };
 pub(crate) use peers::{Peers, metadata_replica};
 pub(crate) use signals::Signal;
@@ -180,16 +183,17 @@ impl Core {
         &mut self,
         replica: ReplicaId,
         batch: CheckedBatch,
+        guard: &Guard,
         acks: Acks,
         slot: Slot,
     ) -> (Appended, i64) {
         let bytes = batch.bytes.len() as u64;
         let partition = self.partitions.get_mut(&replica).expect("it was just found");
         let in_flight = partition.group.bytes_in_flight();
-        let appended = partition.produce(self.now, batch, acks, slot);
+        let appended = partition.produce(self.now, batch, guard, acks, slot);
         let added = partition.group.bytes_in_flight() - in_flight;
         // Of one that has just failed, those who wait are told in the turn.
-        let waits = matches!(appended, Appended::Waits { .. });
+        let waits = matches!(appended, Appended::Waits { .. } | Appended::Objected);
         if waits || added > 0 || partition.group.failure().is_some() {
             mark(&mut self.dirty, partition);
         }

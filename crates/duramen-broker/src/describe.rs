@@ -14,8 +14,8 @@ use duramen_storage::op::Compacted;
 
 use crate::controller::METADATA_REPLICA;
 use crate::controller::image::Image;
+use crate::partition::View;
 use crate::partition::internal::Internal;
-use crate::partition::view_of;
 use crate::raft::internal_of;
 
 /// Replica of the metadata log, whose image has another form than that of a partition.
@@ -27,12 +27,12 @@ pub fn image(replica: ReplicaId, bytes: &Bytes) -> Option<Vec<String>> {
         let records = Image::records_of(bytes)?;
         Some(records.iter().map(|record| format!("{record:?}")).collect())
     } else {
-        let (decided, producers) = view_of(bytes, 0)?;
+        let View { controls, decided, producers } = View::of(bytes, 0)?;
         let compacted = (decided.index > 0).then(|| {
             let Compacted { index, below, tombstones_below } = decided.wanted();
             format!("compacted below {below}  tombstones below {tombstones_below}  entry {index}")
         });
-        Some(compacted.into_iter().chain(producers.lines()).collect())
+        Some(compacted.into_iter().chain(controls.lines()).chain(producers.lines()).collect())
     }
 }
 

@@ -17,6 +17,7 @@ use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
 
+use crate::native::Answered;
 use crate::peer::PeerFrame;
 pub use crate::session::ConnectionId;
 use crate::session::{Prepared, RequestContext};
@@ -377,6 +378,8 @@ pub enum Reply {
     LogDirs(Box<duramen_protocol::messages::DescribeLogDirsResponse>),
     /// A `DescribeReplicas` that lacks digests.
     Replicas(Box<ReplicasPlan>),
+    /// The result of an operation of the native API, which may lack the beginning of a batch.
+    Native(Box<Answered>),
 }
 
 impl Reply {
@@ -403,6 +406,7 @@ impl Reply {
             Self::ListOffsets(plan) => Some(&mut plan.response.throttle_time_ms),
             Self::LogDirs(response) => Some(&mut response.throttle_time_ms),
             Self::Replicas(plan) => Some(&mut plan.response.throttle_time_ms),
+            Self::Native(answered) => Some(&mut answered.rest_ms),
         }
     }
 }

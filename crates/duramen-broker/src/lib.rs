@@ -14,6 +14,7 @@
 pub mod access;
 mod api;
 mod api_versions;
+pub mod checked_batch;
 pub mod configs;
 mod controller;
 mod core;
@@ -25,6 +26,7 @@ mod internal_topics;
 mod ledger;
 pub mod limits;
 mod metadata_records;
+pub mod native;
 mod node;
 mod partition;
 pub mod peer;

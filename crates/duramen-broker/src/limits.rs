@@ -56,6 +56,10 @@ pub const DECOMPRESSED_RATIO_MAX: usize = 64;
 pub const DECOMPRESSED_BYTES_QUICK: usize = 1 << 20;
 /// Ratio between decompressed records and request that real records seldom exceed; see [`DECOMPRESSED_BYTES_QUICK`].
 pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
+/// Largest fence of a log, in bytes.
+pub const FENCE_BYTES_MAX: usize = 64;
+/// Largest snapshot pointer of a log, in bytes: its URI, checksum and note together.
+pub const POINTER_BYTES_MAX: usize = 1 << 10;
 /// Default of `queued.max.request.bytes`: most bytes of requests that a node holds until it answers them.
 pub const NODE_BYTES_IN_FLIGHT_MAX: u64 = 256 << 20;
 

@@ -56,7 +56,7 @@ mod tests;
 mod transactions;
 
 pub(crate) use coordinators::Coordinators;
-pub(crate) use forwarding::Forwards;
+pub(crate) use forwarding::{Forwards, node_of};
 pub(crate) use members::Members;
 pub(crate) use moves::{Election, Moves};
 pub(crate) use quiescence::Quiescence;

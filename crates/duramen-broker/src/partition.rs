@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use compaction::Compacting;
+use controls::Controls;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::{self, BatchHeader, TimestampType};
 use duramen_storage::Descriptor;
@@ -29,14 +30,16 @@ use producers::{ActiveProducer, Ending, Producers};
 use retention::Undated;
 use rolling::Active;
 
+use crate::checked_batch::CheckedBatch;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::FETCH_ABORTED_MAX;
+use crate::native::Guard;
 use crate::raft::{Group, GroupId, Outgoing, PayloadRead, Refused, Unsure, internal_of};
-use crate::session::CheckedBatch;
 use crate::shares::BurialAsker;
 
 mod compaction;
+pub(crate) mod controls;
 pub(crate) mod faults;
 mod inspection;
 pub(crate) mod internal;
@@ -44,11 +47,12 @@ pub(crate) mod producers;
 pub(crate) mod retention;
 mod rolling;
 mod transactions;
+mod view;
 mod waits;
 
-pub(crate) use compaction::view_of;
 pub(crate) use producers::Verdict;
 pub(crate) use transactions::{Aborted, Marker};
+pub(crate) use view::View;
 
 /// Waiter for an append or another proposal of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +121,8 @@ pub(crate) enum Appended {
         /// The append time written into the batch.
         append_time_ms: i64,
     },
+    /// The guard does not hold. A [`Finished`] will come once that is certain.
+    Objected,
     /// A refused batch.
     Refused(ErrorCode, Option<String>),
     /// A batch refused because the topic does not take some of its records.
@@ -179,6 +185,9 @@ pub(crate) struct Partition {
     told: Told,
     producers: Producers,
     compacting: Compacting,
+    pub(crate) controls: Controls,
+    /// The fence that was proposed last in this term, and the index of its entry, until that is applied.
+    fencing: Option<(u64, Bytes)>,
     committed: i64,
     log_start: i64,
     segments: Vec<SegmentMeta>,
@@ -236,7 +245,7 @@ impl Partition {
         seed: u64,
     ) -> Self {
         let mut group = Group::recover(found, seed);
-        let view = view_of(&found.image, now.mono_us);
+        let view = View::of(&found.image, now.mono_us);
         if view.is_none() {
             group.fail("the image of its producers cannot be read by this version".to_owned());
         }
@@ -269,6 +278,8 @@ impl Partition {
             told: Told::default(),
             producers: Producers::default(),
             compacting: Compacting::default(),
+            controls: Controls::default(),
+            fencing: None,
             committed: 0,
             log_start: 0,
             segments: Vec::new(),
@@ -410,6 +421,7 @@ impl Partition {
         &mut self,
         now: Now,
         batch: CheckedBatch,
+        guard: &Guard,
         acks: Acks,
         slot: Slot,
     ) -> Appended {
@@ -448,6 +460,13 @@ impl Partition {
                 let Some(index) = waits else { return Appended::Done { base_offset } };
                 return self.wait(index, acks, Waiting { slot, base_offset }, -1);
             }
+        }
+        // A retry of a batch that is there has its answer above, whatever has changed since.
+        if self.objection(guard).is_some() {
+            return match self.make_certain(slot) {
+                Appended::Waits { .. } => Appended::Objected,
+                certain => certain,
+            };
         }
         let max_timestamp = batch.summary.max_timestamp;
         self.append_bytes(now, batch.bytes, &batch.header, max_timestamp, acks, slot)
@@ -530,7 +549,7 @@ impl Partition {
                 let header = BatchHeader::parse(&bytes).expect("it was just built");
                 match self.append_bytes(now, bytes, &header, header.max_timestamp, Acks::All, slot)
                 {
-                    Appended::Waits { .. } => Ok(true),
+                    Appended::Waits { .. } | Appended::Objected => Ok(true),
                     Appended::Done { .. } => Ok(false),
                     Appended::Refused(code, _) => Err(code),
                     Appended::Faulty(faults) => Err(faults.code),
@@ -616,7 +635,7 @@ impl Partition {
         if offset <= self.log_start {
             return Ok(false);
         }
-        let entry = Internal::Trim { offset }.encode();
+        let entry = self.trim_entry(offset, None).encode();
         let index = self.group.propose_internal(&entry).map_err(|refused| match refused {
             Refused::NotLeader => ErrorCode::NotLeaderOrFollower,
             Refused::Failed => ErrorCode::KafkaStorageError,
@@ -659,15 +678,6 @@ impl Partition {
         let before = self.producers.unused_before(before_us, self.committed);
         let entry = before.map(|before| Internal::ExpireProducers { before }.encode());
         entry.is_some_and(|entry| self.group.propose_internal(&entry).is_ok())
-    }
-
-    /// Returns the view's image at the applied index.
-    pub(crate) fn image(&self) -> OpKind {
-        let index = self.group.applied();
-        if sabotage::is(Bug::ImageWithoutProducers) {
-            return OpKind::Image { index, image: Producers::default().image(index) };
-        }
-        OpKind::Image { index, image: self.view_image(index) }
     }
 
     /// Collects what the group has ready, executes what was committed, and says who is to be told.
@@ -726,7 +736,7 @@ impl Partition {
     /// Begins this replica's log anew, as its leader's does: all that was here is gone.
     fn begin_anew(&mut self, beginning: &Beginning, now: Now, effects: &mut Effects) {
         self.fail_waiting(0, ErrorCode::NotLeaderOrFollower, effects);
-        match view_of(&beginning.image, now.mono_us) {
+        match View::of(&beginning.image, now.mono_us) {
             Some(view) => self.take_view(view),
             None => self.group.fail("an image came that this version cannot read".to_owned()),
         }
@@ -741,7 +751,7 @@ impl Partition {
             self.note_compacted(given.compacted);
         }
         self.active = None;
-        self.trimming = 0;
+        (self.trimming, self.fencing) = (0, None);
         effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
     }
 
@@ -830,16 +840,14 @@ impl Partition {
 
     fn execute(&mut self, index: u64, entry: &[u8]) -> Option<OpKind> {
         match Internal::decode(entry) {
-            Some(Internal::Trim { offset }) => {
-                if offset <= self.log_start {
-                    return None;
-                }
-                assert!(self.trims_again || offset <= self.committed, "only committed records go");
-                self.log_start = offset;
-                self.producers.trim(offset);
-                self.drop_segments();
-                let is_stored = !sabotage::is(Bug::TrimNotStored);
-                is_stored.then_some(OpKind::Trim { log_start: offset })
+            Some(Internal::Trim { offset }) => self.begin_at(offset),
+            Some(Internal::Truncate { offset, term, pointer }) => {
+                self.controls.truncate(offset, term, pointer);
+                self.begin_at(offset)
+            }
+            Some(Internal::Fence { token }) => {
+                self.apply_fence(index, token);
+                None
             }
             Some(Internal::Compact { below, tombstones_below, at_ms }) => {
                 self.compacting.decided.apply(index, below, tombstones_below, at_ms);
@@ -859,6 +867,19 @@ impl Partition {
                 None
             }
         }
+    }
+
+    /// Moves the log start forward. Returns the op for storage, if the start has moved.
+    fn begin_at(&mut self, offset: i64) -> Option<OpKind> {
+        if offset <= self.log_start {
+            return None;
+        }
+        assert!(self.trims_again || offset <= self.committed, "only committed records go");
+        self.log_start = offset;
+        self.producers.trim(offset);
+        self.drop_segments();
+        let is_stored = !sabotage::is(Bug::TrimNotStored);
+        is_stored.then_some(OpKind::Trim { log_start: offset })
     }
 
     fn note_segment(&mut self, index: u64, batch: &Descriptor, wall_ms: i64) {
@@ -914,6 +935,7 @@ impl Partition {
             effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
         }
         self.trimming = 0;
+        self.fencing = None;
         self.forget_proposed();
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {

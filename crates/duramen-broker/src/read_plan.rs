@@ -12,16 +12,17 @@
 //! Start at:   [`fetch_ranges`].
 
 use bytes::Bytes;
-use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::fetch::PartitionData;
 use duramen_protocol::messages::{DescribeReplicasResponse, FetchResponse, ListOffsetsResponse};
 use duramen_protocol::wire::RecordData;
-use duramen_storage::op::RecoveredReplica;
+use duramen_protocol::{BatchHeader, ErrorCode};
+use duramen_storage::op::{RecoveredReplica, ReplicaId};
 use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Descriptor, Disk, Reader};
 
 use crate::controller::is_metadata;
 use crate::event::{FetchPart, FetchPlan, LogRead, MadeBy, ReadLog, ReplicasPlan, TimePlan};
+use crate::native::{Answered, Problem};
 
 mod shares;
 #[cfg(test)]
@@ -176,6 +177,36 @@ pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsR
         }
     }
     response
+}
+
+/// Completes the answer to an operation of the native API: looks up the beginning of the last batch. The beginning
+/// stays unknown if the batch is gone by now.
+pub fn native<D: Disk>(reader: &Reader<D>, mut answered: Answered) -> Answered {
+    if let Some((replica, position)) = answered.lacking() {
+        match base_of(reader, replica, position.offset) {
+            Ok(Some(base)) => position.entry = base,
+            Ok(None)
+            | Err(ReadError::UnknownReplica | ReadError::Removed | ReadError::OutOfRange) => {}
+            Err(error) => {
+                tracing::error!(replica = replica.0, %error, "the last batch cannot be read");
+                answered.answer = Err(Problem::Damaged);
+            }
+        }
+    }
+    answered.lacking = None;
+    answered
+}
+
+/// Returns the base offset of the batch that holds an offset.
+fn base_of<D: Disk>(
+    reader: &Reader<D>,
+    replica: ReplicaId,
+    offset: i64,
+) -> Result<Option<i64>, ReadError> {
+    let found = reader.locate(replica, offset, offset.saturating_add(1), 1, true)?;
+    let Some(range) = found else { return Ok(None) };
+    let bytes = reader.read(replica, &range)?;
+    Ok(BatchHeader::parse(&bytes).ok().map(|header| header.base_offset))
 }
 
 /// Computes the digests of replicas. A replica that has no room left gets none, and ends where it begins.

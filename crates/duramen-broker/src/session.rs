@@ -23,12 +23,15 @@ use duramen_protocol::{
     decode_request_counted, encode_response,
 };
 
+use crate::access::Api;
 pub use crate::access::RequestContext;
 use crate::api_versions;
+use crate::checked_batch::CheckedBatch;
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
     DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
 };
+use crate::native::Op;
 
 /// One client connection, numbered by the listener and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,14 +44,26 @@ pub enum Prepared {
     Produce(PreparedProduce),
     /// Any other.
     Request(Request),
+    /// An operation of the native API, which no session reads.
+    Native(Box<Op>),
 }
 
 impl Prepared {
     /// Returns the API of the request.
-    pub(crate) fn api_key(&self) -> ApiKey {
+    pub fn api(&self) -> Api {
         match self {
-            Self::Produce(_) => ApiKey::Produce,
-            Self::Request(request) => request.api_key(),
+            Self::Produce(_) => Api::Kafka(ApiKey::Produce),
+            Self::Request(request) => Api::Kafka(request.api_key()),
+            Self::Native(op) => Api::Native(op.name()),
+        }
+    }
+
+    /// Returns the size of all batches, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Produce(request) => request.bytes(),
+            Self::Request(_) => 0,
+            Self::Native(op) => op.bytes(),
         }
     }
 }
@@ -94,19 +109,6 @@ pub struct PreparedPartition {
     pub index: i32,
     /// The batch, or what is wrong with it.
     pub batch: Result<CheckedBatch, Rejection>,
-}
-
-/// A batch whose bytes and records are all right.
-#[derive(Debug)]
-pub struct CheckedBatch {
-    /// All of it, owned, so that the node can write the offset into it.
-    pub bytes: BytesMut,
-    /// Its header.
-    pub header: BatchHeader,
-    /// Result of the walk over the batch's records.
-    pub summary: RecordSummary,
-    /// True if the producer leaves it to the partition to join the transaction.
-    pub adds_itself: bool,
 }
 
 /// Why a batch is refused before the node sees it.
@@ -285,7 +287,7 @@ impl Session {
 
     fn ask(&self, sequence: u64, header: RequestHeader, request: Prepared) -> SessionStep {
         let context = RequestContext {
-            api: request.api_key(),
+            api: request.api(),
             principal: Arc::clone(&self.principal),
             client_id: header.client_id,
             listener: Arc::clone(&self.listener),

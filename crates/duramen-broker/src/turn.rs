@@ -20,7 +20,7 @@ use crate::api;
 use crate::controller::METADATA_GROUP;
 use crate::core::{Parked, Signal, Timer};
 use crate::event::{Action, Event, Now, RequestKey};
-use crate::node::{Node, replicas};
+use crate::node::{Node, node_of, replicas};
 use crate::partition::Effects;
 use crate::peer::Frame;
 use crate::raft::GroupId;
@@ -146,6 +146,7 @@ impl Node {
     }
 
     fn on_request(&mut self, key: RequestKey, context: RequestContext, request: Box<Prepared>) {
+        assert_eq!(node_of(key.0), None, "a client's connection has no number of a node's");
         self.core.counters.requests += 1;
         self.core.begin_time(key, &context);
         if api::needs_no_state(&request) {

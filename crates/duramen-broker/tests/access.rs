@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use duramen_broker::access::{Asked, QUESTIONS, Refusal};
+use duramen_broker::access::{Asked, NATIVE_QUESTIONS, NativeQuestion, QUESTIONS, Refusal};
 use duramen_protocol::ErrorCode;
 
 const HEAD: &str = "# Who is asked what
@@ -20,6 +20,16 @@ Where a request names a topic by its id, an unknown id has its own error, as in 
 
 | API | Operation | Resource | Refusal | Note |
 |---|---|---|---|---|
+";
+
+const NATIVE_HEAD: &str = "
+## The native API
+
+Each operation asks one question, about its topic. A refusal is the problem `not-authorized`. Reads, sessions and topics
+are requests of Kafka, with the questions above.
+
+| Operation | Right |
+|---|---|
 ";
 
 fn coded(code: ErrorCode) -> String {
@@ -47,6 +57,10 @@ fn the_page_about_access_is_written_from_the_table() {
         let (api, note) = (row.api, row.note);
         writeln!(page, "| {api} | {operation} | {resource} | {refusal} | {note} |")
             .expect("memory");
+    }
+    page.push_str(NATIVE_HEAD);
+    for NativeQuestion { op, operation } in NATIVE_QUESTIONS {
+        writeln!(page, "| {op:?} | {operation:?} |").expect("memory");
     }
     let page = page.replace("|  |\n", "| |\n");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/access.md");

@@ -74,6 +74,27 @@ pub struct Fetched {
 }
 
 impl Fetched {
+    /// Reads the answer for a partition to a fetch from `position`. The answer has no error.
+    pub fn of(part: PartitionData, position: i64) -> Self {
+        let records = match part.records {
+            Some(RecordData::Bytes(records)) => records,
+            // `External` exists only where a server writes.
+            Some(RecordData::External { .. }) | None => Bytes::new(),
+        };
+        let (whole, next) = whole_batches(&records);
+        let mut aborted = part.aborted_transactions.unwrap_or_default();
+        aborted.sort_by_key(|it| it.first_offset);
+        Self {
+            aborted,
+            partition: part.partition_index,
+            records: records.slice(..whole),
+            next_offset: next.map_or(position, |next| next.max(position)),
+            committed: part.high_watermark,
+            stable: part.last_stable_offset,
+            start: part.log_start_offset,
+        }
+    }
+
     /// Returns the batches that applications see: no control batches, and with `read_committed` none of an aborted
     /// transaction. After an error nothing more comes.
     pub fn batches(&self) -> impl Iterator<Item = Result<BatchView, BatchError>> {
@@ -278,34 +299,16 @@ impl Fetcher {
     }
 
     fn take_partition(&self, part: PartitionData, position: i64) -> Result<Fetched, Error> {
-        let what = || {
-            format!(
-                "offset {position} of partition {} of topic {}",
-                part.partition_index, self.topic
-            )
-        };
+        let index = part.partition_index;
+        let what = || format!("offset {position} of partition {index} of topic {}", self.topic);
         Error::check(what, part.error_code, None)?;
-        let records = match part.records {
-            Some(RecordData::Bytes(records)) => records,
-            // `External` exists only where a server writes.
-            Some(RecordData::External { .. }) | None => Bytes::new(),
-        };
-        let (whole, next) = whole_batches(&records);
-        if whole == 0 && !records.is_empty() {
-            let message = Some(format!("its batch is longer than {} bytes", records.len()));
+        let bytes = part.records.as_ref().map_or(0, RecordData::len);
+        let fetched = Fetched::of(part, position);
+        if fetched.records.is_empty() && bytes > 0 {
+            let message = Some(format!("its batch is longer than {bytes} bytes"));
             return Err(Error::refused(what(), ErrorCode::RecordListTooLarge.code(), message));
         }
-        let mut aborted = part.aborted_transactions.unwrap_or_default();
-        aborted.sort_by_key(|it| it.first_offset);
-        Ok(Fetched {
-            aborted,
-            partition: part.partition_index,
-            records: records.slice(..whole),
-            next_offset: next.map_or(position, |next| next.max(position)),
-            committed: part.high_watermark,
-            stable: part.last_stable_offset,
-            start: part.log_start_offset,
-        })
+        Ok(fetched)
     }
 }
 

@@ -116,6 +116,7 @@ pub(crate) fn node_options(
         bytes_in_flight_max: IN_FLIGHT_MAX,
         metadata_tail: Vec::new(),
         node_address: None,
+        native_address: None,
         founders: Vec::new(),
         memory: Memory::default(),
         introduced: Vec::new(),
@@ -264,6 +265,7 @@ impl Machine {
             Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
             Reply::LogDirs(response) => Some((*response).into()),
             Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
+            Reply::Native(_) => unreachable!("no client of the native API is simulated"),
         }
     }
 

@@ -40,15 +40,25 @@ pub const DATA_DIR_DEFAULT: &str = "./duramen-data";
 const ENV_SET: &str = "DURAMEN_SET_";
 
 /// Keys of the file's top level.
-const FILE_KEYS: [&str; 8] =
-    ["data-dir", "listen", "advertise", "node-listen", "http", "log", "log-format", "settings"];
+const FILE_KEYS: [&str; 9] = [
+    "data-dir",
+    "listen",
+    "advertise",
+    "native",
+    "node-listen",
+    "http",
+    "log",
+    "log-format",
+    "settings",
+];
 
 /// Variables that flags read, for the nearest name of a misspelt one.
-const ENV_KEYS: [&str; 8] = [
+const ENV_KEYS: [&str; 9] = [
     "DURAMEN_CONFIG",
     "DURAMEN_DATA_DIR",
     "DURAMEN_LISTEN",
     "DURAMEN_ADVERTISE",
+    "DURAMEN_NATIVE",
     "DURAMEN_NODE_LISTEN",
     "DURAMEN_HTTP",
     "DURAMEN_LOG",
@@ -68,6 +78,10 @@ pub struct ServerArgs {
     /// as the setting `advertised.listeners`.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_ADVERTISE")]
     pub advertise: Option<String>,
+    /// Address of the native API: gRPC, and HTTP with JSON, on one port [default: not served; `dev` serves it 12 ports
+    /// below --listen, on this machine only]. Other nodes pass calls on to this address, so they must reach it.
+    #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_NATIVE")]
+    pub native: Option<String>,
     /// Address at which other nodes of the cluster connect, if it differs from this node's address in the setting
     /// `controller.quorum.voters`. A single node needs it before others can join. Connections between nodes have no
     /// password: use a separate network.
@@ -93,6 +107,8 @@ pub struct Config {
     pub listen: HostPort,
     /// Address that the node advertises to clients, if it is not `listen`.
     pub advertise: Option<HostPort>,
+    /// Address of the native API, if it is served.
+    pub native: Option<HostPort>,
     /// Address at which other nodes connect, if it is not this node's in `controller.quorum.voters`.
     pub node_listen: Option<HostPort>,
     /// Address that serves metrics and health, if any.
@@ -169,7 +185,7 @@ impl Config {
 
 impl Config {
     /// Lists the keys of a file, without its settings, with their values.
-    pub fn keys(&self) -> [(&'static str, String); 7] {
+    pub fn keys(&self) -> [(&'static str, String); 8] {
         let text =
             |address: Option<&HostPort>| address.map(ToString::to_string).unwrap_or_default();
         let format = self.log.format.unwrap_or(telemetry::Format::Human);
@@ -177,6 +193,7 @@ impl Config {
             ("data-dir", self.data_dir.display().to_string()),
             ("listen", self.listen.to_string()),
             ("advertise", text(self.advertise.as_ref())),
+            ("native", text(self.native.as_ref())),
             ("node-listen", text(self.node_listen.as_ref())),
             ("http", text(self.http.as_ref())),
             ("log", self.log.filter.clone().unwrap_or_default()),
@@ -282,6 +299,7 @@ impl FileKeys {
         let plain = [
             ("listen", &args.listen),
             ("advertise", &args.advertise),
+            ("native", &args.native),
             ("node-listen", &args.node_listen),
             ("http", &args.http),
             ("log", &args.log.filter),
@@ -321,6 +339,7 @@ impl FileKeys {
         };
         let listen = address("listen", true, mistakes);
         let advertise = address("advertise", false, mistakes);
+        let native = address("native", true, mistakes);
         let node_listen = address("node-listen", false, mistakes);
         let http = address("http", true, mistakes);
         let format = match self.plain.get("log-format").map(String::as_str) {
@@ -338,6 +357,7 @@ impl FileKeys {
                 HostPort::parse(LISTEN_DEFAULT).expect("the default is an address")
             }),
             advertise,
+            native,
             node_listen,
             http,
             settings: self.settings,

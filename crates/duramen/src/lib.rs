@@ -10,5 +10,6 @@
 
 pub mod cli;
 pub mod config;
+pub mod proto;
 pub mod server;
 pub mod telemetry;

@@ -48,6 +48,7 @@ pub mod inbox;
 pub mod listener;
 mod metric_names;
 pub mod metrics;
+mod native;
 mod opening;
 pub mod peers;
 pub mod plans;
@@ -63,13 +64,14 @@ pub mod threads;
 use budget::Budget;
 use chance::random;
 use checking::Checking;
-use connection::{Bell, Shared};
+use connection::Shared;
 use core_loop::{Clock, Reads};
 use descriptors::share_descriptors;
 use disk::RealDisk;
 use health::Health;
 use inbox::Inbox;
 use listener::Listener;
+use native::{Calls, Native};
 use opening::{cure, free_bytes_min, open_storage};
 use peers::{Links, Peers, Place, Standing, WAITING_SAID_EVERY};
 use reloading::{Limits, Load, Reloading};
@@ -96,6 +98,8 @@ pub struct Server {
     pub address: SocketAddr,
     /// Address that the server tells clients to connect to.
     pub advertised: HostPort,
+    /// Address of the native API, if the server serves it.
+    pub native: Option<SocketAddr>,
     /// Address of metrics and health, if the server serves them.
     pub http: Option<SocketAddr>,
     /// Identity of the node.
@@ -107,6 +111,7 @@ pub struct Server {
     runtime: Runtime,
     stop: watch::Sender<bool>,
     listener: tokio::task::JoinHandle<()>,
+    native_listener: Option<tokio::task::JoinHandle<()>>,
     node: Arc<Inbox<Input>>,
     threads: Vec<JoinHandle<()>>,
     health: Arc<Health>,
@@ -133,7 +138,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let (connections_max, files_max) = share_descriptors();
     let runtime = runtime()?;
     let hangups = hangups(&runtime)?;
-    let Sockets { listen, http, for_nodes } = bind_all(config, &settings, &runtime)?;
+    let Sockets { listen, native, http, for_nodes } = bind_all(config, &settings, &runtime)?;
     let address = listen.local_addr()?;
     let advertised = advertised(config, &settings, address);
     let parts = Common::default();
@@ -142,9 +147,13 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     if for_nodes.is_some() {
         parts.health.set_stranger(Some("this node starts".to_owned()));
     }
-    let http_address = http.map(|http| serve_http(http, &parts, &runtime)).transpose()?;
+    let sources =
+        http::Sources { metrics: Arc::clone(&parts.metrics), health: Arc::clone(&parts.health) };
+    let http_address = http.map(|http| serve_http(http, sources.clone(), &runtime)).transpose()?;
     let others = for_nodes.map(|(socket, at)| (socket, at, runtime.handle(), &parts));
-    let opened = open(config, &settings, broker, &advertised, storage, others)?;
+    let native_address = native.as_ref().map(TcpListener::local_addr).transpose()?;
+    let addresses = (&advertised, native_at(config, native_address));
+    let opened = open(config, &settings, broker, addresses, storage, others)?;
 
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
@@ -155,27 +164,17 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         storage_worker::start(storage, Arc::clone(&made), parts.clone())?,
     ];
     start_scrubbing(&settings, reader.clone(), made, parts.clone())?;
-    let Common { node, metrics, health, drained, .. } = parts;
     let (stop, stopped) = watch::channel(false);
-    let bell = Arc::new(Bell::default());
-    runtime.spawn({
-        let (bell, node) = (Arc::clone(&bell), Arc::clone(&node));
-        async move { bell.serve(&node).await }
-    });
     let (limits, current) = watch::channel(Limits::of(&settings, connections_max));
-    let shared = Shared {
-        node: Arc::clone(&node),
-        bell,
-        reader,
-        budget: Budget::new(settings.in_flight_bytes_max, metrics.network.in_flight_bytes.clone()),
-        metrics,
-        checking: Arc::new(Checking::new(cores())),
-        complaints: Arc::default(),
-        frame_bytes_max: current.borrow().frame_bytes_max,
-        idle_max: current.borrow().idle_max,
-        stop: stopped.clone(),
-    };
+    let shared = share(&settings, &current.borrow(), &parts, reader, stopped.clone());
+    runtime.spawn(ring(shared.clone()));
+    let Common { node, health, drained, .. } = parts;
     let (seats, send_buffer_bytes) = (Arc::new(Seats::default()), settings.send_buffer_bytes);
+    let native = native.map(|socket| {
+        let (seats, limits) = (Arc::clone(&seats), current.clone());
+        serve_native((socket, seats, limits), &shared, sources, &runtime)
+    });
+    let native = native.transpose()?;
     let listener = Listener { socket: listen, seats, limits: current, send_buffer_bytes, shared };
     let listener = runtime.spawn(listener.run(stopped, STOP_GRACE));
     let (config, inbox) = (config.clone(), Arc::clone(&node));
@@ -184,6 +183,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     Ok(Server {
         address,
         advertised,
+        native: native_address,
         http: http_address,
         facts,
         formatted,
@@ -191,6 +191,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         runtime,
         stop,
         listener,
+        native_listener: native,
         node,
         threads,
         health,
@@ -200,12 +201,59 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     })
 }
 
+/// Returns the state that connections share.
+fn share(
+    settings: &ServerSettings,
+    limits: &Limits,
+    parts: &Common,
+    reader: Reader<RealDisk>,
+    stop: watch::Receiver<bool>,
+) -> Shared {
+    let gauge = parts.metrics.network.in_flight_bytes.clone();
+    Shared {
+        node: Arc::clone(&parts.node),
+        bell: Arc::default(),
+        reader,
+        budget: Budget::new(settings.in_flight_bytes_max, gauge),
+        metrics: Arc::clone(&parts.metrics),
+        checking: Arc::new(Checking::new(cores())),
+        complaints: Arc::default(),
+        frame_bytes_max: limits.frame_bytes_max,
+        idle_max: limits.idle_max,
+        stop,
+    }
+}
+
+/// Wakes the node's thread for its connections, for ever.
+async fn ring(shared: Shared) {
+    shared.bell.serve(&shared.node).await;
+}
+
 /// Serves metrics and health from now on; returns where.
-fn serve_http(http: TcpListener, parts: &Common, runtime: &Runtime) -> std::io::Result<SocketAddr> {
+fn serve_http(
+    http: TcpListener,
+    sources: http::Sources,
+    runtime: &Runtime,
+) -> std::io::Result<SocketAddr> {
     let address = http.local_addr()?;
-    let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
-    runtime.spawn(http::serve(http, http::Sources { metrics, health }));
+    runtime.spawn(http::serve(http, sources));
     Ok(address)
+}
+
+/// Serves the native API from now on.
+fn serve_native(
+    (socket, seats, limits): (TcpListener, Arc<Seats>, watch::Receiver<Limits>),
+    shared: &Shared,
+    sources: http::Sources,
+    runtime: &Runtime,
+) -> anyhow::Result<tokio::task::JoinHandle<()>> {
+    let address = socket.local_addr()?;
+    let (node, bell) = (Arc::clone(&shared.node), Arc::clone(&shared.bell));
+    let calls = Calls::new(node, bell, shared.reader.clone());
+    let (router, stop) = (native::router(&calls, sources)?, shared.stop.clone());
+    tracing::info!(%address, "serving the native API");
+    let native = Native { socket, router, seats, limits, stop };
+    Ok(runtime.spawn(native::listen(native, STOP_GRACE)))
 }
 
 /// Says that the node serves, as soon as it has a place in its cluster.
@@ -268,6 +316,9 @@ impl Server {
         }
         self.stop.send_replace(true);
         self.runtime.block_on(self.listener)?;
+        if let Some(native) = self.native_listener {
+            self.runtime.block_on(native)?;
+        }
         self.node.push(Input::Stop);
         for thread in self.threads {
             if thread.join().is_err() {
@@ -344,9 +395,21 @@ fn advertised(config: &Config, settings: &ServerSettings, address: SocketAddr) -
     HostPort { host, port }
 }
 
+/// Returns the address of the native API, as other nodes reach it.
+fn native_at(config: &Config, address: Option<SocketAddr>) -> Option<(String, u16)> {
+    let host = match config.native.as_ref()? {
+        unspecified if unspecified.is_unspecified() => {
+            rustix::system::uname().nodename().to_string_lossy().into_owned()
+        }
+        given => given.host.clone(),
+    };
+    Some((host, address?.port()))
+}
+
 /// Sockets on which a server listens.
 struct Sockets {
     listen: TcpListener,
+    native: Option<TcpListener>,
     http: Option<TcpListener>,
     for_nodes: Option<(TcpListener, HostPort)>,
 }
@@ -358,8 +421,10 @@ fn bind_all(
 ) -> anyhow::Result<Sockets> {
     let _inside = runtime.enter();
     let http = config.http.as_ref().map(|http| bind(http, "serve metrics", "--http"));
+    let native = config.native.as_ref().map(|it| bind(it, "serve the native API", "--native"));
     let listen = bind(&config.listen, "listen", "--listen")?;
-    Ok(Sockets { listen, http: http.transpose()?, for_nodes: listen_for_nodes(config, settings)? })
+    let for_nodes = listen_for_nodes(config, settings)?;
+    Ok(Sockets { listen, native: native.transpose()?, http: http.transpose()?, for_nodes })
 }
 
 /// Returns the listener for other nodes, if there may be any, and where they reach it.
@@ -411,7 +476,7 @@ fn open(
     config: &Config,
     settings: &ServerSettings,
     broker: duramen_broker::configs::BrokerSettings,
-    advertised: &HostPort,
+    (advertised, native_address): (&HostPort, Option<(String, u16)>),
     (mut storage, recovered): (Storage<RealDisk>, Recovered),
     others: Option<(TcpListener, HostPort, &Handle, &Common)>,
 ) -> anyhow::Result<Opened> {
@@ -456,6 +521,7 @@ fn open(
         metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)
             .with_context(|| format!("the metadata log cannot be read; {}", cure(&replicas)))?,
         node_address,
+        native_address,
         founders: founders.into_iter().map(founder).collect(),
         memory: Memory::default(),
         introduced,

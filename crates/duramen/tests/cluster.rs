@@ -28,6 +28,8 @@ use tempfile::TempDir;
 
 #[path = "cluster/members.rs"]
 mod members;
+#[path = "cluster/native.rs"]
+mod native;
 
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,6 +46,7 @@ struct Node {
 struct Cluster {
     root: TempDir,
     client_ports: Vec<u16>,
+    native_ports: Vec<u16>,
     node_ports: Vec<u16>,
     nodes: BTreeMap<usize, Node>,
     /// What else nodes are started with from now on.
@@ -70,10 +73,14 @@ impl Cluster {
     /// A place for three nodes, and one that may come later, of which these begin the cluster.
     fn of(ids: impl IntoIterator<Item = usize> + Clone) -> Self {
         let ports = || (0..4).map(|_| free_port()).collect::<Vec<_>>();
-        let (client_ports, node_ports) = (ports(), ports());
-        let root = TempDir::new().unwrap();
-        let mut cluster =
-            Self { root, client_ports, node_ports, nodes: BTreeMap::new(), more: Vec::new() };
+        let mut cluster = Self {
+            root: TempDir::new().unwrap(),
+            client_ports: ports(),
+            native_ports: ports(),
+            node_ports: ports(),
+            nodes: BTreeMap::new(),
+            more: Vec::new(),
+        };
         ids.clone().into_iter().for_each(|id| cluster.spawn(id));
         ids.into_iter().for_each(|id| cluster.wait_for_log(id, "serving"));
         cluster
@@ -93,6 +100,7 @@ impl Cluster {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
         command.args(["serve", "--log-format", "json", "--log", "info"]);
         command.args(["--listen", &format!("127.0.0.1:{}", self.client_ports[id - 1])]);
+        command.args(["--native", &format!("127.0.0.1:{}", self.native_ports[id - 1])]);
         command.args(["--set", &format!("node.id={id}")]).args(arguments);
         command.arg("--data-dir").arg(self.dir(id));
         command.args(&self.more);

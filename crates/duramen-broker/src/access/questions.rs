@@ -8,6 +8,7 @@ use super::Operation::{
     self, Alter, AlterConfigs, ClusterAction, Create, Delete, Describe, DescribeConfigs,
     IdempotentWrite, Read, Write,
 };
+use crate::native::Name;
 
 /// Content of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,4 +309,21 @@ pub const QUESTIONS: &[Question] = &[
         Cluster,
         "An API of Duramen: a node's replicas and their digests.",
     ),
+];
+
+/// Row of the native API's table: the one question of an operation, about the topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NativeQuestion {
+    /// Operation of the native API.
+    pub op: Name,
+    /// The right that the client needs.
+    pub operation: Operation,
+}
+
+/// Questions of the native API. A refusal is the problem `not-authorized`.
+pub const NATIVE_QUESTIONS: &[NativeQuestion] = &[
+    NativeQuestion { op: Name::Append, operation: Write },
+    NativeQuestion { op: Name::Tail, operation: Describe },
+    NativeQuestion { op: Name::Truncate, operation: Delete },
+    NativeQuestion { op: Name::Fence, operation: Alter },
 ];

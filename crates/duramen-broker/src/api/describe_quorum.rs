@@ -12,6 +12,7 @@ use duramen_protocol::wire::Uuid;
 use super::decisions::why_undecided;
 use crate::access::{Operation, Resource};
 use crate::controller::{METADATA_GROUP, METADATA_TOPIC};
+use crate::core::NATIVE;
 use crate::limits::TICK_US;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -120,7 +121,9 @@ fn nodes(node: &Node) -> Vec<QuorumNode> {
             host: endpoint.host.clone(),
             port: endpoint.port,
         };
-        QuorumNode { node_id, listeners: broker.endpoints.iter().map(listener).collect() }
+        // The native API is no listener of Kafka's protocol.
+        let listeners = broker.endpoints.iter().filter(|it| it.listener != NATIVE);
+        QuorumNode { node_id, listeners: listeners.map(listener).collect() }
     };
     brokers.map(one).collect()
 }

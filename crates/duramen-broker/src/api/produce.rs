@@ -12,15 +12,17 @@ use duramen_storage::sabotage::{self, Bug};
 use super::leaders;
 use super::results::count_result;
 use crate::access::{Operation, Resource};
+use crate::checked_batch::CheckedBatch;
 use crate::core::Parked;
 use crate::event::{Action, Reply, RequestKey};
 use crate::internal_topics::is_internal;
+use crate::native::Guard;
 use crate::node::Node;
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Slot};
 use crate::quotas::QuotaKey;
 use crate::session::{
-    CheckedBatch, FIRST_THAT_ADDS, PreparedPartition, PreparedProduce, PreparedTopic, Rejection,
+    FIRST_THAT_ADDS, Prepared, PreparedPartition, PreparedProduce, PreparedTopic, Rejection,
     RequestContext,
 };
 
@@ -39,15 +41,14 @@ pub(crate) fn handle(
     let timeout_ms = if request.timeout_ms > 0 { request.timeout_ms } else { UNTIMED_MS };
     let deadline = node.core.now.deadline_us(timeout_ms);
     if node.core.has_stalled() || !node.core.has_room(request.bytes()) {
-        node.core.stall(key, context, request, deadline);
+        node.core.stall(key, context, Prepared::Produce(request), deadline);
     } else {
         append(node, key, &context, request, deadline);
     }
 }
 
 /// Answers a stalled produce request whose timeout has passed; none of its batches was appended.
-pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
-    let Some(request) = node.core.take_back_stalled(key) else { return };
+pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey, request: PreparedProduce) {
     let code = ErrorCode::RequestTimedOut;
     if request.acks == 0 {
         return hang_up(key, code, &mut node.core.out);
@@ -199,7 +200,7 @@ fn one(
             slot,
         )
     } else {
-        node.core.append(replica, batch, acks, slot)
+        node.core.append(replica, batch, &Guard::default(), acks, slot)
     };
     outcome_of(index, appended, log_start_offset)
 }
@@ -207,6 +208,7 @@ fn one(
 fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome {
     match appended {
         Appended::Waits { append_time_ms } => Outcome::Waits { append_time_ms },
+        Appended::Objected => Outcome::Waits { append_time_ms: -1 },
         Appended::Done { base_offset } => {
             let blank = blank(index);
             Outcome::Done(PartitionProduceResponse { base_offset, log_start_offset, ..blank })
@@ -292,7 +294,7 @@ fn judged(code: ErrorCode, version: i16) -> ErrorCode {
 }
 
 /// Returns the replica that takes a batch, or the error with its message.
-fn find(
+pub(super) fn find(
     node: &Node,
     topic: Uuid,
     index: i32,

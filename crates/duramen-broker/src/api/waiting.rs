@@ -7,12 +7,14 @@ use super::{
     add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
     create_partitions, create_topics, delete_groups, delete_records, delete_topics,
     describe_quorum, elect_leaders, end_txn, fetch, find_coordinator, incremental_alter_configs,
-    init_producer_id, join_group, metadata, offset_fetch, produce, share_acknowledge, share_fetch,
-    share_offsets, share_states, txn_offset_commit, unregister_broker, write_txn_markers,
+    init_producer_id, join_group, metadata, native, offset_fetch, produce, share_acknowledge,
+    share_fetch, share_offsets, share_states, txn_offset_commit, unregister_broker,
+    write_txn_markers,
 };
 use crate::core::{Parked, Signal};
 use crate::event::RequestKey;
 use crate::node::Node;
+use crate::session::Prepared;
 
 /// Goes on with the request of a signal. The request may be gone.
 pub(crate) fn resume(node: &mut Node, signal: Signal) {
@@ -90,6 +92,7 @@ fn finish(
         Some(Parked::Trims { .. }) => {
             delete_records::on_finished(node, key, place, error, log_start);
         }
+        Some(Parked::Native(_)) => native::on_finished(node, key, error, base_offset),
         Some(other) => unreachable!("{other:?} waits for no log"),
         None => {}
     }
@@ -166,7 +169,11 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let code = ErrorCode::RequestTimedOut;
     let Some(parked) = node.core.parked_mut(key) else { return };
     match parked {
-        Parked::Stalled { .. } => produce::on_stalled_too_long(node, key),
+        Parked::Stalled { .. } => match node.core.take_back_stalled(key) {
+            Some(Prepared::Produce(request)) => produce::on_stalled_too_long(node, key, request),
+            Some(Prepared::Native(_)) => native::on_stalled_too_long(node, key),
+            Some(Prepared::Request(_)) | None => unreachable!("only appends are stalled"),
+        },
         Parked::Fetch(_) => fetch::answer_parked(node, key),
         Parked::Share(_) => share_fetch::on_timeout(node, key),
         Parked::Metadata { .. } | Parked::FindCoordinator { .. } => answer_decided(node, key),
@@ -182,6 +189,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
             fail(response, code);
             answer_decided(node, key);
         }
+        Parked::Native(_) => native::on_timeout(node, key),
         Parked::Departure { .. } => {
             node.unpark(key);
             node.reply(key, unregister_broker::told(code));

@@ -16,7 +16,7 @@ use duramen_storage::op::ReplicaId;
 
 use super::{Core, Parked, Signal, Timer};
 use crate::event::{ConnectionId, RequestKey};
-use crate::session::{Prepared, PreparedProduce, RequestContext};
+use crate::session::{Prepared, RequestContext};
 
 #[derive(Debug)]
 struct Waiting {
@@ -203,7 +203,7 @@ impl Core {
     }
 }
 
-/// Produce requests that wait because too many bytes are on their way to the disk. First come, first served, so that a
+/// Appends that wait because too many bytes are on their way to the disk. First come, first served, so that a
 /// producer's batches stay in order.
 impl Core {
     /// Tells whether `bytes` more may be taken in now.
@@ -221,7 +221,7 @@ impl Core {
         &mut self,
         key: RequestKey,
         context: RequestContext,
-        request: PreparedProduce,
+        request: Prepared,
         deadline_us: u64,
     ) {
         self.counters.stalls += 1;
@@ -230,9 +230,7 @@ impl Core {
     }
 
     /// Takes the first stalled produce, if there is room for it by now; with its deadline.
-    pub(crate) fn next_stalled(
-        &mut self,
-    ) -> Option<(RequestKey, RequestContext, PreparedProduce, u64)> {
+    pub(crate) fn next_stalled(&mut self) -> Option<(RequestKey, RequestContext, Prepared, u64)> {
         let key = *self.desk.stalled.front()?;
         let waiting = self.desk.waiting.get(&key);
         let Waiting { parked, deadline_us } = waiting.expect("a request in an order is parked");
@@ -246,7 +244,7 @@ impl Core {
     }
 
     /// Takes back a produce whose time is over.
-    pub(crate) fn take_back_stalled(&mut self, key: RequestKey) -> Option<PreparedProduce> {
+    pub(crate) fn take_back_stalled(&mut self, key: RequestKey) -> Option<Prepared> {
         if !std::mem::replace(&mut self.desk.is_told, true) {
             tracing::warn!(
                 bytes_in_flight = self.bytes_in_flight,

@@ -3,10 +3,13 @@
 use super::Core;
 use crate::event::{Action, Membership, NodeAddress};
 use crate::metadata_records::{Endpoint, RegisterBroker};
+use crate::native::Place;
 use duramen_protocol::wire::Uuid;
 
 /// The name of the listener for other nodes, among a node's endpoints.
 const NODES: &str = "NODES";
+/// The name of the listener for the native API.
+pub(crate) const NATIVE: &str = "NATIVE";
 
 impl Core {
     pub(crate) fn registration_record(&self) -> RegisterBroker {
@@ -16,16 +19,17 @@ impl Core {
             host: options.host.clone(),
             port: options.port,
         };
-        let for_nodes = options.node_address.clone().map(|(host, port)| Endpoint {
-            listener: NODES.to_owned(),
-            host,
-            port,
-        });
+        let named = |listener: &str, address: &Option<(String, u16)>| {
+            let (host, port) = address.clone()?;
+            Some(Endpoint { listener: listener.to_owned(), host, port })
+        };
+        let for_nodes = named(NODES, &options.node_address);
+        let native = named(NATIVE, &options.native_address);
         RegisterBroker {
             broker_id: options.facts.broker_id,
             directory_id: self.own_directory(),
             incarnation: options.seed,
-            endpoints: std::iter::once(endpoint).chain(for_nodes).collect(),
+            endpoints: std::iter::once(endpoint).chain(for_nodes).chain(native).collect(),
             rack: options.rack.clone(),
         }
     }
@@ -51,6 +55,13 @@ impl Core {
             retired: image.retired.iter().map(|it| it.0).collect(),
             is_registered: self.is_registered,
         }));
+    }
+
+    /// Returns the address of a node's native API, if it serves one.
+    pub(crate) fn native_place(&self, broker_id: i32) -> Option<Place> {
+        let broker = self.controller.image.brokers.get(&broker_id)?;
+        let endpoint = broker.endpoints.iter().find(|it| it.listener == NATIVE)?;
+        Some(Place { host: endpoint.host.clone(), port: endpoint.port })
     }
 
     /// Says where the other nodes are, as far as they have said so, and which directories they are.

@@ -32,6 +32,8 @@ pub struct NodeOptions {
     pub metadata_tail: Vec<Bytes>,
     /// Address at which other nodes reach this one, if they can.
     pub node_address: Option<(String, u16)>,
+    /// Address of the native API, if the node serves it, for nodes that pass calls on.
+    pub native_address: Option<(String, u16)>,
     /// Founders of the cluster, the same on all nodes. Empty if the node is alone for ever.
     pub founders: Vec<Founder>,
     /// Nodes named at the start. This node speaks to them until it is registered, because all founders may have been

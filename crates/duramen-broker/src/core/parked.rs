@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use bytes::Bytes;
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
 use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, DeleteGroupsResponse, DeleteRecordsResponse,
@@ -14,9 +15,10 @@ use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
 use crate::fetch_sessions::{Asked, FetchSessions};
+use crate::native::Guard;
 use crate::partition::Partition;
 use crate::quotas::Quota;
-use crate::session::{Prepared, PreparedProduce, RequestContext};
+use crate::session::{Prepared, RequestContext};
 use crate::shares::ShareKey;
 use crate::shares::partition::{Limits, Plan};
 use crate::shares::sessions::{Member, Target};
@@ -27,11 +29,11 @@ pub(crate) enum Parked {
     /// For the node to open.
     Held { context: RequestContext, request: Box<Prepared> },
     /// For leadership checks.
-    Doubtful { context: RequestContext, request: Box<Request>, outstanding: usize },
+    Doubtful { context: RequestContext, request: Box<Prepared>, outstanding: usize },
     /// For a decision on its topics or settings, or for nodes that are about to register.
     Deferred { context: RequestContext, request: Box<Request> },
     /// For room for its batches.
-    Stalled { context: RequestContext, request: Box<PreparedProduce> },
+    Stalled { context: RequestContext, request: Box<Prepared> },
     /// For its batches to be durable.
     Produce { response: ProduceResponse, outstanding: usize, version: i16 },
     /// For more records.
@@ -76,8 +78,32 @@ pub(crate) enum Parked {
     },
     /// For the coordinators of its groups.
     DeleteGroups { response: DeleteGroupsResponse, outstanding: usize },
+    /// For an entry of a log, or for certainty about it: an operation of the native API.
+    Native(Box<NativeWait>),
     /// For records of share partitions, or for decisions on them to be durable.
     Share(Box<ShareRequest>),
+}
+
+/// An operation of the native API that waits for its log.
+#[derive(Debug)]
+pub(crate) struct NativeWait {
+    pub replica: ReplicaId,
+    pub awaited: Awaited,
+    /// Time that the client has to rest afterwards, in milliseconds.
+    pub rest_ms: i32,
+}
+
+/// Event that an operation of the native API waits for.
+#[derive(Debug)]
+pub(crate) enum Awaited {
+    /// Commit of the batch. The batch is behind this end of the log, if it is no duplicate.
+    Append { end: i64, last_delta: i32 },
+    /// Certainty that the guard does not hold.
+    Refusal(Guard),
+    /// Commit of a truncation.
+    Truncate,
+    /// Certainty of the log's fence, which is to be this one.
+    Fence(Bytes),
 }
 
 /// A fetch that waits for more records.

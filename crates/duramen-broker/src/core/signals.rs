@@ -16,7 +16,7 @@ pub(crate) enum Signal {
     /// The request may be served; until now it was held, or with another node.
     Judge { key: RequestKey, context: RequestContext, request: Box<Prepared> },
     /// The leadership checks that the request needs are done.
-    Certain { key: RequestKey, context: RequestContext, request: Box<Request> },
+    Certain { key: RequestKey, context: RequestContext, request: Box<Prepared> },
     /// No controller decided on the request.
     Undecided { key: RequestKey, request: Box<Request>, code: ErrorCode },
     /// The controller cannot propose the records of this answer.

@@ -491,7 +491,7 @@ impl Core {
         let bytes = batch.build_mut().map_err(|error| error.code())?;
         let slot = Slot::Coordinator { replica, ticket };
         match self.append_own(replica, bytes, slot) {
-            Appended::Waits { .. } => Ok(None),
+            Appended::Waits { .. } | Appended::Objected => Ok(None),
             Appended::Done { base_offset } => Ok(Some(base_offset)),
             Appended::Refused(code, _) => Err(code),
             Appended::Faulty(faults) => Err(faults.code),

@@ -22,6 +22,7 @@ use duramen_protocol::{
     encode_response,
 };
 
+use crate::access::Api;
 use crate::controller;
 use crate::core::{Core, Parked, Signal};
 use crate::event::{Action, ConnectionId, Reply, RequestKey};
@@ -39,7 +40,8 @@ fn connection_of(broker_id: i32) -> ConnectionId {
     ConnectionId(OF_NODES | u64::from(broker_id.unsigned_abs()))
 }
 
-fn node_of(connection: ConnectionId) -> Option<i32> {
+/// Returns the node that stands for its clients with this connection, if one does.
+pub(crate) fn node_of(connection: ConnectionId) -> Option<i32> {
     let id = connection.0.checked_sub(OF_NODES)?;
     i32::try_from(id).ok()
 }
@@ -235,7 +237,7 @@ fn read(forward: &Forward) -> Option<(RequestContext, Request)> {
         client_id: header.client_id,
         listener: forward.listener.as_str().into(),
         client_host: forward.client_host.as_str().into(),
-        api: request.api_key(),
+        api: Api::Kafka(request.api_key()),
         version: header.api_version,
         spent_us: 0,
     };

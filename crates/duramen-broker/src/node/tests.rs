@@ -19,6 +19,7 @@ mod members;
 mod metadata_log;
 mod misc;
 mod moves;
+mod native;
 mod peers;
 mod produce;
 mod quiescence;

@@ -13,21 +13,14 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf, BufMut};
 use duramen_storage::compaction::Order;
 use duramen_storage::op::{Compacted, Op, OpKind, SegmentMeta};
 
 use super::Partition;
 use super::internal::Internal;
-use super::producers::Producers;
 use crate::configs::TopicSettings;
 use crate::event::Action;
-
-/// The version of an image that begins with what was decided; that of the producers follows.
-const IMAGE_VERSION: u8 = 5;
-
-/// Contents of a partition's image.
-pub(crate) type View = (Decided, Producers);
 
 /// Compaction of a log: decided and done.
 #[derive(Clone, Debug, Default)]
@@ -65,31 +58,7 @@ impl Compacting {
     }
 }
 
-/// Reads an image; `None` if this version cannot.
-pub(crate) fn view_of(image: &[u8], now_us: u64) -> Option<View> {
-    let (decided, rest) = match image.split_first() {
-        Some((&IMAGE_VERSION, rest)) => Decided::decode(rest)?,
-        _ => (Decided::default(), image),
-    };
-    Some((decided, Producers::from_image(rest, now_us)?))
-}
-
 impl Partition {
-    pub(super) fn take_view(&mut self, (decided, producers): View) {
-        self.compacting.decided = decided;
-        self.producers = producers;
-    }
-
-    /// Returns the view's image after the entry at an index.
-    pub(super) fn view_image(&self, index: u64) -> Bytes {
-        let producers = self.producers.image(index);
-        let decided = &self.compacting.decided;
-        if decided.index == 0 {
-            return producers;
-        }
-        [&[IMAGE_VERSION][..], &decided.encode(), &producers].concat().into()
-    }
-
     /// Returns the extent of the latest compaction by storage, as this view knows it.
     pub(crate) fn compacted(&self) -> Compacted {
         self.compacting.done

@@ -20,6 +20,10 @@ impl Partition {
         let persisted = self.group.persisted();
         assert!(first.is_none_or(|(key, _)| key.0 > persisted), "no persisted append waits");
         assert_eq!(self.served.is_some(), self.group.is_serving(), "who leads is known");
+        assert!(
+            self.fencing.as_ref().is_none_or(|(index, _)| *index > applied),
+            "a fence that is applied is not proposed any more"
+        );
         debug_assert!(
             self.segments.is_sorted_by(|a, b| a.base_offset < b.base_offset),
             "segments follow each other"
@@ -49,6 +53,7 @@ impl Partition {
     fn inspect_leadership(&self) {
         let serves = self.served.is_some();
         assert!(serves || self.trimming == 0, "only a leader proposes trims");
+        assert!(serves || self.fencing.is_none(), "only a leader proposes fences");
         assert!(serves || !self.roll_due, "only a leader begins segments");
         assert!(serves || self.doubted.is_empty(), "only a leader is asked whether it leads");
         assert!(!serves || self.creators.is_empty(), "no request waits for a leader that is here");

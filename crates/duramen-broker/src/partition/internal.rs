@@ -1,4 +1,11 @@
-//! Entries of ours, which remove or reshape data. The leader decides, and each replica executes from the entry alone.
+//! Entries of ours, which remove or reshape data or control a log. The leader decides, and each replica executes from
+//! the entry alone.
+
+use bytes::Bytes;
+
+use super::controls::{put_pointer, take_pointer};
+use crate::limits::FENCE_BYTES_MAX;
+use crate::native::Pointer;
 
 /// An internal entry. Kinds and versions are never reused; one that is unknown stops the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,6 +14,20 @@ pub(crate) enum Internal {
     Trim {
         /// The new log start.
         offset: i64,
+    },
+    /// The same, and the log keeps what its removed records would tell.
+    Truncate {
+        /// The new log start.
+        offset: i64,
+        /// Leader epoch of the record before it.
+        term: i32,
+        /// Pointer to what the removed records led to.
+        pointer: Option<Pointer>,
+    },
+    /// The log has another fence.
+    Fence {
+        /// Token that appends have to carry if they carry one; empty for none.
+        token: Bytes,
     },
     /// Producers whose last batch begins before this offset are forgotten. It takes the same few bytes however many
     /// they are: such entries are remembered for as long as the log.
@@ -31,15 +52,24 @@ pub(crate) enum Internal {
 }
 
 const TRIM: [u8; 2] = [1, 1];
+const TRUNCATE: [u8; 2] = [1, 2];
 const EXPIRE_NAMED: [u8; 2] = [2, 1];
 const EXPIRE_PRODUCERS: [u8; 2] = [2, 2];
 const COMPACT: [u8; 2] = [3, 1];
+const FENCE: [u8; 2] = [4, 1];
 
 impl Internal {
     /// Encodes kind, version of the kind, and body.
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Trim { offset } => [&TRIM[..], &offset.to_be_bytes()[..]].concat(),
+            Self::Truncate { offset, term, pointer } => {
+                let (offset, term) = (offset.to_be_bytes(), term.to_be_bytes());
+                let mut out = [&TRUNCATE[..], &offset, &term].concat();
+                put_pointer(&mut out, pointer.as_ref());
+                out
+            }
+            Self::Fence { token } => [&FENCE[..], token].concat(),
             Self::ExpireProducers { before } => {
                 [&EXPIRE_PRODUCERS[..], &before.to_be_bytes()[..]].concat()
             }
@@ -64,6 +94,18 @@ impl Internal {
             TRIM => {
                 let offset = i64::from_be_bytes(body.try_into().ok()?);
                 (offset >= 0).then_some(Self::Trim { offset })
+            }
+            TRUNCATE => {
+                let (offset, rest) = body.split_first_chunk::<8>()?;
+                let (term, mut rest) = rest.split_first_chunk::<4>()?;
+                let (offset, term) = (i64::from_be_bytes(*offset), i32::from_be_bytes(*term));
+                let pointer = take_pointer(&mut rest)?;
+                let is_sane = offset >= 0 && rest.is_empty();
+                is_sane.then_some(Self::Truncate { offset, term, pointer })
+            }
+            FENCE => {
+                let token = Bytes::copy_from_slice(body);
+                (token.len() <= FENCE_BYTES_MAX).then_some(Self::Fence { token })
             }
             EXPIRE_PRODUCERS => {
                 let before = i64::from_be_bytes(body.try_into().ok()?);
@@ -96,14 +138,21 @@ mod tests {
         let named = Internal::ExpireNamed { ids: vec![1, -5, i64::MAX] };
         let expire = Internal::ExpireProducers { before: 9 };
         let compact = Internal::Compact { below: 9, tombstones_below: 3, at_ms: -1 };
-        for entry in [Internal::Trim { offset: 77 }, named, expire, compact] {
+        let pointer = Pointer { uri: "u".to_owned(), note: "n".to_owned(), ..Pointer::default() };
+        let truncate = Internal::Truncate { offset: 7, term: 3, pointer: Some(pointer) };
+        let without = Internal::Truncate { offset: 7, term: -1, pointer: None };
+        let fence = Internal::Fence { token: Bytes::from_static(b"token") };
+        let no_fence = Internal::Fence { token: Bytes::new() };
+        let trim = Internal::Trim { offset: 77 };
+        for entry in [trim, truncate, without, fence, no_fence, named, expire, compact] {
             assert_eq!(Internal::decode(&entry.encode()), Some(entry));
         }
         assert_eq!(Internal::decode(&[3, 1]), None);
-        assert_eq!(Internal::decode(&[4, 1]), None);
+        assert_eq!(Internal::decode(&[5, 1]), None);
+        assert_eq!(Internal::decode(&[&FENCE[..], &[0; 65]].concat()), None);
+        assert_eq!(Internal::decode(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         let odd = Internal::Compact { below: 9, tombstones_below: 10, at_ms: 0 };
         assert_eq!(Internal::decode(&odd.encode()), None);
-        assert_eq!(Internal::decode(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         assert_eq!(Internal::decode(&[1]), None);
     }
 }

@@ -23,12 +23,13 @@ pub(super) fn doubt(
     node: &mut Node,
     key: RequestKey,
     context: RequestContext,
-    request: Request,
-) -> Option<(RequestContext, Request)> {
-    let replicas = if node.core.is_clustered() && !sabotage::is(Bug::StaleLeaderAnswers) {
-        asked_for_latest(node, &request)
-    } else {
-        BTreeSet::new()
+    request: Prepared,
+) -> Option<(RequestContext, Prepared)> {
+    let replicas = match &request {
+        _ if !node.core.is_clustered() || sabotage::is(Bug::StaleLeaderAnswers) => BTreeSet::new(),
+        Prepared::Produce(_) => BTreeSet::new(),
+        Prepared::Request(request) => asked_for_latest(node, request),
+        Prepared::Native(op) => api::native::asked_for_latest(node, op).into_iter().collect(),
     };
     let mut outstanding = 0;
     for replica in replicas {
@@ -120,9 +121,6 @@ pub(super) fn asked_for_latest(node: &Node, request: &Request) -> BTreeSet<Repli
 /// waits, but not longer than its timeout. Before that it waits for a leadership check, if one is needed
 /// (`core/certainty.rs`).
 pub(super) fn judge(node: &mut Node, key: RequestKey, context: RequestContext, request: Prepared) {
-    let Prepared::Request(request) = request else {
-        return api::dispatch(node, key, context, request);
-    };
     if let Some((context, request)) = doubt(node, key, context, request) {
         judge_certain(node, key, context, request);
     }
@@ -132,8 +130,11 @@ pub(super) fn judge_certain(
     node: &mut Node,
     key: RequestKey,
     context: RequestContext,
-    request: Request,
+    request: Prepared,
 ) {
+    let Prepared::Request(request) = request else {
+        return api::dispatch(node, key, context, request);
+    };
     if node.core.is_clustered()
         && !node.core.controller.group.is_serving()
         && (controller::decides(&request) || is_known_elsewhere(node, &request))
@@ -223,9 +224,15 @@ pub(super) fn end_wait(node: &mut Node, key: RequestKey) {
     }
 }
 
-/// Lets the first waiting produce in, if there is room. False if nothing was done.
+/// Lets the first waiting append in, if there is room. False if nothing was done.
 pub(super) fn resume_stalled(node: &mut Node) -> bool {
     let Some((key, context, request, deadline_us)) = node.core.next_stalled() else { return false };
-    api::produce::append(node, key, &context, request, deadline_us);
+    match request {
+        Prepared::Produce(it) => api::produce::append(node, key, &context, it, deadline_us),
+        Prepared::Native(op) => {
+            api::native::resume_stalled(node, key, &context, *op, deadline_us);
+        }
+        Prepared::Request(_) => unreachable!("only appends are stalled"),
+    }
     true
 }

@@ -86,6 +86,7 @@ impl Broker {
             bytes_in_flight_max: 64 << 20,
             metadata_tail: metadata_tail.expect("readable"),
             node_address: None,
+            native_address: None,
             founders: Vec::new(),
             memory: Memory::default(),
             introduced: Vec::new(),
@@ -167,6 +168,7 @@ impl Broker {
             Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
             Reply::LogDirs(response) => Some((*response).into()),
             Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
+            Reply::Native(_) => unreachable!("no operation of the native API was sent"),
         };
         for outgoing in self.session.on_reply(sequence, response).expect("encodes") {
             let frame = outgoing.frame.bytes.freeze().slice(4..);

@@ -4,11 +4,14 @@ use std::io::Write;
 
 use clap::Args;
 
-use crate::config::{Config, ServerArgs, environment};
+use crate::config::{Config, HostPort, ServerArgs, environment};
 use crate::server::{self, Server};
 use crate::telemetry;
 
 mod nodes;
+
+/// Distance of the native API's port from the listener's.
+const PORTS_BELOW: u16 = 12;
 
 /// Arguments of `duramen dev`.
 #[derive(Debug, Args)]
@@ -28,7 +31,8 @@ pub struct Dev {
 impl Dev {
     /// Runs the command until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
-        let config = Config::load(None, &self.server, environment())?;
+        let mut config = Config::load(None, &self.server, environment())?;
+        config.native.get_or_insert_with(|| native_below(&config.listen));
         if self.nodes != 1 {
             return nodes::run(self.nodes, &config);
         }
@@ -40,19 +44,27 @@ impl Dev {
     }
 }
 
+/// Returns the address of the native API beside a listener's: on this machine only, 12 ports below, such as 9080 beside
+/// 9092.
+fn native_below(listen: &HostPort) -> HostPort {
+    HostPort { host: "127.0.0.1".to_owned(), port: listen.port.saturating_sub(PORTS_BELOW) }
+}
+
 /// Writes the next commands to type, with the real addresses.
 fn welcome(config: &Config, server: &Server) -> String {
-    let Server { advertised: at, formatted, http, .. } = server;
+    let Server { advertised: at, formatted, http, native, .. } = server;
     let data = config.data_dir.display();
     let state = if *formatted { "new" } else { "kept from before" };
     let metrics = match http {
         Some(http) => format!("http://{http}/metrics, /readyz and /healthz"),
         None => "off; turn them on with --http 127.0.0.1:9644".to_owned(),
     };
+    let native = native.map(|at| format!("http://{at}/v1/topics")).unwrap_or_default();
     let program = std::env::args().next().unwrap_or_else(|| "duramen".to_owned());
     format!(
         "Duramen is ready.\n\n  \
          clients connect to  {at}\n  \
+         native API          {native}\n  \
          data                {data} ({state})\n  \
          metrics             {metrics}\n\n\
          Type next, in another terminal:\n\n  \

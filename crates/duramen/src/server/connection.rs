@@ -58,7 +58,7 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 pub struct Bell(Notify);
 
 impl Bell {
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         self.0.notify_one();
     }
 
@@ -197,7 +197,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
 }
 
 /// Returns a client's address as Java prints it: Kafka describes members of groups so.
-fn host_of(peer: SocketAddr) -> Arc<str> {
+pub(crate) fn host_of(peer: SocketAddr) -> Arc<str> {
     match peer.ip().to_canonical() {
         IpAddr::V4(ip) => format!("/{ip}").into(),
         IpAddr::V6(ip) => {

@@ -3,7 +3,7 @@
 //! Purpose:    `/metrics` for Prometheus, `/livez` for the supervisor that restarts us, `/readyz` for the balancer that
 //!             sends clients here, and `/healthz` for people.
 //! Owns:       these answers.
-//! Interface:  [`serve`].
+//! Interface:  [`serve`], [`router`].
 //! Invariants: nothing here can hold up a client of the log.
 //! Never:      administration.
 //! Tests:      `tests/` asks a real server.
@@ -32,13 +32,17 @@ pub struct Sources {
 
 /// Answers until the future is dropped.
 pub async fn serve(listener: TcpListener, sources: Sources) -> std::io::Result<()> {
-    let router = Router::new()
+    axum::serve(listener, router(sources)).await
+}
+
+/// Returns the routes of the answers.
+pub fn router(sources: Sources) -> Router {
+    Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/healthz", get(healthz))
-        .with_state(sources);
-    axum::serve(listener, router).await
+        .with_state(sources)
 }
 
 async fn metrics(State(sources): State<Sources>) -> Response {

@@ -63,6 +63,7 @@ pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail)
             let response = waiting(move || read_plan::list_offsets(&reader, *plan)).await;
             Resolved { response: Some(response.into()), files: Vec::new() }
         }
+        Reply::Native(_) => unreachable!("a session reads no operation of the native API"),
         Reply::Replicas(plan) => {
             let reader = reader.clone();
             let response = waiting(move || read_plan::digests(&reader, *plan)).await;
@@ -155,6 +156,6 @@ fn unchecked(
 }
 
 /// Runs `work` on a thread that may wait for the disk.
-async fn waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("a read does not panic, nor is it cancelled")
 }

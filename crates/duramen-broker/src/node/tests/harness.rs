@@ -27,6 +27,7 @@ use duramen_storage::op::{
 use duramen_storage::staging::Stage;
 use duramen_storage::storage::Facts;
 
+use crate::access::Api;
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
 use crate::event::{
@@ -34,10 +35,11 @@ use crate::event::{
     Reply, SharePlan, Survey, Surveyed,
 };
 use crate::limits::{GROUP_QUIET_TICKS, Memory};
+use crate::native::{self, Answer, Answered, Problem};
 use crate::node::{Node, NodeOptions};
 use crate::peer::PeerFrame;
 use crate::read_plan::{first_since, letters_of, seen_in};
-use crate::session::{Session, SessionStep};
+use crate::session::{Prepared, RequestContext, Session, SessionStep};
 
 /// One replica as the model of storage keeps it.
 #[derive(Clone, Debug)]
@@ -236,11 +238,15 @@ pub(super) struct Harness {
     pub is_drained: bool,
     sessions: BTreeMap<ConnectionId, Session>,
     asked: BTreeMap<(ConnectionId, i32), (ApiKey, i16)>,
+    answers: BTreeMap<u64, Answered>,
+    operations: u64,
     came: BTreeMap<(ConnectionId, i32), Came>,
     correlation: i32,
 }
 
 pub(super) const ONE: ConnectionId = ConnectionId(1);
+/// Connection of all operations of the native API.
+pub(super) const NATIVE: ConnectionId = ConnectionId(2);
 pub(super) const WALL_MS: i64 = 1_700_000_000_000;
 
 /// A disk that is full.
@@ -268,6 +274,7 @@ pub(super) fn options(
         seed,
         bytes_in_flight_max: 1 << 20,
         node_address: None,
+        native_address: None,
         founders: Vec::new(),
         memory: Memory::default(),
         introduced: Vec::new(),
@@ -311,6 +318,8 @@ impl Harness {
             is_drained: false,
             sessions: BTreeMap::new(),
             asked: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            operations: 0,
             came: BTreeMap::new(),
             correlation: 0,
         };
@@ -345,6 +354,11 @@ impl Harness {
                         Reply::ListOffsets(plan) => Some(plan.response.into()),
                         Reply::LogDirs(response) => Some((*response).into()),
                         Reply::Replicas(plan) => Some(plan.response.into()),
+                        Reply::Native(answered) => {
+                            assert_eq!(connection, NATIVE);
+                            self.complete(sequence, *answered);
+                            continue;
+                        }
                     };
                     let session = self.sessions.get_mut(&connection).expect("connected");
                     let outgoing = session.on_reply(sequence, response).expect("encodes");
@@ -372,6 +386,34 @@ impl Harness {
         let (api, version) = self.asked[&(connection, correlation)];
         let (_, response) = decode_response(frame, api, version).expect("our own frame");
         self.came.insert((connection, correlation), Came::Response(response));
+    }
+
+    /// Looks up what the answer to an operation lacks.
+    fn complete(&mut self, number: u64, mut answered: Answered) {
+        if let Some((replica, position)) = answered.lacking() {
+            let batches = self.store.replicas[&replica].batches(position.offset, i64::MAX);
+            let first = batches.first().expect("a committed batch is stored");
+            position.entry = BatchHeader::parse(first).expect("a batch").base_offset;
+        }
+        assert!(self.answers.insert(number, answered).is_none(), "answered twice");
+    }
+
+    /// Gives the node an operation of the native API; returns its number.
+    pub(super) fn operate(&mut self, op: native::Op) -> u64 {
+        self.operations += 1;
+        let context = RequestContext {
+            api: Api::Native(op.name()),
+            ..RequestContext::sample(ApiKey::Produce)
+        };
+        let request = Box::new(Prepared::Native(Box::new(op)));
+        let (connection, sequence) = (NATIVE, self.operations);
+        self.step(Event::Request { connection, sequence, context, request });
+        sequence
+    }
+
+    /// Returns the answer to an operation, if it has one.
+    pub(super) fn answer(&mut self, number: u64) -> Option<Result<Answer, Problem>> {
+        self.answers.remove(&number).map(|it| it.answer)
     }
 
     fn read(&self, plan: FetchPlan) -> FetchResponse {

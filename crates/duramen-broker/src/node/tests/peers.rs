@@ -35,6 +35,7 @@ fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
         bytes_in_flight_max: 1 << 20,
         metadata_tail: Vec::new(),
         node_address: None,
+        native_address: None,
         founders: (1..=3).map(voter).collect(),
         memory: Memory::default(),
         introduced: Vec::new(),

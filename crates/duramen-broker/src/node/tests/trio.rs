@@ -62,6 +62,7 @@ fn member(
         founders: founders.to_vec(),
         rack: Some(format!("rack-{at}")),
         node_address: Some((format!("node-{at}"), 9093)),
+        native_address: Some((format!("native-{at}"), 9080)),
         replaces: generation > 0,
         ..options(settings(pairs), seed, Vec::new())
     }

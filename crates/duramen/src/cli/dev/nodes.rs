@@ -69,7 +69,9 @@ fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
     settings.insert("controller.quorum.voters".to_owned(), listed);
     let plan = |id| {
         let address = |base: &HostPort| {
-            let port = port_of(base.port, id).context("the ports are too high")?;
+            // Port 0 takes any free one, for each node.
+            let port = if base.port == 0 { Some(0) } else { port_of(base.port, id) };
+            let port = port.context("the ports are too high")?;
             Ok::<_, anyhow::Error>(HostPort { host: base.host.clone(), port })
         };
         let data_dir = data_dir(config, id);
@@ -79,6 +81,9 @@ fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
         let mut arguments =
             ["serve", "--data-dir", &data_dir, "--listen"].map(str::to_owned).to_vec();
         arguments.push(clients.to_string());
+        if let Some(native) = &config.native {
+            arguments.extend(["--native".to_owned(), address(native)?.to_string()]);
+        }
         if let Some(http) = &config.http {
             arguments.extend(["--http".to_owned(), address(http)?.to_string()]);
         }
@@ -135,7 +140,13 @@ fn start(plan: &Plan, ends: &UnboundedSender<End>) -> anyhow::Result<Running> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(&plan.arguments).arg("--until-stdin-ends");
     // The flags are complete. These variables would give every node the same values on top.
-    for variable in ["DURAMEN_CONFIG", "DURAMEN_ADVERTISE", "DURAMEN_NODE_LISTEN", "DURAMEN_HTTP"] {
+    for variable in [
+        "DURAMEN_CONFIG",
+        "DURAMEN_ADVERTISE",
+        "DURAMEN_NATIVE",
+        "DURAMEN_NODE_LISTEN",
+        "DURAMEN_HTTP",
+    ] {
         command.env_remove(variable);
     }
     // Only this process gets Ctrl-C, and then lets the nodes stop in good order.

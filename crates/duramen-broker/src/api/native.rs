@@ -1,0 +1,413 @@
+//! The operations of the native API on logs.
+
+use duramen_protocol::ErrorCode;
+use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
+
+use crate::access::{Operation, Resource};
+use crate::core::{Awaited, NativeWait, Parked};
+use crate::event::{Now, Reply, RequestKey};
+use crate::internal_topics::is_internal;
+use crate::native::{
+    Answer, Answered, Append, Guard, Log, Op, Position, Problem, SetFence, Tail, Truncate, WantTail,
+};
+use crate::node::Node;
+use crate::partition::controls::Objection;
+use crate::partition::faults::Faults;
+use crate::partition::{Acks, Appended, Partition, Slot};
+use crate::quotas::QuotaKey;
+use crate::session::{Prepared, RequestContext};
+
+/// Longest time that an operation without a timeout waits, in milliseconds.
+const UNTIMED_MS: i32 = 30_000;
+
+fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
+    now.deadline_us(if timeout_ms > 0 { timeout_ms } else { UNTIMED_MS })
+}
+
+/// Serves an operation, now or later.
+pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, op: Op) {
+    match op {
+        Op::Append(it) => {
+            let deadline_us = deadline_us(node.core.now, it.timeout_ms);
+            if node.core.has_stalled() || !node.core.has_room(it.batch.bytes.len() as u64) {
+                let request = Prepared::Native(Box::new(Op::Append(it)));
+                node.core.stall(key, context, request, deadline_us);
+            } else {
+                append(node, key, &context, it, deadline_us);
+            }
+        }
+        Op::Tail(WantTail { log, is_certain }) => {
+            match find(node, &context, Operation::Describe, &log, is_certain) {
+                Ok(replica) => answer_tail(node, key, replica),
+                Err(problem) => refuse(node, key, problem),
+            }
+        }
+        Op::Truncate(it) => truncate(node, key, &context, it),
+        Op::Fence(it) => set_fence(node, key, &context, &it),
+    }
+}
+
+/// Returns the replica of a log that leads here, or one that can be read, or the reason why there is none for this
+/// client.
+fn find(
+    node: &Node,
+    context: &RequestContext,
+    operation: Operation,
+    log: &Log,
+    must_lead: bool,
+) -> Result<ReplicaId, Problem> {
+    if !node.core.access.may(context, operation, Resource::Topic(&log.topic)) {
+        return Err(Problem::NotAuthorized);
+    }
+    let topic = node.core.controller.image.topic_named(&log.topic);
+    let topic = topic.ok_or(Problem::UnknownTopic)?;
+    if is_internal(&topic.name) && operation != Operation::Describe {
+        let why = "the topic belongs to the broker, and only the broker writes it".to_owned();
+        return Err(Problem::BadRequest("topic", why));
+    }
+    let found = if must_lead {
+        node.core.serving(topic, log.partition)
+    } else {
+        node.core.readable(topic, log.partition)
+    };
+    match found {
+        Ok(partition) => Ok(partition.group.id()),
+        Err(ErrorCode::UnknownTopicOrPartition) => Err(Problem::UnknownTopic),
+        Err(ErrorCode::KafkaStorageError) => Err(Problem::Damaged),
+        Err(_) => {
+            let own = node.core.options.facts.broker_id;
+            let leader = node.core.leader_of(topic, log.partition).map(|(id, _)| id);
+            Err(match leader.filter(|id| *id != own) {
+                Some(id) => Problem::Elsewhere(id, node.core.native_place(id)),
+                None => Problem::NoLeader,
+            })
+        }
+    }
+}
+
+/// Returns the replicas that have to lead for certain before an operation is served.
+pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
+    let Log { topic, partition } = op.log();
+    let topic = node.core.controller.image.topic_named(topic)?;
+    let replica = node.core.local_replica(topic, *partition)?;
+    let partition = node.core.partitions.get(&replica)?;
+    let is_asked = match op {
+        Op::Tail(it) => it.is_certain,
+        Op::Truncate(it) => it.through.is_some_and(|it| diverges(partition, it).is_some()),
+        Op::Append(_) | Op::Fence(_) => false,
+    };
+    is_asked.then_some(replica)
+}
+
+/// Returns the offset at which the log's history parts from that of a position, if it does.
+fn diverges(partition: &Partition, position: Position) -> Option<i64> {
+    let Position { term, offset, .. } = position;
+    let (start, end) = (partition.log_start(), partition.committed());
+    // The terms below the start are not all known any more.
+    if offset < start || (offset < end && partition.epoch_at(offset) == term) {
+        return None;
+    }
+    let (known, until) = partition.epoch_end(term);
+    let parted = if known < 0 { end } else { until };
+    Some(parted.clamp(start, offset.max(start)))
+}
+
+fn append(
+    node: &mut Node,
+    key: RequestKey,
+    context: &RequestContext,
+    append: Append,
+    deadline_us: u64,
+) {
+    let bytes = append.batch.bytes.len() as u64;
+    let quota = node.core.quota(QuotaKey::ProducerByteRate, context);
+    let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, bytes));
+    let Append { log, batch, guard, .. } = append;
+    let attributes = batch.header.attributes;
+    if attributes.is_transactional() || attributes.is_control() {
+        let why = "they are of a transaction, which only Kafka's protocol has".to_owned();
+        let problem = Problem::BadRequest("records", why);
+        return reply(node, key, Err(problem), None, rest_ms);
+    }
+    let replica = match find(node, context, Operation::Write, &log, true).and_then(|replica| {
+        let is_full = node.core.refusal().filter(|_| !sabotage::is(Bug::FullDiskIgnored));
+        let lacks_replicas = node.core.partitions[&replica].lacks_replicas();
+        match is_full {
+            Some(refusal) => Err(Problem::DiskFull(refusal)),
+            None if lacks_replicas => Err(Problem::NotEnoughReplicas),
+            None => Ok(replica),
+        }
+    }) {
+        Ok(replica) => replica,
+        Err(problem) => return reply(node, key, Err(problem), None, rest_ms),
+    };
+    let partition = &node.core.partitions[&replica];
+    let (end, last_delta) = (partition.group.end_offset(), batch.header.last_offset_delta);
+    let (appended, _) = node.core.append(replica, batch, &guard, Acks::All, slot(key));
+    let awaited = match appended {
+        Appended::Waits { .. } => Awaited::Append { end, last_delta },
+        Appended::Objected => Awaited::Refusal(guard),
+        Appended::Done { base_offset } => {
+            let answer = appended_at(node, replica, base_offset, end, last_delta);
+            return reply(node, key, answer, None, rest_ms);
+        }
+        Appended::Refused(ErrorCode::PolicyViolation, _) => {
+            return answer_refusal(node, key, replica, &guard, rest_ms);
+        }
+        Appended::Refused(code, text) => {
+            let problem = problem_of(node, replica, code, text);
+            return reply(node, key, Err(problem), None, rest_ms);
+        }
+        Appended::Faulty(Faults { message, .. }) => {
+            let problem = Problem::BadRequest("records", message);
+            return reply(node, key, Err(problem), None, rest_ms);
+        }
+    };
+    let wait = NativeWait { replica, awaited, rest_ms };
+    node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
+}
+
+/// Lets in an append that waited for room.
+pub(crate) fn resume_stalled(
+    node: &mut Node,
+    key: RequestKey,
+    context: &RequestContext,
+    op: Op,
+    deadline_us: u64,
+) {
+    let Op::Append(it) = op else { unreachable!("only appends are stalled") };
+    append(node, key, context, it, deadline_us);
+}
+
+/// Answers a stalled append whose time is over; its batch was not appended.
+pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
+    refuse(node, key, Problem::Busy("earlier appends wait for the disk"));
+}
+
+fn truncate(node: &mut Node, key: RequestKey, context: &RequestContext, truncate: Truncate) {
+    let Truncate { log, through, pointer, fence, timeout_ms } = truncate;
+    let replica = match find(node, context, Operation::Delete, &log, true) {
+        Ok(replica) => replica,
+        Err(problem) => return refuse(node, key, problem),
+    };
+    let deadline_us = deadline_us(node.core.now, timeout_ms);
+    let partition = node.core.partitions.get_mut(&replica).expect("it was just found");
+    if partition.settings.compact && !partition.settings.delete {
+        let why = "a compacted topic loses no first records: delete keys in it".to_owned();
+        return refuse(node, key, Problem::BadRequest("topic", why));
+    }
+    if let Some(from) = through.and_then(|position| diverges(partition, position)) {
+        return refuse(node, key, Problem::PositionDiverged(from));
+    }
+    let offset = through.map_or(partition.committed(), |it| it.offset + 1);
+    let guard = Guard { fence, last: None };
+    let (appended, awaited) = if partition.objection(&guard).is_some() {
+        (partition.make_certain(slot(key)), Awaited::Refusal(guard))
+    } else {
+        let appended = match pointer {
+            Some(pointer) => partition.truncate(offset, pointer, slot(key)),
+            None => match partition.trim(offset, Some(slot(key))) {
+                Ok(true) => Appended::Waits { append_time_ms: -1 },
+                Ok(false) => partition.make_certain(slot(key)),
+                Err(code) => Appended::Refused(code, None),
+            },
+        };
+        (appended, Awaited::Truncate)
+    };
+    settle(node, key, replica, appended, awaited, deadline_us);
+}
+
+fn set_fence(node: &mut Node, key: RequestKey, context: &RequestContext, wanted: &SetFence) {
+    let replica = match find(node, context, Operation::Alter, &wanted.log, true) {
+        Ok(replica) => replica,
+        Err(problem) => return refuse(node, key, problem),
+    };
+    let deadline_us = deadline_us(node.core.now, wanted.timeout_ms);
+    let partition = node.core.partitions.get_mut(&replica).expect("it was just found");
+    let appended = partition.set_fence(&wanted.token, wanted.if_token.as_ref(), slot(key));
+    let awaited = Awaited::Fence(wanted.token.clone());
+    settle(node, key, replica, appended, awaited, deadline_us);
+}
+
+/// Keeps an operation until its entry is committed or its answer certain, or answers it.
+fn settle(
+    node: &mut Node,
+    key: RequestKey,
+    replica: ReplicaId,
+    appended: Appended,
+    awaited: Awaited,
+    deadline_us: u64,
+) {
+    node.core.mark_dirty(replica);
+    match appended {
+        Appended::Refused(ErrorCode::PolicyViolation, _) => {
+            answer_certain(node, key, NativeWait { replica, awaited, rest_ms: 0 }, -1);
+        }
+        Appended::Refused(code, text) => {
+            let problem = problem_of(node, replica, code, text);
+            refuse(node, key, problem);
+        }
+        _ => {
+            let wait = NativeWait { replica, awaited, rest_ms: 0 };
+            node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
+        }
+    }
+}
+
+fn slot(key: RequestKey) -> Slot {
+    Slot::Request { key, topic: 0, partition: 0 }
+}
+
+/// Goes on with an operation whose entry is committed, whose answer is certain, or that lost its leader.
+pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, base_offset: i64) {
+    let Some(Parked::Native(wait)) = node.unpark(key) else { return };
+    match error {
+        ErrorCode::None | ErrorCode::PolicyViolation => {
+            answer_certain(node, key, *wait, base_offset);
+        }
+        // Until an answer is certain nothing is appended.
+        _ if matches!(wait.awaited, Awaited::Refusal(_)) => {
+            reply(node, key, Err(Problem::NoLeader), None, wait.rest_ms);
+        }
+        code => {
+            let problem = match code {
+                ErrorCode::OutOfOrderSequenceNumber => Problem::SequenceGap,
+                ErrorCode::UnknownProducerId => Problem::SessionExpired,
+                ErrorCode::InvalidProducerEpoch => Problem::SessionFenced,
+                _ => Problem::OutcomeUnknown,
+            };
+            reply(node, key, Err(problem), None, wait.rest_ms);
+        }
+    }
+}
+
+fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offset: i64) {
+    let NativeWait { replica, awaited, rest_ms } = wait;
+    let answer = match awaited {
+        Awaited::Append { end, last_delta } => {
+            let answer = appended_at(node, replica, base_offset, end, last_delta);
+            return reply(node, key, answer, None, rest_ms);
+        }
+        Awaited::Refusal(guard) => return answer_refusal(node, key, replica, &guard, rest_ms),
+        Awaited::Truncate => tail(node, replica),
+        Awaited::Fence(token) => match node.core.partitions.get(&replica) {
+            Some(partition) if partition.controls.fence != token => Err(Problem::Fenced),
+            _ => tail(node, replica),
+        },
+    };
+    reply(node, key, answer, Some(replica), rest_ms);
+}
+
+/// Answers an operation whose time is over.
+pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
+    let Some(Parked::Native(wait)) = node.unpark(key) else { return };
+    let problem = match wait.awaited {
+        Awaited::Refusal(_) => Problem::NoLeader,
+        Awaited::Append { .. } | Awaited::Truncate | Awaited::Fence(_) => Problem::OutcomeUnknown,
+    };
+    reply(node, key, Err(problem), None, wait.rest_ms);
+}
+
+/// Returns the positions of a batch that is committed.
+fn appended_at(
+    node: &Node,
+    replica: ReplicaId,
+    base_offset: i64,
+    end: i64,
+    last_delta: i32,
+) -> Result<Answer, Problem> {
+    let partition = node.core.partitions.get(&replica).ok_or(Problem::OutcomeUnknown)?;
+    let term = partition.epoch_at(base_offset);
+    let first = Position { term, entry: base_offset, offset: base_offset };
+    let last = Position { offset: base_offset + i64::from(last_delta), ..first };
+    assert!(last.offset < partition.committed(), "an append is answered once it is committed");
+    Ok(Answer::Appended { first, last, is_duplicate: base_offset < end })
+}
+
+/// Answers an append or truncation whose guard does not hold, now that this is certain.
+fn answer_refusal(
+    node: &mut Node,
+    key: RequestKey,
+    replica: ReplicaId,
+    guard: &Guard,
+    rest_ms: i32,
+) {
+    let partition = node.core.partitions.get(&replica);
+    let objection = partition.and_then(|partition| partition.objection(guard));
+    let problem = match (partition, objection) {
+        (Some(_), Some(Objection::Fenced)) => Problem::Fenced,
+        (Some(partition), Some(Objection::LastMismatch)) => Problem::LastMismatch(last(partition)),
+        // The fence was set back meanwhile, or the log is gone: the same request may succeed now.
+        _ => Problem::NoLeader,
+    };
+    reply(node, key, Err(problem), Some(replica), rest_ms);
+}
+
+/// Returns the position of a log's last committed record, without its entry.
+fn last(partition: &Partition) -> Option<Position> {
+    let offset = partition.committed() - 1;
+    (offset >= 0).then(|| Position { term: partition.term_at(offset), entry: -1, offset })
+}
+
+fn tail(node: &Node, replica: ReplicaId) -> Result<Answer, Problem> {
+    let partition = node.core.partitions.get(&replica).ok_or(Problem::UnknownTopic)?;
+    Ok(Answer::Tail(Tail {
+        start: partition.log_start(),
+        stable: partition.stable(),
+        end: partition.committed(),
+        last: last(partition),
+        fence: partition.controls.fence.clone(),
+        pointer: partition.controls.pointer.clone(),
+    }))
+}
+
+fn answer_tail(node: &mut Node, key: RequestKey, replica: ReplicaId) {
+    let answer = tail(node, replica);
+    reply(node, key, answer, Some(replica), 0);
+}
+
+/// Returns the problem of a refusal before the append.
+fn problem_of(node: &Node, replica: ReplicaId, code: ErrorCode, text: Option<String>) -> Problem {
+    let limit = node.core.partitions.get(&replica).map(|it| it.settings.max_message_bytes);
+    match code {
+        ErrorCode::MessageTooLarge => {
+            Problem::TooLarge(limit.and_then(|it| u64::try_from(it).ok()).unwrap_or(0))
+        }
+        ErrorCode::NotEnoughReplicas if text.is_some() => {
+            Problem::Busy("too much of this log waits for its followers")
+        }
+        ErrorCode::NotEnoughReplicas => Problem::NotEnoughReplicas,
+        ErrorCode::KafkaStorageError => Problem::Damaged,
+        ErrorCode::OutOfOrderSequenceNumber => Problem::SequenceGap,
+        ErrorCode::UnknownProducerId => Problem::SessionExpired,
+        ErrorCode::InvalidProducerEpoch => Problem::SessionFenced,
+        ErrorCode::OffsetOutOfRange => {
+            let why = "the position is not in the log".to_owned();
+            Problem::BadRequest("through", why)
+        }
+        ErrorCode::CorruptMessage | ErrorCode::InvalidTxnState => {
+            Problem::BadRequest("records", text.unwrap_or_else(|| code.to_string()))
+        }
+        _ => Problem::NoLeader,
+    }
+}
+
+fn refuse(node: &mut Node, key: RequestKey, problem: Problem) {
+    reply(node, key, Err(problem), None, 0);
+}
+
+/// Answers an operation. The entry of the answer's last position is looked up in the log of `of`.
+fn reply(
+    node: &mut Node,
+    key: RequestKey,
+    answer: Result<Answer, Problem>,
+    of: Option<ReplicaId>,
+    rest_ms: i32,
+) {
+    let mut answered = Answered { answer, lacking: of, rest_ms };
+    if answered.lacking().is_none() {
+        answered.lacking = None;
+    }
+    node.reply_with(key, Reply::Native(Box::new(answered)));
+}

@@ -1,0 +1,309 @@
+//! # Room card: native
+//!
+//! Purpose:    requests and answers of the native API, as data.
+//! Owns:       [`Op`], [`Answer`], [`Problem`], [`Position`], [`Guard`], [`Pointer`].
+//! Interface:  the types.
+//! Invariants: a refusal means that nothing was appended; only [`Problem::OutcomeUnknown`] leaves that open.
+//! Never:      gRPC, HTTP, JSON (see the server); carrying an operation out (see `api/native`).
+//! Tests:      `node/tests/native.rs`.
+//! Start at:   [`Op`].
+
+use bytes::Bytes;
+use duramen_storage::op::ReplicaId;
+
+use crate::checked_batch::CheckedBatch;
+use crate::limits::{FENCE_BYTES_MAX, POINTER_BYTES_MAX};
+
+/// One partition of a topic, as a log of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Name of the topic.
+    pub topic: String,
+    /// Number of the partition.
+    pub partition: i32,
+}
+
+/// Position of a record. Positions of one log are ordered by offset; term and entry never fall as the offset rises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Leader epoch in which the record was appended.
+    pub term: i32,
+    /// Offset of the first record of its batch; -1 if the batch is not there any more.
+    pub entry: i64,
+    /// The record's own offset.
+    pub offset: i64,
+}
+
+/// Conditions of an append, judged in the step in which its offset is assigned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guard {
+    /// Position that the log must end with.
+    pub last: Option<Last>,
+    /// Token that must be the log's fence.
+    pub fence: Option<Bytes>,
+}
+
+impl Guard {
+    /// Tells whether every append passes the guard.
+    pub fn is_open(&self) -> bool {
+        self.last.is_none() && self.fence.is_none()
+    }
+}
+
+/// Expected last position of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// Nothing was ever appended.
+    Nothing,
+    /// This record was appended last.
+    At(Position),
+}
+
+/// Place of the state that a log's first records led to, for readers that come too late for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pointer {
+    /// Place of a snapshot.
+    pub uri: String,
+    /// The last position that the snapshot covers.
+    pub position: Option<Position>,
+    /// Its SHA-256; may be empty.
+    pub sha256: Bytes,
+    /// Text for people.
+    pub note: String,
+}
+
+impl Pointer {
+    /// Returns the size that counts against [`POINTER_BYTES_MAX`].
+    pub fn bytes(&self) -> usize {
+        self.uri.len() + self.sha256.len() + self.note.len()
+    }
+
+    /// Tells whether a log may keep the pointer.
+    pub fn is_small(&self) -> bool {
+        self.bytes() <= POINTER_BYTES_MAX
+    }
+}
+
+/// An operation of the native API.
+#[derive(Debug)]
+pub enum Op {
+    /// Append one batch.
+    Append(Append),
+    /// Tell the ends of a log.
+    Tail(WantTail),
+    /// Remove the first records of a log.
+    Truncate(Truncate),
+    /// Set a log's fence.
+    Fence(SetFence),
+}
+
+impl Op {
+    /// Returns the operation's name.
+    pub fn name(&self) -> Name {
+        match self {
+            Self::Append(_) => Name::Append,
+            Self::Tail(_) => Name::Tail,
+            Self::Truncate(_) => Name::Truncate,
+            Self::Fence(_) => Name::Fence,
+        }
+    }
+
+    /// Returns the log that the operation is about.
+    pub fn log(&self) -> &Log {
+        match self {
+            Self::Append(it) => &it.log,
+            Self::Tail(it) => &it.log,
+            Self::Truncate(it) => &it.log,
+            Self::Fence(it) => &it.log,
+        }
+    }
+
+    /// Returns the bytes of batches that the operation carries.
+    pub(crate) fn bytes(&self) -> u64 {
+        if let Self::Append(it) = self { it.batch.bytes.len() as u64 } else { 0 }
+    }
+}
+
+/// Name of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Name {
+    /// [`Op::Append`].
+    Append,
+    /// [`Op::Tail`].
+    Tail,
+    /// [`Op::Truncate`].
+    Truncate,
+    /// [`Op::Fence`].
+    Fence,
+}
+
+impl Name {
+    /// All names.
+    pub const ALL: [Self; 4] = [Self::Append, Self::Tail, Self::Truncate, Self::Fence];
+}
+
+/// Question about the ends of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantTail {
+    /// The log.
+    pub log: Log,
+    /// True for the ends as a majority confirms them; false for those that any replica here knows.
+    pub is_certain: bool,
+}
+
+/// Append of one batch to a log: all of its records or none.
+#[derive(Debug)]
+pub struct Append {
+    /// The log.
+    pub log: Log,
+    /// The records.
+    pub batch: CheckedBatch,
+    /// Conditions.
+    pub guard: Guard,
+    /// Longest wait for the answer, in milliseconds.
+    pub timeout_ms: i32,
+}
+
+/// Removal of the first records of a log.
+#[derive(Debug)]
+pub struct Truncate {
+    /// The log.
+    pub log: Log,
+    /// The last record that goes; `None` for the last one that is committed.
+    pub through: Option<Position>,
+    /// Pointer to keep, in the same entry.
+    pub pointer: Option<Pointer>,
+    /// Token that must be the log's fence.
+    pub fence: Option<Bytes>,
+    /// Longest wait for the answer, in milliseconds.
+    pub timeout_ms: i32,
+}
+
+/// Change of a log's fence.
+#[derive(Debug)]
+pub struct SetFence {
+    /// The log.
+    pub log: Log,
+    /// The new token, of at most [`FENCE_BYTES_MAX`] bytes; empty for none.
+    pub token: Bytes,
+    /// Token that the present fence must equal.
+    pub if_token: Option<Bytes>,
+    /// Longest wait for the answer, in milliseconds.
+    pub timeout_ms: i32,
+}
+
+impl SetFence {
+    /// Tells whether a log may keep the token.
+    pub fn is_small(&self) -> bool {
+        self.token.len() <= FENCE_BYTES_MAX
+    }
+}
+
+/// Result of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The batch is committed.
+    Appended {
+        /// Position of its first record.
+        first: Position,
+        /// Position of its last record.
+        last: Position,
+        /// True if an earlier request had appended it.
+        is_duplicate: bool,
+    },
+    /// The log as it is now.
+    Tail(Tail),
+}
+
+/// Ends of a log, and its fence and pointer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// The first offset that is there.
+    pub start: i64,
+    /// One past the last offset before the first open transaction.
+    pub stable: i64,
+    /// One past the last committed offset.
+    pub end: i64,
+    /// Position of the last committed record; `None` for a log to which nothing was ever appended.
+    pub last: Option<Position>,
+    /// The fence; empty for none.
+    pub fence: Bytes,
+    /// The pointer that the latest truncation kept.
+    pub pointer: Option<Pointer>,
+}
+
+/// Address of a node's native API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// Reason of a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// The request is wrong: the field, and why.
+    BadRequest(&'static str, String),
+    /// The client may not do this.
+    NotAuthorized,
+    /// The cluster has no such topic or partition.
+    UnknownTopic,
+    /// Another node leads the log: its id, and the address of its native API, if it serves one.
+    Elsewhere(i32, Option<Place>),
+    /// No node leads the log, as far as this one knows.
+    NoLeader,
+    /// The log's last position is another one.
+    LastMismatch(Option<Position>),
+    /// The log's fence is another one.
+    Fenced,
+    /// Earlier messages of the session are missing.
+    SequenceGap,
+    /// The log does not know the session any more.
+    SessionExpired,
+    /// A newer holder has opened the session.
+    SessionFenced,
+    /// The log has another history than the position: its own goes on from this offset.
+    PositionDiverged(i64),
+    /// The records are larger than the topic allows, in bytes.
+    TooLarge(u64),
+    /// Fewer replicas are in sync than the topic wants.
+    NotEnoughReplicas,
+    /// The disk is full; the text says which, and what helps.
+    DiskFull(String),
+    /// The log cannot be read or written here.
+    Damaged,
+    /// Too much waits; the text says for what.
+    Busy(&'static str),
+    /// The change may or may not become durable.
+    OutcomeUnknown,
+}
+
+/// An answer, and what is left to do for it off the node's thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The answer.
+    pub answer: Result<Answer, Problem>,
+    /// Replica in whose log the entry of the answer's last position is to be looked up.
+    pub lacking: Option<ReplicaId>,
+    /// Time for which the client is not read afterwards, in milliseconds: it exceeded its quota.
+    pub rest_ms: i32,
+}
+
+impl Answered {
+    /// Tells whether [`crate::read_plan::native`] has something to look up.
+    pub fn is_lacking(&self) -> bool {
+        self.lacking.is_some()
+    }
+
+    /// Returns the position that lacks its entry, if there is one.
+    pub(crate) fn lacking(&mut self) -> Option<(ReplicaId, &mut Position)> {
+        let position = match &mut self.answer {
+            Ok(Answer::Tail(tail)) => tail.last.as_mut(),
+            Err(Problem::LastMismatch(last)) => last.as_mut(),
+            _ => None,
+        };
+        self.lacking.zip(position)
+    }
+}

@@ -1,0 +1,148 @@
+//! Calls of the node: one operation or request, and its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use duramen_broker::access::{Api, RequestContext};
+use duramen_broker::event::{ConnectionId, Event, FetchPlan, Reply};
+use duramen_broker::native::{Answer, Op, Problem};
+use duramen_broker::read_plan;
+use duramen_broker::session::Prepared;
+use duramen_protocol::messages::FetchResponse;
+use duramen_protocol::{Request, Response};
+use duramen_storage::Reader;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::problems::Fault;
+use crate::server::connection::Bell;
+use crate::server::disk::RealDisk;
+use crate::server::inbox::Inbox;
+use crate::server::plans::waiting;
+use crate::server::threads::{Input, Routed};
+
+/// The first number of a call's connection. Clients of Kafka's protocol count from 1, and the node itself from 1 << 63.
+const FIRST: u64 = 1 << 62;
+
+/// The way to the node, for all clients of the native API.
+#[derive(Clone, Debug)]
+pub(crate) struct Calls {
+    node: Arc<Inbox<Input>>,
+    bell: Arc<Bell>,
+    reader: Reader<RealDisk>,
+    numbers: Arc<AtomicU64>,
+}
+
+/// Client of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// Principal; `User:ANONYMOUS` until there is authentication.
+    pub principal: Arc<str>,
+    /// Where the client is, as Kafka prints it: `/127.0.0.1`.
+    pub host: Arc<str>,
+    /// The client's name for itself.
+    pub client_id: Option<String>,
+}
+
+/// One connection to the node, for a stream or for one call. The node forgets what waits for it when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Call {
+    calls: Calls,
+    caller: Caller,
+    connection: ConnectionId,
+    replies: UnboundedReceiver<Routed>,
+    sequence: u64,
+}
+
+impl Calls {
+    pub(crate) fn new(node: Arc<Inbox<Input>>, bell: Arc<Bell>, reader: Reader<RealDisk>) -> Self {
+        Self { node, bell, reader, numbers: Arc::new(AtomicU64::new(FIRST)) }
+    }
+
+    /// Begins a call of this client.
+    pub(crate) fn begin(&self, caller: &Caller) -> Call {
+        let connection = ConnectionId(self.numbers.fetch_add(1, Ordering::Relaxed));
+        let (to_call, replies) = unbounded_channel();
+        self.node.push_quietly([Input::Connected(connection, to_call)]);
+        Call { calls: self.clone(), caller: caller.clone(), connection, replies, sequence: 0 }
+    }
+}
+
+impl Call {
+    async fn ask(&mut self, version: i16, request: Prepared) -> Result<Reply, Fault> {
+        let context = RequestContext {
+            principal: Arc::clone(&self.caller.principal),
+            client_id: self.caller.client_id.clone(),
+            listener: "NATIVE".into(),
+            client_host: Arc::clone(&self.caller.host),
+            api: api_of(&request),
+            version,
+            spent_us: 0,
+        };
+        let (connection, sequence) = (self.connection, self.sequence);
+        self.sequence += 1;
+        let request = Box::new(request);
+        let event = Event::Request { connection, sequence, context, request };
+        self.calls.node.push_quietly([Input::Event(event)]);
+        self.calls.bell.ring();
+        match self.replies.recv().await {
+            Some(Routed::Reply(_, reply)) => Ok(reply),
+            Some(Routed::Close(reason)) => Err(Fault::outcome_unknown(reason)),
+            None => Err(Fault::outcome_unknown("the node stops")),
+        }
+    }
+
+    /// Carries out an operation.
+    pub(crate) async fn operate(&mut self, op: Op) -> Result<Answer, Problem> {
+        match self.ask(0, Prepared::Native(Box::new(op))).await {
+            Ok(Reply::Native(answered)) if answered.is_lacking() => {
+                let reader = self.calls.reader.clone();
+                waiting(move || read_plan::native(&reader, *answered)).await.answer
+            }
+            Ok(Reply::Native(answered)) => answered.answer,
+            Ok(other) => unreachable!("{other:?} answers no operation"),
+            Err(_) => Err(Problem::OutcomeUnknown),
+        }
+    }
+
+    /// Sends one of Kafka's requests whose answer the node makes by itself.
+    pub(crate) async fn request(
+        &mut self,
+        request: impl Into<Request>,
+        version: i16,
+    ) -> Result<Response, Fault> {
+        match self.ask(version, Prepared::Request(request.into())).await? {
+            Reply::Response(response) => Ok(*response),
+            other => unreachable!("{other:?} is no finished response"),
+        }
+    }
+
+    /// Sends a Fetch, and reads its records into memory, on a thread that may wait for the disk.
+    pub(crate) async fn fetch(
+        &mut self,
+        request: impl Into<Request>,
+        version: i16,
+    ) -> Result<FetchResponse, Fault> {
+        match self.ask(version, Prepared::Request(request.into())).await? {
+            Reply::Response(response) => match *response {
+                Response::Fetch(response) => Ok(response),
+                other => unreachable!("{other:?} answers no fetch"),
+            },
+            Reply::Fetch(plan) => {
+                let reader = self.calls.reader.clone();
+                let plan: FetchPlan = *plan;
+                Ok(waiting(move || read_plan::fetch_bytes(&reader, plan)).await)
+            }
+            other => unreachable!("{other:?} answers no fetch"),
+        }
+    }
+}
+
+fn api_of(request: &Prepared) -> Api {
+    request.api()
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.calls.node.push(Input::Event(Event::Disconnected(self.connection)));
+    }
+}

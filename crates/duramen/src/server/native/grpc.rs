@@ -1,0 +1,129 @@
+//! The native API as gRPC: each method is one operation.
+
+use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+
+use super::forwarding::{HOP, MESSAGE_BYTES_MAX};
+use super::identify::caller_of;
+use super::logs::{Logs, Origin};
+use super::topics::Topics;
+use crate::proto::logs_server::{self, LogsServer};
+use crate::proto::topics_server::{self, TopicsServer};
+use crate::proto::{
+    AppendRequest, AppendResponse, CreateTopicRequest, DeleteTopicRequest, DeleteTopicResponse,
+    FenceRequest, GetTopicRequest, ListTopicsRequest, ListTopicsResponse, OpenSessionRequest,
+    ReadRequest, ReadResponse, Session, Tail, TailRequest, Topic, TruncateRequest,
+};
+
+fn origin_of<T>(request: &Request<T>) -> Origin {
+    let is_passed_on = request.metadata().contains_key(HOP);
+    let agent = request.metadata().get("user-agent").and_then(|it| it.to_str().ok());
+    Origin { caller: caller_of(request.extensions(), agent), is_passed_on }
+}
+
+#[derive(Clone, Debug)]
+struct OfLogs(Logs);
+
+#[tonic::async_trait]
+impl logs_server::Logs for OfLogs {
+    type ReadStream = BoxStream<'static, Result<ReadResponse, Status>>;
+
+    async fn append(
+        &self,
+        request: Request<AppendRequest>,
+    ) -> Result<Response<AppendResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.append(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn read(
+        &self,
+        request: Request<ReadRequest>,
+    ) -> Result<Response<Self::ReadStream>, Status> {
+        let origin = origin_of(&request);
+        let pages = self.0.read(&origin, request.into_inner()).await?;
+        Ok(Response::new(pages.map_err(Status::from).boxed()))
+    }
+
+    async fn tail(&self, request: Request<TailRequest>) -> Result<Response<Tail>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.tail(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn truncate(&self, request: Request<TruncateRequest>) -> Result<Response<Tail>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.truncate(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn fence(&self, request: Request<FenceRequest>) -> Result<Response<Tail>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.fence(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<OpenSessionRequest>,
+    ) -> Result<Response<Session>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.open_session(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct OfTopics(Topics);
+
+#[tonic::async_trait]
+impl topics_server::Topics for OfTopics {
+    async fn create_topic(
+        &self,
+        request: Request<CreateTopicRequest>,
+    ) -> Result<Response<Topic>, Status> {
+        let caller = origin_of(&request).caller;
+        Ok(self.0.create(&caller, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn get_topic(
+        &self,
+        request: Request<GetTopicRequest>,
+    ) -> Result<Response<Topic>, Status> {
+        let caller = origin_of(&request).caller;
+        Ok(self.0.get(&caller, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn list_topics(
+        &self,
+        request: Request<ListTopicsRequest>,
+    ) -> Result<Response<ListTopicsResponse>, Status> {
+        let caller = origin_of(&request).caller;
+        Ok(self.0.list(&caller, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn delete_topic(
+        &self,
+        request: Request<DeleteTopicRequest>,
+    ) -> Result<Response<DeleteTopicResponse>, Status> {
+        let caller = origin_of(&request).caller;
+        Ok(self.0.delete(&caller, request.into_inner()).await.map(Response::new)?)
+    }
+}
+
+/// Returns all gRPC services, with reflection and health.
+pub(crate) fn routes(logs: Logs, topics: Topics) -> anyhow::Result<axum::Router> {
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let logs = LogsServer::new(OfLogs(logs))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let (_, health) = tonic_health::server::health_reporter();
+    let routes = Routes::new(logs)
+        .add_service(TopicsServer::new(OfTopics(topics)))
+        .add_service(health)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    // Of two routers that are merged one may have a fallback.
+    Ok(routes.into_axum_router().reset_fallback())
+}

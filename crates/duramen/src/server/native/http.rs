@@ -1,0 +1,564 @@
+//! The native API as HTTP: resources under /v1, JSON or protobuf bodies, pages or server-sent events.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use futures_util::stream::{BoxStream, StreamExt};
+use prost::Message;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::forwarding::HOP;
+use super::identify::caller_of;
+use super::json::{self, As};
+use super::logs::{Logs, Origin};
+use super::problems::{self, BAD_REQUEST, Fault, TOO_LARGE, UNSUPPORTED};
+use super::topics::Topics;
+use crate::proto;
+
+/// Largest body of a request, in bytes.
+const BODY_BYTES_MAX: usize = 16 << 20;
+/// Records of a page, if the client names no number, and the most.
+const PAGE_RECORDS: u64 = 100;
+const PAGE_RECORDS_MAX: u64 = 1_000;
+/// Pause between two signs of life of an event stream without events.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+const PROTOBUF: &str = "application/x-protobuf";
+const EVENTS: &str = "text/event-stream";
+/// The protocol, as clients of gRPC compile it.
+const PROTO: &str = include_str!("../../../proto/duramen/v1/duramen.proto");
+
+#[derive(Clone, Debug)]
+struct Surface {
+    logs: Logs,
+    topics: Topics,
+}
+
+/// Returns the routes of all operations, and of the pages that explain them.
+pub(crate) fn routes(logs: Logs, topics: Topics) -> Router {
+    let log = "/v1/topics/{topic}/partitions/{partition}";
+    Router::new()
+        .route("/v1/topics", get(list_topics))
+        .route("/v1/topics/{topic}", put(create_topic).get(get_topic).delete(delete_topic))
+        .route(log, get(tail))
+        .route(&format!("{log}/records"), post(append).get(read))
+        .route(&format!("{log}/truncate"), post(truncate))
+        .route(&format!("{log}/fence"), put(fence))
+        .route("/v1/sessions", post(open_session))
+        .route("/problems/{slug}", get(problem))
+        .route("/duramen.proto", get(async || ([(header::CONTENT_TYPE, "text/plain")], PROTO)))
+        .fallback(unknown)
+        .method_not_allowed_fallback(async || {
+            Fault::new(UNSUPPORTED, "the path has no operation of this method")
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(Surface { logs, topics })
+}
+
+/// Answers a request for nothing, in the protocol of its client.
+async fn unknown(headers: HeaderMap) -> Response {
+    let fault = Fault::new(UNSUPPORTED, "no operation has this path");
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    if kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
+        return tonic::Status::from(fault).into_http::<axum::body::Body>();
+    }
+    fault.into_response()
+}
+
+async fn problem(Path(slug): Path<String>) -> Response {
+    match problems::page(&slug) {
+        Some(page) => {
+            ([(header::CONTENT_TYPE, "text/markdown; charset=utf-8")], page).into_response()
+        }
+        None => Fault::new(UNSUPPORTED, "there is no such problem").into_response(),
+    }
+}
+
+/// Client of a request, and whether it wants protobuf.
+struct Client {
+    origin: Origin,
+    wants_protobuf: bool,
+    wants_events: bool,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Client {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let text =
+            |name: header::HeaderName| parts.headers.get(name).and_then(|it| it.to_str().ok());
+        let accepts = |kind: &str| text(header::ACCEPT).is_some_and(|it| it.contains(kind));
+        let caller = caller_of(&parts.extensions, text(header::USER_AGENT));
+        let origin = Origin { caller, is_passed_on: parts.headers.contains_key(HOP) };
+        Ok(Self { origin, wants_protobuf: accepts(PROTOBUF), wants_events: accepts(EVENTS) })
+    }
+}
+
+impl Client {
+    /// Answers with a message, or with the JSON of it.
+    fn answer<M: Message, J: serde::Serialize>(
+        &self,
+        status: StatusCode,
+        message: M,
+        json: impl FnOnce(M) -> J,
+    ) -> Response {
+        if self.wants_protobuf {
+            let kind = [(header::CONTENT_TYPE, PROTOBUF)];
+            (status, kind, message.encode_to_vec()).into_response()
+        } else {
+            (status, Json(json(message))).into_response()
+        }
+    }
+}
+
+/// Name of a log in a path.
+struct LogPath {
+    topic: String,
+    partition: i32,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for LogPath {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+        let path = Path::<(String, i32)>::from_request_parts(parts, state).await;
+        let Path((topic, partition)) = path.map_err(|error: PathRejection| {
+            Fault::bad_request(&[("partition", error.body_text())])
+        })?;
+        Ok(Self { topic, partition })
+    }
+}
+
+/// Name of a topic in a path.
+struct TopicPath(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for TopicPath {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        path.map(|Path(topic)| Self(topic))
+            .map_err(|error: PathRejection| Fault::bad_request(&[("topic", error.body_text())]))
+    }
+}
+
+/// Parameters of a query.
+struct Asked<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query
+            .map(|Query(query)| Self(query))
+            .map_err(|error: QueryRejection| Fault::bad_request(&[("query", error.body_text())]))
+    }
+}
+
+/// Kind of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Json,
+    Protobuf,
+    Other,
+}
+
+/// The whole body of a request.
+struct Body {
+    form: Form,
+    headers: HeaderMap,
+    bytes: Bytes,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Fault> {
+        let headers = request.headers().clone();
+        let kind = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
+        let form = match kind.map(|it| it.split(';').next().unwrap_or("").trim()) {
+            Some("application/json") => Form::Json,
+            Some(PROTOBUF) => Form::Protobuf,
+            _ => Form::Other,
+        };
+        let bytes =
+            Bytes::from_request(request, state).await.map_err(|error: BytesRejection| {
+                if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                    Fault::new(TOO_LARGE, format!("a body has at most {BODY_BYTES_MAX} bytes"))
+                } else {
+                    Fault::new(BAD_REQUEST, error.body_text())
+                }
+            })?;
+        Ok(Self { form, headers, bytes })
+    }
+}
+
+impl Body {
+    fn json<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        let bytes: &[u8] = if self.bytes.is_empty() { b"{}" } else { &self.bytes };
+        serde_json::from_slice(bytes)
+            .map_err(|error| Fault::bad_request(&[("body", error.to_string())]))
+    }
+
+    fn protobuf<M: Message + Default>(&self) -> Result<M, Fault> {
+        M::decode(self.bytes.clone())
+            .map_err(|error| Fault::bad_request(&[("body", error.to_string())]))
+    }
+
+    fn header(&self, name: &'static str) -> Result<Option<&str>, Fault> {
+        let value = self.headers.get(name);
+        value
+            .map(|value| value.to_str())
+            .transpose()
+            .map_err(|_| Fault::bad_request(&[(name, "it is not text".to_owned())]))
+    }
+
+    /// Makes an append of one record: the body, with the rest in headers.
+    fn one_record(&self, path: LogPath) -> Result<proto::AppendRequest, Fault> {
+        let guard = json::Guard {
+            last: self.header("duramen-if-last")?.map(str::to_owned),
+            fence: self.header("duramen-fence")?.map(str::to_owned),
+        };
+        let wrong = || {
+            let reason =
+                "a session is like 4711.0, its id and epoch; duramen-sequence comes with it";
+            Fault::bad_request(&[("duramen-session", reason.to_owned())])
+        };
+        let session = match (self.header("duramen-session")?, self.header("duramen-sequence")?) {
+            (None, None) => None,
+            (Some(session), Some(sequence)) => {
+                let (id, epoch) = session.split_once('.').ok_or_else(wrong)?;
+                Some(proto::Session {
+                    id: id.parse().map_err(|_| wrong())?,
+                    epoch: epoch.parse().map_err(|_| wrong())?,
+                    sequence: sequence.parse().map_err(|_| wrong())?,
+                })
+            }
+            _ => return Err(wrong()),
+        };
+        let mut headers = Vec::new();
+        for (name, value) in &self.headers {
+            if let Some(name) = name.as_str().strip_prefix("duramen-header-") {
+                let value = Some(Bytes::copy_from_slice(value.as_bytes()));
+                headers.push(proto::Header { name: name.to_owned(), value });
+            }
+        }
+        let key = self.header("duramen-key")?.map(|key| Bytes::copy_from_slice(key.as_bytes()));
+        let value = Some(self.bytes.clone());
+        Ok(proto::AppendRequest {
+            topic: path.topic,
+            partition: path.partition,
+            records: vec![proto::Record { key, value, headers, timestamp_ms: 0 }],
+            guard: guard.message()?,
+            session,
+            ..proto::AppendRequest::default()
+        })
+    }
+}
+
+async fn append(
+    State(surface): State<Surface>,
+    client: Client,
+    path: LogPath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Json => body.json::<json::Append>()?.message(path.topic, path.partition)?,
+        Form::Protobuf => {
+            let LogPath { topic, partition } = path;
+            proto::AppendRequest { topic, partition, ..body.protobuf()? }
+        }
+        Form::Other => body.one_record(path)?,
+    };
+    let answer = surface.logs.append(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Appended::from))
+}
+
+async fn tail(
+    State(surface): State<Surface>,
+    client: Client,
+    LogPath { topic, partition }: LogPath,
+) -> Result<Response, Fault> {
+    let request = proto::TailRequest { topic, partition };
+    let answer = surface.logs.tail(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Tail::from))
+}
+
+async fn truncate(
+    State(surface): State<Surface>,
+    client: Client,
+    LogPath { topic, partition }: LogPath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => proto::TruncateRequest { topic, partition, ..body.protobuf()? },
+        Form::Json | Form::Other => body.json::<json::Truncate>()?.message(topic, partition)?,
+    };
+    let answer = surface.logs.truncate(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Tail::from))
+}
+
+async fn fence(
+    State(surface): State<Surface>,
+    client: Client,
+    LogPath { topic, partition }: LogPath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => proto::FenceRequest { topic, partition, ..body.protobuf()? },
+        Form::Json | Form::Other => body.json::<json::Fence>()?.message(topic, partition),
+    };
+    let answer = surface.logs.fence(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Tail::from))
+}
+
+async fn open_session(State(surface): State<Surface>, client: Client) -> Result<Response, Fault> {
+    let request = proto::OpenSessionRequest {};
+    let answer = surface.logs.open_session(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::CREATED, answer, json::Session::from))
+}
+
+/// Parameters of a read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ReadQuery {
+    /// `begin`, `end`, or an offset.
+    from: Option<String>,
+    /// Position of the last record that the reader has.
+    after: Option<String>,
+    limit: Option<u64>,
+    bytes: u32,
+    /// Such as 30s or 500ms.
+    wait: Option<String>,
+    consistency: Option<String>,
+    on_trimmed: Option<String>,
+    #[serde(rename = "as")]
+    how: As,
+}
+
+fn wait_ms(text: &str) -> Option<u32> {
+    let (number, factor) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1),
+        None => (text.strip_suffix('s').unwrap_or(text), 1000),
+    };
+    number.parse::<u32>().ok()?.checked_mul(factor)
+}
+
+impl ReadQuery {
+    fn message(self, path: LogPath, resume: Option<&str>) -> Result<proto::ReadRequest, Fault> {
+        use proto::read_request::Start;
+        let mut errors = Vec::new();
+        let start = match (resume, self.from.as_deref(), self.after.as_deref()) {
+            (_, Some(_), Some(_)) => {
+                errors.push(("after", "there is a `from` already".to_owned()));
+                None
+            }
+            (Some(resume), ..) if resume.parse::<i64>().is_ok() => {
+                resume.parse().ok().map(Start::From)
+            }
+            (_, None | Some("begin"), None) | (_, None, Some("begin")) => None,
+            (_, Some("end"), None) | (_, None, Some("end")) => Some(Start::End(true)),
+            (_, Some(offset), None) => {
+                let offset = offset.parse().ok();
+                if offset.is_none() {
+                    errors.push(("from", "it is begin, end, or an offset".to_owned()));
+                }
+                offset.map(Start::From)
+            }
+            (_, None, Some(text)) => Some(Start::After(json::position("after", text)?)),
+        };
+        let wait_ms = self.wait.as_deref().map_or(Some(0), wait_ms).unwrap_or_else(|| {
+            errors.push(("wait", "it is like 30s or 500ms".to_owned()));
+            0
+        });
+        let consistency = match self.consistency.as_deref() {
+            None | Some("latest") => proto::Consistency::Latest,
+            Some("any_replica") => proto::Consistency::AnyReplica,
+            Some(_) => {
+                errors.push(("consistency", "it is latest or any_replica".to_owned()));
+                proto::Consistency::Latest
+            }
+        };
+        let skip_trimmed = match self.on_trimmed.as_deref() {
+            None | Some("fail") => false,
+            Some("skip") => true,
+            Some(_) => {
+                errors.push(("on_trimmed", "it is fail or skip".to_owned()));
+                false
+            }
+        };
+        if !errors.is_empty() {
+            return Err(Fault::bad_request(&errors));
+        }
+        Ok(proto::ReadRequest {
+            topic: path.topic,
+            partition: path.partition,
+            start,
+            limit: self.limit.unwrap_or(0),
+            bytes: self.bytes,
+            wait_ms,
+            consistency: consistency.into(),
+            skip_trimmed,
+            ..proto::ReadRequest::default()
+        })
+    }
+}
+
+async fn read(
+    State(surface): State<Surface>,
+    client: Client,
+    path: LogPath,
+    Asked(query): Asked<ReadQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Fault> {
+    let how = query.how;
+    if client.wants_events {
+        let resume = headers.get("last-event-id").and_then(|it| it.to_str().ok());
+        let follow = query.limit.is_none();
+        let request = proto::ReadRequest { follow, ..query.message(path, resume)? };
+        return events(&surface, &client, request, how).await;
+    }
+    let limit = query.limit.unwrap_or(PAGE_RECORDS);
+    if !(1..=PAGE_RECORDS_MAX).contains(&limit) {
+        let reason = format!("a page has 1 to {PAGE_RECORDS_MAX} records");
+        return Err(Fault::bad_request(&[("limit", reason)]));
+    }
+    let request = proto::ReadRequest { limit, ..query.message(path, None)? };
+    let from = request.start;
+    let mut pages = surface.logs.read(&client.origin, request.clone()).await?;
+    let page = match pages.next().await.transpose()? {
+        Some(page) => page,
+        None => empty(&surface, &client, &request, from).await?,
+    };
+    let more = page.next < page.end;
+    let json = |page: proto::ReadResponse| json::Page {
+        records: page.records.into_iter().map(|it| json::record(it, how)).collect(),
+        next: page.next,
+        end: page.end,
+        more,
+        skipped: page.skipped,
+    };
+    Ok(client.answer(StatusCode::OK, page, json))
+}
+
+/// Makes the page of a reader that has everything: where to go on.
+async fn empty(
+    surface: &Surface,
+    client: &Client,
+    request: &proto::ReadRequest,
+    from: Option<proto::read_request::Start>,
+) -> Result<proto::ReadResponse, Fault> {
+    use proto::read_request::Start;
+    let (topic, partition) = (request.topic.clone(), request.partition);
+    let tail = surface.logs.tail(&client.origin, proto::TailRequest { topic, partition }).await?;
+    let next = match from {
+        Some(Start::From(offset)) => offset,
+        Some(Start::After(position)) => position.offset + 1,
+        Some(Start::End(_)) | None => tail.stable,
+    };
+    Ok(proto::ReadResponse { next, end: next, ..proto::ReadResponse::default() })
+}
+
+type Events = BoxStream<'static, Result<Event, std::convert::Infallible>>;
+
+/// Answers with an event for each record, until the client goes, or the records end where it wants so many.
+async fn events(
+    surface: &Surface,
+    client: &Client,
+    request: proto::ReadRequest,
+    how: As,
+) -> Result<Response, Fault> {
+    let pages = surface.logs.read(&client.origin, request).await?;
+    let events: Events = pages
+        .map(move |page| match page {
+            Ok(page) => futures_util::stream::iter(events_of(page, how)).boxed(),
+            Err(fault) => {
+                let event = Event::default().event("problem").data(fault.document().to_string());
+                futures_util::stream::once(async { Ok(event) }).boxed()
+            }
+        })
+        .flatten()
+        .boxed();
+    let alive = KeepAlive::new().interval(HEARTBEAT);
+    Ok(Sse::new(events).keep_alive(alive).into_response())
+}
+
+fn events_of(page: proto::ReadResponse, how: As) -> Vec<Result<Event, std::convert::Infallible>> {
+    let event = |it: proto::ReadRecord| {
+        let next = it.position.map_or(0, |position| position.offset + 1);
+        let data = serde_json::to_string(&json::record(it, how)).unwrap_or_default();
+        Ok(Event::default().id(next.to_string()).event("record").data(data))
+    };
+    page.records.into_iter().map(event).collect()
+}
+
+async fn create_topic(
+    State(surface): State<Surface>,
+    client: Client,
+    TopicPath(name): TopicPath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => proto::CreateTopicRequest { name, ..body.protobuf()? },
+        Form::Json | Form::Other => {
+            let json::CreateTopic { partitions, replication_factor, settings } = body.json()?;
+            proto::CreateTopicRequest { name, partitions, replication_factor, settings }
+        }
+    };
+    let answer = surface.topics.create(&client.origin.caller, request).await?;
+    Ok(client.answer(StatusCode::CREATED, answer, json::Topic::from))
+}
+
+async fn get_topic(
+    State(surface): State<Surface>,
+    client: Client,
+    TopicPath(name): TopicPath,
+) -> Result<Response, Fault> {
+    let request = proto::GetTopicRequest { name };
+    let answer = surface.topics.get(&client.origin.caller, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Topic::from))
+}
+
+async fn delete_topic(
+    State(surface): State<Surface>,
+    client: Client,
+    TopicPath(name): TopicPath,
+) -> Result<Response, Fault> {
+    let request = proto::DeleteTopicRequest { name };
+    surface.topics.delete(&client.origin.caller, request).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Parameters of a list of topics.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ListQuery {
+    prefix: String,
+    after: String,
+    limit: u32,
+}
+
+async fn list_topics(
+    State(surface): State<Surface>,
+    client: Client,
+    Asked(query): Asked<ListQuery>,
+) -> Result<Response, Fault> {
+    let ListQuery { prefix, after, limit } = query;
+    let request = proto::ListTopicsRequest { prefix, after, limit };
+    let answer = surface.topics.list(&client.origin.caller, request).await?;
+    let json = |it: proto::ListTopicsResponse| json::Topics {
+        topics: it.topics.into_iter().map(Into::into).collect(),
+        more: it.more,
+    };
+    Ok(client.answer(StatusCode::OK, answer, json))
+}

@@ -1,0 +1,369 @@
+//! Requests and answers in JSON. Unknown fields in a request are refused: a misspelt guard must not be an unguarded
+//! append.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::problems::Fault;
+use crate::proto;
+
+/// A record in a request.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NewRecord {
+    /// Key as text.
+    pub key: Option<String>,
+    /// Key as base64, instead.
+    pub key_base64: Option<String>,
+    /// Value as text.
+    pub value: Option<String>,
+    /// Value as any JSON, kept as its compact text, instead.
+    pub json: Option<Value>,
+    /// Value as base64, instead.
+    pub base64: Option<String>,
+    pub headers: BTreeMap<String, String>,
+    /// Milliseconds since 1970; now if absent.
+    pub timestamp_ms: i64,
+}
+
+/// An append in a request.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Append {
+    pub records: Vec<NewRecord>,
+    pub guard: Guard,
+    pub session: Option<Session>,
+    pub timeout_ms: u32,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Guard {
+    /// Position of the log's last record, or `none` for a log that has to be empty.
+    pub last: Option<String>,
+    /// Token that has to be the log's fence.
+    pub fence: Option<String>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Session {
+    pub id: i64,
+    pub epoch: i32,
+    #[serde(default)]
+    pub sequence: i32,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Truncate {
+    /// Position of the last record that goes; all that are committed, if absent.
+    pub through: Option<String>,
+    pub pointer: Option<Pointer>,
+    pub fence: Option<String>,
+    pub timeout_ms: u32,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Pointer {
+    pub uri: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<String>,
+    /// In hexadecimal digits.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub sha256: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fence {
+    pub token: String,
+    #[serde(default)]
+    pub if_token: Option<String>,
+    #[serde(default)]
+    pub timeout_ms: u32,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CreateTopic {
+    pub partitions: i32,
+    pub replication_factor: i32,
+    pub settings: HashMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Appended {
+    pub first: String,
+    pub last: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Tail {
+    pub start: i64,
+    pub stable: i64,
+    pub end: i64,
+    pub last: Option<String>,
+    pub fence: Option<String>,
+    pub pointer: Option<Pointer>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Record {
+    pub position: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base64: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    pub timestamp_ms: i64,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Page {
+    pub records: Vec<Record>,
+    pub next: i64,
+    pub end: i64,
+    pub more: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Topic {
+    pub name: String,
+    pub id: String,
+    pub partitions: i32,
+    pub replication_factor: i32,
+    pub settings: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Topics {
+    pub topics: Vec<Topic>,
+    pub more: bool,
+}
+
+fn wrong(field: &'static str, reason: &str) -> Fault {
+    Fault::bad_request(&[(field, reason.to_owned())])
+}
+
+fn from_base64(field: &'static str, text: &str) -> Result<Bytes, Fault> {
+    BASE64.decode(text.as_bytes()).map(Bytes::from).map_err(|_| wrong(field, "it is no base64"))
+}
+
+impl NewRecord {
+    pub(crate) fn message(self) -> Result<proto::Record, Fault> {
+        let key = match (self.key, self.key_base64) {
+            (Some(_), Some(_)) => return Err(wrong("key_base64", "there is a key already")),
+            (Some(text), None) => Some(text.into()),
+            (None, Some(text)) => Some(from_base64("key_base64", &text)?),
+            (None, None) => None,
+        };
+        let value = match (self.value, self.json, self.base64) {
+            (Some(text), None, None) => Some(text.into()),
+            (None, Some(json), None) => Some(json.to_string().into()),
+            (None, None, Some(text)) => Some(from_base64("base64", &text)?),
+            (None, None, None) => None,
+            _ => return Err(wrong("value", "it is one of value, json and base64")),
+        };
+        let headers = self.headers.into_iter();
+        let headers =
+            headers.map(|(name, value)| proto::Header { name, value: Some(value.into()) });
+        let timestamp_ms = self.timestamp_ms;
+        Ok(proto::Record { key, value, headers: headers.collect(), timestamp_ms })
+    }
+}
+
+/// Reads a position.
+pub(crate) fn position(field: &'static str, text: &str) -> Result<proto::Position, Fault> {
+    text.parse().map_err(|reason: String| wrong(field, &reason))
+}
+
+impl Guard {
+    pub(crate) fn message(self) -> Result<Option<proto::Guard>, Fault> {
+        let last = match self.last.as_deref() {
+            None => None,
+            Some("none") => Some(proto::guard::Last::None(true)),
+            Some(text) => Some(proto::guard::Last::At(position("guard.last", text)?)),
+        };
+        let fence = self.fence.map(Bytes::from);
+        let is_open = last.is_none() && fence.is_none();
+        Ok((!is_open).then_some(proto::Guard { last, fence }))
+    }
+}
+
+impl From<Session> for proto::Session {
+    fn from(Session { id, epoch, sequence }: Session) -> Self {
+        Self { id, epoch, sequence }
+    }
+}
+
+impl From<proto::Session> for Session {
+    fn from(proto::Session { id, epoch, sequence }: proto::Session) -> Self {
+        Self { id, epoch, sequence }
+    }
+}
+
+impl Append {
+    pub(crate) fn message(
+        self,
+        topic: String,
+        partition: i32,
+    ) -> Result<proto::AppendRequest, Fault> {
+        let records = self.records.into_iter().map(NewRecord::message);
+        Ok(proto::AppendRequest {
+            topic,
+            partition,
+            records: records.collect::<Result<_, _>>()?,
+            batch: Bytes::new(),
+            guard: self.guard.message()?,
+            session: self.session.map(Into::into),
+            timeout_ms: self.timeout_ms,
+        })
+    }
+}
+
+fn from_hex(field: &'static str, text: &str) -> Result<Bytes, Fault> {
+    let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes());
+    bytes.map(Bytes::from).map_err(|_| wrong(field, "it is in pairs of hexadecimal digits"))
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    HEXLOWER_PERMISSIVE.encode(bytes)
+}
+
+impl Pointer {
+    fn message(self) -> Result<proto::Pointer, Fault> {
+        let at = self.position.map(|text| position("pointer.position", &text)).transpose()?;
+        let sha256 = from_hex("pointer.sha256", &self.sha256)?;
+        Ok(proto::Pointer { uri: self.uri, position: at, sha256, note: self.note })
+    }
+}
+
+impl Truncate {
+    pub(crate) fn message(
+        self,
+        topic: String,
+        partition: i32,
+    ) -> Result<proto::TruncateRequest, Fault> {
+        Ok(proto::TruncateRequest {
+            topic,
+            partition,
+            through: self.through.map(|text| position("through", &text)).transpose()?,
+            pointer: self.pointer.map(Pointer::message).transpose()?,
+            fence: self.fence.map(Bytes::from),
+            timeout_ms: self.timeout_ms,
+        })
+    }
+}
+
+impl Fence {
+    pub(crate) fn message(self, topic: String, partition: i32) -> proto::FenceRequest {
+        proto::FenceRequest {
+            topic,
+            partition,
+            token: self.token.into(),
+            if_token: self.if_token.map(Bytes::from),
+            timeout_ms: self.timeout_ms,
+        }
+    }
+}
+
+impl From<proto::AppendResponse> for Appended {
+    fn from(it: proto::AppendResponse) -> Self {
+        let text = |position: Option<proto::Position>| position.map(|it| it.to_string());
+        let (first, last) = (text(it.first), text(it.last));
+        Self {
+            first: first.unwrap_or_default(),
+            last: last.unwrap_or_default(),
+            duplicate: it.duplicate,
+        }
+    }
+}
+
+fn lossy(bytes: &Bytes) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl From<proto::Tail> for Tail {
+    fn from(it: proto::Tail) -> Self {
+        let pointer = it.pointer.map(|it| Pointer {
+            position: it.position.map(|it| it.to_string()),
+            sha256: to_hex(&it.sha256),
+            uri: it.uri,
+            note: it.note,
+        });
+        Self {
+            start: it.start,
+            stable: it.stable,
+            end: it.end,
+            last: it.last.map(|it| it.to_string()),
+            fence: (!it.fence.is_empty()).then(|| lossy(&it.fence)),
+            pointer,
+        }
+    }
+}
+
+/// Form of written values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum As {
+    /// As text where the bytes are UTF-8, else as base64.
+    #[default]
+    Text,
+    /// As base64 always.
+    Base64,
+}
+
+fn either(bytes: Option<Bytes>, how: As) -> (Option<String>, Option<String>) {
+    let Some(bytes) = bytes else { return (None, None) };
+    match std::str::from_utf8(&bytes) {
+        Ok(text) if how == As::Text => (Some(text.to_owned()), None),
+        _ => (None, Some(BASE64.encode(&bytes))),
+    }
+}
+
+/// Writes a record.
+pub(crate) fn record(it: proto::ReadRecord, how: As) -> Record {
+    let record = it.record.unwrap_or_default();
+    let (key, key_base64) = either(record.key, how);
+    let (value, base64) = either(record.value, how);
+    let headers = record.headers.into_iter();
+    let headers = headers.map(|it| (it.name, it.value.as_ref().map(lossy).unwrap_or_default()));
+    Record {
+        position: it.position.map(|it| it.to_string()).unwrap_or_default(),
+        key,
+        key_base64,
+        value,
+        base64,
+        headers: headers.collect(),
+        timestamp_ms: record.timestamp_ms,
+    }
+}
+
+impl From<proto::Topic> for Topic {
+    fn from(it: proto::Topic) -> Self {
+        Self {
+            name: it.name,
+            id: to_hex(&it.id),
+            partitions: it.partitions,
+            replication_factor: it.replication_factor,
+            settings: it.settings.into_iter().collect(),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The listener of the native API: HTTP/1.1 and HTTP/2 on one port.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::calls::Calls;
+use super::forwarding::Forwarding;
+use super::identify::Peer;
+use super::logs::Logs;
+use super::topics::Topics;
+use super::{grpc, http};
+use crate::server::http::Sources;
+use crate::server::reloading::Limits;
+use crate::server::seats::Seats;
+
+/// Longest time that a client may take for the headers of a request.
+const HEADERS_MAX: Duration = Duration::from_secs(10);
+/// Most headers of a request over HTTP/1.1, and their bytes over HTTP/2.
+const HEADERS_COUNT_MAX: usize = 100;
+const HEADERS_BYTES_MAX: u32 = 64 << 10;
+/// Bytes that a client may send of one stream, and of one connection, before they are taken.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+const STREAMS_MAX: u32 = 1_000;
+const FRAME_BYTES: u32 = 64 << 10;
+/// A client that has been silent for so long is asked whether it is there, and has the same time again to answer.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Pause in accepting when the process has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Parts of the native API's listener.
+#[derive(Debug)]
+pub(crate) struct Native {
+    /// The bound socket.
+    pub socket: TcpListener,
+    /// All routes.
+    pub router: Router,
+    /// Which connections there are, those of Kafka's clients among them.
+    pub seats: Arc<Seats>,
+    /// Limits of connections that begin now.
+    pub limits: watch::Receiver<Limits>,
+    /// Becomes true when the server stops.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Returns all routes of the port.
+pub(crate) fn router(calls: &Calls, sources: Sources) -> anyhow::Result<Router> {
+    let logs = Logs { calls: calls.clone(), forwarding: Forwarding::default() };
+    let topics = Topics { calls: calls.clone() };
+    let grpc = grpc::routes(logs.clone(), topics.clone())?;
+    let metrics = crate::server::http::router(sources);
+    Ok(grpc.merge(http::routes(logs, topics)).merge(metrics))
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_MAX)
+        .max_headers(HEADERS_COUNT_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_frame_size(FRAME_BYTES)
+        .max_header_list_size(HEADERS_BYTES_MAX)
+        .keep_alive_interval(SILENCE)
+        .keep_alive_timeout(SILENCE);
+    builder
+}
+
+/// Serves the native API until the server stops, and then lets the calls in flight end, for at most `grace`.
+pub(crate) async fn listen(native: Native, grace: Duration) {
+    let Native { socket, router, seats, limits, mut stop } = native;
+    let mut tasks = JoinSet::new();
+    while !*stop.borrow() {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            Some(_) = tasks.join_next() => continue,
+            _ = stop.changed() => continue,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection of the native API");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let seat = match seats.take(peer.ip(), &limits.borrow().seats) {
+            Ok(seat) => seat,
+            Err(reason) => {
+                tracing::warn!(%peer, %reason, "connection of the native API refused");
+                continue;
+            }
+        };
+        let router = router.clone().layer(Extension(Peer(peer)));
+        let stop = stop.clone();
+        tasks.spawn(async move {
+            serve(stream, router, stop).await;
+            drop(seat);
+        });
+    }
+    drop(socket);
+    let finished = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(grace, finished).await.is_err() {
+        tracing::warn!(
+            connections = tasks.len(),
+            "native calls are cut off: the time to finish is over"
+        );
+        tasks.shutdown().await;
+    }
+}
+
+async fn serve(stream: TcpStream, router: Router, mut stop: watch::Receiver<bool>) {
+    if let Err(error) = stream.set_nodelay(true) {
+        return tracing::debug!(%error, "cannot set the options of a connection");
+    }
+    let builder = builder();
+    let service = TowerToHyperService::new(router);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = stopped => None,
+    };
+    let ended = if let Some(ended) = ended {
+        ended
+    } else {
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection of the native API ended");
+    }
+}

@@ -1,0 +1,147 @@
+//! The operations on logs, in the messages of the protocol: here, or once at the node that leads the log.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use duramen_broker::native::{Answer, Op, Problem};
+use duramen_protocol::messages::InitProducerIdRequest;
+use duramen_protocol::{ErrorCode, Response};
+use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use super::calls::{Caller, Calls};
+use super::forwarding::{Forwarding, passed_on};
+use super::messages::{append_of, appended, fence_of, tail, tail_of, truncate_of};
+use super::problems::{Fault, NOT_AUTHORIZED};
+use super::reading::Reading;
+use crate::proto::logs_client::LogsClient;
+use crate::proto::{
+    AppendRequest, AppendResponse, FenceRequest, OpenSessionRequest, ReadRequest, ReadResponse,
+    Session, Tail, TailRequest, TruncateRequest,
+};
+
+/// Client of an operation, and whether another node has passed the call on.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub caller: Caller,
+    pub is_passed_on: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Logs {
+    pub calls: Calls,
+    pub forwarding: Forwarding,
+}
+
+type Answered<T> = Result<tonic::Response<T>, Status>;
+
+impl Logs {
+    /// Carries an operation out here, or passes its message on to the node that leads.
+    async fn carry<M, A>(
+        &self,
+        origin: &Origin,
+        op: Result<Op, Problem>,
+        message: M,
+        pass: impl AsyncFnOnce(LogsClient<Channel>, Request<M>) -> Answered<A>,
+        write: impl FnOnce(Answer) -> A,
+    ) -> Result<A, Fault> {
+        match self.calls.begin(&origin.caller).operate(op?).await {
+            Ok(answer) => Ok(write(answer)),
+            Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
+                let answer = pass(self.forwarding.logs(&place)?, passed_on(message)).await;
+                answer.map(tonic::Response::into_inner).map_err(|it| Fault::of_status(&it))
+            }
+            Err(problem) => Err(problem.into()),
+        }
+    }
+
+    pub(crate) async fn append(
+        &self,
+        origin: &Origin,
+        request: AppendRequest,
+    ) -> Result<AppendResponse, Fault> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
+        let op = append_of(&request, now_ms);
+        let pass = async |mut node: LogsClient<Channel>, it| node.append(it).await;
+        self.carry(origin, op, request, pass, appended).await
+    }
+
+    pub(crate) async fn tail(&self, origin: &Origin, request: TailRequest) -> Result<Tail, Fault> {
+        let op = tail_of(&request);
+        let pass = async |mut node: LogsClient<Channel>, it| node.tail(it).await;
+        self.carry(origin, op, request, pass, tail).await
+    }
+
+    pub(crate) async fn truncate(
+        &self,
+        origin: &Origin,
+        request: TruncateRequest,
+    ) -> Result<Tail, Fault> {
+        let op = truncate_of(&request);
+        let pass = async |mut node: LogsClient<Channel>, it| node.truncate(it).await;
+        self.carry(origin, op, request, pass, tail).await
+    }
+
+    pub(crate) async fn fence(
+        &self,
+        origin: &Origin,
+        request: FenceRequest,
+    ) -> Result<Tail, Fault> {
+        let op = fence_of(&request);
+        let pass = async |mut node: LogsClient<Channel>, it| node.fence(it).await;
+        self.carry(origin, op, request, pass, tail).await
+    }
+
+    /// Begins to read a log. The stream makes its next page when the one before was taken.
+    pub(crate) async fn read(
+        &self,
+        origin: &Origin,
+        request: ReadRequest,
+    ) -> Result<BoxStream<'static, Result<ReadResponse, Fault>>, Fault> {
+        let call = self.calls.begin(&origin.caller);
+        match Reading::begin(call, request.clone()).await {
+            Ok(reading) => {
+                let pages = try_unfold(reading, async |mut reading| {
+                    Ok(reading.page().await?.map(|page| (page, reading)))
+                });
+                Ok(pages.boxed())
+            }
+            Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
+                let answer = self.forwarding.logs(&place)?.read(passed_on(request)).await;
+                let pages = answer.map_err(|it| Fault::of_status(&it))?.into_inner();
+                Ok(pages.map_err(|it| Fault::of_status(&it)).boxed())
+            }
+            Err(problem) => Err(problem.into()),
+        }
+    }
+
+    pub(crate) async fn open_session(
+        &self,
+        origin: &Origin,
+        _request: OpenSessionRequest,
+    ) -> Result<Session, Fault> {
+        let request = InitProducerIdRequest {
+            producer_id: -1,
+            producer_epoch: -1,
+            ..InitProducerIdRequest::default()
+        };
+        let Response::InitProducerId(response) =
+            self.calls.begin(&origin.caller).request(request, 4).await?
+        else {
+            unreachable!("a response is of its request's API")
+        };
+        match ErrorCode::from_code(response.error_code) {
+            Some(ErrorCode::None) => Ok(Session {
+                id: response.producer_id,
+                epoch: response.producer_epoch.into(),
+                sequence: 0,
+            }),
+            Some(ErrorCode::ClusterAuthorizationFailed) => {
+                Err(Fault::new(NOT_AUTHORIZED, "the client lacks the right to write"))
+            }
+            _ => Err(Problem::NoLeader.into()),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Messages of the protocol, and the operations and records that they stand for.
+
+use bytes::Bytes;
+use duramen_broker::checked_batch::CheckedBatch;
+use duramen_broker::limits::{FENCE_BYTES_MAX, POINTER_BYTES_MAX};
+use duramen_broker::native::{self, Answer, Guard, Last, Log, Op, Problem, WantTail};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+
+use crate::proto::{
+    self as proto, AppendRequest, AppendResponse, FenceRequest, TruncateRequest, guard,
+};
+
+/// Most records of one append.
+const RECORDS_MAX: usize = 10_000;
+
+/// Reads the name of a log.
+pub(crate) fn log_of(topic: &str, partition: i32) -> Result<Log, Problem> {
+    if topic.is_empty() {
+        return Err(wrong("topic", "a topic has a name"));
+    }
+    if partition < 0 {
+        return Err(wrong("partition", "partitions count from 0"));
+    }
+    Ok(Log { topic: topic.to_owned(), partition })
+}
+
+fn timeout_of(timeout_ms: u32) -> i32 {
+    i32::try_from(timeout_ms).unwrap_or(i32::MAX)
+}
+
+fn wrong(field: &'static str, reason: impl Into<String>) -> Problem {
+    Problem::BadRequest(field, reason.into())
+}
+
+/// Reads a position.
+pub(crate) fn position_of(
+    field: &'static str,
+    position: proto::Position,
+) -> Result<native::Position, Problem> {
+    let proto::Position { term, entry, offset } = position;
+    if term < 0 || offset < 0 || entry < -1 {
+        return Err(wrong(field, "a position has no negative parts"));
+    }
+    Ok(native::Position { term, entry, offset })
+}
+
+impl From<native::Position> for proto::Position {
+    fn from(native::Position { term, entry, offset }: native::Position) -> Self {
+        Self { term, entry, offset }
+    }
+}
+
+fn guard_of(guard: Option<&proto::Guard>) -> Result<Guard, Problem> {
+    let Some(proto::Guard { last, fence }) = guard else { return Ok(Guard::default()) };
+    let last = match *last {
+        None => None,
+        Some(guard::Last::None(true)) => Some(Last::Nothing),
+        Some(guard::Last::None(false)) => {
+            return Err(wrong("guard.none", "it is true, or absent"));
+        }
+        Some(guard::Last::At(position)) => Some(Last::At(position_of("guard.at", position)?)),
+    };
+    Ok(Guard { last, fence: token_of("guard.fence", fence.as_ref())? })
+}
+
+fn token_of(field: &'static str, token: Option<&Bytes>) -> Result<Option<Bytes>, Problem> {
+    match token {
+        Some(token) if token.len() > FENCE_BYTES_MAX => {
+            Err(wrong(field, format!("a token has at most {FENCE_BYTES_MAX} bytes")))
+        }
+        token => Ok(token.cloned()),
+    }
+}
+
+/// Reads an append, and makes the batch of its records.
+pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Problem> {
+    let AppendRequest { topic, partition, records, batch, guard, session, timeout_ms } = request;
+    let log = log_of(topic, *partition)?;
+    let guard = guard_of(guard.as_ref())?;
+    let batch = match (records.is_empty(), batch.is_empty()) {
+        (true, true) => return Err(wrong("records", "there are none")),
+        (false, false) => return Err(wrong("batch", "there are records already")),
+        (false, true) => batch_of(records, *session, now_ms)?,
+        (true, false) if session.is_some() => {
+            let reason = "a finished batch names its session itself";
+            return Err(wrong("session", reason));
+        }
+        (true, false) => {
+            CheckedBatch::of(batch.clone()).map_err(|error| wrong("batch", error.to_string()))?
+        }
+    };
+    Ok(Op::Append(native::Append { log, batch, guard, timeout_ms: timeout_of(*timeout_ms) }))
+}
+
+fn batch_of(
+    records: &[proto::Record],
+    session: Option<proto::Session>,
+    now_ms: i64,
+) -> Result<CheckedBatch, Problem> {
+    if records.len() > RECORDS_MAX {
+        return Err(wrong("records", format!("one append has at most {RECORDS_MAX}")));
+    }
+    let mut builder = BatchBuilder::new();
+    if let Some(proto::Session { id, epoch, sequence }) = session {
+        let epoch = i16::try_from(epoch).ok().filter(|epoch| *epoch >= 0);
+        let (Some(epoch), true) = (epoch, id >= 0 && sequence >= 0) else {
+            return Err(wrong("session", "its id, epoch and sequence are those that it was given"));
+        };
+        builder = builder.producer(id, epoch, sequence);
+    }
+    for record in records {
+        let headers = record.headers.iter().map(|it| (it.name.as_str(), it.value.as_deref()));
+        let headers: Vec<_> = headers.collect();
+        let record = NewRecord {
+            timestamp: if record.timestamp_ms == 0 { now_ms } else { record.timestamp_ms },
+            key: record.key.as_deref(),
+            value: record.value.as_deref(),
+            headers: &headers,
+        };
+        builder.push(&record).map_err(|error| wrong("records", error.to_string()))?;
+    }
+    let bytes = builder.build().map_err(|error| wrong("records", error.to_string()))?;
+    CheckedBatch::of(bytes).map_err(|error| wrong("records", error.to_string()))
+}
+
+fn pointer_of(pointer: Option<&proto::Pointer>) -> Result<Option<native::Pointer>, Problem> {
+    let Some(pointer) = pointer else { return Ok(None) };
+    let proto::Pointer { uri, position, sha256, note } = pointer.clone();
+    let position = position.map(|it| position_of("pointer.position", it)).transpose()?;
+    let pointer = native::Pointer { uri, position, sha256, note };
+    if !matches!(pointer.sha256.len(), 0 | 32) {
+        return Err(wrong("pointer.sha256", "it has 32 bytes, or none"));
+    }
+    if !pointer.is_small() {
+        return Err(wrong("pointer", format!("it has at most {POINTER_BYTES_MAX} bytes")));
+    }
+    Ok(Some(pointer))
+}
+
+/// Reads a truncation.
+pub(crate) fn truncate_of(request: &TruncateRequest) -> Result<Op, Problem> {
+    Ok(Op::Truncate(native::Truncate {
+        log: log_of(&request.topic, request.partition)?,
+        through: request.through.map(|it| position_of("through", it)).transpose()?,
+        pointer: pointer_of(request.pointer.as_ref())?,
+        fence: token_of("fence", request.fence.as_ref())?,
+        timeout_ms: timeout_of(request.timeout_ms),
+    }))
+}
+
+/// Reads a change of a fence.
+pub(crate) fn fence_of(request: &FenceRequest) -> Result<Op, Problem> {
+    Ok(Op::Fence(native::SetFence {
+        log: log_of(&request.topic, request.partition)?,
+        token: token_of("token", Some(&request.token))?.unwrap_or_default(),
+        if_token: token_of("if_token", request.if_token.as_ref())?,
+        timeout_ms: timeout_of(request.timeout_ms),
+    }))
+}
+
+/// Reads a question about the ends of a log.
+pub(crate) fn tail_of(request: &proto::TailRequest) -> Result<Op, Problem> {
+    let log = log_of(&request.topic, request.partition)?;
+    Ok(Op::Tail(WantTail { log, is_certain: true }))
+}
+
+/// Writes the answer to an append.
+#[expect(clippy::needless_pass_by_value, reason = "it has the form of `tail`")]
+pub(crate) fn appended(answer: Answer) -> AppendResponse {
+    match answer {
+        Answer::Appended { first, last, is_duplicate } => AppendResponse {
+            first: Some(first.into()),
+            last: Some(last.into()),
+            duplicate: is_duplicate,
+        },
+        Answer::Tail(_) => unreachable!("an append has positions"),
+    }
+}
+
+/// Writes the answer about the ends of a log.
+pub(crate) fn tail(answer: Answer) -> proto::Tail {
+    let Answer::Tail(native::Tail { start, stable, end, last, fence, pointer }) = answer else {
+        unreachable!("only an append has positions")
+    };
+    let (last, pointer) = (last.map(Into::into), pointer.map(Into::into));
+    proto::Tail { start, stable, end, last, fence, pointer }
+}
+
+impl From<native::Pointer> for proto::Pointer {
+    fn from(it: native::Pointer) -> Self {
+        let native::Pointer { uri, position, sha256, note } = it;
+        Self { uri, position: position.map(Into::into), sha256, note }
+    }
+}

@@ -1,0 +1,302 @@
+//! Problems: why a call failed, in words, as RFC 9457 has them for HTTP and as `google.rpc.ErrorInfo` for gRPC.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use duramen_broker::native::{Pointer, Position, Problem};
+use serde_json::{Map, Value, json};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
+
+use crate::proto;
+
+/// Domain of the reasons in gRPC.
+const DOMAIN: &str = "duramen";
+/// Time after which a client may try again what may pass soon.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Kind of problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Name in addresses and reasons; never changes.
+    pub slug: &'static str,
+    pub title: &'static str,
+    pub status: u16,
+    pub code: Code,
+    /// True if the same request may succeed later.
+    pub may_pass: bool,
+    /// Text of the kind's page: the cause, and the way out.
+    pub page: &'static str,
+}
+
+macro_rules! kinds {
+    ($($name:ident $slug:literal $status:literal $code:ident $may_pass:literal $title:literal $page:literal;)*) => {
+        $(pub(crate) const $name: Kind = Kind {
+            slug: $slug,
+            title: $title,
+            status: $status,
+            code: Code::$code,
+            may_pass: $may_pass,
+            page: $page,
+        };)*
+
+        /// All kinds.
+        pub(crate) const KINDS: &[Kind] = &[$($name),*];
+    };
+}
+
+kinds! {
+    BAD_REQUEST "bad-request" 400 InvalidArgument false "The request is wrong"
+        "`errors` names each field and what is wrong with it. The same request fails again.";
+    NOT_AUTHORIZED "not-authorized" 403 PermissionDenied false "The client may not do this"
+        "An administrator has to give the client the right that `operation` and `resource` name.";
+    UNKNOWN_TOPIC "unknown-topic" 404 NotFound false "There is no such topic or partition"
+        "Create the topic with PUT /v1/topics/NAME, or mind its number of partitions.";
+    TOPIC_EXISTS "topic-exists" 409 AlreadyExists false "There is such a topic already"
+        "Its partitions or settings are others than the request wants.";
+    LAST_MISMATCH "last-mismatch" 412 Aborted false "The log does not end where the append expects"
+        "Somebody appended meanwhile. `last` is the log's last position, as a majority confirms: read up to it, then decide.";
+    FENCED "fenced" 412 FailedPrecondition false "The log has another fence"
+        "Somebody else has taken the log over with a token of its own. A writer that finds this stops.";
+    SEQUENCE_GAP "sequence-gap" 409 OutOfRange false "Earlier records of the session are missing"
+        "`session.sequence` is the number of records that the session appended to this log before.";
+    SESSION_EXPIRED "session-expired" 410 FailedPrecondition false "The log has forgotten the session"
+        "Open a new session. The outcome of requests without an answer is unknown.";
+    SESSION_FENCED "session-fenced" 410 FailedPrecondition false "A newer holder has opened the session"
+        "The session belongs to the holder with the higher epoch.";
+    TRIMMED "trimmed" 410 OutOfRange false "The wanted records are gone"
+        "`first` is the first offset there is, `pointer` leads to what the removed records led to, if somebody left one.";
+    POSITION_DIVERGED "position-diverged" 409 DataLoss false "The log has another history than the position"
+        "The cluster lost what was behind `diverged_at`, and somebody decided to go on without it.";
+    TOO_LARGE "too-large" 413 InvalidArgument false "The request is too large"
+        "`limit` is the bound in bytes. The topic's setting max.message.bytes bounds one append.";
+    BUSY "busy" 503 Unavailable true "Too much waits"
+        "`why` says for what. Nothing was appended; send the same request again later.";
+    NOT_ENOUGH_REPLICAS "not-enough-replicas" 503 Unavailable true "Too few replicas are in sync"
+        "The topic's setting min.insync.replicas wants more. Nothing was appended.";
+    DISK_FULL "disk-full" 503 Unavailable true "The disk is full"
+        "Nothing was appended, and reads go on. Delete topics or records, or free space.";
+    DAMAGED "damaged" 503 Unavailable true "The log cannot be read or written here"
+        "The node repairs what it can from other replicas; its log says more.";
+    NO_LEADER "no-leader" 503 Unavailable true "No node leads the log"
+        "An election takes a moment, or no majority is there. Nothing was appended; send the same request again.";
+    OUTCOME_UNKNOWN "outcome-unknown" 504 DeadlineExceeded false "The outcome is unknown"
+        "The change may become durable or not. With a guard or a session the same request may be sent again; without, it may be done twice.";
+    UNSUPPORTED "unsupported" 404 Unimplemented false "There is no such operation"
+        "/openapi.json describes the operations that there are.";
+}
+
+fn text_of(position: Position) -> String {
+    proto::Position::from(position).to_string()
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fault {
+    pub kind: Kind,
+    pub detail: String,
+    /// Members of the problem document beside the standard ones.
+    pub members: Map<String, Value>,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), members: Map::new() }
+    }
+
+    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.members.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Makes the problem of wrong fields, all at once.
+    pub(crate) fn bad_request(errors: &[(&str, String)]) -> Self {
+        let row = |(field, reason): &(&str, String)| json!({ "field": field, "reason": reason });
+        let text = |(field, reason): &(&str, String)| format!("{field}: {reason}");
+        let detail = errors.iter().map(text).collect::<Vec<_>>().join("; ");
+        let rows: Vec<Value> = errors.iter().map(row).collect();
+        Self::new(BAD_REQUEST, detail).with("errors", rows)
+    }
+
+    pub(crate) fn outcome_unknown(detail: impl Into<String>) -> Self {
+        Self::new(OUTCOME_UNKNOWN, detail)
+    }
+
+    /// Makes the problem of a position that the log does not share.
+    pub(crate) fn diverged(at: i64) -> Self {
+        let detail = format!("the log's own history goes on from offset {at}");
+        Self::new(POSITION_DIVERGED, detail).with("diverged_at", at)
+    }
+
+    /// Makes the problem of a reader that comes too late.
+    pub(crate) fn trimmed(first: i64, pointer: Option<&Pointer>) -> Self {
+        let detail = format!("the log begins at offset {first}");
+        let fault = Self::new(TRIMMED, detail).with("first", first);
+        match pointer {
+            Some(Pointer { uri, position, note, .. }) => {
+                let position = position.map(text_of);
+                fault.with("pointer", json!({ "uri": uri, "position": position, "note": note }))
+            }
+            None => fault,
+        }
+    }
+
+    /// Returns the problem document.
+    pub(crate) fn document(&self) -> Value {
+        let Kind { slug, title, status, .. } = self.kind;
+        let mut document = self.members.clone();
+        document.insert("type".to_owned(), format!("/problems/{slug}").into());
+        document.insert("title".to_owned(), title.into());
+        document.insert("status".to_owned(), status.into());
+        document.insert("detail".to_owned(), self.detail.clone().into());
+        document.into()
+    }
+
+    /// Reads the problem that another node answered with. A failure below gRPC leaves open what the node did.
+    pub(crate) fn of_status(status: &Status) -> Self {
+        let details = status.get_error_details();
+        let info = details.error_info();
+        let kind = info.and_then(|info| KINDS.iter().find(|kind| kind.slug == info.reason));
+        let (Some(info), Some(kind)) = (info, kind) else {
+            return Self::outcome_unknown(format!("another node: {}", status.message()));
+        };
+        let member = |(name, text): (&String, &String)| {
+            let value = serde_json::from_str(text).unwrap_or_else(|_| text.clone().into());
+            (name.clone(), value)
+        };
+        let members = info.metadata.iter().map(member).collect();
+        Self { kind: *kind, detail: status.message().to_owned(), members }
+    }
+}
+
+impl From<Problem> for Fault {
+    fn from(problem: Problem) -> Self {
+        let text = |position: Option<Position>| position.map_or("none".to_owned(), text_of);
+        match problem {
+            Problem::BadRequest(field, reason) => Self::bad_request(&[(field, reason)]),
+            Problem::NotAuthorized => Self::new(NOT_AUTHORIZED, "the client lacks the right"),
+            Problem::UnknownTopic => {
+                Self::new(UNKNOWN_TOPIC, "the cluster has no such topic or partition")
+            }
+            Problem::Elsewhere(..) | Problem::NoLeader => {
+                Self::new(NO_LEADER, "no node leads the log, as far as this one knows")
+            }
+            Problem::LastMismatch(last) => {
+                let last = text(last);
+                Self::new(LAST_MISMATCH, format!("the log ends with {last}")).with("last", last)
+            }
+            Problem::Fenced => Self::new(FENCED, "the token is not the log's fence"),
+            Problem::SequenceGap => {
+                Self::new(SEQUENCE_GAP, "the log lacks records of the session before these")
+            }
+            Problem::SessionExpired => {
+                Self::new(SESSION_EXPIRED, "the log does not know the session any more")
+            }
+            Problem::SessionFenced => {
+                Self::new(SESSION_FENCED, "the session was opened again, with a higher epoch")
+            }
+            Problem::PositionDiverged(at) => Self::diverged(at),
+            Problem::TooLarge(limit) => {
+                let detail = format!("the topic takes at most {limit} bytes at once");
+                Self::new(TOO_LARGE, detail).with("limit", limit)
+            }
+            Problem::NotEnoughReplicas => {
+                Self::new(NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than the topic wants")
+            }
+            Problem::DiskFull(text) => Self::new(DISK_FULL, text),
+            Problem::Damaged => Self::new(DAMAGED, "the node cannot read or write the log"),
+            Problem::Busy(why) => Self::new(BUSY, why).with("why", why),
+            Problem::OutcomeUnknown => {
+                Self::outcome_unknown("the time was over, or the leader lost its leadership")
+            }
+        }
+    }
+}
+
+impl From<Fault> for Status {
+    fn from(fault: Fault) -> Self {
+        let Fault { kind, detail, members } = fault;
+        let as_text = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let metadata = members.iter().map(|(name, value)| (name.clone(), as_text(value)));
+        let mut details = ErrorDetails::new();
+        details.set_error_info(
+            kind.slug,
+            DOMAIN,
+            metadata.collect::<std::collections::HashMap<_, _>>(),
+        );
+        if kind.may_pass {
+            details.set_retry_info(Some(RETRY_AFTER));
+        }
+        if let Some(Value::Array(errors)) = members.get("errors") {
+            let field = |error: &Value, name: &str| error[name].as_str().unwrap_or("").to_owned();
+            let violation =
+                |error: &Value| FieldViolation::new(field(error, "field"), field(error, "reason"));
+            details.set_bad_request(errors.iter().map(violation).collect::<Vec<_>>());
+        }
+        Self::with_error_details(kind.code, detail, details)
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.kind.status).expect("the table has real ones");
+        let kind = HeaderValue::from_static("application/problem+json");
+        let body = format!("{}\n", self.document());
+        let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
+        if self.kind.may_pass {
+            let seconds = HeaderValue::from(RETRY_AFTER.as_secs());
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}
+
+/// Returns the page of a kind, for people.
+pub(crate) fn page(slug: &str) -> Option<String> {
+    let kind = KINDS.iter().find(|kind| kind.slug == slug)?;
+    let Kind { slug, title, status, code, may_pass, page } = kind;
+    let again = if *may_pass { "The same request may succeed later." } else { "" };
+    Some(format!("# {title}\n\nslug {slug} · HTTP {status} · gRPC {code:?}\n\n{page}\n{again}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_has_a_name_of_its_own_a_real_status_and_a_page() {
+        let names: BTreeMap<&str, Kind> = KINDS.iter().map(|kind| (kind.slug, *kind)).collect();
+        assert_eq!(names.len(), KINDS.len());
+        for kind in KINDS {
+            assert!(StatusCode::from_u16(kind.status).is_ok_and(|it| it.as_u16() >= 400));
+            assert!(page(kind.slug).is_some_and(|page| page.contains(kind.page)));
+        }
+    }
+
+    #[test]
+    fn a_problem_survives_the_way_between_nodes() {
+        let position = Position { term: 7, entry: 4711, offset: 4713 };
+        let problems = [
+            Problem::BadRequest("records", "there are none".to_owned()),
+            Problem::LastMismatch(Some(position)),
+            Problem::LastMismatch(None),
+            Problem::PositionDiverged(12),
+            Problem::TooLarge(100),
+            Problem::Busy("why not"),
+            Problem::DiskFull("it is full".to_owned()),
+            Problem::Fenced,
+        ];
+        for problem in problems {
+            let fault = Fault::from(problem);
+            assert_eq!(Fault::of_status(&Status::from(fault.clone())), fault);
+        }
+        let unknown = Fault::of_status(&Status::unavailable("gone"));
+        assert_eq!(unknown.kind, OUTCOME_UNKNOWN);
+    }
+}

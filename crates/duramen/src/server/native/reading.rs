@@ -1,0 +1,270 @@
+//! Reading a log page by page, at the pace of the reader. Each page is one Fetch of the node; nothing is read ahead.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use duramen_broker::limits::DECOMPRESSED_BYTES_MAX;
+use duramen_broker::native::{self, Answer, Log, Op, Problem, WantTail};
+use duramen_client::Fetched;
+use duramen_protocol::ErrorCode;
+use duramen_protocol::batch::BatchView;
+use duramen_protocol::messages::FetchRequest;
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
+use duramen_protocol::records::{Record, Records};
+
+use super::calls::Call;
+use super::messages::{log_of, position_of};
+use super::problems::{DAMAGED, Fault, NOT_AUTHORIZED};
+use crate::proto::{self, ReadRecord, ReadRequest, ReadResponse, read_request};
+
+/// Version of the Fetch: topics by name, and the epoch of what the reader has.
+const FETCH_VERSION: i16 = 12;
+const PAGE_BYTES: u32 = 1 << 20;
+const PAGE_BYTES_MAX: u32 = 16 << 20;
+/// Longest wait for more records, in milliseconds.
+const WAIT_MS_MAX: u32 = 60_000;
+
+/// One reader of a log.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    call: Call,
+    log: Log,
+    /// Offset of the next record.
+    next: i64,
+    /// Term of the record before that, as the reader knows it; -1 if it does not.
+    term: i32,
+    request: ReadRequest,
+    bytes: i32,
+    /// Longest wait at the end of the log, in milliseconds.
+    wait_ms: i32,
+    /// Records that may still be returned.
+    left: u64,
+    has_skipped: bool,
+}
+
+impl Reading {
+    /// Begins to read; asks where the log begins and ends.
+    pub(crate) async fn begin(mut call: Call, request: ReadRequest) -> Result<Self, Problem> {
+        let log = log_of(&request.topic, request.partition)?;
+        let is_latest = request.consistency() == proto::Consistency::Latest;
+        let bytes = match request.bytes {
+            0 => PAGE_BYTES,
+            bytes @ ..=PAGE_BYTES_MAX => bytes,
+            _ => return Err(wrong("bytes", format!("a page has at most {PAGE_BYTES_MAX}"))),
+        };
+        if request.wait_ms > WAIT_MS_MAX {
+            return Err(wrong("wait_ms", format!("a read waits at most {WAIT_MS_MAX}")));
+        }
+        let wait_ms = if request.follow { WAIT_MS_MAX } else { request.wait_ms };
+        let tail = tail(&mut call, &log, is_latest).await?;
+        let (next, term) = match request.start {
+            None => (tail.start, -1),
+            Some(read_request::Start::End(true)) => (tail.stable, -1),
+            Some(read_request::Start::End(false)) => {
+                return Err(wrong("end", "it is true, or absent".to_owned()));
+            }
+            Some(read_request::Start::From(offset)) if offset < 0 => {
+                return Err(wrong("from", "offsets count from 0".to_owned()));
+            }
+            Some(read_request::Start::From(offset)) => (offset, -1),
+            Some(read_request::Start::After(position)) => {
+                let position = position_of("after", position)?;
+                (position.offset.saturating_add(1), position.term)
+            }
+        };
+        if is_latest && next > tail.end {
+            return Err(Problem::PositionDiverged(tail.end));
+        }
+        Ok(Self {
+            call,
+            log,
+            next,
+            term,
+            bytes: i32::try_from(bytes).expect("a page is small"),
+            wait_ms: i32::try_from(wait_ms).expect("a wait is short"),
+            left: if request.limit == 0 { u64::MAX } else { request.limit },
+            has_skipped: false,
+            request,
+        })
+    }
+
+    /// Reads the next page; `None` once the reader has all that there is, and nothing came while it waited.
+    pub(crate) async fn page(&mut self) -> Result<Option<ReadResponse>, Fault> {
+        let mut waits = false;
+        loop {
+            if self.left == 0 {
+                return Ok(None);
+            }
+            let part = self.fetch(if waits { self.wait_ms } else { 0 }).await?;
+            let Some(part) = part else { continue };
+            let before = self.next;
+            if let Some(page) = self.page_of(part)? {
+                return Ok(Some(page));
+            }
+            if self.next > before {
+                continue; // batches that no reader sees: markers, aborted transactions
+            }
+            if waits && self.request.follow {
+                continue;
+            }
+            if waits || !self.is_behind().await? {
+                if waits || self.wait_ms == 0 {
+                    return Ok(None);
+                }
+                waits = true;
+            }
+        }
+    }
+
+    fn is_latest(&self) -> bool {
+        self.request.consistency() == proto::Consistency::Latest
+    }
+
+    /// Tells whether there are records for this reader that its last page could not show, for certain.
+    async fn is_behind(&mut self) -> Result<bool, Fault> {
+        let is_certain = self.is_latest();
+        let tail = tail(&mut self.call, &self.log, is_certain).await?;
+        Ok(self.next < tail.stable)
+    }
+
+    /// Fetches from the next offset. `None` if the reader goes on elsewhere, or rests first.
+    async fn fetch(&mut self, wait_ms: i32) -> Result<Option<PartitionData>, Fault> {
+        let partition = FetchPartition {
+            partition: self.log.partition,
+            fetch_offset: self.next,
+            last_fetched_epoch: self.term,
+            partition_max_bytes: self.bytes,
+            ..FetchPartition::default()
+        };
+        let topic = FetchTopic {
+            topic: self.log.topic.clone(),
+            partitions: vec![partition],
+            ..FetchTopic::default()
+        };
+        let request = FetchRequest {
+            max_wait_ms: wait_ms,
+            min_bytes: 1,
+            max_bytes: self.bytes,
+            isolation_level: 1,
+            session_epoch: -1,
+            topics: vec![topic],
+            ..FetchRequest::default()
+        };
+        let response = self.call.fetch(request, FETCH_VERSION).await?;
+        let rest_ms = u64::from(response.throttle_time_ms.max(0).unsigned_abs());
+        let part = response.responses.into_iter().flat_map(|topic| topic.partitions).next();
+        let Some(part) = part else {
+            tokio::time::sleep(Duration::from_millis(rest_ms)).await;
+            return Ok(None);
+        };
+        match ErrorCode::from_code(part.error_code) {
+            Some(ErrorCode::None) => {}
+            Some(ErrorCode::OffsetOutOfRange) => {
+                self.skip().await?;
+                return Ok(None);
+            }
+            Some(ErrorCode::UnknownTopicOrPartition) => return Err(Problem::UnknownTopic.into()),
+            Some(ErrorCode::TopicAuthorizationFailed) => {
+                return Err(Fault::new(NOT_AUTHORIZED, "the client lacks the right to read"));
+            }
+            Some(ErrorCode::KafkaStorageError) => return Err(Problem::Damaged.into()),
+            _ => return Err(Problem::NoLeader.into()),
+        }
+        if part.diverging_epoch.end_offset >= 0 {
+            return Err(Fault::diverged(part.diverging_epoch.end_offset.min(self.next)));
+        }
+        Ok(Some(part))
+    }
+
+    /// Goes on at the beginning of the log, if the reader allows that.
+    async fn skip(&mut self) -> Result<(), Fault> {
+        let is_certain = self.is_latest();
+        let tail = tail(&mut self.call, &self.log, is_certain).await?;
+        if self.next >= tail.start {
+            return Err(Fault::diverged(tail.end));
+        }
+        if !self.request.skip_trimmed {
+            return Err(Fault::trimmed(tail.start, tail.pointer.as_ref()));
+        }
+        (self.next, self.term, self.has_skipped) = (tail.start, -1, true);
+        Ok(())
+    }
+
+    /// Makes a page of what was fetched; `None` if a reader sees nothing of it.
+    fn page_of(&mut self, part: PartitionData) -> Result<Option<ReadResponse>, Fault> {
+        let fetched = Fetched::of(part, self.next);
+        let mut page = ReadResponse { end: fetched.committed, ..ReadResponse::default() };
+        let mut raw = BytesMut::new();
+        let mut next = fetched.next_offset;
+        for batch in fetched.batches() {
+            let batch = batch.map_err(|error| Fault::new(DAMAGED, error.to_string()))?;
+            self.term = batch.header().partition_leader_epoch;
+            if self.request.raw {
+                raw.extend_from_slice(batch.bytes());
+                let count = i64::from(batch.header().last_offset_delta) + 1;
+                self.left = self.left.saturating_sub(count.unsigned_abs());
+            } else {
+                self.take(&batch, &mut page.records)?;
+            }
+            if self.left == 0 {
+                let last = page.records.last().and_then(|it| it.position);
+                next = last.map_or(batch.header().last_offset(), |it| it.offset) + 1;
+                break;
+            }
+        }
+        self.next = next;
+        page.batches = raw.freeze();
+        page.next = next;
+        if page.records.is_empty() && page.batches.is_empty() {
+            return Ok(None);
+        }
+        page.skipped = std::mem::take(&mut self.has_skipped);
+        Ok(Some(page))
+    }
+
+    fn take(&mut self, batch: &BatchView, out: &mut Vec<ReadRecord>) -> Result<(), Fault> {
+        let header = batch.header();
+        let records = Records::of(batch, DECOMPRESSED_BYTES_MAX)
+            .map_err(|error| Fault::new(DAMAGED, error.to_string()))?;
+        for record in &records {
+            let record = record.map_err(|error| Fault::new(DAMAGED, error.to_string()))?;
+            let offset = records.offset(&record);
+            if offset < self.next {
+                continue;
+            }
+            if self.left == 0 {
+                break;
+            }
+            self.left -= 1;
+            let term = header.partition_leader_epoch;
+            let position = native::Position { term, entry: header.base_offset, offset };
+            let record = Some(written(&records, &record));
+            out.push(ReadRecord { position: Some(position.into()), record });
+        }
+        Ok(())
+    }
+}
+
+fn written(records: &Records, record: &Record<'_>) -> proto::Record {
+    let headers = record.headers.into_iter().map(|header| proto::Header {
+        name: String::from_utf8_lossy(header.key).into_owned(),
+        value: header.value.map(|value| records.share(value)),
+    });
+    proto::Record {
+        key: record.key.map(|key| records.share(key)),
+        value: record.value.map(|value| records.share(value)),
+        headers: headers.collect(),
+        timestamp_ms: records.timestamp(record),
+    }
+}
+
+fn wrong(field: &'static str, reason: String) -> Problem {
+    Problem::BadRequest(field, reason)
+}
+
+async fn tail(call: &mut Call, log: &Log, is_certain: bool) -> Result<native::Tail, Problem> {
+    match call.operate(Op::Tail(WantTail { log: log.clone(), is_certain })).await? {
+        Answer::Tail(tail) => Ok(tail),
+        Answer::Appended { .. } => unreachable!("nothing was appended"),
+    }
+}
