@@ -72,7 +72,7 @@ pub enum Command {
     Produce(produce::Produce),
     /// Read records of a topic
     Consume(consume::Consume),
-    /// Print the files of a data directory
+    /// Append to a log and read it by position; print the files of a data directory
     Log(log::Log),
     /// Measure a broker
     Bench(bench::Bench),

@@ -16,6 +16,20 @@ pub(super) fn explained(code: ErrorCode, text: String) -> anyhow::Error {
     Explained { code, text }.into()
 }
 
+/// Refusal by the native API.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct Refused {
+    /// Name of the problem, if the node told one.
+    problem: Option<String>,
+    text: String,
+}
+
+/// Makes an error of a refusal by the native API.
+pub(super) fn refused(problem: Option<String>, text: String) -> anyhow::Error {
+    Refused { problem, text }.into()
+}
+
 /// Finds the error code of a broker in a cause of an error.
 pub(super) fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     let explained = cause.downcast_ref::<Explained>().map(|it| it.code);
@@ -26,7 +40,7 @@ pub(super) fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Error
 #[derive(Serialize)]
 struct Complaint {
     error: String,
-    /// Kafka's name of the error code, if a broker returned one.
+    /// Kafka's name of the error code, or the native API's of the problem, if a broker returned one.
     code: Option<String>,
 }
 
@@ -37,8 +51,12 @@ pub(super) fn complain(error: &anyhow::Error, json: bool) {
         eprintln!("error: {text}");
         return;
     }
-    let code = error.chain().find_map(code_of);
-    let complaint = Complaint { error: text, code: code.map(|code| code.to_string()) };
+    let code = error.chain().find_map(code_of).map(|code| code.to_string());
+    let problem = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<Refused>()?.problem.clone()
+    };
+    let code = code.or_else(|| error.chain().find_map(problem));
+    let complaint = Complaint { error: text, code };
     let line = serde_json::to_string(&complaint).expect("text and text");
     eprintln!("{line}");
 }

@@ -1,4 +1,5 @@
-//! `duramen log`: prints files of a data directory, and lists the files that a start set aside there.
+//! `duramen log`: appends to logs and reads them by the native API; prints files of a data directory, and lists those
+//! that a start set aside there.
 
 mod aside;
 mod dump;
@@ -6,6 +7,7 @@ mod image;
 mod index;
 mod journal;
 mod printer;
+mod remote;
 mod segment;
 
 use std::io::Write;
@@ -13,15 +15,17 @@ use std::io::Write;
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 
-use super::bootstrap::Output;
+use super::bootstrap::{self, Output};
 use super::screen;
 
 use dump::{Dump, Kind, kind_of};
 use printer::Printer;
 
-/// Print the files of a data directory.
+/// Logs by the native API, and the files of a data directory.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
+  duramen log append orders first second
+  duramen log read orders --follow
   duramen log dump duramen-data/orders-0/00000000000000000000.log
   duramen log dump duramen-data/orders-0/00000000000000000000.log --records --from 100 --count 5
   duramen log set-aside --data-dir duramen-data")]
@@ -32,6 +36,14 @@ pub struct Log {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Append records to a log, on a condition
+    Append(remote::Append),
+    /// Read a log by position
+    Read(remote::Read),
+    /// Show the ends of a log, its fence and its pointer
+    Tail(remote::TailOf),
+    /// Remove the first records of a log, and keep a pointer to what they led to
+    Truncate(remote::TruncateLog),
     /// Print the content of a segment, an index, an image or a journal extent
     Dump(Dump),
     /// List or drop the files that a start of the node set aside
@@ -42,6 +54,10 @@ impl Log {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         match self.action {
+            Action::Append(append) => bootstrap::run(append.run()),
+            Action::Read(read) => bootstrap::run(read.run()),
+            Action::Tail(tail) => bootstrap::run(tail.run()),
+            Action::Truncate(truncate) => bootstrap::run(truncate.run()),
             Action::Dump(dump) => dump.run(),
             Action::SetAside(aside) => aside.run(),
         }

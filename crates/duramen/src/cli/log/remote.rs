@@ -1,0 +1,344 @@
+//! Commands on logs, by the native API: append, read, tail, truncate.
+
+use std::io::Write;
+
+use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+use tonic_types::StatusExt;
+
+use crate::cli::bootstrap::Output;
+use crate::cli::failure::refused;
+use crate::cli::screen::{self, or_dash};
+use crate::cli::usage::{demand, topic_name};
+use crate::config::HostPort;
+use crate::proto::logs_client::LogsClient;
+use crate::proto::{
+    AppendRequest, Consistency, Guard, Pointer, Position, ReadRecord, ReadRequest, Record, Tail,
+    TailRequest, TruncateRequest, guard, read_request,
+};
+
+/// Largest message, in bytes: a page of a read, and what frames it.
+const MESSAGE_BYTES_MAX: usize = 33 << 20;
+
+/// Flags of the node, the log, and the form of results.
+#[derive(Debug, Args)]
+struct Target {
+    /// The topic's name
+    #[arg(value_parser = topic_name)]
+    topic: String,
+    /// The topic's partition, which is the log
+    #[arg(long, short, value_name = "P", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..))]
+    partition: i32,
+    /// Address of any node's native API
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9080", value_parser = address, help_heading = "Cluster")]
+    native: String,
+    /// Print for people (table) or for programs (json)
+    #[arg(
+        long,
+        short,
+        value_enum,
+        default_value_t,
+        value_name = "FORM",
+        hide_possible_values = true,
+        help_heading = "Cluster"
+    )]
+    output: Output,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    match HostPort::parse(text.trim())? {
+        HostPort { port: 0, .. } => Err(format!("{text} has no port to connect to")),
+        address => Ok(address.to_string()),
+    }
+}
+
+impl Target {
+    async fn connect(&self) -> anyhow::Result<LogsClient<Channel>> {
+        let at = &self.native;
+        let endpoint = Endpoint::from_shared(format!("http://{at}"));
+        let channel = endpoint.context("no address")?.connect().await.with_context(|| {
+            format!(
+                "no node serves the native API at {at}; start one with `duramen dev`, or name another with --native HOST:PORT"
+            )
+        })?;
+        Ok(LogsClient::new(channel)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+}
+
+/// Makes an error of a refusal, with the name of its kind for programs.
+#[expect(clippy::needless_pass_by_value, reason = "it stands where an error is mapped")]
+fn failure(status: Status) -> anyhow::Error {
+    let kind = status.get_details_error_info().map(|info| info.reason);
+    refused(kind, status.message().to_owned())
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "All values are appended together, or none is. With --if-last only the writer that knows the
+log's last record appends: a retry of an append that succeeded is refused with last-mismatch,
+and names the position of what it had appended.
+
+Examples:
+  duramen log append orders first second
+  duramen log append orders --if-last none first
+  duramen log append orders --if-last 7.4711.4713 --fence writer-2 next"
+)]
+pub(super) struct Append {
+    #[command(flatten)]
+    target: Target,
+    /// Values of the records
+    #[arg(required = true)]
+    values: Vec<String>,
+    /// Key of the records
+    #[arg(long, short)]
+    key: Option<String>,
+    /// Position of the record that has to be the log's last one, or none for a log that has to be empty
+    #[arg(long, value_name = "POSITION")]
+    if_last: Option<String>,
+    /// Token that has to be the log's fence
+    #[arg(long, value_name = "TOKEN")]
+    fence: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Appended {
+    first: String,
+    last: String,
+}
+
+impl Append {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let last = match self.if_last.as_deref() {
+            None => None,
+            Some("none") => Some(guard::Last::None(true)),
+            Some(text) => {
+                let position = text.parse::<Position>();
+                demand(position.is_ok(), "--if-last is none, or a position such as 7.4711.4713")?;
+                position.ok().map(guard::Last::At)
+            }
+        };
+        let guard = Guard { last, fence: self.fence.map(Into::into) };
+        let key = self.key.map(bytes::Bytes::from);
+        let record = |value: String| Record {
+            key: key.clone(),
+            value: Some(value.into()),
+            ..Record::default()
+        };
+        let request = AppendRequest {
+            topic: self.target.topic.clone(),
+            partition: self.target.partition,
+            records: self.values.into_iter().map(record).collect(),
+            guard: Some(guard),
+            ..AppendRequest::default()
+        };
+        let mut node = self.target.connect().await?;
+        let answer = node.append(request).await.map_err(failure)?.into_inner();
+        let text = |position: Option<Position>| or_dash(position);
+        let appended = Appended { first: text(answer.first), last: text(answer.last) };
+        self.target.output.print(&appended, || {
+            let Appended { first, last } = &appended;
+            format!("appended from {first} to {last}")
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The command prints each record's position and value. Give the position of the last record that
+you have to --after, and go on where you were.
+
+Examples:
+  duramen log read orders
+  duramen log read orders --after 7.4711.4713 --count 10
+  duramen log read orders --from end --follow --output json"
+)]
+pub(super) struct Read {
+    #[command(flatten)]
+    target: Target,
+    /// Begin at an offset, or at the end
+    #[arg(long, value_name = "OFFSET|begin|end", conflicts_with = "after")]
+    from: Option<String>,
+    /// Begin behind the record at this position
+    #[arg(long, value_name = "POSITION")]
+    after: Option<Position>,
+    /// Stop after so many records
+    #[arg(long, short, value_name = "N")]
+    count: Option<u64>,
+    /// Wait for more at the end
+    #[arg(long, short)]
+    follow: bool,
+    /// Read what the asked node has, though it may lag behind
+    #[arg(long)]
+    any_replica: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    position: String,
+    key: Option<String>,
+    value: Option<String>,
+    timestamp_ms: i64,
+}
+
+impl Read {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let start = match (self.from.as_deref(), self.after) {
+            (_, Some(position)) => Some(read_request::Start::After(position)),
+            (None | Some("begin"), None) => None,
+            (Some("end"), None) => Some(read_request::Start::End(true)),
+            (Some(offset), None) => {
+                let offset = offset.parse::<i64>().ok().filter(|offset| *offset >= 0);
+                demand(offset.is_some(), "--from is begin, end, or an offset")?;
+                offset.map(read_request::Start::From)
+            }
+        };
+        let consistency =
+            if self.any_replica { Consistency::AnyReplica } else { Consistency::Latest };
+        let request = ReadRequest {
+            topic: self.target.topic.clone(),
+            partition: self.target.partition,
+            start,
+            limit: self.count.unwrap_or(0),
+            follow: self.follow,
+            consistency: consistency.into(),
+            ..ReadRequest::default()
+        };
+        let mut node = self.target.connect().await?;
+        let mut pages = node.read(request).await.map_err(failure)?.into_inner();
+        while let Some(page) = pages.message().await.map_err(failure)? {
+            for record in page.records {
+                self.target.output.show(record)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Output {
+    /// Prints a record, as a line of text or of JSON.
+    fn show(self, it: ReadRecord) -> anyhow::Result<()> {
+        let record = it.record.unwrap_or_default();
+        let text = |bytes: Option<bytes::Bytes>| {
+            bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let shown = Shown {
+            position: or_dash(it.position),
+            key: text(record.key),
+            value: text(record.value),
+            timestamp_ms: record.timestamp_ms,
+        };
+        let mut out = screen::stdout();
+        match self {
+            Self::Json => writeln!(out, "{}", serde_json::to_string(&shown)?)?,
+            Self::Table => {
+                writeln!(out, "{}  {}", shown.position, shown.value.as_deref().unwrap_or("-"))?;
+            }
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen log tail orders
+  duramen log tail orders --partition 3 --output json")]
+pub(super) struct TailOf {
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Serialize)]
+struct Ends {
+    start: i64,
+    stable: i64,
+    end: i64,
+    last: Option<String>,
+    fence: Option<String>,
+    pointer: Option<String>,
+}
+
+impl From<Tail> for Ends {
+    fn from(tail: Tail) -> Self {
+        let fence = (!tail.fence.is_empty()).then(|| String::from_utf8_lossy(&tail.fence).into());
+        Self {
+            start: tail.start,
+            stable: tail.stable,
+            end: tail.end,
+            last: tail.last.map(|position| position.to_string()),
+            fence,
+            pointer: tail.pointer.map(|pointer| pointer.uri),
+        }
+    }
+}
+
+impl Ends {
+    fn text(&self) -> String {
+        let Self { start, stable, end, last, fence, pointer } = self;
+        let (last, fence, pointer) =
+            (or_dash(last.as_ref()), or_dash(fence.as_ref()), or_dash(pointer.as_ref()));
+        format!(
+            "start    {start}\nstable   {stable}\nend      {end}\nlast     {last}\nfence    {fence}\npointer  {pointer}"
+        )
+    }
+}
+
+impl TailOf {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Target { topic, partition, .. } = &self.target;
+        let request = TailRequest { topic: topic.clone(), partition: *partition };
+        let mut node = self.target.connect().await?;
+        let ends = Ends::from(node.tail(request).await.map_err(failure)?.into_inner());
+        self.target.output.print(&ends, || ends.text())
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nothing brings the records back. The pointer stays in the log, for whoever asks for them.
+
+Examples:
+  duramen log truncate orders --through 7.4711.4713 --pointer s3://snapshots/4713
+  duramen log truncate orders --all"
+)]
+pub(super) struct TruncateLog {
+    #[command(flatten)]
+    target: Target,
+    /// Position of the last record that goes
+    #[arg(long, value_name = "POSITION", required_unless_present = "all")]
+    through: Option<Position>,
+    /// Remove all records that are committed
+    #[arg(long, conflicts_with = "through")]
+    all: bool,
+    /// Place of the state that the records led to
+    #[arg(long, value_name = "URI")]
+    pointer: Option<String>,
+    /// Token that has to be the log's fence
+    #[arg(long, value_name = "TOKEN")]
+    fence: Option<String>,
+}
+
+impl TruncateLog {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let request = TruncateRequest {
+            topic: self.target.topic.clone(),
+            partition: self.target.partition,
+            through: self.through,
+            pointer: self.pointer.map(|uri| Pointer {
+                uri,
+                position: self.through,
+                ..Pointer::default()
+            }),
+            fence: self.fence.map(Into::into),
+            ..TruncateRequest::default()
+        };
+        let mut node = self.target.connect().await?;
+        let ends = Ends::from(node.truncate(request).await.map_err(failure)?.into_inner());
+        self.target.output.print(&ends, || ends.text())
+    }
+}
