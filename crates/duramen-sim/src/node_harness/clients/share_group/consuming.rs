@@ -43,15 +43,22 @@ const FETCH_CODES: [ErrorCode; 4] = [
     ErrorCode::UnknownTopicId,
     ErrorCode::KafkaStorageError,
 ];
-/// Error codes of decisions.
-const DECISION_CODES: [ErrorCode; 5] = [
+/// Error codes of decisions. A record may lie behind all that a new leader knows to be delivered: an invalid request,
+/// as in Kafka.
+const DECISION_CODES: [ErrorCode; 6] = [
     ErrorCode::None,
     ErrorCode::InvalidRecordState,
+    ErrorCode::InvalidRequest,
     ErrorCode::NotLeaderOrFollower,
     ErrorCode::UnknownTopicId,
     ErrorCode::CoordinatorNotAvailable,
 ];
 const FINAL: i32 = -1;
+
+/// Tells whether a member learns from the answer to a decision that it holds the record no more.
+fn is_lost(code: i16) -> bool {
+    [ErrorCode::InvalidRecordState, ErrorCode::InvalidRequest].iter().any(|it| it.code() == code)
+}
 
 /// The client of one partition.
 #[derive(Debug, Default)]
@@ -197,7 +204,7 @@ impl Consumer {
                 self.leaders.clear();
             }
             let partition = answer.partition_index;
-            if decided == ErrorCode::InvalidRecordState.code() {
+            if is_lost(decided) {
                 fetcher.held.retain(|place, _| place.0 != partition);
             }
             for run in &answer.acquired_records {
@@ -222,7 +229,7 @@ impl Consumer {
         }
         for answer in it.responses.iter().flat_map(|topic| &topic.partitions) {
             expect_one_of(answer.error_code, &DECISION_CODES, "a decision")?;
-            if answer.error_code == ErrorCode::InvalidRecordState.code() {
+            if is_lost(answer.error_code) {
                 fetcher.held.retain(|place, _| place.0 != answer.partition_index);
             }
         }
