@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use duramen_broker::access::{Api, RequestContext};
-use duramen_broker::event::{ConnectionId, Event, FetchPlan, Reply};
+use duramen_broker::access::RequestContext;
+use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::native::{Answer, Op, Problem};
 use duramen_broker::read_plan;
 use duramen_broker::session::Prepared;
@@ -22,6 +23,8 @@ use crate::server::threads::{Input, Routed};
 
 /// The first number of a call's connection. Clients of Kafka's protocol count from 1, and the node itself from 1 << 63.
 const FIRST: u64 = 1 << 62;
+/// Longest time by which an answer is late because its client exceeded a quota.
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// The way to the node, for all clients of the native API.
 #[derive(Clone, Debug)]
@@ -74,7 +77,7 @@ impl Call {
             client_id: self.caller.client_id.clone(),
             listener: "NATIVE".into(),
             client_host: Arc::clone(&self.caller.host),
-            api: api_of(&request),
+            api: request.api(),
             version,
             spent_us: 0,
         };
@@ -91,17 +94,22 @@ impl Call {
         }
     }
 
-    /// Carries out an operation.
+    /// Carries out an operation. A client that exceeded its quota gets the answer later.
     pub(crate) async fn operate(&mut self, op: Op) -> Result<Answer, Problem> {
-        match self.ask(0, Prepared::Native(Box::new(op))).await {
-            Ok(Reply::Native(answered)) if answered.is_lacking() => {
-                let reader = self.calls.reader.clone();
-                waiting(move || read_plan::native(&reader, *answered)).await.answer
-            }
-            Ok(Reply::Native(answered)) => answered.answer,
+        let answered = match self.ask(0, Prepared::Native(Box::new(op))).await {
+            Ok(Reply::Native(answered)) => answered,
             Ok(other) => unreachable!("{other:?} answers no operation"),
-            Err(_) => Err(Problem::OutcomeUnknown),
+            Err(_) => return Err(Problem::OutcomeUnknown),
+        };
+        if answered.rest_ms > 0 {
+            let rest = Duration::from_millis(answered.rest_ms.unsigned_abs().into());
+            tokio::time::sleep(rest.min(REST_MAX)).await;
         }
+        if !answered.is_lacking() {
+            return answered.answer;
+        }
+        let reader = self.calls.reader.clone();
+        waiting(move || read_plan::native(&reader, *answered)).await.answer
     }
 
     /// Sends one of Kafka's requests whose answer the node makes by itself.
@@ -129,16 +137,11 @@ impl Call {
             },
             Reply::Fetch(plan) => {
                 let reader = self.calls.reader.clone();
-                let plan: FetchPlan = *plan;
-                Ok(waiting(move || read_plan::fetch_bytes(&reader, plan)).await)
+                Ok(waiting(move || read_plan::fetch_bytes(&reader, *plan)).await)
             }
             other => unreachable!("{other:?} answers no fetch"),
         }
     }
-}
-
-fn api_of(request: &Prepared) -> Api {
-    request.api()
 }
 
 impl Drop for Call {

@@ -463,7 +463,7 @@ async fn empty(
     let tail = surface.logs.tail(&client.origin, proto::TailRequest { topic, partition }).await?;
     let next = match from {
         Some(Start::From(offset)) => offset,
-        Some(Start::After(position)) => position.offset + 1,
+        Some(Start::After(position)) => position.offset.saturating_add(1),
         Some(Start::End(_)) | None => tail.stable,
     };
     Ok(proto::ReadResponse { next, end: next, ..proto::ReadResponse::default() })

@@ -6,6 +6,7 @@ use duramen_broker::native::{Answer, Op, Problem};
 use duramen_protocol::messages::InitProducerIdRequest;
 use duramen_protocol::{ErrorCode, Response};
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
+use tokio::task::block_in_place;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
@@ -46,7 +47,8 @@ impl Logs {
         pass: impl AsyncFnOnce(LogsClient<Channel>, Request<M>) -> Answered<A>,
         write: impl FnOnce(Answer) -> A,
     ) -> Result<A, Fault> {
-        match self.calls.begin(&origin.caller).operate(op?).await {
+        let op = op?;
+        match self.calls.begin(&origin.caller).operate(op).await {
             Ok(answer) => Ok(write(answer)),
             Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
                 let answer = pass(self.forwarding.logs(&place)?, passed_on(message)).await;
@@ -63,7 +65,8 @@ impl Logs {
     ) -> Result<AppendResponse, Fault> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
-        let op = append_of(&request, now_ms);
+        // A small batch may hold very much, compressed, and its check would hold up other clients.
+        let op = block_in_place(|| append_of(&request, now_ms));
         let pass = async |mut node: LogsClient<Channel>, it| node.append(it).await;
         self.carry(origin, op, request, pass, appended).await
     }

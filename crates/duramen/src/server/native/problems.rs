@@ -50,7 +50,7 @@ kinds! {
     BAD_REQUEST "bad-request" 400 InvalidArgument false "The request is wrong"
         "`errors` names each field and what is wrong with it. The same request fails again.";
     NOT_AUTHORIZED "not-authorized" 403 PermissionDenied false "The client may not do this"
-        "An administrator has to give the client the right that `operation` and `resource` name.";
+        "An administrator has to give the client the right.";
     UNKNOWN_TOPIC "unknown-topic" 404 NotFound false "There is no such topic or partition"
         "Create the topic with PUT /v1/topics/NAME, or mind its number of partitions.";
     TOPIC_EXISTS "topic-exists" 409 AlreadyExists false "There is such a topic already"
@@ -84,7 +84,7 @@ kinds! {
     OUTCOME_UNKNOWN "outcome-unknown" 504 DeadlineExceeded false "The outcome is unknown"
         "The change may become durable or not. With a guard or a session the same request may be sent again; without, it may be done twice.";
     UNSUPPORTED "unsupported" 404 Unimplemented false "There is no such operation"
-        "/openapi.json describes the operations that there are.";
+        "/duramen.proto describes the operations that there are.";
 }
 
 fn text_of(position: Position) -> String {
@@ -179,7 +179,11 @@ impl From<Problem> for Fault {
             Problem::UnknownTopic => {
                 Self::new(UNKNOWN_TOPIC, "the cluster has no such topic or partition")
             }
-            Problem::Elsewhere(..) | Problem::NoLeader => {
+            Problem::Elsewhere(id, _) => {
+                let detail = format!("node {id} leads the log, and this call does not get there");
+                Self::new(NO_LEADER, detail)
+            }
+            Problem::NoLeader => {
                 Self::new(NO_LEADER, "no node leads the log, as far as this one knows")
             }
             Problem::LastMismatch(last) => {

@@ -11,6 +11,8 @@ use duramen_protocol::batch::BatchView;
 use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
 use duramen_protocol::records::{Record, Records};
+use tokio::task::block_in_place;
+use tokio::time::sleep;
 
 use super::calls::Call;
 use super::messages::{log_of, position_of};
@@ -23,6 +25,9 @@ const PAGE_BYTES: u32 = 1 << 20;
 const PAGE_BYTES_MAX: u32 = 16 << 20;
 /// Longest wait for more records, in milliseconds.
 const WAIT_MS_MAX: u32 = 60_000;
+/// Pause of a reader that follows a log, after an answer without records. The node answers at once where compaction
+/// left nothing before the end.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// One reader of a log.
 #[derive(Debug)]
@@ -90,7 +95,7 @@ impl Reading {
 
     /// Reads the next page; `None` once the reader has all that there is, and nothing came while it waited.
     pub(crate) async fn page(&mut self) -> Result<Option<ReadResponse>, Fault> {
-        let mut waits = false;
+        let (mut waits, mut has_asked_again) = (false, false);
         loop {
             if self.left == 0 {
                 return Ok(None);
@@ -98,21 +103,26 @@ impl Reading {
             let part = self.fetch(if waits { self.wait_ms } else { 0 }).await?;
             let Some(part) = part else { continue };
             let before = self.next;
-            if let Some(page) = self.page_of(part)? {
+            // A small batch may hold very much, compressed.
+            if let Some(page) = block_in_place(|| self.page_of(part))? {
                 return Ok(Some(page));
             }
             if self.next > before {
                 continue; // batches that no reader sees: markers, aborted transactions
             }
             if waits && self.request.follow {
+                sleep(PAUSE).await;
                 continue;
             }
-            if waits || !self.is_behind().await? {
-                if waits || self.wait_ms == 0 {
-                    return Ok(None);
-                }
-                waits = true;
+            // Asked once more, a log without records before its end has none.
+            if !waits && !has_asked_again && self.is_behind().await? {
+                has_asked_again = true;
+                continue;
             }
+            if waits || self.wait_ms == 0 {
+                return Ok(None);
+            }
+            waits = true;
         }
     }
 
@@ -154,7 +164,10 @@ impl Reading {
         let rest_ms = u64::from(response.throttle_time_ms.max(0).unsigned_abs());
         let part = response.responses.into_iter().flat_map(|topic| topic.partitions).next();
         let Some(part) = part else {
-            tokio::time::sleep(Duration::from_millis(rest_ms)).await;
+            if response.error_code != 0 {
+                return Err(Problem::NoLeader.into());
+            }
+            sleep(Duration::from_millis(rest_ms)).await;
             return Ok(None);
         };
         match ErrorCode::from_code(part.error_code) {
