@@ -36,7 +36,7 @@ use duramen_protocol::messages::ShareFetchResponse;
 
 use crate::disk::Faults;
 use crate::failure::{Failure, wrong};
-use crate::machine;
+use crate::machine::{self, Came};
 use crate::node_harness::clients::Clients;
 use crate::planted::Bug;
 use crate::prng::Prng;
@@ -533,17 +533,17 @@ impl World {
                         self.check_ends(at, plan)?;
                     }
                     let given = given(&reply);
-                    let response = self.members[at].machine.answer(reply);
-                    if let Some(response) = &response {
+                    let came = self.members[at].machine.answer(reply);
+                    if let Came::Response(response) = &came {
                         self.witness(at, connection, given.as_ref(), response)?;
                     }
                     if !self.members[at].machine.disk.is_dead() {
-                        if let Some(response) = &response {
+                        if let Came::Response(response) = &came {
                             let told = self.members[at].told;
                             self.space.check(connection, (at, told), response)?;
                         }
                         let wall_ms = member::right_wall_ms(self.mono_us);
-                        self.clients.on_reply(wall_ms, (connection, sequence), response)?;
+                        self.clients.on_reply(wall_ms, (connection, sequence), came)?;
                     }
                 }
                 Action::Close { connection, reason } => {

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::{LogRead, Look, ReadLog};
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
+use duramen_broker::native::Answered;
 use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, Standing, read_plan};
 use duramen_protocol::Response;
 use duramen_storage::mending::Mended;
@@ -47,6 +48,14 @@ pub(crate) struct Machine {
     pub(crate) starts: u64,
     bug: Option<NodeBug>,
     life: Option<Life>,
+}
+
+/// An answer to a client, with all that had to be read.
+pub(crate) enum Came {
+    /// The client gets no response: it wanted none, or the process is dead.
+    Silence,
+    Response(Response),
+    Native(Answered),
 }
 
 /// A living process.
@@ -254,19 +263,19 @@ impl Machine {
         life.keep(actions)
     }
 
-    /// Carries out the reads of a reply. Returns none where a client gets no response.
-    pub(crate) fn answer(&self, reply: Reply) -> Option<Response> {
-        let reader = self.reader()?;
-        match reply {
-            Reply::Nothing { .. } => None,
-            Reply::Response(response) => Some(*response),
-            Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
-            Reply::ShareFetch(plan) => Some(read_plan::share_bytes(&reader, *plan).into()),
-            Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
-            Reply::LogDirs(response) => Some((*response).into()),
-            Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
-            Reply::Native(_) => unreachable!("no client of the native API is simulated"),
-        }
+    /// Carries out the reads of a reply.
+    pub(crate) fn answer(&self, reply: Reply) -> Came {
+        let Some(reader) = self.reader() else { return Came::Silence };
+        Came::Response(match reply {
+            Reply::Nothing { .. } => return Came::Silence,
+            Reply::Response(response) => *response,
+            Reply::Fetch(plan) => read_plan::fetch_bytes(&reader, *plan).into(),
+            Reply::ShareFetch(plan) => read_plan::share_bytes(&reader, *plan).into(),
+            Reply::ListOffsets(plan) => read_plan::list_offsets(&reader, *plan).into(),
+            Reply::LogDirs(response) => (*response).into(),
+            Reply::Replicas(plan) => read_plan::digests(&reader, *plan).into(),
+            Reply::Native(answered) => return Came::Native(read_plan::native(&reader, *answered)),
+        })
     }
 
     /// Carries out one of the reads that the node asked for, with a chance of so many in a thousand.

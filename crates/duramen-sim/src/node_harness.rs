@@ -45,6 +45,10 @@ pub struct Report {
     pub requests: u64,
     /// Batches acknowledged.
     pub acked: u64,
+    /// Operations of the native API that were done, and those that a guard refused.
+    pub operated: u64,
+    /// See above.
+    pub objected: u64,
     /// Records read.
     pub shown: u64,
     /// Logs compacted.
@@ -89,6 +93,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     world.report.disk = world.machine.disk.counters();
     world.report.requests = world.clients.requests;
     (world.report.acked, world.report.shown) = world.clients.oracle.totals();
+    (world.report.operated, world.report.objected) = world.clients.operated();
     world.trace.mix(world.machine.disk.trace().hash());
     world.report.trace = world.trace;
     Ok(world.report)
@@ -149,6 +154,9 @@ impl World {
         let mut clients = Clients::new(seed, profile.leaps);
         // The entries that stand for years of records have no keys.
         clients.oracle.has_keyed &= !profile.ages;
+        if profile.ages {
+            clients.spare_natives();
+        }
         Ok(Self {
             seed,
             machine: Machine::new(disk, options, node_options, faults, bug),
@@ -301,11 +309,11 @@ impl World {
         for action in actions {
             match action {
                 Action::Reply { connection, sequence, reply } => {
-                    let response = self.machine.answer(reply);
+                    let came = self.machine.answer(reply);
                     if self.machine.disk.is_dead() {
                         continue; // it was killed while it read: nothing is sent any more
                     }
-                    self.clients.on_reply(self.wall_ms, (connection, sequence), response)?;
+                    self.clients.on_reply(self.wall_ms, (connection, sequence), came)?;
                 }
                 Action::Close { connection, reason } => {
                     self.clients.on_closed(connection, &reason)?;

@@ -100,6 +100,10 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("offsets acknowledged before they are stored", Bug::Broker(Inside::CommittedBeforeStored)),
     ("the log of groups loaded without its end", Bug::Broker(Inside::LoadEndsEarly)),
     ("the log of groups renewed in part", Bug::Broker(Inside::RenewalCutShort)),
+    ("a guard ignores appends in flight", Bug::Broker(Inside::GuardOfCommitted)),
+    ("a fence lets in until it is committed", Bug::Broker(Inside::FenceOfCommitted)),
+    ("an image without fence and pointer", Bug::Broker(Inside::ImageWithoutControls)),
+    ("a truncation forgets the pointer", Bug::Broker(Inside::PointerLost)),
 ];
 
 /// See above: none of them is compiled in.
@@ -162,6 +166,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 145),
+    ("a leader that has a successor refuses a guard", Bug::Peers(Inside::RefusedUncertain), 1),
 ];
 
 /// See above: none of them is compiled in.

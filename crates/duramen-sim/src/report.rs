@@ -41,6 +41,10 @@ pub struct Report {
     pub mended: u64,
     /// Times that a machine's wall clock leapt.
     pub leaps: u64,
+    /// Operations of the native API that were done, and those that a guard refused.
+    pub operated: u64,
+    /// See above.
+    pub objected: u64,
     /// Generations of a group whose members knew what they own, and commits of theirs that were refused.
     pub generations: u64,
     /// See above.

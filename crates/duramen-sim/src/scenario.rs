@@ -67,6 +67,8 @@ impl Scenario {
                     (it.acked, "acknowledged"),
                     (it.shown, "records read"),
                     (it.compactions, "logs compacted"),
+                    (it.operated, "native operations"),
+                    (it.objected, "refused by a guard"),
                     (it.starts, "starts"),
                 ];
                 line(it.trace, counts.into_iter().chain(of_disk(&it.disk)))
@@ -114,6 +116,8 @@ fn of_cluster(it: &cluster_harness::Report) -> String {
         (it.deleted, "topics deleted"),
         (it.generations, "generations"),
         (it.fenced, "commits of members refused"),
+        (it.operated, "native operations"),
+        (it.objected, "refused by a guard"),
         (it.transacted.0, "transactions committed"),
         (it.transacted.1, "aborted"),
         (it.assigned.0, "assignments"),

@@ -210,6 +210,16 @@ pub enum Bug {
     EndGoesOn,
     /// A log that is compacted to its end begins after the Compact entry, which a replica that is given it then lacks.
     EndTakesEntry,
+    /// A guard is judged by what is committed, not by what was appended.
+    GuardOfCommitted,
+    /// A token is judged by the fence that is committed, not by the one that was proposed since.
+    FenceOfCommitted,
+    /// A refusal by a guard is told by a leader that may have a successor.
+    RefusedUncertain,
+    /// A partition's snapshot leaves fence and pointer out.
+    ImageWithoutControls,
+    /// A truncation without a pointer removes the pointer that an earlier one left.
+    PointerLost,
 }
 
 #[cfg(feature = "sabotage")]

@@ -12,6 +12,7 @@
 
 use bytes::{Buf, BufMut, Bytes};
 use duramen_protocol::ErrorCode;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::internal::Internal;
 use super::{Acks, Appended, Partition, Slot, Waiting};
@@ -50,7 +51,8 @@ impl Controls {
         if offset >= self.removed.0 {
             self.removed = (offset, term);
         }
-        if pointer.is_some() && offset >= self.pointed {
+        let is_new = pointer.is_some() && offset >= self.pointed;
+        if is_new || sabotage::is(Bug::PointerLost) {
             (self.pointed, self.pointer) = (offset, pointer);
         }
     }
@@ -181,6 +183,9 @@ impl Partition {
 
     /// Returns the token that the next append has to carry, after all that was proposed.
     fn fence(&self) -> &Bytes {
+        if sabotage::is(Bug::FenceOfCommitted) {
+            return &self.controls.fence;
+        }
         self.fencing.as_ref().map_or(&self.controls.fence, |(_, token)| token)
     }
 
@@ -189,7 +194,8 @@ impl Partition {
         if guard.fence.as_ref().is_some_and(|token| token != self.fence()) {
             return Some(Objection::Fenced);
         }
-        let end = self.group.end_offset();
+        let is_blind = sabotage::is(Bug::GuardOfCommitted);
+        let end = if is_blind { self.committed } else { self.group.end_offset() };
         let holds = match guard.last {
             None => true,
             Some(Last::Nothing) => end == 0,
@@ -207,7 +213,7 @@ impl Partition {
         if last > self.group.applied() {
             return self.wait(last, Acks::All, Waiting { slot, base_offset: -1 }, -1);
         }
-        if self.group.is_alone() {
+        if self.group.is_alone() || sabotage::is(Bug::RefusedUncertain) {
             return Appended::Refused(ErrorCode::PolicyViolation, None);
         }
         self.doubted.push(self.group.doubt(), (slot, ErrorCode::PolicyViolation));

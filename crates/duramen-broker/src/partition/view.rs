@@ -53,7 +53,7 @@ impl Partition {
             return producers;
         }
         let mut image = Vec::new();
-        if !self.controls.is_empty() {
+        if !self.controls.is_empty() && !sabotage::is(Bug::ImageWithoutControls) {
             image.push(CONTROLS);
             self.controls.encode(&mut image);
         }

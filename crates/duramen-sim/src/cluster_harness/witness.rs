@@ -8,7 +8,7 @@ use duramen_protocol::wire::Uuid;
 
 use super::World;
 use crate::failure::Failure;
-use crate::node_harness::clients::{Answered, Sight};
+use crate::node_harness::clients::{Sight, Witnessed};
 
 impl World {
     /// Judges an answer of a machine.
@@ -46,7 +46,7 @@ impl World {
             let since_us = leaders.get(&(log, own.term)).map_or(now_us, |(_, since_us)| *since_us);
             Some(Sight { term: own.term, committed: now.max(before), since_us })
         };
-        let answered = Answered { response, given, now_us };
+        let answered = Witnessed { response, given, now_us };
         self.clients.witness(connection, &answered, sight)
     }
 }

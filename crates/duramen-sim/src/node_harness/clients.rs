@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duramen_broker::ConnectionId;
+use duramen_broker::native::Answered;
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
 use duramen_protocol::compression::Codec;
 use duramen_protocol::messages::InitProducerIdRequest;
@@ -30,6 +31,7 @@ mod consumer_group;
 mod crowds;
 mod governing;
 pub(super) mod keyed;
+mod native;
 mod passing;
 mod reading;
 mod removing;
@@ -40,11 +42,12 @@ mod transacting;
 mod trimming;
 
 use altering::Operator;
-pub(crate) use answers::{Answered, Sight};
+pub(crate) use answers::{Answered as Witnessed, Sight};
 use answers::{expect_one_of, unexpected};
 use committing::Committer;
 use crowds::Crowds;
 use keyed::KEYED;
+use native::{Means, Natives};
 use reading::{Fetch, FetchSession, Through};
 use removing::Remover;
 use requests::{Asking, Target};
@@ -52,6 +55,7 @@ use requests::{Asking, Target};
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
 use crate::failure::{Failure, wrong};
+use crate::machine::Came;
 use crate::prng::Prng;
 use crate::report::Report;
 use crate::trace::tell;
@@ -109,6 +113,7 @@ enum Asked {
     Remove(removing::Question),
     Groups(committing::Question),
     Crowd(crowds::Question),
+    Native(native::Question),
 }
 
 /// A batch with where it goes.
@@ -146,7 +151,8 @@ struct Disk {
 struct Client {
     connection: ConnectionId,
     session: Session,
-    outstanding: Option<(ApiKey, i16, Asked)>,
+    /// The request on its way, with its API and version, if it is Kafka's.
+    outstanding: Option<(Option<(ApiKey, i16)>, Asked)>,
     idempotent: bool,
     producer: Option<(i64, i16)>,
     /// Next sequence, by place and life.
@@ -172,6 +178,8 @@ pub(crate) struct Clients {
     all: Vec<Client>,
     committer: Committer,
     crowds: Crowds,
+    /// Clients of the native API, if there are some: these come last.
+    natives: Option<Natives>,
     work: Prng,
     next_connection: u64,
     next_batch: u64,
@@ -229,6 +237,7 @@ impl Clients {
             all: Vec::new(),
             committer: Committer::default(),
             crowds: Crowds::default(),
+            natives: Natives::of(seed),
             work: Prng::new(seed, "clients"),
             next_connection: 0,
             next_batch: 0,
@@ -249,6 +258,11 @@ impl Clients {
             operator: None,
             to_the_end: false,
         }
+    }
+
+    /// Turns clients of the native API off: a log that lost its records without an entry has no last position.
+    pub(super) fn spare_natives(&mut self) {
+        self.natives = None;
     }
 
     /// Makes clients of several nodes. They trust nothing less than a majority: no `acks=1`. Where they delete topics,
@@ -300,18 +314,27 @@ impl Clients {
         report.deleted = self.oracle.deleted();
         report.altered = self.operator.as_ref().map_or(0, |operator| operator.made);
         self.crowds.tell_of(report);
+        (report.operated, report.objected) = self.operated();
+    }
+
+    /// Returns the number of native operations that were done, and of those that a guard refused.
+    pub(super) fn operated(&self) -> (u64, u64) {
+        self.natives.as_ref().map_or((0, 0), |natives| (natives.done, natives.refused))
     }
 
     /// Takes the connections that want another node, each with that node, because they were told so.
     pub(crate) fn take_aims(&mut self) -> Vec<(ConnectionId, i32)> {
-        let aims = self.crowds.take_aims().into_iter();
-        aims.map(|(at, node)| (self.all[CLIENTS + at].connection, node)).collect()
+        let first = self.first_native();
+        let aims = self.crowds.take_aims().into_iter().map(|(at, node)| (CLIENTS + at, node));
+        let natives = self.natives.as_mut().map(Natives::take_aims).unwrap_or_default();
+        let natives = natives.into_iter().map(|(at, node)| (first + at, node));
+        aims.chain(natives).map(|(at, node)| (self.all[at].connection, node)).collect()
     }
 
     /// Notes that a client is connected to the node that it wanted.
     pub(crate) fn on_arrived(&mut self, connection: ConnectionId, node: i32) {
         let at = self.all.iter().position(|client| client.connection == connection);
-        if let Some(at) = at.and_then(|at| at.checked_sub(CLIENTS)) {
+        if let Some(at) = at.and_then(|at| self.in_crowds(at)) {
             self.crowds.on_arrived(at, node);
         }
     }
@@ -319,7 +342,16 @@ impl Clients {
     /// Tells whether the client of a connection has reason to stay where it is.
     pub(crate) fn is_settled(&self, connection: ConnectionId) -> bool {
         let at = self.all.iter().position(|client| client.connection == connection);
-        at.and_then(|at| at.checked_sub(CLIENTS)).is_some_and(|at| self.crowds.is_settled(at))
+        at.and_then(|at| self.in_crowds(at)).is_some_and(|at| self.crowds.is_settled(at))
+    }
+
+    fn first_native(&self) -> usize {
+        CLIENTS + self.crowds.len()
+    }
+
+    /// Returns the number that a client has in the crowds, if it belongs to one.
+    fn in_crowds(&self, at: usize) -> Option<usize> {
+        at.checked_sub(CLIENTS).filter(|at| *at < self.crowds.len())
     }
 
     /// Returns the number of clients that may ask in a moment: where there are many, more do.
@@ -331,7 +363,7 @@ impl Clients {
     pub(crate) fn witness(
         &mut self,
         connection: ConnectionId,
-        answered: &Answered<'_>,
+        answered: &Witnessed<'_>,
         sight: impl Fn(Uuid, i32) -> Option<Sight>,
     ) -> Result<(), Failure> {
         let client = self.all.iter().find(|client| client.connection == connection);
@@ -403,7 +435,7 @@ impl Clients {
     pub(crate) fn connect(&mut self) {
         self.starts += 1;
         self.on_disk_full(false); // a new process has not been told yet
-        for at in 0..CLIENTS + self.crowds.len() {
+        for at in 0..self.first_native() + self.natives.as_ref().map_or(0, Natives::len) {
             self.next_connection += 1;
             let (connection, session) = session(self.next_connection);
             if let Some(client) = self.all.get_mut(at) {
@@ -448,8 +480,8 @@ impl Clients {
     ) -> Result<(), Failure> {
         let at = self.all.iter().position(|client| client.connection == connection);
         let Some(at) = at else { return Ok(()) };
-        let tells_no_other_way = matches!(&self.all[at].outstanding, Some((_, _, Asked::Produce(it))) if it.acks == 0)
-            || at.checked_sub(CLIENTS).is_some_and(|at| self.crowds.may_be_taken_for_another(at));
+        let tells_no_other_way = matches!(&self.all[at].outstanding, Some((_, Asked::Produce(it))) if it.acks == 0)
+            || self.in_crowds(at).is_some_and(|at| self.crowds.may_be_taken_for_another(at));
         if !tells_no_other_way {
             return wrong(format!("a good client's connection was closed: {reason}"));
         }
@@ -468,7 +500,8 @@ impl Clients {
         self.next_connection += 1;
         let client = &mut self.all[at];
         let before = client.connection;
-        if let Some(at) = at.checked_sub(CLIENTS) {
+        let in_crowds = at.checked_sub(CLIENTS).filter(|at| *at < self.crowds.len());
+        if let Some(at) = in_crowds {
             self.crowds.on_moved(at, before, client.asked_in_crowd());
         }
         client.forget();
@@ -481,6 +514,7 @@ impl Clients {
         self.through.clear();
         self.committer.begin_last_phase();
         self.crowds.begin_last_phase();
+        self.natives.iter_mut().for_each(Natives::begin_last_phase);
     }
 
     /// Tells whether nothing is outstanding.
@@ -493,6 +527,7 @@ impl Clients {
         self.is_idle()
             && self.committer.is_done()
             && self.crowds.is_done()
+            && self.natives.as_ref().is_none_or(Natives::is_done)
             && !self.is_taking_out()
             && self.operator.as_ref().is_none_or(Operator::is_done)
             // A retry for no reason may never end.
@@ -524,6 +559,9 @@ impl Clients {
         if self.all[at].outstanding.is_some() {
             return None;
         }
+        if let Some(native) = at.checked_sub(self.first_native()) {
+            return self.ask_natively(at, native, wall_ms);
+        }
         let (asked, request, version) = self.choose(at, wall_ms)?;
         self.correlation += 1;
         self.requests += 1;
@@ -537,13 +575,38 @@ impl Clients {
         };
         let frame = encode_request(&header, &request).expect("requests here are well-formed");
         let client = &mut self.all[at];
-        client.outstanding = Some((api, version, asked));
+        client.outstanding = Some((Some((api, version)), asked));
         match client.session.on_frame(frame.bytes.freeze().slice(4..)) {
             SessionStep::Request { sequence, context, request } => {
                 Some((client.connection, sequence, context, request))
             }
             other => panic!("a good request led to {other:?}"),
         }
+    }
+
+    /// Returns an operation of the native API. No session reads it.
+    fn ask_natively(&mut self, at: usize, native: usize, wall_ms: i64) -> Option<Question> {
+        let natives = self.natives.as_mut()?;
+        let (work, oracle) = (&mut self.work, &mut self.oracle);
+        let means = &mut Means { work, oracle, next_batch: &mut self.next_batch, wall_ms };
+        let (question, op) = natives.choose(native, means)?;
+        self.correlation += 1;
+        self.requests += 1;
+        tell(|| format!("client {at} asks {question:?}"));
+        let request = Prepared::Native(Box::new(op));
+        let context = RequestContext {
+            principal: "User:ANONYMOUS".into(),
+            client_id: None,
+            listener: "NATIVE".into(),
+            client_host: "/127.0.0.1".into(),
+            api: request.api(),
+            version: 0,
+            spent_us: 0,
+        };
+        let client = &mut self.all[at];
+        client.outstanding = Some((None, Asked::Native(question)));
+        let sequence = u64::from(self.correlation.unsigned_abs());
+        Some((client.connection, sequence, context, Box::new(request)))
     }
 
     fn choose(&mut self, at: usize, wall_ms: i64) -> Option<Asking<Asked>> {
@@ -715,11 +778,16 @@ impl Clients {
         &mut self,
         wall_ms: i64,
         (connection, sequence): (ConnectionId, u64),
-        response: Option<Response>,
+        came: Came,
     ) -> Result<(), Failure> {
         self.oracle.now_ms = wall_ms;
         let at = self.all.iter().position(|client| client.connection == connection);
         let Some(at) = at else { return Ok(()) }; // its connection is gone
+        let response = match came {
+            Came::Native(answered) => return self.on_answered(at, &answered),
+            Came::Response(response) => Some(response),
+            Came::Silence => None,
+        };
         let is_silent = response.is_none();
         let frames = self.all[at]
             .session
@@ -727,7 +795,7 @@ impl Clients {
             .map_err(|reason| Failure::correctness(format!("a reply fails: {reason}")))?;
         if is_silent {
             return match self.all[at].outstanding.take() {
-                Some((_, _, Asked::Produce(it))) if it.acks == 0 => {
+                Some((_, Asked::Produce(it))) if it.acks == 0 => {
                     self.check_disk(&it, ErrorCode::None)
                 }
                 other => wrong(format!("no answer to {other:?}")),
@@ -735,7 +803,7 @@ impl Clients {
         }
         for outgoing in frames {
             let frame = outgoing.frame.bytes.freeze().slice(4..);
-            let Some((api, version, asked)) = self.all[at].outstanding.take() else {
+            let Some((Some((api, version)), asked)) = self.all[at].outstanding.take() else {
                 return wrong("a reply to nothing");
             };
             let (_, response) = decode_response(frame, api, version)
@@ -743,6 +811,17 @@ impl Clients {
             self.on_response(at, asked, response)?;
         }
         Ok(())
+    }
+
+    fn on_answered(&mut self, at: usize, answered: &Answered) -> Result<(), Failure> {
+        let first = self.first_native();
+        match (self.all[at].outstanding.take(), &mut self.natives) {
+            (Some((_, Asked::Native(question))), Some(natives)) => {
+                natives.leaps = self.leaps;
+                natives.on_answer(&mut self.oracle, at - first, &question, answered)
+            }
+            (other, _) => wrong(format!("a native answer to {other:?}: {answered:?}")),
+        }
     }
 
     fn on_response(&mut self, at: usize, asked: Asked, came: Response) -> Result<(), Failure> {
@@ -934,14 +1013,14 @@ impl Client {
     /// Returns the outstanding request of a crowd's client.
     fn asked_in_crowd(&self) -> Option<&crowds::Question> {
         match &self.outstanding {
-            Some((_, _, Asked::Crowd(question))) => Some(question),
+            Some((_, Asked::Crowd(question))) => Some(question),
             _ => None,
         }
     }
 
     /// Notes that the reply to the outstanding request will never come.
     fn forget(&mut self) {
-        if let Some((_, _, Asked::Produce(produce))) = self.outstanding.take()
+        if let Some((_, Asked::Produce(produce))) = self.outstanding.take()
             && produce.idempotent
             && !produce.void
         {

@@ -414,6 +414,16 @@ impl Oracle {
         Ok(())
     }
 
+    /// Notes that a batch was refused: it must never be in a log.
+    pub(super) fn on_refused(&mut self, batch: u64) -> Result<(), Failure> {
+        let sent = self.sent.get_mut(&batch).expect("it was sent");
+        sent.is_void = true;
+        match sent.acked.or(sent.seen) {
+            Some(base) => wrong(format!("batch {batch} was refused, and is at {base}")),
+            None => Ok(()),
+        }
+    }
+
     /// Judges a record that a consumer was given.
     pub(super) fn on_shown(
         &mut self,

@@ -7,7 +7,7 @@ use super::super::oracle::Standing;
 use super::answers::expect_one_of;
 use super::removing::{self, Remover};
 use super::requests::Asking;
-use super::{Asked, Clients, PARTITIONS, TOPICS, keyed, requests};
+use super::{Asked, Clients, PARTITIONS, TOPICS, keyed, native, requests};
 use crate::failure::Failure;
 use crate::trace::tell;
 
@@ -47,6 +47,7 @@ impl Clients {
             Standing::Absent | Standing::Creating => Some(self.create(name)),
             Standing::Deleting => Some(self.delete(name)),
             Standing::Live if self.last_phase || self.deletes == 0 => None,
+            Standing::Live if self.natives.is_some() && name == native::TOPIC => None,
             Standing::Live if self.goes_by_id() && self.oracle.id_of(&name).is_none() => None,
             Standing::Live => self.work.chance(self.deletes).then(|| self.delete(name)),
         }

@@ -1,0 +1,539 @@
+//! Clients of the native API: they append under guards, fence and truncate logs that other clients use, too.
+//!
+//! A refusal means that nothing was appended, and is a leader's. An append under a guard is where the guard says. A
+//! token that another one replaced lets nothing in, and no fence or pointer that was seen is forgotten.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use duramen_broker::checked_batch::CheckedBatch;
+use duramen_broker::native::{
+    Answer, Answered, Append, Guard, Last, Log, Op, Pointer, Position, Problem, SetFence, Tail,
+    Truncate, WantTail,
+};
+use duramen_protocol::compression::Codec;
+
+use super::super::oracle::{Oracle, Place, Standing};
+use super::PARTITIONS;
+use crate::batch::Records;
+use crate::failure::{Failure, wrong};
+use crate::prng::Prng;
+use crate::trace::tell;
+
+/// The topic that these clients use. It is never deleted: the native API names a topic by its name alone.
+pub(super) const TOPIC: &str = "pears";
+/// Number of these clients.
+const CLIENTS: usize = 3;
+const TIMEOUT_MS: i32 = 10_000;
+
+/// A question of one of these clients, as far as its answer is judged by it.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    place: Place,
+    asked: Asked,
+    /// Number of the token that must be the fence.
+    fence: Option<u64>,
+    /// End of the log that clients knew when the question was asked.
+    least: i64,
+    /// Moment of the question.
+    sent: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Asked {
+    Append { number: u64, count: i64, last: Option<Last> },
+    Tail { is_certain: bool },
+    Truncate { offset: i64, pointer: Option<u64> },
+    Fence { token: u64 },
+}
+
+/// A fence or pointer that somebody asked for. Each is asked for once.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    sent: u64,
+    /// Moment when it was seen to be the log's.
+    known: Option<u64>,
+    /// Moment when it was answered: it cannot become the log's later.
+    settled: Option<u64>,
+    /// For a fence, the end of the log that its answer told; for a pointer, the offset of its truncation.
+    offset: i64,
+}
+
+impl Mark {
+    fn new(sent: u64, offset: i64) -> Self {
+        Self { sent, known: None, settled: None, offset }
+    }
+}
+
+/// Facts about one log.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Term and entry of the offsets whose positions were told.
+    positions: BTreeMap<i64, (i32, i64)>,
+    fences: BTreeMap<u64, Mark>,
+    pointers: BTreeMap<u64, Mark>,
+}
+
+/// One client's view of the logs.
+#[derive(Debug, Default)]
+struct Native {
+    last: BTreeMap<Place, Option<Position>>,
+    tokens: BTreeMap<Place, u64>,
+}
+
+/// See above.
+#[derive(Debug, Default)]
+pub(super) struct Natives {
+    all: Vec<Native>,
+    logs: BTreeMap<Place, Seen>,
+    /// Counts questions and answers.
+    moment: u64,
+    /// Clients that were told of the leader, each with it.
+    aims: Vec<(usize, i32)>,
+    /// Logs whose ends have to be told before the run is over.
+    untold: Vec<Place>,
+    /// True if timestamps may be refused, because clocks leap.
+    pub(super) leaps: bool,
+    /// Operations that were done, and refusals by a guard.
+    pub(super) done: u64,
+    pub(super) refused: u64,
+}
+
+/// Things that a client needs to ask: chance, the other clients' knowledge, and the number of the next batch.
+pub(super) struct Means<'a> {
+    pub(super) work: &'a mut Prng,
+    pub(super) oracle: &'a mut Oracle,
+    pub(super) next_batch: &'a mut u64,
+    pub(super) wall_ms: i64,
+}
+
+fn bytes_of(number: u64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+fn number_of(token: &[u8]) -> Option<u64> {
+    token.try_into().ok().map(u64::from_be_bytes)
+}
+
+impl Natives {
+    /// Returns the clients of a run, if it has some.
+    pub(super) fn of(seed: u64) -> Option<Self> {
+        let all = (0..CLIENTS).map(|_| Native::default()).collect();
+        (seed % 4 == 1).then(|| Self { all, ..Self::default() })
+    }
+
+    /// Returns the number of clients.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
+        std::mem::take(&mut self.aims)
+    }
+
+    pub(super) fn begin_last_phase(&mut self) {
+        self.untold = (0..PARTITIONS).map(|partition| (TOPIC.to_owned(), partition)).collect();
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.untold.is_empty()
+    }
+
+    /// Returns an operation that client `at` asks for now, if it does.
+    pub(super) fn choose(&mut self, at: usize, means: &mut Means<'_>) -> Option<(Question, Op)> {
+        if means.oracle.topics[TOPIC].standing != Standing::Live {
+            return None;
+        }
+        if let Some(place) = self.untold.last().cloned() {
+            return Some(self.tail(place, means, true));
+        }
+        let partition = i32::try_from(means.work.below(2)).expect("small");
+        let place = (TOPIC.to_owned(), partition);
+        match means.work.below(20) {
+            0..=12 => Some(self.append(at, place, means)),
+            13..=15 => {
+                let is_certain = means.work.chance(700);
+                Some(self.tail(place, means, is_certain))
+            }
+            16 if means.work.chance(400) => self.truncate(at, place, means),
+            17 => Some(self.set_fence(at, place, means)),
+            _ => None,
+        }
+    }
+
+    fn question(&mut self, place: Place, asked: Asked, oracle: &mut Oracle) -> Question {
+        self.moment += 1;
+        let known = oracle.known(&place);
+        let least = known.end_seen.max(known.acked_end());
+        Question { place, asked, fence: None, least, sent: self.moment }
+    }
+
+    fn append(&mut self, at: usize, place: Place, means: &mut Means<'_>) -> (Question, Op) {
+        *means.next_batch += 1;
+        let number = *means.next_batch;
+        let count = i64::try_from(means.work.between(1, 3)).expect("small");
+        let mut value = number.to_be_bytes().to_vec();
+        value.resize(usize::try_from(means.work.between(8, 120)).expect("small"), 7);
+        let records = Records {
+            timestamps: (0..count).map(|it| means.wall_ms + it).collect(),
+            value,
+            producer: (-1, -1, -1),
+            log_append_time: false,
+            codec: Codec::None,
+        };
+        let bytes = Bytes::from(records.encode(0, 0));
+        let client = &self.all[at];
+        let last = client.last.get(&place).filter(|_| means.work.chance(700));
+        let last = last.map(|last| last.map_or(Last::Nothing, Last::At));
+        let fence = client.tokens.get(&place).copied().filter(|_| means.work.chance(500));
+        means.oracle.on_sent(number, (&place, 0), (count, bytes.len()), false);
+        let asked = Asked::Append { number, count, last };
+        let question = Question { fence, ..self.question(place, asked, means.oracle) };
+        let op = Op::Append(Append {
+            log: log(&question.place),
+            batch: CheckedBatch::of(bytes).expect("batches here are right"),
+            guard: Guard { last, fence: fence.map(bytes_of) },
+            timeout_ms: TIMEOUT_MS,
+        });
+        (question, op)
+    }
+
+    fn tail(&mut self, place: Place, means: &mut Means<'_>, is_certain: bool) -> (Question, Op) {
+        let question = self.question(place, Asked::Tail { is_certain }, means.oracle);
+        let op = Op::Tail(WantTail { log: log(&question.place), is_certain });
+        (question, op)
+    }
+
+    /// Truncates up to a position that was told.
+    fn truncate(
+        &mut self,
+        at: usize,
+        place: Place,
+        means: &mut Means<'_>,
+    ) -> Option<(Question, Op)> {
+        let seen = self.logs.get_mut(&place)?;
+        let which = means.work.index(seen.positions.len().max(1));
+        let (offset, (term, entry)) = seen.positions.iter().nth(which)?;
+        let through = Position { term: *term, entry: *entry, offset: *offset };
+        let offset = through.offset + 1;
+        let pointer = means.work.chance(600).then_some(self.moment + 1);
+        if let Some(number) = pointer {
+            seen.pointers.insert(number, Mark::new(self.moment + 1, offset));
+        }
+        means.oracle.on_trim_sent(&place, offset);
+        let fence = self.all[at].tokens.get(&place).copied().filter(|_| means.work.chance(300));
+        let asked = Asked::Truncate { offset, pointer };
+        let question = Question { fence, ..self.question(place, asked, means.oracle) };
+        let op = Op::Truncate(Truncate {
+            log: log(&question.place),
+            through: Some(through),
+            pointer: pointer.map(|number| Pointer {
+                uri: number.to_string(),
+                position: Some(through),
+                ..Pointer::default()
+            }),
+            fence: fence.map(bytes_of),
+            timeout_ms: TIMEOUT_MS,
+        });
+        Some((question, op))
+    }
+
+    fn set_fence(&mut self, at: usize, place: Place, means: &mut Means<'_>) -> (Question, Op) {
+        let token = self.moment + 1;
+        let mark = Mark::new(token, -1);
+        self.logs.entry(place.clone()).or_default().fences.insert(token, mark);
+        let fence = self.all[at].tokens.get(&place).copied().filter(|_| means.work.chance(500));
+        let question =
+            Question { fence, ..self.question(place, Asked::Fence { token }, means.oracle) };
+        let op = Op::Fence(SetFence {
+            log: log(&question.place),
+            token: bytes_of(token),
+            if_token: fence.map(bytes_of),
+            timeout_ms: TIMEOUT_MS,
+        });
+        (question, op)
+    }
+
+    /// Judges the answer to client `at`.
+    pub(super) fn on_answer(
+        &mut self,
+        oracle: &mut Oracle,
+        at: usize,
+        question: &Question,
+        answered: &Answered,
+    ) -> Result<(), Failure> {
+        self.moment += 1;
+        tell(|| format!("  native {question:?}: {:?}", answered.answer));
+        if let Asked::Truncate { offset, .. } = question.asked {
+            oracle.on_trim_answered(&question.place, offset);
+        }
+        self.settle(question, &answered.answer);
+        match &answered.answer {
+            Ok(Answer::Appended { first, last, is_duplicate: false }) => {
+                self.done += 1;
+                self.on_appended(oracle, question, *first, *last)?;
+                self.all[at].last.insert(question.place.clone(), Some(*last));
+                Ok(())
+            }
+            Ok(Answer::Tail(tail)) => {
+                self.done += 1;
+                self.on_tail(oracle, question, tail)?;
+                self.all[at].last.insert(question.place.clone(), tail.last);
+                if let Some(token) = number_of(&tail.fence) {
+                    self.all[at].tokens.insert(question.place.clone(), token);
+                }
+                Ok(())
+            }
+            Ok(other) => wrong(format!("{question:?} is answered with {other:?}")),
+            Err(problem) => self.on_problem(oracle, at, question, problem),
+        }
+    }
+
+    /// Notes the moment after which a fence or pointer cannot become the log's any more, if it is not by now.
+    fn settle(&mut self, question: &Question, answer: &Result<Answer, Problem>) {
+        if matches!(answer, Err(Problem::OutcomeUnknown)) {
+            return;
+        }
+        let seen = self.logs.entry(question.place.clone()).or_default();
+        let mark = match question.asked {
+            Asked::Fence { token } => seen.fences.get_mut(&token),
+            Asked::Truncate { pointer: Some(number), .. } => seen.pointers.get_mut(&number),
+            _ => None,
+        };
+        if let Some(mark) = mark {
+            mark.settled = Some(self.moment);
+        }
+    }
+
+    fn on_appended(
+        &mut self,
+        oracle: &mut Oracle,
+        question: &Question,
+        first: Position,
+        last: Position,
+    ) -> Result<(), Failure> {
+        let Asked::Append { number, count, last: expected } = &question.asked else {
+            return wrong(format!("{question:?} is answered as an append"));
+        };
+        let is_whole = first.entry == first.offset
+            && (last.term, last.entry) == (first.term, first.entry)
+            && last.offset == first.offset + count - 1;
+        if !is_whole {
+            return wrong(format!("batch {number} of {count} records is at {first:?} to {last:?}"));
+        }
+        let is_right = match expected {
+            None => true,
+            Some(Last::Nothing) => first.offset == 0,
+            Some(Last::At(at)) => first.offset == at.offset + 1 && first.term >= at.term,
+        };
+        if !is_right {
+            return wrong(format!(
+                "batch {number} was to follow {expected:?}, and is at {first:?}"
+            ));
+        }
+        self.on_position(&question.place, first)?;
+        self.on_position(&question.place, last)?;
+        if let Some(token) = question.fence {
+            self.on_let_in(question, token)?;
+            let fences = &self.logs[&question.place].fences;
+            let since = fences[&token].known.expect("it let something in");
+            let is_before =
+                |it: &&Mark| it.sent > since && it.offset >= 0 && it.offset <= first.offset;
+            if let Some(by) = fences.values().find(is_before) {
+                return wrong(format!("{first:?} has token {token}, and is behind {by:?}"));
+            }
+        }
+        oracle.on_acked(*number, first.offset)
+    }
+
+    /// Judges that a token was taken for the fence at some moment since the question was asked.
+    fn on_let_in(&mut self, question: &Question, token: u64) -> Result<(), Failure> {
+        let moment = self.moment;
+        let fences = &mut self.logs.entry(question.place.clone()).or_default().fences;
+        let Some(mark) = fences.get_mut(&token) else {
+            return wrong(format!("{:?} has a fence that nobody set: {token}", question.place));
+        };
+        let since = *mark.known.get_or_insert(moment);
+        let replaced =
+            |it: &&Mark| it.sent > since && it.known.is_some_and(|it| it < question.sent);
+        match fences.values().find(replaced) {
+            Some(by) => wrong(format!("{question:?}: token {token} was replaced: {by:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Judges that a token was refused.
+    fn on_fenced(&self, question: &Question) -> Result<(), Failure> {
+        let Some(token) = question.fence else {
+            // The fence was set, and another one since.
+            let is_fence = matches!(question.asked, Asked::Fence { .. });
+            let why = || wrong(format!("{question:?} is fenced, and names no token"));
+            return if is_fence { Ok(()) } else { why() };
+        };
+        let fences = &self.logs[&question.place].fences;
+        let Some(since) = fences[&token].known.filter(|it| *it < question.sent) else {
+            return Ok(());
+        };
+        let mut others = fences.iter().filter(|(other, _)| **other != token);
+        let is_over = |it: &Mark| it.settled.is_some_and(|settled| settled < since);
+        if others.all(|(_, it)| is_over(it)) {
+            return wrong(format!("{question:?} is fenced, and nobody replaced the token"));
+        }
+        Ok(())
+    }
+
+    fn on_position(&mut self, place: &Place, position: Position) -> Result<(), Failure> {
+        let Position { term, entry, offset } = position;
+        if term < 0 || entry > offset {
+            return wrong(format!("{place:?} has no such position: {position:?}"));
+        }
+        let positions = &mut self.logs.entry(place.clone()).or_default().positions;
+        let before = positions.entry(offset).or_insert((term, entry));
+        if before.1 < 0 {
+            before.1 = entry;
+        }
+        if before.0 != term || entry >= 0 && before.1 != entry {
+            return wrong(format!("{place:?}: {before:?} was at {offset}, and is {position:?}"));
+        }
+        Ok(())
+    }
+
+    fn on_tail(
+        &mut self,
+        oracle: &mut Oracle,
+        question: &Question,
+        tail: &Tail,
+    ) -> Result<(), Failure> {
+        let place = &question.place;
+        let is_in_order = tail.start <= tail.stable && tail.stable <= tail.end;
+        let is_last = match tail.last {
+            None => tail.end == 0,
+            Some(last) => {
+                last.offset == tail.end - 1 && (last.entry >= 0 || tail.start == tail.end)
+            }
+        };
+        if !is_in_order || !is_last {
+            return wrong(format!("{place:?} has these ends: {tail:?}"));
+        }
+        if let Some(last) = tail.last {
+            self.on_position(place, last)?;
+        }
+        if !oracle.may_start_at(place, tail.start) {
+            return wrong(format!("{place:?}: nobody asked for a start at {}", tail.start));
+        }
+        if !matches!(question.asked, Asked::Tail { is_certain: false }) {
+            self.untold.retain(|it| it != place);
+            oracle.on_end(place, tail.end, question.least)?;
+            self.on_controls(question, tail)?;
+        }
+        if let Asked::Truncate { offset, .. } = question.asked {
+            oracle.on_trimmed(place, offset, tail.start)?;
+        }
+        if let Asked::Fence { token } = question.asked {
+            if number_of(&tail.fence) != Some(token) {
+                return wrong(format!("{question:?} is answered with {tail:?}"));
+            }
+            let seen = self.logs.entry(place.clone()).or_default();
+            seen.fences.get_mut(&token).expect("it was noted").offset = tail.end;
+        }
+        match question.fence {
+            Some(token) if matches!(question.asked, Asked::Truncate { .. }) => {
+                self.on_let_in(question, token)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Judges fence and pointer as a leader tells them.
+    fn on_controls(&mut self, question: &Question, tail: &Tail) -> Result<(), Failure> {
+        let moment = self.moment;
+        let seen = self.logs.entry(question.place.clone()).or_default();
+        let kept = match &tail.pointer {
+            None => None,
+            Some(it) => match it.uri.parse().ok().and_then(|it: u64| seen.pointers.get_mut(&it)) {
+                None => return wrong(format!("nobody left this pointer: {tail:?}")),
+                Some(mark) => {
+                    mark.known.get_or_insert(moment);
+                    Some(*mark)
+                }
+            },
+        };
+        let is_lost = |it: &&Mark| {
+            it.known.is_some_and(|it| it < question.sent)
+                && kept.is_none_or(|kept| kept.offset < it.offset)
+        };
+        if let Some(lost) = seen.pointers.values().find(is_lost) {
+            return wrong(format!("{question:?}: a pointer is lost: {lost:?}, now {tail:?}"));
+        }
+        if kept.is_some_and(|kept| tail.start < kept.offset) {
+            return wrong(format!("{question:?}: a pointer without its truncation: {tail:?}"));
+        }
+        if let Some(token) = number_of(&tail.fence) {
+            return self.on_let_in(question, token);
+        }
+        let mut known = seen.fences.values().filter_map(|it| it.known);
+        match known.find(|it| *it < question.sent) {
+            Some(_) => wrong(format!("{question:?}: the fence is lost: {:?}", seen.fences)),
+            None => Ok(()),
+        }
+    }
+
+    fn on_problem(
+        &mut self,
+        oracle: &mut Oracle,
+        at: usize,
+        question: &Question,
+        problem: &Problem,
+    ) -> Result<(), Failure> {
+        if let Asked::Append { number, .. } = question.asked
+            && *problem != Problem::OutcomeUnknown
+        {
+            oracle.on_refused(number)?;
+        }
+        match (problem, &question.asked) {
+            (Problem::LastMismatch(last), Asked::Append { last: Some(expected), .. }) => {
+                self.refused += 1;
+                let end = last.map_or(0, |last| last.offset + 1);
+                let is_as_expected = match (last, expected) {
+                    (None, Last::Nothing) => true,
+                    (Some(last), Last::At(at)) => (last.term, last.offset) == (at.term, at.offset),
+                    _ => false,
+                };
+                if is_as_expected || end < question.least {
+                    return wrong(format!("{question:?} is refused: the last is {last:?}"));
+                }
+                if let Some(last) = last {
+                    self.on_position(&question.place, *last)?;
+                }
+                self.all[at].last.insert(question.place.clone(), *last);
+                Ok(())
+            }
+            (Problem::Fenced, _) => {
+                self.refused += 1;
+                self.on_fenced(question)
+            }
+            (Problem::Elsewhere(node, _), _) if oracle.many => {
+                self.aims.push((at, *node));
+                Ok(())
+            }
+            (Problem::UnknownTopic, _) => oracle.on_unknown(TOPIC),
+            (Problem::BadRequest(field, _), Asked::Append { .. }) if *field == "records" => {
+                if self.leaps { Ok(()) } else { wrong(format!("{question:?}: {problem:?}")) }
+            }
+            (
+                Problem::NoLeader
+                | Problem::NotEnoughReplicas
+                | Problem::DiskFull(_)
+                | Problem::Damaged
+                | Problem::Busy(_)
+                | Problem::OutcomeUnknown,
+                _,
+            ) => Ok(()),
+            _ => wrong(format!("{question:?} is refused: {problem:?}")),
+        }
+    }
+}
+
+fn log(place: &Place) -> Log {
+    Log { topic: place.0.clone(), partition: place.1 }
+}
