@@ -210,6 +210,16 @@ pub enum Bug {
     EndGoesOn,
     /// A log that is compacted to its end begins after the Compact entry, which a replica that is given it then lacks.
     EndTakesEntry,
+    /// A block of the queue index is believed though its CRC does not fit.
+    TableBlockUnchecked,
+    /// The filter of a table of the queue index holds only the first half of its names.
+    TableFilterHalf,
+    /// A merge of tables of the queue index drops each queue's last posting.
+    MergeDropsPosting,
+    /// A merge of tables of the queue index drops facts.
+    MergeDropsFacts,
+    /// A table of the queue index takes its name before it is on disk.
+    TableNotSynced,
 }
 
 #[cfg(feature = "sabotage")]
