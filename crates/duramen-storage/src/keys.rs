@@ -1,11 +1,11 @@
 //! # Room card: keys
 //!
-//! Purpose:    the queue index of one replica: which batches of its log hold records of which key, and what the log says
-//!             about each key as a whole.
+//! Purpose:    the queue index of one replica: which batches of its log hold records of which key, and what the log
+//!             says about each key as a whole.
 //! Owns:       its newest part in memory, its tables on disk, the merges of tables.
 //! Interface:  [`Memtable`], [`flush`], [`Table`], [`Merge`]; [`View`] for readers.
-//! Invariants: the log is the truth, and the index can be thrown away. The index may name a batch whose records are gone.
-//!             Of the offsets below the cursor no record is missing from it. A damaged block is an error.
+//! Invariants: the log is the truth, and the index can be thrown away. The index may name a batch whose records are
+//!             gone. Of the offsets below the cursor no record is missing from it. A damaged block is an error.
 //! Never:      records, locks, threads; the choice when to flush or merge.
 //! Tests:      `keys/tests.rs`, `tests/formats`.
 //! Start at:   [`View::postings`].
@@ -47,7 +47,9 @@ pub fn flush<D: Disk>(
     let mut writer = TableWriter::begin(disk, dir, header, block_bytes_max)?;
     for (name, postings, _) in memtable.all() {
         let mut body = PostingsWriter::new(header.from);
-        postings.iter().for_each(|posting| body.push(*posting));
+        for posting in postings {
+            body.push(*posting);
+        }
         let records = body.records();
         if let Some(body) = body.end() {
             writer.push(name, &body, records)?;
@@ -56,7 +58,9 @@ pub fn flush<D: Disk>(
     writer.end_postings()?;
     for (name, _, facts) in memtable.all() {
         let mut body = FactsWriter::new(header.from);
-        facts.iter().for_each(|fact| body.push(fact));
+        for fact in facts {
+            body.push(fact);
+        }
         if let Some(body) = body.end() {
             writer.push(name, &body, 0)?;
         }

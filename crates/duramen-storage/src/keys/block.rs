@@ -239,7 +239,7 @@ impl PostingsWriter {
     /// Adds the next posting.
     pub(crate) fn push(&mut self, posting: Posting) {
         let distance = posting.base_offset - self.previous;
-        assert!(0 <= distance && distance < 1 << 60, "postings are in order, and near");
+        assert!((0..1 << 60).contains(&distance), "postings are in order, and near");
         let flags = if posting.is_transactional { TRANSACTIONAL } else { 0 };
         put_varint(&mut self.list, distance.cast_unsigned() << FLAG_BITS | flags);
         put_varint(&mut self.list, u64::from(posting.records - 1));

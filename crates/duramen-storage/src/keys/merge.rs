@@ -32,7 +32,7 @@ pub struct Merge<D: Disk> {
 #[derive(Debug)]
 pub enum Merged<D: Disk> {
     /// The merge goes on.
-    More(Merge<D>),
+    More(Box<Merge<D>>),
     /// The merge has ended: the table takes the place of those that it was made of.
     Done(Table<D>),
 }
@@ -67,7 +67,7 @@ impl<D: Disk> Merge<D> {
             if let Some(name) = names.min().map(<[u8]>::to_vec) {
                 spent += self.merge_name(&name)?;
                 if spent >= budget_bytes {
-                    return Ok(Merged::More(self));
+                    return Ok(Merged::More(Box::new(self)));
                 }
                 continue;
             }

@@ -207,8 +207,8 @@ pub(crate) fn put_place(out: &mut Vec<u8>, kind: Kind, place: &Place) {
     out.put_u32(place.length);
 }
 
-/// Reads a block index, without its CRC: places of postings blocks, and of facts blocks. They adjoin, from the header to
-/// `facts_end`, and their names are in order.
+/// Reads a block index, without its CRC: places of postings blocks, and of facts blocks. They adjoin, from the
+/// header to `facts_end`, and their names are in order.
 pub(crate) fn places(
     mut from: Bytes,
     postings_end: u64,
@@ -374,7 +374,7 @@ impl<D: Disk> Table<D> {
     }
 
     fn places(&self, kind: Kind) -> &[Place] {
-        &self.0.places[if kind == Kind::Postings { 0 } else { 1 }]
+        &self.0.places[usize::from(kind == Kind::Facts)]
     }
 
     /// Tells whether the table may have something of a name; false is certain.

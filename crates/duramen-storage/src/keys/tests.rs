@@ -37,11 +37,14 @@ enum Change {
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
     let queues = prop::collection::vec((any::<u8>(), 1..9u8), 0..12);
+    let batch = (0..3u8, 1..20u8, any::<bool>(), queues);
+    let fact = (any::<u8>(), 0..40u8);
+    let merge = (any::<u8>(), 2..5u8, 1..255u8, 0..20u8);
     let change = prop_oneof![
-        8 => (0..3u8, 1..20u8, any::<bool>(), queues).prop_map(|(skip, length, is, queues)| Change::Batch(skip, length, is, queues)),
-        2 => (any::<u8>(), 0..40u8).prop_map(|(name, length)| Change::Fact(name, length)),
+        8 => batch.prop_map(|(skip, length, is, queues)| Change::Batch(skip, length, is, queues)),
+        2 => fact.prop_map(|(name, length)| Change::Fact(name, length)),
         1 => Just(Change::Flush),
-        1 => (any::<u8>(), 2..5u8, 1..255u8, 0..20u8).prop_map(|(at, count, budget, start)| Change::Merge(at, count, budget, start)),
+        1 => merge.prop_map(|(at, count, budget, it)| Change::Merge(at, count, budget, it)),
     ];
     prop::collection::vec(change, 0..80)
 }
@@ -83,7 +86,9 @@ impl Tested {
 
     fn of(changes: &[Change]) -> Self {
         let mut tested = Self::new();
-        changes.iter().for_each(|change| tested.apply(change));
+        for change in changes {
+            tested.apply(change);
+        }
         tested
     }
 
@@ -138,12 +143,14 @@ impl Tested {
         let mut merge = Merge::begin(DIR, merged, first_batch, 256).expect("the disk is good");
         let table = loop {
             match merge.step(usize::from(budget)).expect("the disk is good") {
-                Merged::More(more) => merge = more,
+                Merged::More(more) => merge = *more,
                 Merged::Done(table) => break table,
             }
         };
         let old: Vec<_> = self.tables.splice(from..to, [table]).collect();
-        old.iter().for_each(|old| self.disk.remove_file(old.path()).expect("it is there"));
+        for old in old {
+            self.disk.remove_file(old.path()).expect("it is there");
+        }
         let gone = begin..end.min(first_batch);
         for expected in self.expected.values_mut() {
             expected.postings.retain(|posting| !gone.contains(&posting.base_offset));
@@ -255,7 +262,7 @@ proptest! {
 fn rich(seed: u8) -> Vec<Change> {
     let batch = |number: u8| {
         let queues = (0..12).map(|it| (number.wrapping_mul(31).wrapping_add(it * 5), 1 + it % 7));
-        Change::Batch(number % 3, 20, number % 2 == 0, queues.collect())
+        Change::Batch(number % 3, 20, number.is_multiple_of(2), queues.collect())
     };
     (0..60u8)
         .flat_map(|number| match number % 10 {
@@ -359,7 +366,9 @@ fn reseal(bytes: &mut [u8], blocks: &[(usize, usize)], ends: [usize; 3]) {
         let crc = crc32c::crc32c(&bytes[from..to - 4]);
         bytes[to - 4..to].copy_from_slice(&crc.to_be_bytes());
     };
-    blocks.iter().for_each(|(from, to)| seal(*from, *to));
+    for (from, to) in blocks {
+        seal(*from, *to);
+    }
     let [facts_end, filter_end, index_end] = ends;
     seal(facts_end, filter_end);
     seal(filter_end, index_end);

@@ -3,8 +3,8 @@
 //! Purpose:    write a table of a queue index: entries in order of names go in, a synced and open table comes out.
 //! Owns:       the file `….keys.new` and the bytes that are not in it yet.
 //! Interface:  [`TableWriter`].
-//! Invariants: memory holds one block, the block index and one hash a name. A table has its name only after it is synced.
-//!             A writer that does not end removes its file.
+//! Invariants: memory holds one block, the block index and one hash a name. A table has its name only after it is
+//!             synced. A writer that does not end removes its file.
 //! Never:      the choice of entries.
 //! Tests:      `keys/tests.rs`, `tests/formats`.
 //! Start at:   [`TableWriter::push`].
@@ -57,7 +57,7 @@ impl<D: Disk> TableWriter<D> {
         block_bytes_max: usize,
     ) -> Result<Self, IndexError> {
         assert!(0 <= header.from && header.from < header.to, "a table has a range");
-        assert!(block_bytes_max <= usize::from(u16::MAX), "restart points have 16 bits");
+        assert!(u16::try_from(block_bytes_max).is_ok(), "restart points have 16 bits");
         let path = format!("{dir}/{}.new", table_name(header.from, header.to));
         ignore_missing(disk.remove_file(&path)).map_err(|it| failed("removing", &path, it))?;
         let file = disk.create(&path).map_err(|it| failed("creating", &path, it))?;

@@ -85,7 +85,7 @@ impl Disk for MemoryDisk {
         self.note("write");
         let mut bytes = bytes_of(file);
         assert_eq!(bytes.len(), position(at), "a table is written from its beginning to its end");
-        bufs.iter().for_each(|buf| bytes.extend_from_slice(buf));
+        bytes.extend_from_slice(&bufs.concat());
         Ok(())
     }
 
