@@ -1,6 +1,6 @@
 //! # Room card: keys
 //!
-//! Purpose:    the queue index of one replica: which batches of its log hold records of which key, and what the log
+//! Purpose:    the queue index of one replica: which batches of its log hold records of which key. Also what the log
 //!             says about each key as a whole.
 //! Owns:       its newest part in memory, its tables on disk, the merges of tables.
 //! Interface:  [`Memtable`], [`flush`], [`Table`], [`Merge`]; [`View`] for readers.

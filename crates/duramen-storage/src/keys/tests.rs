@@ -1,6 +1,6 @@
 //! The index against a plain map, damaged tables, and planted bugs.
 
-mod disk;
+pub(super) mod disk;
 
 use std::collections::BTreeMap;
 

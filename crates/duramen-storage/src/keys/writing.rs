@@ -230,3 +230,31 @@ impl<D: Disk> Drop for TableWriter<D> {
 }
 
 const _: () = assert!(TABLE_EDGE_BYTES == 64 && FILTER_HEAD_BYTES == BinaryFuse8::DESCRIPTOR_LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReplicaId;
+    use crate::keys::tests::disk::MemoryDisk;
+
+    #[test]
+    fn names_that_are_read_back_are_those_that_were_written() {
+        let (topic_id, replica) = ([1; 16], ReplicaId(7));
+        let header = TableHeader { topic_id, partition: 0, replica, from: 0, to: 9, term: 1 };
+        let mut writer =
+            TableWriter::begin(&MemoryDisk::default(), "t-0", header, 100).expect("good");
+        let names: Vec<_> = (0..99).map(|it| format!("name-{it:02}")).collect();
+        for name in &names {
+            writer.push(name.as_bytes(), &[1, 1, 2, 0, 0], 1).expect("the disk is good");
+        }
+        writer.end_postings().expect("the disk is good");
+        writer.push(b"fact", &[1, 5, 0, 0], 0).expect("the disk is good");
+        writer.end_block().expect("the disk is good");
+        let facts_end = writer.position();
+        writer.flush().expect("the disk is good");
+        let again = |seed| writer.hashes_again(facts_end, seed).expect("it can be read");
+        assert_eq!(again(0), writer.hashes);
+        let by_another = names.iter().map(|name| hash_of(name.as_bytes(), 3));
+        assert_eq!(again(3), by_another.chain([hash_of(b"fact", 3)]).collect::<Vec<_>>());
+    }
+}

@@ -9,7 +9,7 @@ use crate::Disk;
 type File = Arc<Mutex<Vec<u8>>>;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct MemoryDisk(Arc<Mutex<Names>>);
+pub(in crate::keys) struct MemoryDisk(Arc<Mutex<Names>>);
 
 #[derive(Debug, Default)]
 struct Names {
@@ -35,15 +35,15 @@ impl MemoryDisk {
     }
 
     /// Calls so far that make files durable or give them names.
-    pub(super) fn calls(&self) -> Vec<&'static str> {
+    pub(in crate::keys) fn calls(&self) -> Vec<&'static str> {
         self.names().calls.clone()
     }
 
-    pub(super) fn bytes(&self, path: &str) -> Vec<u8> {
+    pub(in crate::keys) fn bytes(&self, path: &str) -> Vec<u8> {
         bytes_of(&self.open(path).expect("it is there")).clone()
     }
 
-    pub(super) fn change(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    pub(in crate::keys) fn change(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
         change(&mut bytes_of(&self.open(path).expect("it is there")));
     }
 }
