@@ -50,6 +50,9 @@ impl<D: Disk> Merge<D> {
         let (oldest, newest) = (tables[0].header(), tables[tables.len() - 1].header());
         for pair in tables.windows(2) {
             assert_eq!(pair[0].header().to, pair[1].header().from, "merged tables adjoin");
+            let [before, after] = [0, 1].map(|at| pair[at].header());
+            let is_same = before.topic_id == after.topic_id && before.partition == after.partition;
+            assert!(is_same, "merged tables are of one partition");
         }
         let header = TableHeader { from: oldest.from, ..*newest };
         let writer = TableWriter::begin(tables[0].disk(), dir, header, block_bytes_max)?;
