@@ -42,6 +42,15 @@ pub(crate) const INDEX_ENTRY_BYTES: usize = 8;
 /// Size of a `.timeindex` entry: timestamp of 64 bits and relative offset of 32, as Kafka's.
 pub(crate) const TIME_ENTRY_BYTES: usize = 12;
 
+/// Begins a table of the queue index: "DQK" and the version of its layout.
+pub(crate) const TABLE_MAGIC: u32 = u32::from_be_bytes(*b"DQK1");
+/// Begins the footer of a table of the queue index.
+pub(crate) const TABLE_FOOTER_MAGIC: u32 = u32::from_be_bytes(*b"DQKF");
+/// Version of a table of the queue index.
+pub(crate) const TABLE_VERSION: u16 = 1;
+/// Size of a table's header, and of its footer.
+pub(crate) const TABLE_EDGE_BYTES: usize = 64;
+
 const _: () = assert!(ROUND_HEADER_BYTES < ROUND_ALIGN && ROUND_ALIGN.is_power_of_two());
 
 /// Flag in the generation of a segment that another replica fed; the rest names the Compact entry. This replica's own
@@ -91,6 +100,11 @@ pub(crate) fn segment_stem(base_offset: i64, replica: ReplicaId, generation: u64
     format!("{base_offset:020}.{:x}-{generation}", replica.0)
 }
 
+/// Returns the name of a table of the queue index: the first offset of its range and the one after its last.
+pub(crate) fn table_name(from: i64, to: i64) -> String {
+    format!("{from:020}-{to:020}.keys")
+}
+
 /// Bytes that cannot be read as what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -119,6 +133,32 @@ pub(crate) fn count(from: &mut Bytes, element_bytes: usize) -> Result<usize, Mal
     Ok(count)
 }
 
+/// Writes an unsigned varint (LEB128).
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    out.push(value.to_le_bytes()[0]);
+}
+
+/// Reads an unsigned varint of at most 64 bits.
+pub(crate) fn varint(from: &mut Bytes) -> Result<u64, Malformed> {
+    let mut value = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let byte = from.try_get_u8()?;
+        // The tenth byte has room for one bit.
+        if shift == 63 && byte > 1 {
+            break;
+        }
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(Malformed("a varint is too long"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +176,18 @@ mod tests {
         }
         let foreign = stem_of_dir(&format!("{}-0", "\u{e4}".repeat(130)));
         assert!(foreign.len() <= STEM_BYTES_MAX, "{foreign}");
+    }
+
+    #[test]
+    fn varints_survive_and_overlong_ones_are_refused() {
+        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            assert_eq!(varint(&mut Bytes::from(out)), Ok(value));
+        }
+        for bad in [&[0x80][..], &[0xff; 10], &[0xff; 11]] {
+            assert!(varint(&mut Bytes::copy_from_slice(bad)).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

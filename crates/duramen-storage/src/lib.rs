@@ -24,6 +24,7 @@ mod format;
 pub mod fuzzing;
 pub mod history;
 pub mod journal;
+pub mod keys;
 mod manifest;
 pub mod mending;
 pub mod op;

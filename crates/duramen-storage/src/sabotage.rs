@@ -220,6 +220,16 @@ pub enum Bug {
     ImageWithoutControls,
     /// A truncation without a pointer removes the pointer that an earlier one left.
     PointerLost,
+    /// A block of the queue index is believed though its CRC does not fit.
+    TableBlockUnchecked,
+    /// The filter of a table of the queue index holds only the first half of its names.
+    TableFilterHalf,
+    /// A merge of tables of the queue index drops each queue's last posting.
+    MergeDropsPosting,
+    /// A merge of tables of the queue index drops facts.
+    MergeDropsFacts,
+    /// A table of the queue index takes its name before it is on disk.
+    TableNotSynced,
 }
 
 #[cfg(feature = "sabotage")]

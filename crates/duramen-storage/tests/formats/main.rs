@@ -10,6 +10,7 @@
 mod disk;
 mod driver;
 mod layout;
+mod tables;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,0 +1,163 @@
+//! # Room card: memtable
+//!
+//! Purpose:    hold the newest part of a queue index in memory: what no table has yet.
+//! Owns:       postings and facts of each name, and the cursor up to which they are complete.
+//! Interface:  [`Memtable`].
+//! Invariants: batches arrive in order of their offsets. All that was said of offsets from [`Memtable::from`] up to
+//!             [`Memtable::to`] is there.
+//! Never:      I/O, locks.
+//! Tests:      `keys/tests.rs`.
+//! Start at:   [`Memtable::insert`].
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+/// Memory of a name beside its bytes: its place in the map and two allocations.
+const QUEUE_BYTES: usize = 128;
+
+/// Batch that holds records of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posting {
+    /// Base offset of the batch.
+    pub base_offset: i64,
+    /// True if the batch is part of a transaction.
+    pub is_transactional: bool,
+    /// Number of this queue's records in the batch, at least 1.
+    pub records: u32,
+}
+
+/// Something that was said about a queue as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// Kind, which is the node's.
+    pub kind: u8,
+    /// Offset at which the log says it.
+    pub offset: i64,
+    /// Bytes of the kind.
+    pub body: Bytes,
+}
+
+/// Name of a queue, and how much is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedQueue {
+    /// Key of the queue's records.
+    pub name: Bytes,
+    /// Number of batches with records of the queue.
+    pub batches: u64,
+    /// Number of the queue's records.
+    pub records: u64,
+    /// Number of facts about the queue.
+    pub facts: u64,
+}
+
+/// Postings and facts of one name, each in order of offsets.
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    postings: Vec<Posting>,
+    facts: Vec<Fact>,
+}
+
+/// See the room card.
+#[derive(Clone, Debug)]
+pub struct Memtable {
+    from: i64,
+    to: i64,
+    size: usize,
+    queues: BTreeMap<Box<[u8]>, Queue>,
+}
+
+impl Memtable {
+    /// Makes one that holds nothing, and goes on at an offset.
+    pub fn new(from: i64) -> Self {
+        assert!(from >= 0, "offsets are not negative");
+        Self { from, to: from, size: 0, queues: BTreeMap::new() }
+    }
+
+    /// Returns the offset at which it begins.
+    pub fn from(&self) -> i64 {
+        self.from
+    }
+
+    /// Returns the cursor: the offset behind the last batch.
+    pub fn to(&self) -> i64 {
+        self.to
+    }
+
+    /// Returns an estimate of its memory in bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Adds a batch, and moves the cursor behind it. A batch without names moves the cursor alone.
+    pub fn insert<'a>(
+        &mut self,
+        (base_offset, last_offset): (i64, i64),
+        is_transactional: bool,
+        names: impl IntoIterator<Item = (&'a [u8], u32)>,
+    ) {
+        assert!(self.to <= base_offset, "a batch begins at the cursor or behind it");
+        assert!(base_offset <= last_offset && last_offset < i64::MAX, "a batch takes an offset");
+        self.to = last_offset + 1;
+        for (name, records) in names {
+            assert!(records > 0, "a batch names a queue of which it has records");
+            let postings = &mut self.queue(name).postings;
+            match postings.last_mut() {
+                Some(last) if last.base_offset == base_offset => last.records += records,
+                _ => {
+                    postings.push(Posting { base_offset, is_transactional, records });
+                    self.size += size_of::<Posting>();
+                }
+            }
+        }
+    }
+
+    /// Adds a fact, which a batch before the cursor says.
+    pub fn note(&mut self, name: &[u8], fact: Fact) {
+        let is_here = self.from <= fact.offset && fact.offset < self.to;
+        assert!(is_here, "a batch of the memtable says it");
+        self.size += size_of::<Fact>() + fact.body.len();
+        let facts = &mut self.queue(name).facts;
+        let is_next = facts.last().is_none_or(|last| last.offset < fact.offset);
+        assert!(is_next, "facts about a queue come in order");
+        facts.push(fact);
+    }
+
+    fn queue(&mut self, name: &[u8]) -> &mut Queue {
+        // Not `entry`: it would copy the names that are there.
+        if !self.queues.contains_key(name) {
+            self.size += QUEUE_BYTES + name.len();
+            self.queues.insert(name.into(), Queue::default());
+        }
+        self.queues.get_mut(name).expect("it was just inserted")
+    }
+
+    /// Returns a queue's postings from the last one at or before `at` on: its batch may reach beyond `at`.
+    pub(crate) fn postings(&self, name: &[u8], at: i64) -> &[Posting] {
+        let all = self.queues.get(name).map_or(&[][..], |queue| &queue.postings);
+        let later = all.partition_point(|posting| posting.base_offset <= at);
+        &all[later.saturating_sub(1)..]
+    }
+
+    /// Returns the facts about a queue, oldest first.
+    pub(crate) fn facts(&self, name: &[u8]) -> &[Fact] {
+        self.queues.get(name).map_or(&[], |queue| &queue.facts)
+    }
+
+    /// Returns the names from `start` on, in order.
+    pub(crate) fn names(&self, start: &[u8]) -> impl Iterator<Item = NamedQueue> {
+        let bounds = (Bound::Included(start), Bound::Unbounded);
+        self.queues.range::<[u8], _>(bounds).map(|(name, queue)| NamedQueue {
+            name: Bytes::copy_from_slice(name),
+            batches: queue.postings.len() as u64,
+            records: queue.postings.iter().map(|it| u64::from(it.records)).sum(),
+            facts: queue.facts.len() as u64,
+        })
+    }
+
+    /// Returns all names in order, with their postings and facts.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&[u8], &[Posting], &[Fact])> {
+        self.queues.iter().map(|(name, it)| (&name[..], &it.postings[..], &it.facts[..]))
+    }
+}

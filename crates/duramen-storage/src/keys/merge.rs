@@ -1,0 +1,128 @@
+//! # Room card: merge
+//!
+//! Purpose:    make one table of several that adjoin, in steps of bounded work.
+//! Owns:       the new table until it has its name.
+//! Interface:  [`Merge::begin`], [`Merge::step`].
+//! Invariants: the new table says of its range what the old ones say, without postings of batches that are gone. Facts
+//!             all stay. Memory holds one block or one entry of each table. Readers see none of it before the end.
+//! Never:      the choice of tables, the removal of the old ones.
+//! Tests:      `keys/tests.rs`.
+//! Start at:   [`Merge::step`].
+
+use super::block::{self, FactsWriter, Kind, PostingsWriter};
+use super::memtable::Posting;
+use super::table::{Cursor, IndexError, Table, TableHeader};
+use super::writing::TableWriter;
+use crate::Disk;
+use crate::sabotage::{self, Bug};
+
+/// Merge that has begun.
+#[derive(Debug)]
+pub struct Merge<D: Disk> {
+    tables: Vec<Table<D>>,
+    /// Offset at which the first batch that is still there begins.
+    first_batch: i64,
+    range_from: i64,
+    kind: Kind,
+    cursors: Vec<Cursor<D>>,
+    writer: TableWriter<D>,
+}
+
+/// Outcome of a step.
+#[derive(Debug)]
+pub enum Merged<D: Disk> {
+    /// The merge goes on.
+    More(Box<Merge<D>>),
+    /// The merge has ended: the table takes the place of those that it was made of.
+    Done(Table<D>),
+}
+
+impl<D: Disk> Merge<D> {
+    /// Begins a merge of adjoining tables of one replica, oldest first. Postings of batches that begin below
+    /// `first_batch` are left out. The caller names a batch's base offset: a batch may reach across the log start.
+    pub fn begin(
+        dir: &str,
+        tables: Vec<Table<D>>,
+        first_batch: i64,
+        block_bytes_max: usize,
+    ) -> Result<Self, IndexError> {
+        assert!(tables.len() > 1, "a merge takes several tables");
+        let (oldest, newest) = (tables[0].header(), tables[tables.len() - 1].header());
+        for pair in tables.windows(2) {
+            assert_eq!(pair[0].header().to, pair[1].header().from, "merged tables adjoin");
+            let [before, after] = [0, 1].map(|at| pair[at].header());
+            let is_same = before.topic_id == after.topic_id && before.partition == after.partition;
+            assert!(is_same, "merged tables are of one partition");
+        }
+        let header = TableHeader { from: oldest.from, ..*newest };
+        let writer = TableWriter::begin(tables[0].disk(), dir, header, block_bytes_max)?;
+        let cursors = cursors(&tables, Kind::Postings)?;
+        let (range_from, kind) = (header.from, Kind::Postings);
+        Ok(Self { tables, first_batch, range_from, kind, cursors, writer })
+    }
+
+    /// Merges names until their entries have `budget_bytes`, and at least one. The last step builds the filter and
+    /// syncs. After an error the merge is over, and the old tables stay.
+    pub fn step(mut self, budget_bytes: usize) -> Result<Merged<D>, IndexError> {
+        let mut spent = 0;
+        loop {
+            let names = self.cursors.iter().filter_map(|cursor| Some(cursor.entry()?.0));
+            if let Some(name) = names.min().map(<[u8]>::to_vec) {
+                spent += self.merge_name(&name)?;
+                if spent >= budget_bytes {
+                    return Ok(Merged::More(Box::new(self)));
+                }
+                continue;
+            }
+            if self.kind == Kind::Facts || sabotage::is(Bug::MergeDropsFacts) {
+                if self.kind == Kind::Postings {
+                    self.writer.end_postings()?;
+                }
+                return Ok(Merged::Done(self.writer.end()?));
+            }
+            self.writer.end_postings()?;
+            self.kind = Kind::Facts;
+            self.cursors = cursors(&self.tables, Kind::Facts)?;
+        }
+    }
+
+    /// Writes the entry of one name, made of those of all tables. Returns the bytes that it took.
+    fn merge_name(&mut self, name: &[u8]) -> Result<usize, IndexError> {
+        let mut postings = PostingsWriter::new(self.range_from);
+        let mut facts = FactsWriter::new(self.range_from);
+        let mut last: Option<Posting> = None;
+        let mut spent = name.len();
+        for cursor in &mut self.cursors {
+            let Some((_, body)) = cursor.entry().filter(|(found, _)| *found == name) else {
+                continue;
+            };
+            spent += body.list.len();
+            let (body, range) = (body.clone(), cursor.table().range());
+            let merged = match self.kind {
+                Kind::Postings => block::postings(body, &range, |posting| {
+                    if posting.base_offset >= self.first_batch
+                        && let Some(before) = last.replace(posting)
+                    {
+                        postings.push(before);
+                    }
+                }),
+                Kind::Facts => block::facts(body, &range, |fact| facts.push(&fact)),
+            };
+            merged.map_err(|why| cursor.table().damaged_block(why))?;
+            cursor.advance()?;
+        }
+        if let Some(last) = last.filter(|_| !sabotage::is(Bug::MergeDropsPosting)) {
+            postings.push(last);
+        }
+        let records = postings.records();
+        let body = if self.kind == Kind::Postings { postings.end() } else { facts.end() };
+        if let Some(body) = body {
+            self.writer.push(name, &body, records)?;
+        }
+        Ok(spent)
+    }
+}
+
+fn cursors<D: Disk>(tables: &[Table<D>], kind: Kind) -> Result<Vec<Cursor<D>>, IndexError> {
+    tables.iter().map(|table| Cursor::seek(table, kind, &[])).collect()
+}

@@ -1,0 +1,525 @@
+//! The index against a plain map, damaged tables, and planted bugs.
+
+pub(super) mod disk;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::block::{self, Block};
+use super::*;
+use crate::ReplicaId;
+use disk::MemoryDisk;
+
+const DIR: &str = "orders-0";
+
+fn header(from: i64, to: i64) -> TableHeader {
+    TableHeader {
+        topic_id: *b"sixteen bytes id",
+        partition: 3,
+        replica: ReplicaId(7),
+        from,
+        to,
+        term: 5,
+    }
+}
+
+/// Change of an index under test.
+#[derive(Clone, Debug)]
+enum Change {
+    /// A batch: offsets that it skips before it, length, transactional or not, queues with their records.
+    Batch(u8, u8, bool, Vec<(u8, u8)>),
+    Fact(u8, u8),
+    Flush,
+    /// A merge: the first table, their number, the budget of a step, how far of the log the start moves.
+    Merge(u8, u8, u8, u8),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let queues = prop::collection::vec((any::<u8>(), 1..9u8), 0..12);
+    let batch = (0..3u8, 1..20u8, any::<bool>(), queues);
+    let fact = (any::<u8>(), 0..40u8);
+    let merge = (any::<u8>(), 2..5u8, 1..255u8, 0..20u8);
+    let change = prop_oneof![
+        8 => batch.prop_map(|(skip, length, is, queues)| Change::Batch(skip, length, is, queues)),
+        2 => fact.prop_map(|(name, length)| Change::Fact(name, length)),
+        1 => Just(Change::Flush),
+        1 => merge.prop_map(|(at, count, budget, it)| Change::Merge(at, count, budget, it)),
+    ];
+    prop::collection::vec(change, 0..80)
+}
+
+/// Names of which some are prefixes of others; one is empty, and one is larger than a block.
+fn name_of(number: u8) -> Vec<u8> {
+    match number {
+        0 => Vec::new(),
+        1 => vec![b'x'; 700],
+        _ if number < 20 => vec![b'a'; usize::from(number)],
+        _ => format!("user-{:05}", u32::from(number) * 7919).into_bytes(),
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Expected {
+    postings: Vec<Posting>,
+    facts: Vec<Fact>,
+}
+
+/// The index, and all that it should say.
+struct Tested {
+    disk: MemoryDisk,
+    tables: Vec<Table<MemoryDisk>>,
+    memtable: Memtable,
+    expected: BTreeMap<Vec<u8>, Expected>,
+}
+
+impl Tested {
+    fn new() -> Self {
+        let expected = BTreeMap::new();
+        Self {
+            disk: MemoryDisk::default(),
+            tables: Vec::new(),
+            memtable: Memtable::new(40),
+            expected,
+        }
+    }
+
+    fn of(changes: &[Change]) -> Self {
+        let mut tested = Self::new();
+        for change in changes {
+            tested.apply(change);
+        }
+        tested
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Batch(skip, length, is_transactional, queues) => {
+                let base_offset = self.memtable.to() + i64::from(*skip);
+                let queues: BTreeMap<_, _> =
+                    queues.iter().map(|it| (name_of(it.0), u32::from(it.1))).collect();
+                let names = queues.iter().map(|(name, records)| (&name[..], *records));
+                let last = base_offset + i64::from(*length) - 1;
+                self.memtable.insert((base_offset, last), *is_transactional, names);
+                let is_transactional = *is_transactional;
+                for (name, records) in queues {
+                    let posting = Posting { base_offset, is_transactional, records };
+                    self.expected.entry(name).or_default().postings.push(posting);
+                }
+            }
+            Change::Fact(name, length) => {
+                let name = name_of(*name);
+                let offset = self.memtable.to();
+                self.memtable.insert((offset, offset), false, []);
+                let body = vec![*length; usize::from(*length)].into();
+                let fact = Fact { kind: *length, offset, body };
+                self.memtable.note(&name, fact.clone());
+                self.expected.entry(name).or_default().facts.push(fact);
+            }
+            Change::Flush => self.flush(),
+            Change::Merge(at, count, budget, start) => self.merge(*at, *count, *budget, *start),
+        }
+    }
+
+    fn flush(&mut self) {
+        let (from, to) = (self.memtable.from(), self.memtable.to());
+        if from == to {
+            return;
+        }
+        let table = flush(&self.disk, DIR, header(from, to), &self.memtable, 256);
+        self.tables.push(table.expect("the disk is good"));
+        self.memtable = Memtable::new(to);
+    }
+
+    fn merge(&mut self, at: u8, count: u8, budget: u8, start: u8) {
+        if self.tables.len() < 2 {
+            return;
+        }
+        let from = usize::from(at) % (self.tables.len() - 1);
+        let to = (from + usize::from(count)).min(self.tables.len());
+        let first_batch = 40 + i64::from(start) * 8;
+        let merged = self.tables[from..to].to_vec();
+        let (begin, end) = (merged[0].header().from, merged[merged.len() - 1].header().to);
+        let mut merge = Merge::begin(DIR, merged, first_batch, 256).expect("the disk is good");
+        let table = loop {
+            match merge.step(usize::from(budget)).expect("the disk is good") {
+                Merged::More(more) => merge = *more,
+                Merged::Done(table) => break table,
+            }
+        };
+        let old: Vec<_> = self.tables.splice(from..to, [table]).collect();
+        for old in old {
+            self.disk.remove_file(old.path()).expect("it is there");
+        }
+        let gone = begin..end.min(first_batch);
+        for expected in self.expected.values_mut() {
+            expected.postings.retain(|posting| !gone.contains(&posting.base_offset));
+        }
+    }
+
+    /// Compares all that the index can be asked. Damage is no difference, but an answer that is wrong is one.
+    fn difference(&self) -> Option<String> {
+        let view = View::new(&self.tables, &self.memtable);
+        let nothing = Expected::default();
+        let strangers = [&b"never"[..], b"user-", b"user-99999", b"zzz"].map(<[u8]>::to_vec);
+        for name in (0..=u8::MAX).map(name_of).chain(strangers) {
+            let expected = self.expected.get(&name).unwrap_or(&nothing);
+            let wrong = |what: &str| Some(format!("{what} of {}", String::from_utf8_lossy(&name)));
+            match view.postings(&name, 0, usize::MAX) {
+                Ok(found) if found != expected.postings => return wrong("postings"),
+                _ => {}
+            }
+            match view.facts(&name) {
+                Ok(found) if !found.iter().rev().eq(&expected.facts) => return wrong("facts"),
+                _ => {}
+            }
+        }
+        let listed = view.names(b"", None, usize::MAX).ok()?;
+        (listed != self.names(b"", None)).then(|| "names".to_owned())
+    }
+
+    fn names(&self, prefix: &[u8], after: Option<&[u8]>) -> Vec<NamedQueue> {
+        let all = self.expected.iter().map(|(name, it)| NamedQueue {
+            name: name.clone().into(),
+            batches: it.postings.len() as u64,
+            records: it.postings.iter().map(|it| u64::from(it.records)).sum(),
+            facts: it.facts.len() as u64,
+        });
+        let is_behind = |name: &[u8]| after.is_none_or(|after| name > after);
+        all.filter(|it| it.name.starts_with(prefix) && is_behind(&it.name))
+            .filter(|it| it.batches + it.facts > 0)
+            .collect()
+    }
+
+    /// Checks that all reads succeed, and limits, places and prefixes beside.
+    fn check_whole(&self) {
+        assert_eq!(self.difference(), None);
+        let view = View::new(&self.tables, &self.memtable);
+        for (name, expected) in &self.expected {
+            for at in [40, 77, 130, 222, 500] {
+                let found = view.postings(name, at, usize::MAX).expect("it can be read");
+                let later = |it: &&Posting| it.base_offset > at;
+                let after: Vec<_> = expected.postings.iter().filter(later).copied().collect();
+                assert!(found.ends_with(&after) && found.len() <= after.len() + 1, "{found:?}");
+                // The batch before `at` may reach beyond it, if it is in the same part.
+                let before = expected.postings.iter().rfind(|it| it.base_offset <= at);
+                let part = self.tables.iter().find(|it| it.range().contains(&at));
+                let begin = part.map_or(self.memtable.from(), |it| it.header().from);
+                if before.is_some_and(|it| it.base_offset >= begin) {
+                    assert_eq!(found.first(), before);
+                }
+                let few = view.postings(name, at, 3).expect("it can be read");
+                assert_eq!(few, found[..found.len().min(3)]);
+            }
+        }
+        for (prefix, after) in [
+            (&b"user"[..], None),
+            (b"a", Some(&b"aaaa"[..])),
+            (b"user-1", Some(b"a")),
+            (b"b", None),
+        ] {
+            let expected = self.names(prefix, after);
+            assert_eq!(view.names(prefix, after, usize::MAX).expect("it can be read"), expected);
+            let few = view.names(prefix, after, 2).expect("it can be read");
+            assert_eq!(few, expected[..expected.len().min(2)]);
+        }
+        for table in &self.tables {
+            let name = table.path().strip_prefix("orders-0/").expect("it is there");
+            let again = Table::open(&self.disk, DIR, name).expect("it can be opened");
+            assert_eq!(again.header(), table.header());
+            let range = table.range();
+            let of_it = |it: &&Posting| range.contains(&it.base_offset);
+            let postings = self.expected.values().flat_map(|it| it.postings.iter().filter(of_it));
+            assert_eq!(again.elements(), postings.map(|it| u64::from(it.records)).sum::<u64>());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn the_index_says_what_a_plain_map_says(changes in changes()) {
+        Tested::of(&changes).check_whole();
+    }
+
+    #[test]
+    fn any_bytes_are_a_block_or_an_error(mut bytes in prop::collection::vec(0..40u8, 0..200)) {
+        let crc = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        for kind in [Kind::Postings, Kind::Facts] {
+            let Ok(block) = Block::decode(bytes.clone().into()) else { return Ok(()) };
+            let Ok(mut walk) = block.walk_to(kind, b"\x01") else { continue };
+            while let Ok(Some(body)) = walk.advance() {
+                let _ = block::postings(body.clone(), &(0..1000), |_| {});
+                let _ = block::facts(body, &(0..1000), |_| {});
+            }
+        }
+    }
+}
+
+/// Enough of everything: many names, blocks, tables, merges, facts.
+fn rich(seed: u8) -> Vec<Change> {
+    let batch = |number: u8| {
+        let queues = (0..12).map(|it| (number.wrapping_mul(31).wrapping_add(it * 5), 1 + it % 7));
+        Change::Batch(number % 3, 20, number.is_multiple_of(2), queues.collect())
+    };
+    (0..60u8)
+        .flat_map(|number| match number % 10 {
+            7 => vec![Change::Flush],
+            8 => vec![Change::Fact(number, number), Change::Fact(number / 2, 30)],
+            9 => vec![Change::Merge(number, 3, 90, 0)],
+            _ => vec![batch(number.wrapping_add(seed))],
+        })
+        .chain([Change::Flush, Change::Merge(0, 4, 200, 0)])
+        .collect()
+}
+
+/// A small index of one table.
+fn small() -> Tested {
+    let mut tested = Tested::of(&rich(0)[..12]);
+    tested.flush();
+    tested.merge(0, 9, 255, 0);
+    assert_eq!(tested.tables.len(), 1);
+    tested.check_whole();
+    tested
+}
+
+#[test]
+fn a_table_without_names_can_be_read() {
+    let mut tested = Tested::new();
+    let bare = Change::Batch(0, 9, false, Vec::new());
+    for change in [bare.clone(), Change::Flush, bare, Change::Flush, Change::Merge(0, 2, 1, 0)] {
+        tested.apply(&change);
+        tested.check_whole();
+    }
+    assert_eq!((tested.tables.len(), tested.tables[0].queues()), (1, 0));
+}
+
+#[test]
+fn a_table_of_one_name_or_one_block_too_large_for_one_can_be_read() {
+    for postings in [1, 2, 5000] {
+        let mut tested = Tested::new();
+        for _ in 0..postings {
+            tested.apply(&Change::Batch(0, 1, true, vec![(30, 1)]));
+        }
+        tested.apply(&Change::Flush);
+        tested.check_whole();
+    }
+}
+
+#[test]
+fn each_changed_byte_of_a_table_is_found_or_harmless() {
+    let mut tested = small();
+    let path = tested.tables[0].path().to_owned();
+    let name = path.strip_prefix("orders-0/").expect("it is there").to_owned();
+    let whole = tested.disk.bytes(&path);
+    for at in 0..whole.len() {
+        for flip in [0x01, 0x80, 0xff] {
+            tested.disk.change(&path, |bytes| bytes[at] ^= flip);
+            // Opened before and after: a block rots under an open table too.
+            assert_eq!(tested.difference(), None, "byte {at}");
+            if let Ok(table) = Table::open(&tested.disk, DIR, &name) {
+                let whole = std::mem::replace(&mut tested.tables[0], table);
+                assert_eq!(tested.difference(), None, "byte {at}");
+                tested.tables[0] = whole;
+            }
+            tested.disk.change(&path, |bytes| bytes[at] ^= flip);
+        }
+    }
+}
+
+#[test]
+fn a_table_that_is_cut_or_longer_is_damaged() {
+    let tested = small();
+    let path = tested.tables[0].path().to_owned();
+    let name = path.strip_prefix("orders-0/").expect("it is there");
+    let whole = tested.disk.bytes(&path);
+    for length in (0..whole.len()).step_by(13) {
+        tested.disk.change(&path, |bytes| bytes.truncate(length));
+        let opened = Table::open(&tested.disk, DIR, name);
+        assert!(matches!(opened, Err(IndexError::Damaged { .. })), "{opened:?}");
+        tested.disk.change(&path, |bytes| *bytes = [&whole[..], &[0]].concat());
+        let opened = Table::open(&tested.disk, DIR, name);
+        assert!(matches!(opened, Err(IndexError::Damaged { .. })), "{opened:?}");
+    }
+}
+
+#[test]
+fn a_table_of_another_version_or_range_is_told_apart() {
+    let tested = small();
+    let path = tested.tables[0].path().to_owned();
+    let name = path.strip_prefix("orders-0/").expect("it is there");
+    let other = crate::format::table_name(1, 2);
+    tested.disk.rename(&path, &format!("{DIR}/{other}")).expect("it is there");
+    let opened = Table::open(&tested.disk, DIR, &other);
+    assert!(matches!(opened, Err(IndexError::Damaged { part: "header", .. })), "{opened:?}");
+    tested.disk.rename(&format!("{DIR}/{other}"), &path).expect("it is there");
+    tested.disk.change(&path, |bytes| bytes[5] = 2);
+    let opened = Table::open(&tested.disk, DIR, name);
+    assert!(matches!(opened, Err(IndexError::UnknownVersion { version: 2, .. })), "{opened:?}");
+}
+
+/// Puts right all CRCs of a table that was changed, as far as its parts are where they were.
+fn reseal(bytes: &mut [u8], blocks: &[(usize, usize)], ends: [usize; 3]) {
+    let mut seal = |from: usize, to: usize| {
+        let crc = crc32c::crc32c(&bytes[from..to - 4]);
+        bytes[to - 4..to].copy_from_slice(&crc.to_be_bytes());
+    };
+    for (from, to) in blocks {
+        seal(*from, *to);
+    }
+    let [facts_end, filter_end, index_end] = ends;
+    seal(facts_end, filter_end);
+    seal(filter_end, index_end);
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..64]), &bytes[index_end + 8..]);
+    bytes[index_end + 4..index_end + 8].copy_from_slice(&crc.to_be_bytes());
+}
+
+#[test]
+fn changed_bytes_under_good_checksums_are_no_panic() {
+    let mut tested = small();
+    let path = tested.tables[0].path().to_owned();
+    let name = path.strip_prefix("orders-0/").expect("it is there").to_owned();
+    let whole = tested.disk.bytes(&path);
+    let number = |at: usize, bytes: usize| {
+        whole[at..at + bytes].iter().fold(0, |sum, it| sum << 8 | usize::from(*it))
+    };
+    let footer = whole.len() - 64;
+    let facts_end = number(footer + 32, 8);
+    let ends = [facts_end, facts_end + number(footer + 40, 4), footer];
+    let all = table::places(
+        Bytes::copy_from_slice(&whole[ends[1]..footer - 4]),
+        number(footer + 24, 8) as u64,
+        facts_end as u64,
+    );
+    let all = all.expect("the block index is good");
+    let blocks = all.iter().flatten().map(|place| {
+        let from = usize::try_from(place.position).expect("small");
+        (from, from + place.length as usize)
+    });
+    let blocks: Vec<_> = blocks.collect();
+    for at in 0..whole.len() {
+        for value in [0, 1, 0x7f, 0x80, 0xff] {
+            tested.disk.change(&path, |bytes| {
+                bytes[at] = value;
+                reseal(bytes, &blocks, ends);
+            });
+            if let Ok(table) = Table::open(&tested.disk, DIR, &name) {
+                let whole = std::mem::replace(&mut tested.tables[0], table);
+                // Wrong answers are to be had for bytes that say so.
+                let _ = tested.difference();
+                tested.tables[0] = whole;
+            }
+            tested.disk.change(&path, |bytes| bytes.copy_from_slice(&whole));
+        }
+    }
+}
+
+#[test]
+fn a_table_is_synced_before_it_has_its_name() {
+    let mut tested = Tested::new();
+    tested.apply(&Change::Batch(0, 9, false, vec![(30, 1)]));
+    tested.apply(&Change::Flush);
+    let calls = tested.disk.calls();
+    assert_eq!(calls[calls.len() - 3..], ["sync", "rename", "sync_dir"], "{calls:?}");
+}
+
+#[test]
+fn a_merge_that_does_not_end_leaves_no_file() {
+    let tested = Tested::of(&rich(1)[..19]);
+    let before = tested.disk.list(DIR).expect("it can be listed");
+    assert!(tested.tables.len() > 1, "there is something to merge");
+    let merge = Merge::begin(DIR, tested.tables.clone(), 0, 256).expect("the disk is good");
+    let more = merge.step(1).expect("the disk is good");
+    assert!(matches!(more, Merged::More(_)), "it takes more than one step");
+    drop(more);
+    assert_eq!(tested.disk.list(DIR).expect("it can be listed"), before);
+}
+
+#[test]
+#[should_panic(expected = "a batch begins at the cursor or behind it")]
+fn batches_come_in_order() {
+    let mut memtable = Memtable::new(10);
+    memtable.insert((10, 19), false, [(&b"a"[..], 1)]);
+    memtable.insert((15, 25), false, [(&b"a"[..], 1)]);
+}
+
+/// Not a check: numbers for the documentation.
+#[test]
+#[ignore = "a measurement"]
+fn bytes_and_time_of_a_table_of_many_names() {
+    let mut memtable = Memtable::new(0);
+    let names: Vec<_> = (0..100_000).map(|it| format!("user-{it:08}")).collect();
+    let began = std::time::Instant::now();
+    for round in 0..10 {
+        for (at, names) in names.chunks(100).enumerate() {
+            let base = (round * 1000 + i64::try_from(at).expect("small")) * 100;
+            let names = names.iter().map(|name| (name.as_bytes(), 1));
+            memtable.insert((base, base + 99), false, names);
+        }
+    }
+    let inserted = began.elapsed();
+    let disk = MemoryDisk::default();
+    let began = std::time::Instant::now();
+    let table = flush(&disk, DIR, header(0, memtable.to()), &memtable, BLOCK_BYTES_MAX);
+    let table = table.expect("the disk is good");
+    let flushed = began.elapsed();
+    let bytes = disk.bytes(table.path()).len();
+    let size = memtable.size();
+    println!("inserted in {inserted:?}, memtable {size} B; table {bytes} B, made in {flushed:?}");
+    let tables = [table];
+    let memtable = Memtable::new(memtable.to());
+    let view = View::new(&tables, &memtable);
+    let began = std::time::Instant::now();
+    for name in &names {
+        assert_eq!(view.postings(name.as_bytes(), 0, 100).expect("it is good").len(), 10);
+    }
+    println!("100,000 lookups in {:?}", began.elapsed());
+}
+
+#[cfg(feature = "sabotage")]
+mod planted {
+    use super::*;
+    use crate::sabotage::{Bug, plant};
+
+    /// Plants a bug for one look.
+    fn with<T>(bug: Bug, look: impl FnOnce() -> T) -> T {
+        plant(Some(bug));
+        let seen = look();
+        plant(None);
+        seen
+    }
+
+    #[test]
+    fn planted_bugs_are_found_by_the_model() {
+        for bug in [Bug::TableFilterHalf, Bug::MergeDropsPosting, Bug::MergeDropsFacts] {
+            let found = with(bug, || Tested::of(&rich(2)).difference());
+            assert!(found.is_some(), "{bug:?}");
+        }
+        assert_eq!(Tested::of(&rich(2)).difference(), None);
+    }
+
+    #[test]
+    fn an_unchecked_block_gives_a_wrong_answer() {
+        let tested = small();
+        let path = tested.tables[0].path();
+        let is_wrong = |at: usize| {
+            tested.disk.change(path, |bytes| bytes[at] ^= 1);
+            let found = with(Bug::TableBlockUnchecked, || tested.difference());
+            tested.disk.change(path, |bytes| bytes[at] ^= 1);
+            found.is_some()
+        };
+        assert!((64..300).any(is_wrong), "no changed byte is found");
+    }
+
+    #[test]
+    fn a_late_sync_is_seen_at_the_disk() {
+        let calls = with(Bug::TableNotSynced, || {
+            let tested = Tested::of(&rich(3));
+            tested.disk.calls()
+        });
+        let renamed = calls.iter().position(|call| *call == "rename").expect("a table was made");
+        assert_ne!(calls[renamed - 1], "sync");
+    }
+}

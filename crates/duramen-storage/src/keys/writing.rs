@@ -1,0 +1,260 @@
+//! # Room card: writing
+//!
+//! Purpose:    write a table of a queue index: entries in order of names go in, a synced and open table comes out.
+//! Owns:       the file `….keys.new` and the bytes that are not in it yet.
+//! Interface:  [`TableWriter`].
+//! Invariants: memory holds one block, the block index and one hash a name. A table has its name only after it is
+//!             synced. A writer that does not end removes its file.
+//! Never:      the choice of entries.
+//! Tests:      `keys/tests.rs`, `tests/formats`.
+//! Start at:   [`TableWriter::push`].
+
+use bytes::{BufMut, Bytes};
+use xorf::{BinaryFuse8, DmaSerializable};
+
+use super::block::{Block, BlockWriter, Kind};
+use super::table::{
+    FILTER_HEAD_BYTES, Footer, IndexError, Place, Table, TableHeader, damaged, failed, hash_of,
+    places, put_place, read,
+};
+use crate::Disk;
+use crate::disk::ignore_missing;
+use crate::format::{TABLE_EDGE_BYTES, table_name};
+use crate::sabotage::{self, Bug};
+
+/// Written at once.
+const BUFFER_BYTES: usize = 256 * 1024;
+/// Seeds that are tried for a filter. The library tries 1,000 of its own for each.
+const SEEDS_MAX: u64 = 8;
+
+/// See the room card.
+#[derive(Debug)]
+pub(crate) struct TableWriter<D: Disk> {
+    disk: D,
+    dir: String,
+    path: String,
+    header: TableHeader,
+    block_bytes_max: usize,
+    file: D::File,
+    is_ended: bool,
+    buffer: Vec<u8>,
+    /// Bytes in the file.
+    written: u64,
+    kind: Kind,
+    block: BlockWriter,
+    index: Vec<u8>,
+    postings_end: u64,
+    elements: u64,
+    hashes: Vec<u64>,
+}
+
+impl<D: Disk> TableWriter<D> {
+    /// Begins a table with its postings. A block has at most `block_bytes_max` bytes, unless one entry has more.
+    pub(crate) fn begin(
+        disk: &D,
+        dir: &str,
+        header: TableHeader,
+        block_bytes_max: usize,
+    ) -> Result<Self, IndexError> {
+        assert!(0 <= header.from && header.from < header.to, "a table has a range");
+        assert!(u16::try_from(block_bytes_max).is_ok(), "restart points have 16 bits");
+        let path = format!("{dir}/{}.new", table_name(header.from, header.to));
+        ignore_missing(disk.remove_file(&path)).map_err(|it| failed("removing", &path, it))?;
+        let file = disk.create(&path).map_err(|it| failed("creating", &path, it))?;
+        Ok(Self {
+            disk: disk.clone(),
+            dir: dir.to_owned(),
+            path,
+            header,
+            block_bytes_max,
+            file,
+            is_ended: false,
+            buffer: header.encode(),
+            written: 0,
+            kind: Kind::Postings,
+            block: BlockWriter::default(),
+            index: Vec::new(),
+            postings_end: 0,
+            elements: 0,
+            hashes: Vec::new(),
+        })
+    }
+
+    /// Adds the next name with its postings or facts. `records` is the number of records that postings stand for.
+    pub(crate) fn push(
+        &mut self,
+        name: &[u8],
+        body: &[u8],
+        records: u64,
+    ) -> Result<(), IndexError> {
+        assert!(self.block.is_empty() || self.block.last() < name, "names come in order");
+        if !self.block.push(name, body, self.block_bytes_max) {
+            self.end_block()?;
+            assert!(self.block.push(name, body, self.block_bytes_max), "one entry always fits");
+        }
+        self.elements += records;
+        self.hashes.push(hash_of(name, 0));
+        Ok(())
+    }
+
+    /// Ends the postings. Facts follow.
+    pub(crate) fn end_postings(&mut self) -> Result<(), IndexError> {
+        assert_eq!(self.kind, Kind::Postings, "postings end once");
+        self.end_block()?;
+        self.postings_end = self.position();
+        self.kind = Kind::Facts;
+        Ok(())
+    }
+
+    fn position(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    fn end_block(&mut self) -> Result<(), IndexError> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        let last = Bytes::copy_from_slice(self.block.last());
+        let bytes = self.block.end();
+        let length = u32::try_from(bytes.len()).map_err(|_| self.too_large())?;
+        let place = Place { last, position: self.position(), length };
+        put_place(&mut self.index, self.kind, &place);
+        self.buffer.extend_from_slice(&bytes);
+        if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn too_large(&self) -> IndexError {
+        IndexError::TooLarge { path: self.path.clone() }
+    }
+
+    /// Writes what is in memory.
+    fn flush(&mut self) -> Result<(), IndexError> {
+        let length = self.buffer.len() as u64;
+        self.disk
+            .write_at(&self.file, &[&self.buffer], self.written)
+            .and_then(|()| self.disk.start_writeback(&self.file, self.written, length))
+            .map_err(|error| failed("writing", &self.path, error))?;
+        self.written += length;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Ends the table: adds filter, block index and footer, syncs the file, and gives it its name.
+    pub(crate) fn end(mut self) -> Result<Table<D>, IndexError> {
+        assert_eq!(self.kind, Kind::Facts, "facts follow the postings");
+        self.end_block()?;
+        let facts_end = self.position();
+        self.flush()?;
+        let (seed, queues, filter) = self.filter(facts_end)?;
+        let index = std::mem::take(&mut self.index);
+        let footer = Footer {
+            queues,
+            elements: self.elements,
+            postings_end: self.postings_end,
+            facts_end,
+            filter_bytes: u32::try_from(filter.len() + 4).map_err(|_| self.too_large())?,
+            index_bytes: u32::try_from(index.len() + 4).map_err(|_| self.too_large())?,
+            seed,
+        };
+        for part in [&filter, &index] {
+            self.buffer.extend_from_slice(part);
+            self.buffer.put_u32(crc32c::crc32c(part));
+        }
+        self.buffer.extend_from_slice(&footer.encode(&self.header.encode()));
+        self.flush()?;
+        let name = table_name(self.header.from, self.header.to);
+        let to = format!("{}/{name}", self.dir);
+        let is_late = sabotage::is(Bug::TableNotSynced);
+        if !is_late {
+            self.disk.sync(&self.file).map_err(|it| failed("syncing", &self.path, it))?;
+        }
+        self.disk.rename(&self.path, &to).map_err(|it| failed("renaming", &self.path, it))?;
+        self.is_ended = true;
+        if is_late {
+            self.disk.sync(&self.file).map_err(|it| failed("syncing", &to, it))?;
+        }
+        self.disk.sync_dir(&self.dir).map_err(|it| failed("syncing", &self.dir, it))?;
+        Table::open(&self.disk, &self.dir, &name)
+    }
+
+    /// Makes the filter. Returns its seed, the number of names in it, and its bytes.
+    fn filter(&mut self, facts_end: u64) -> Result<(u64, u64, Vec<u8>), IndexError> {
+        let mut hashes = std::mem::take(&mut self.hashes);
+        for seed in 0..SEEDS_MAX {
+            if seed > 0 {
+                hashes = self.hashes_again(facts_end, seed)?;
+            }
+            if sabotage::is(Bug::TableFilterHalf) {
+                hashes.truncate(hashes.len() / 2);
+            }
+            // The library takes no hash twice: one name may have postings and facts.
+            hashes.sort_unstable();
+            hashes.dedup();
+            if let Ok(filter) = BinaryFuse8::try_from(&hashes[..]) {
+                let mut bytes = vec![0; FILTER_HEAD_BYTES];
+                filter.dma_copy_descriptor_to(&mut bytes);
+                bytes.extend_from_slice(filter.dma_fingerprints());
+                return Ok((seed, hashes.len() as u64, bytes));
+            }
+        }
+        Err(self.too_large())
+    }
+
+    /// Reads all names back from the file's blocks, and hashes them by another seed.
+    fn hashes_again(&self, facts_end: u64, seed: u64) -> Result<Vec<u64>, IndexError> {
+        let broken = |why| damaged(&self.path, "blocks", why);
+        let index = Bytes::copy_from_slice(&self.index);
+        let all = places(index, self.postings_end, facts_end).map_err(broken)?;
+        let mut hashes = Vec::new();
+        for (places, kind) in all.iter().zip([Kind::Postings, Kind::Facts]) {
+            for place in places {
+                let from = (&self.disk, &self.file, &self.path[..]);
+                let bytes = read(from, place.position, place.length as usize, "blocks")?;
+                let mut walk = Block::decode(bytes).map_err(broken)?.walk(kind);
+                while walk.advance().map_err(broken)?.is_some() {
+                    hashes.push(hash_of(walk.name(), seed));
+                }
+            }
+        }
+        Ok(hashes)
+    }
+}
+
+impl<D: Disk> Drop for TableWriter<D> {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            // Else the next start removes it.
+            let _ = self.disk.remove_file(&self.path);
+        }
+    }
+}
+
+const _: () = assert!(TABLE_EDGE_BYTES == 64 && FILTER_HEAD_BYTES == BinaryFuse8::DESCRIPTOR_LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReplicaId;
+    use crate::keys::tests::disk::MemoryDisk;
+
+    #[test]
+    fn names_that_are_read_back_are_those_that_were_written() {
+        let (topic_id, replica) = ([1; 16], ReplicaId(7));
+        let header = TableHeader { topic_id, partition: 0, replica, from: 0, to: 9, term: 1 };
+        let mut writer =
+            TableWriter::begin(&MemoryDisk::default(), "t-0", header, 100).expect("good");
+        let names: Vec<_> = (0..99).map(|it| format!("name-{it:02}")).collect();
+        for name in &names {
+            writer.push(name.as_bytes(), &[1, 1, 2, 0, 0], 1).expect("the disk is good");
+        }
+        writer.end_postings().expect("the disk is good");
+        writer.push(b"fact", &[1, 5, 0, 0], 0).expect("the disk is good");
+        writer.end_block().expect("the disk is good");
+        let facts_end = writer.position();
+        writer.flush().expect("the disk is good");
+        let again = |seed| writer.hashes_again(facts_end, seed).expect("it can be read");
+        assert_eq!(again(0), writer.hashes);
+        let by_another = names.iter().map(|name| hash_of(name.as_bytes(), 3));
+        assert_eq!(again(3), by_another.chain([hash_of(b"fact", 3)]).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,302 @@
+//! A table of the queue index: `tests/fixtures/keys` is a replica's directory with one, read here by the document alone.
+//!
+//! Two memtables were flushed and merged; blocks have at most 256 bytes, so that there are several. The table is never
+//! written again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crc32c::crc32c;
+use duramen_storage::ReplicaId;
+use duramen_storage::keys::{
+    Fact, Memtable, Merge, Merged, Posting, Table, TableHeader, View, flush,
+};
+use twox_hash::XxHash3_64;
+
+use crate::disk::FsDisk;
+
+const NAME: &str = "00000000000000001000-00000000000000003000.keys";
+const DIR: &str = "orders-0";
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/keys")
+}
+
+fn header(from: i64, to: i64) -> TableHeader {
+    let replica = ReplicaId(7);
+    TableHeader { topic_id: *b"orders-topic-id!", partition: 3, replica, from, to, term: 5 }
+}
+
+/// Queues of a batch at an offset, with their records.
+fn queues_at(base_offset: i64) -> BTreeMap<Vec<u8>, u32> {
+    let numbers = (0..40).filter(|number| (base_offset / 10 + number) % 7 == 0);
+    let name = |number| format!("user-{number:08}").into_bytes();
+    let some = numbers.map(|number| (name(number), u32::try_from(number % 3 + 1).expect("small")));
+    some.chain([(Vec::new(), 2), (vec![0xff; 200], 200)]).collect()
+}
+
+fn is_transactional(base_offset: i64) -> bool {
+    base_offset % 30 == 0
+}
+
+fn fact(offset: i64) -> Fact {
+    let kind = u8::try_from(offset % 5 + 1).expect("small");
+    Fact { kind, offset, body: format!("fact at {offset}").into_bytes().into() }
+}
+
+/// Name of the queue that a fact at an offset is about; one of them has no records.
+fn of_fact(offset: i64) -> &'static [u8] {
+    if offset % 200 == 99 { b"user-00000003" } else { b"without records" }
+}
+
+/// All that the table says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Content {
+    postings: BTreeMap<Vec<u8>, Vec<Posting>>,
+    facts: BTreeMap<Vec<u8>, Vec<Fact>>,
+}
+
+fn expected() -> Content {
+    let mut content = Content::default();
+    for base_offset in (1000..3000).step_by(10) {
+        let is_transactional = is_transactional(base_offset);
+        for (name, records) in queues_at(base_offset) {
+            let posting = Posting { base_offset, is_transactional, records };
+            content.postings.entry(name).or_default().push(posting);
+        }
+        let offset = base_offset + 9;
+        if offset % 100 == 99 {
+            content.facts.entry(of_fact(offset).to_vec()).or_default().push(fact(offset));
+        }
+    }
+    content
+}
+
+/// Writes the table.
+fn script(disk: &FsDisk) {
+    let mut tables = Vec::new();
+    for (from, to) in [(1000, 2000), (2000, 3000)] {
+        let mut memtable = Memtable::new(from);
+        for base_offset in (from..to).step_by(10) {
+            let queues = queues_at(base_offset);
+            let names = queues.iter().map(|(name, records)| (&name[..], *records));
+            let offset = base_offset + 9;
+            memtable.insert((base_offset, offset), is_transactional(base_offset), names);
+            if offset % 100 == 99 {
+                memtable.note(of_fact(offset), fact(offset));
+            }
+        }
+        tables.push(flush(disk, DIR, header(from, to), &memtable, 256).expect("there is room"));
+    }
+    let old: Vec<_> = tables.iter().map(|table| table.path().to_owned()).collect();
+    let mut merge = Merge::begin(DIR, tables, 0, 256).expect("there is room");
+    while let Merged::More(more) = merge.step(1000).expect("there is room") {
+        merge = *more;
+    }
+    for path in old {
+        fs::remove_file(directory().join(path)).expect("it is there");
+    }
+}
+
+/// Bytes that are read from their beginning.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, length: u64) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(usize::try_from(length).expect("small"));
+        self.0 = rest;
+        taken
+    }
+
+    fn number(&mut self, bytes: u64) -> u64 {
+        self.take(bytes).iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    }
+
+    fn offset(&mut self) -> i64 {
+        i64::try_from(self.number(8)).expect("small")
+    }
+
+    fn varint(&mut self) -> u64 {
+        let byte = self.number(1);
+        if byte < 0x80 { byte } else { byte - 0x80 + (self.varint() << 7) }
+    }
+
+    /// Cuts a CRC off the end, and compares it.
+    fn check_crc(&mut self) {
+        let (body, crc) = self.0.split_at(self.0.len() - 4);
+        assert_eq!(Bytes(crc).number(4), u64::from(crc32c(body)));
+        self.0 = body;
+    }
+}
+
+/// The parts of a table, by its footer.
+struct Parts<'a> {
+    blocks: &'a [u8],
+    postings_end: u64,
+    filter: Bytes<'a>,
+    index: Bytes<'a>,
+    queues: u64,
+    elements: u64,
+    seed: u64,
+}
+
+fn parts(file: &[u8]) -> Parts<'_> {
+    let mut header = Bytes(&file[..64]);
+    assert_eq!(header.take(4), b"DQK1");
+    assert_eq!((header.number(2), header.number(2)), (1, 0), "version");
+    assert_eq!(header.take(16), b"orders-topic-id!");
+    assert_eq!((header.number(4), header.number(4)), (3, 0), "partition");
+    assert_eq!((header.offset(), header.offset()), (1000, 3000), "from and to");
+    assert_eq!((header.number(8), header.number(8)), (5, 7), "term and replica");
+    let mut footer = Bytes(&file[file.len() - 64..]);
+    assert_eq!(footer.take(4), b"DQKF");
+    let covered = [&file[..64], &file[file.len() - 56..]].concat();
+    assert_eq!(footer.number(4), u64::from(crc32c(&covered)));
+    let (queues, elements) = (footer.number(8), footer.number(8));
+    let (postings_end, facts_end) = (footer.number(8), footer.number(8));
+    let (filter_bytes, index_bytes) = (footer.number(4), footer.number(4));
+    let (seed, end) = (footer.number(8), footer.number(8));
+    assert_eq!(end, 0);
+    let mut rest = Bytes(&file[..file.len() - 64]);
+    let blocks = rest.take(facts_end);
+    let (mut filter, mut index) = (Bytes(rest.take(filter_bytes)), Bytes(rest.take(index_bytes)));
+    assert!(rest.0.is_empty(), "the parts are the file");
+    filter.check_crc();
+    index.check_crc();
+    Parts { blocks, postings_end, filter, index, queues, elements, seed }
+}
+
+/// Reads a block, and calls back with each name and the bytes from its body on. Returns the last name.
+fn walk(mut block: Bytes<'_>, mut entry: impl FnMut(&[u8], &mut Bytes<'_>)) -> Vec<u8> {
+    block.check_crc();
+    let (rest, count) = block.0.split_at(block.0.len() - 2);
+    let (entries, restarts) = rest.split_at(rest.len() - 2 * usize::from(count[1]));
+    assert_eq!(count[0], 0);
+    let mut restarts = Bytes(restarts);
+    let (mut rest, mut name) = (Bytes(entries), Vec::new());
+    for number in 0.. {
+        if rest.0.is_empty() {
+            break;
+        }
+        let is_restart = number % 16 == 0;
+        if is_restart {
+            assert_eq!(restarts.number(2), (entries.len() - rest.0.len()) as u64);
+        }
+        let (shared, own) = (rest.varint(), rest.varint());
+        assert!(!is_restart || shared == 0, "a name at a restart point is whole");
+        name.truncate(usize::try_from(shared).expect("small"));
+        name.extend_from_slice(rest.take(own));
+        entry(&name, &mut rest);
+    }
+    assert!(restarts.0.is_empty(), "each restart point has an entry");
+    name
+}
+
+fn postings_of(body: &mut Bytes<'_>) -> Vec<Posting> {
+    let (batches, records, length) = (body.varint(), body.varint(), body.varint());
+    let (mut list, mut base_offset, mut postings) = (Bytes(body.take(length)), 1000, Vec::new());
+    for _ in 0..batches {
+        let place = list.varint();
+        base_offset += i64::try_from(place / 4).expect("small");
+        assert_eq!(place % 2, 0, "unused");
+        let records = u32::try_from(list.varint() + 1).expect("small");
+        postings.push(Posting { base_offset, is_transactional: place % 4 == 2, records });
+    }
+    assert!(list.0.is_empty());
+    assert_eq!(postings.iter().map(|it| u64::from(it.records)).sum::<u64>(), records);
+    postings
+}
+
+fn facts_of(body: &mut Bytes<'_>) -> Vec<Fact> {
+    let count = body.varint();
+    let one = |_| {
+        let kind = u8::try_from(body.number(1)).expect("a byte");
+        let offset = 1000 + i64::try_from(body.varint()).expect("small");
+        let length = body.varint();
+        Fact { kind, offset, body: body.take(length).to_vec().into() }
+    };
+    (0..count).map(one).collect()
+}
+
+/// Tells whether the filter has a name.
+fn has(filter: &[u8], seed: u64, name: &[u8]) -> bool {
+    let (head, fingerprints) = filter.split_at(20);
+    let number = |at: usize, bytes: usize| {
+        head[at..at + bytes].iter().rev().fold(0, |sum, it| sum << 8 | u64::from(*it))
+    };
+    let (segment, mask, length) = (number(8, 4), number(12, 4), number(16, 4));
+    let mut hash = XxHash3_64::oneshot_with_seed(seed, name).wrapping_add(number(0, 8));
+    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        hash = (hash ^ hash >> 33).wrapping_mul(factor);
+    }
+    hash ^= hash >> 33;
+    let first = u64::try_from((u128::from(hash) * u128::from(length)) >> 64).expect("less than it");
+    let second = (first + segment) ^ (hash >> 18 & mask);
+    let third = (first + 2 * segment) ^ (hash & mask);
+    let at = |place: u64| fingerprints[usize::try_from(place).expect("small")];
+    let fingerprint = (hash ^ hash >> 32).to_le_bytes()[0];
+    at(first) ^ at(second) ^ at(third) == fingerprint
+}
+
+#[test]
+fn a_table_has_the_bytes_of_the_document() {
+    let path = directory().join(DIR).join(NAME);
+    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !path.exists() {
+        fs::create_dir_all(directory().join(DIR)).expect("it can be made");
+        script(&FsDisk::new(&directory()));
+    }
+    let file = fs::read(path).expect("it is kept");
+    let Parts { blocks, postings_end, filter, mut index, queues, elements, seed } = parts(&file);
+    let (mut content, mut position) = (Content::default(), 64);
+    while !index.0.is_empty() {
+        let (kind, length) = (index.number(1), index.varint());
+        let last = index.take(length);
+        assert_eq!(index.number(8), position, "blocks adjoin");
+        let length = index.number(4);
+        let block = Bytes(&blocks[usize::try_from(position).expect("small")..]).take(length);
+        assert_eq!(kind == 0, position < postings_end);
+        let mut entries = 0;
+        let name = walk(Bytes(block), |name, body| {
+            entries += 1;
+            let name = name.to_vec();
+            let before = match kind {
+                0 => content.postings.insert(name, postings_of(body)).is_some(),
+                _ => content.facts.insert(name, facts_of(body)).is_some(),
+            };
+            assert!(!before, "a name has one entry of a kind");
+        });
+        assert_eq!(name, last);
+        assert!(length <= 256 || entries == 1);
+        position += length;
+    }
+    assert_eq!(position, blocks.len() as u64);
+    assert_eq!(content, expected());
+    let names: BTreeSet<_> = content.postings.keys().chain(content.facts.keys()).collect();
+    assert_eq!(names.len() as u64, queues);
+    let records = content.postings.values().flatten().map(|it| u64::from(it.records));
+    assert_eq!(records.sum::<u64>(), elements);
+    assert!(names.iter().all(|name| has(filter.0, seed, name)));
+    let strangers = (0..1000).filter(|it| has(filter.0, seed, format!("other-{it}").as_bytes()));
+    assert!(strangers.count() < 20, "about one in 256");
+}
+
+#[test]
+fn a_kept_table_opens_with_everything_in_it() {
+    let disk = FsDisk::new(&directory());
+    let table = Table::open(&disk, DIR, NAME).expect("it is good");
+    assert_eq!(*table.header(), header(1000, 3000));
+    let (tables, memtable) = ([table], Memtable::new(3000));
+    let view = View::new(&tables, &memtable);
+    let Content { postings, facts } = expected();
+    for (name, postings) in &postings {
+        assert_eq!(view.postings(name, 0, usize::MAX).expect("it is good"), *postings);
+    }
+    for (name, facts) in &facts {
+        assert!(view.facts(name).expect("it is good").iter().rev().eq(facts));
+    }
+    assert_eq!(view.postings(b"without records", 0, 9).expect("it is good"), []);
+    let names: BTreeSet<_> = postings.keys().chain(facts.keys()).collect();
+    let listed = view.names(b"", None, usize::MAX).expect("it is good");
+    assert!(listed.iter().map(|it| &it.name[..]).eq(names.iter().map(|it| &it[..])));
+}
