@@ -83,6 +83,8 @@ kinds! {
         "An election takes a moment, or no majority is there. Nothing was appended; send the same request again.";
     OUTCOME_UNKNOWN "outcome-unknown" 504 DeadlineExceeded false "The outcome is unknown"
         "The change may become durable or not. With a guard or a session the same request may be sent again; without, it may be done twice.";
+    METHOD_NOT_ALLOWED "method-not-allowed" 405 Unimplemented false "The path has no operation of this method"
+        "The header Allow names the methods that it has. gRPC has no such problem.";
     UNSUPPORTED "unsupported" 404 Unimplemented false "There is no such operation"
         "/duramen.proto describes the operations that there are.";
 }
@@ -117,6 +119,11 @@ impl Fault {
         let detail = errors.iter().map(text).collect::<Vec<_>>().join("; ");
         let rows: Vec<Value> = errors.iter().map(row).collect();
         Self::new(BAD_REQUEST, detail).with("errors", rows)
+    }
+
+    /// Makes the problem of too many bytes.
+    pub(crate) fn too_large(limit: u64, detail: impl Into<String>) -> Self {
+        Self::new(TOO_LARGE, detail).with("limit", limit)
     }
 
     pub(crate) fn outcome_unknown(detail: impl Into<String>) -> Self {
@@ -202,8 +209,7 @@ impl From<Problem> for Fault {
             }
             Problem::PositionDiverged(at) => Self::diverged(at),
             Problem::TooLarge(limit) => {
-                let detail = format!("the topic takes at most {limit} bytes at once");
-                Self::new(TOO_LARGE, detail).with("limit", limit)
+                Self::too_large(limit, format!("the topic takes at most {limit} bytes at once"))
             }
             Problem::NotEnoughReplicas => {
                 Self::new(NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than the topic wants")
