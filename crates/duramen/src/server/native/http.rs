@@ -28,6 +28,7 @@ use super::openapi::{
     ListProblems, PageProblems, ReadProblems, SessionProblems, TailProblems,
 };
 use super::problems::{self, Fault, METHOD_NOT_ALLOWED, UNSUPPORTED};
+use super::reading::WAIT_MS_MAX;
 use super::topics::Topics;
 use crate::proto;
 
@@ -66,7 +67,7 @@ pub(crate) fn routes(logs: Logs, topics: Topics) -> anyhow::Result<Router> {
         .routes(routes!(protocol))
         .routes(routes!(document));
     let (routes, document) = routes.split_for_parts();
-    let document = Bytes::from(document.to_json()?);
+    let document = Bytes::from(openapi::with_optional_bodies(document).to_json()?);
     let surface = Surface { logs, topics, document };
     Ok(routes.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(surface))
 }
@@ -346,8 +347,8 @@ impl Body {
         ("duramen-session" = Option<String>, Header, description = "Id and epoch of a session, with a dot between them.", pattern = r"^[0-9]+\.[0-9]+$"),
         ("duramen-sequence" = Option<i32>, Header, description = "Number of records that the session appended to this log before.", minimum = 0),
     ),
-    request_body(content((json::Append = "application/json"), (Vec<u8> = "application/x-protobuf"), (Vec<u8> = "application/octet-stream"))),
-    responses((status = 200, description = "The positions of the records.", content((json::Appended = "application/json"), (Vec<u8> = "application/x-protobuf"))), AppendProblems)
+    request_body(content((json::Append = "application/json"), (openapi::Binary = "application/x-protobuf"), (openapi::Binary = "application/octet-stream"))),
+    responses((status = 200, description = "The positions of the records.", content((json::Appended = "application/json"), (openapi::Binary = "application/x-protobuf"))), AppendProblems)
 )]
 async fn append(
     State(surface): State<Surface>,
@@ -371,7 +372,7 @@ async fn append(
 #[utoipa::path(
     get, path = "/v1/topics/{topic}/partitions/{partition}", operation_id = "Tail", tag = "Logs",
     params(LogPath),
-    responses((status = 200, description = "The ends.", content((json::Tail = "application/json"), (Vec<u8> = "application/x-protobuf"))), TailProblems)
+    responses((status = 200, description = "The ends.", content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))), TailProblems)
 )]
 async fn tail(
     State(surface): State<Surface>,
@@ -387,8 +388,8 @@ async fn tail(
 #[utoipa::path(
     post, path = "/v1/topics/{topic}/partitions/{partition}/truncate", operation_id = "Truncate", tag = "Logs",
     params(LogPath),
-    request_body(content((json::Truncate = "application/json"), (Vec<u8> = "application/x-protobuf"))),
-    responses((status = 200, description = "The ends afterwards.", content((json::Tail = "application/json"), (Vec<u8> = "application/x-protobuf"))), ControlProblems)
+    request_body(content((json::Truncate = "application/json"), (openapi::Binary = "application/x-protobuf"))),
+    responses((status = 200, description = "The ends afterwards.", content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))), ControlProblems)
 )]
 async fn truncate(
     State(surface): State<Surface>,
@@ -408,8 +409,8 @@ async fn truncate(
 #[utoipa::path(
     put, path = "/v1/topics/{topic}/partitions/{partition}/fence", operation_id = "Fence", tag = "Logs",
     params(LogPath),
-    request_body(content((json::Fence = "application/json"), (Vec<u8> = "application/x-protobuf"))),
-    responses((status = 200, description = "The ends afterwards.", content((json::Tail = "application/json"), (Vec<u8> = "application/x-protobuf"))), ControlProblems)
+    request_body(content((json::Fence = "application/json"), (openapi::Binary = "application/x-protobuf"))),
+    responses((status = 200, description = "The ends afterwards.", content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))), ControlProblems)
 )]
 async fn fence(
     State(surface): State<Surface>,
@@ -428,7 +429,7 @@ async fn fence(
 /// Opens a session, with which appends that are sent again are taken once
 #[utoipa::path(
     post, path = "/v1/sessions", operation_id = "OpenSession", tag = "Logs",
-    responses((status = 201, description = "The session.", content((json::Session = "application/json"), (Vec<u8> = "application/x-protobuf"))), SessionProblems)
+    responses((status = 201, description = "The session.", content((json::Session = "application/json"), (openapi::Binary = "application/x-protobuf"))), SessionProblems)
 )]
 async fn open_session(State(surface): State<Surface>, client: Client) -> Result<Response, Fault> {
     let request = proto::OpenSessionRequest {};
@@ -519,6 +520,9 @@ impl ReadQuery {
                 false
             }
         };
+        if wait_ms > WAIT_MS_MAX {
+            errors.push(("wait", format!("a read waits at most {WAIT_MS_MAX} ms")));
+        }
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
@@ -544,7 +548,7 @@ impl ReadQuery {
         ReadQuery,
         ("last-event-id" = Option<String>, Header, description = "Offset at which an event stream goes on, instead of `from` or `after`."),
     ),
-    responses((status = 200, description = "A page; or with `Accept: text/event-stream` an event `record` for each record, whose id is the offset to go on at, and an event `problem` at the end.", content((json::Page = "application/json"), (Vec<u8> = "application/x-protobuf"), (String = "text/event-stream"))), ReadProblems)
+    responses((status = 200, description = "A page; or with `Accept: text/event-stream` an event `record` for each record, whose id is the offset to go on at, and an event `problem` at the end.", content((json::Page = "application/json"), (openapi::Binary = "application/x-protobuf"), (String = "text/event-stream"))), ReadProblems)
 )]
 async fn read(
     State(surface): State<Surface>,
@@ -638,8 +642,8 @@ fn events_of(page: proto::ReadResponse, how: As) -> Vec<Result<Event, std::conve
 #[utoipa::path(
     put, path = "/v1/topics/{topic}", operation_id = "CreateTopic", tag = "Topics",
     params(TopicPath),
-    request_body(content((json::CreateTopic = "application/json"), (Vec<u8> = "application/x-protobuf"))),
-    responses((status = 201, description = "The topic.", content((json::Topic = "application/json"), (Vec<u8> = "application/x-protobuf"))), CreateProblems)
+    request_body(content((json::CreateTopic = "application/json"), (openapi::Binary = "application/x-protobuf"))),
+    responses((status = 201, description = "The topic.", content((json::Topic = "application/json"), (openapi::Binary = "application/x-protobuf"))), CreateProblems)
 )]
 async fn create_topic(
     State(surface): State<Surface>,
@@ -662,7 +666,7 @@ async fn create_topic(
 #[utoipa::path(
     get, path = "/v1/topics/{topic}", operation_id = "GetTopic", tag = "Topics",
     params(TopicPath),
-    responses((status = 200, description = "The topic.", content((json::Topic = "application/json"), (Vec<u8> = "application/x-protobuf"))), GetProblems)
+    responses((status = 200, description = "The topic.", content((json::Topic = "application/json"), (openapi::Binary = "application/x-protobuf"))), GetProblems)
 )]
 async fn get_topic(
     State(surface): State<Surface>,
@@ -708,7 +712,7 @@ struct ListQuery {
 #[utoipa::path(
     get, path = "/v1/topics", operation_id = "ListTopics", tag = "Topics",
     params(ListQuery),
-    responses((status = 200, description = "A page of topics.", content((json::Topics = "application/json"), (Vec<u8> = "application/x-protobuf"))), ListProblems)
+    responses((status = 200, description = "A page of topics.", content((json::Topics = "application/json"), (openapi::Binary = "application/x-protobuf"))), ListProblems)
 )]
 async fn list_topics(
     State(surface): State<Surface>,

@@ -8,9 +8,9 @@ use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, PathItem, PathsBuilder};
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::schema::{
-    AllOfBuilder, ComponentsBuilder, Object, ObjectBuilder, Schema, Type,
+    AllOfBuilder, ComponentsBuilder, KnownFormat, Object, ObjectBuilder, Schema, SchemaFormat, Type,
 };
-use utoipa::openapi::{InfoBuilder, License, OpenApi, OpenApiBuilder, Ref, RefOr};
+use utoipa::openapi::{InfoBuilder, License, OpenApi, OpenApiBuilder, Ref, RefOr, Required};
 use utoipa::{IntoResponses, PartialSchema, ToSchema};
 
 use super::problems::{
@@ -152,6 +152,21 @@ impl ToSchema for Position {
     }
 }
 
+/// Bytes: a message of the protocol, or the value of a record.
+pub(super) enum Binary {}
+
+impl PartialSchema for Binary {
+    fn schema() -> RefOr<Schema> {
+        string().format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary))).build().into()
+    }
+}
+
+impl ToSchema for Binary {
+    fn name() -> Cow<'static, str> {
+        "Binary".into()
+    }
+}
+
 /// A page of text, or a problem document of a health question, in the form of the port `--http`.
 fn answer(text: &str, form: &str, schema: Object) -> Response {
     let content = ContentBuilder::new().schema(Some(schema)).build();
@@ -188,6 +203,20 @@ fn of_watchers() -> PathsBuilder {
         }
         paths.path(path, PathItem::new(HttpMethod::Get, operation))
     })
+}
+
+/// Says of the bodies that may be absent that they may.
+pub(super) fn with_optional_bodies(mut document: OpenApi) -> OpenApi {
+    for path in document.paths.paths.values_mut() {
+        for operation in [&mut path.put, &mut path.post].into_iter().flatten() {
+            let may_lack =
+                matches!(operation.operation_id.as_deref(), Some("CreateTopic" | "Truncate"));
+            if let (true, Some(RefOr::T(body))) = (may_lack, &mut operation.request_body) {
+                body.required = Some(Required::False);
+            }
+        }
+    }
+    document
 }
 
 /// Returns the document before the routes are added.

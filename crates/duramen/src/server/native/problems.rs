@@ -130,6 +130,11 @@ impl Fault {
         Self::new(OUTCOME_UNKNOWN, detail)
     }
 
+    /// Returns the problem as one of a read, which changes nothing: no outcome of it is open.
+    pub(crate) fn of_a_read(self) -> Self {
+        if self.kind == OUTCOME_UNKNOWN { Self { kind: NO_LEADER, ..self } } else { self }
+    }
+
     /// Makes the problem of a position that the log does not share.
     pub(crate) fn diverged(at: i64) -> Self {
         let detail = format!("the log's own history goes on from offset {at}");
@@ -276,6 +281,8 @@ pub(crate) fn page(slug: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fmt::Write;
+    use std::path::Path;
 
     use super::*;
 
@@ -286,6 +293,28 @@ mod tests {
         for kind in KINDS {
             assert!(StatusCode::from_u16(kind.status).is_ok_and(|it| it.as_u16() >= 400));
             assert!(page(kind.slug).is_some_and(|page| page.contains(kind.page)));
+        }
+    }
+
+    #[test]
+    fn the_guide_has_the_table_of_the_code() {
+        let mut table =
+            "| Slug | HTTP | gRPC | Cause, and the way out |\n|---|---|---|---|\n".to_owned();
+        for Kind { slug, title, status, code, may_pass, page } in KINDS {
+            let again = if *may_pass { " The same request may succeed later." } else { "" };
+            let code = format!("{code:?}");
+            writeln!(table, "| `{slug}` | {status} | {code} | {title}. {page}{again} |")
+                .expect("memory");
+        }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/native-api.md");
+        let guide = std::fs::read_to_string(&path).expect("the document is ours");
+        let (head, rest) = guide.split_once("| Slug |").expect("the guide has the table");
+        let (_, tail) = rest.split_once("\n\n").expect("a text follows the table");
+        let wanted = format!("{head}{table}\n{tail}");
+        if std::env::var_os("DURAMEN_WRITE_DOCS").is_some() {
+            std::fs::write(&path, &wanted).expect("the document is ours");
+        } else {
+            assert_eq!(guide, wanted, "run with DURAMEN_WRITE_DOCS=1 to write docs/native-api.md");
         }
     }
 
@@ -308,5 +337,6 @@ mod tests {
         }
         let unknown = Fault::of_status(&Status::unavailable("gone"));
         assert_eq!(unknown.kind, OUTCOME_UNKNOWN);
+        assert_eq!(unknown.of_a_read().kind, NO_LEADER);
     }
 }

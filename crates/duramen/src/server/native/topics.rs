@@ -47,6 +47,9 @@ fn fault_of(code: i16, message: Option<String>) -> Fault {
         }
         ErrorCode::RequestTimedOut => Fault::new(OUTCOME_UNKNOWN, text),
         ErrorCode::NotController | ErrorCode::CoordinatorNotAvailable => Problem::NoLeader.into(),
+        ErrorCode::InvalidPartitions => Fault::bad_request(&[("partitions", text)]),
+        ErrorCode::InvalidReplicationFactor => Fault::bad_request(&[("replication_factor", text)]),
+        ErrorCode::InvalidConfig => Fault::bad_request(&[("settings", text)]),
         _ => Fault::bad_request(&[("name", text)]),
     }
 }
@@ -116,7 +119,8 @@ impl Topics {
             allow_auto_topic_creation: false,
             ..MetadataRequest::default()
         };
-        match self.calls.begin(caller).request(request, METADATA_VERSION).await? {
+        let answer = self.calls.begin(caller).request(request, METADATA_VERSION).await;
+        match answer.map_err(Fault::of_a_read)? {
             Response::Metadata(response) => Ok(response.topics),
             other => unreachable!("{:?} answers no metadata request", other.api_key()),
         }
@@ -137,8 +141,12 @@ impl Topics {
             resources: vec![resource],
             ..DescribeConfigsRequest::default()
         };
-        let Response::DescribeConfigs(response) =
-            self.calls.begin(caller).request(request, CONFIGS_VERSION).await?
+        let Response::DescribeConfigs(response) = self
+            .calls
+            .begin(caller)
+            .request(request, CONFIGS_VERSION)
+            .await
+            .map_err(Fault::of_a_read)?
         else {
             unreachable!("a response is of its request's API")
         };
