@@ -26,7 +26,7 @@ import checks
 
 pytestmark = pytest.mark.timeout(240 * checks.SLOWNESS)
 # Each operation's examples, beside those that cover the bounds of each parameter.
-EXAMPLES = 40
+EXAMPLES = 25
 PROTOBUF = "application/x-protobuf"
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,

@@ -546,3 +546,23 @@ fn a_read_goes_over_what_compaction_removed_and_ends_where_the_log_ends() {
         assert_eq!(found, (&json!([]), &json!(end), &json!(false)), "{query}");
     }
 }
+
+#[test]
+fn a_bad_topic_is_refused_by_the_name_of_its_field() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let rows = [
+        ("partitions", json!({ "partitions": -1 })),
+        ("partitions", json!({ "partitions": 100_000_000 })),
+        ("replication_factor", json!({ "replication_factor": -1 })),
+        ("replication_factor", json!({ "replication_factor": 7 })),
+        ("settings", json!({ "settings": { "max.message.bytes": "many" } })),
+    ];
+    for (field, body) in rows {
+        let (status, refused) = node.json("PUT", "/v1/topics/t", &body);
+        assert_eq!((status, &refused["errors"][0]["field"]), (400, &json!(field)), "{refused}");
+    }
+    assert_eq!(node.json("PUT", "/v1/topics/t", &Value::Null).0, 201, "all has a default");
+    let (status, refused) = node.json("GET", &format!("{RECORDS}?wait=61s&limit=1"), &Value::Null);
+    assert_eq!((status, &refused["errors"][0]["field"]), (400, &json!("wait")), "{refused}");
+}

@@ -91,7 +91,13 @@ pub(crate) async fn unknown(headers: HeaderMap) -> Response {
 #[utoipa::path(
     get, path = "/problems/{slug}", operation_id = "problem", tag = "Pages",
     params(("slug" = String, Path, description = "Last part of the `type` of a problem document.")),
-    responses((status = 200, description = "The cause, and the way out.", body = String, content_type = MARKDOWN), PageProblems)
+    responses(
+        (
+            status = 200, description = "The cause, and the way out.",
+            body = String, content_type = MARKDOWN
+        ),
+        PageProblems,
+    )
 )]
 async fn problem(SlugPath(slug): SlugPath) -> Result<Response, Fault> {
     match problems::page(&slug) {
@@ -341,14 +347,40 @@ impl Body {
     post, path = "/v1/topics/{topic}/partitions/{partition}/records", operation_id = "Append", tag = "Logs",
     params(
         LogPath,
-        ("duramen-if-last" = Option<String>, Header, description = "Position of the log's last record, or `none` for a log that has to be empty.", pattern = r"^(none|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$"),
-        ("duramen-fence" = Option<String>, Header, description = "Token that has to be the log's fence.", max_length = 64),
+        (
+            "duramen-if-last" = Option<String>, Header,
+            description = "Position of the log's last record, or `none` for a log that has to be empty.",
+            pattern = r"^(none|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$",
+        ),
+        (
+            "duramen-fence" = Option<String>, Header,
+            description = "Token that has to be the log's fence.",
+            max_length = 64,
+        ),
         ("duramen-key" = Option<String>, Header, description = "Key of the record."),
-        ("duramen-session" = Option<String>, Header, description = "Id and epoch of a session, with a dot between them.", pattern = r"^[0-9]+\.[0-9]+$"),
-        ("duramen-sequence" = Option<i32>, Header, description = "Number of records that the session appended to this log before.", minimum = 0),
+        (
+            "duramen-session" = Option<String>, Header,
+            description = "Id and epoch of a session, with a dot between them.",
+            pattern = r"^[0-9]+\.[0-9]+$",
+        ),
+        (
+            "duramen-sequence" = Option<i32>, Header,
+            description = "Number of records that the session appended to this log before.",
+            minimum = 0,
+        ),
     ),
-    request_body(content((json::Append = "application/json"), (openapi::Binary = "application/x-protobuf"), (openapi::Binary = "application/octet-stream"))),
-    responses((status = 200, description = "The positions of the records.", content((json::Appended = "application/json"), (openapi::Binary = "application/x-protobuf"))), AppendProblems)
+    request_body(content(
+        (json::Append = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+        (openapi::Binary = "application/octet-stream"),
+    )),
+    responses(
+        (
+            status = 200, description = "The positions of the records.",
+            content((json::Appended = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        AppendProblems,
+    )
 )]
 async fn append(
     State(surface): State<Surface>,
@@ -372,7 +404,13 @@ async fn append(
 #[utoipa::path(
     get, path = "/v1/topics/{topic}/partitions/{partition}", operation_id = "Tail", tag = "Logs",
     params(LogPath),
-    responses((status = 200, description = "The ends.", content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))), TailProblems)
+    responses(
+        (
+            status = 200, description = "The ends.",
+            content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        TailProblems,
+    )
 )]
 async fn tail(
     State(surface): State<Surface>,
@@ -389,7 +427,13 @@ async fn tail(
     post, path = "/v1/topics/{topic}/partitions/{partition}/truncate", operation_id = "Truncate", tag = "Logs",
     params(LogPath),
     request_body(content((json::Truncate = "application/json"), (openapi::Binary = "application/x-protobuf"))),
-    responses((status = 200, description = "The ends afterwards.", content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))), ControlProblems)
+    responses(
+        (
+            status = 200, description = "The ends afterwards.",
+            content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        ControlProblems,
+    )
 )]
 async fn truncate(
     State(surface): State<Surface>,
@@ -410,7 +454,13 @@ async fn truncate(
     put, path = "/v1/topics/{topic}/partitions/{partition}/fence", operation_id = "Fence", tag = "Logs",
     params(LogPath),
     request_body(content((json::Fence = "application/json"), (openapi::Binary = "application/x-protobuf"))),
-    responses((status = 200, description = "The ends afterwards.", content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))), ControlProblems)
+    responses(
+        (
+            status = 200, description = "The ends afterwards.",
+            content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        ControlProblems,
+    )
 )]
 async fn fence(
     State(surface): State<Surface>,
@@ -429,7 +479,13 @@ async fn fence(
 /// Opens a session, with which appends that are sent again are taken once
 #[utoipa::path(
     post, path = "/v1/sessions", operation_id = "OpenSession", tag = "Logs",
-    responses((status = 201, description = "The session.", content((json::Session = "application/json"), (openapi::Binary = "application/x-protobuf"))), SessionProblems)
+    responses(
+        (
+            status = 201, description = "The session.",
+            content((json::Session = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        SessionProblems,
+    )
 )]
 async fn open_session(State(surface): State<Surface>, client: Client) -> Result<Response, Fault> {
     let request = proto::OpenSessionRequest {};
@@ -546,9 +602,20 @@ impl ReadQuery {
     params(
         LogPath,
         ReadQuery,
-        ("last-event-id" = Option<String>, Header, description = "Offset at which an event stream goes on, instead of `from` or `after`."),
+        (
+            "last-event-id" = Option<String>, Header,
+            description = "Offset at which an event stream goes on, instead of `from` or `after`.",
+        ),
     ),
-    responses((status = 200, description = "A page; or with `Accept: text/event-stream` an event `record` for each record, whose id is the offset to go on at, and an event `problem` at the end.", content((json::Page = "application/json"), (openapi::Binary = "application/x-protobuf"), (String = "text/event-stream"))), ReadProblems)
+    responses(
+        (
+            status = 200, description = "A page; or with `Accept: text/event-stream` an event `record` for \
+                each record, whose id is the offset to go on at, and an event `problem` at the end.",
+            content((json::Page = "application/json"),
+                (openapi::Binary = "application/x-protobuf"), (String = "text/event-stream"))
+        ),
+        ReadProblems,
+    )
 )]
 async fn read(
     State(surface): State<Surface>,
@@ -643,7 +710,13 @@ fn events_of(page: proto::ReadResponse, how: As) -> Vec<Result<Event, std::conve
     put, path = "/v1/topics/{topic}", operation_id = "CreateTopic", tag = "Topics",
     params(TopicPath),
     request_body(content((json::CreateTopic = "application/json"), (openapi::Binary = "application/x-protobuf"))),
-    responses((status = 201, description = "The topic.", content((json::Topic = "application/json"), (openapi::Binary = "application/x-protobuf"))), CreateProblems)
+    responses(
+        (
+            status = 201, description = "The topic.",
+            content((json::Topic = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        CreateProblems,
+    )
 )]
 async fn create_topic(
     State(surface): State<Surface>,
@@ -666,7 +739,13 @@ async fn create_topic(
 #[utoipa::path(
     get, path = "/v1/topics/{topic}", operation_id = "GetTopic", tag = "Topics",
     params(TopicPath),
-    responses((status = 200, description = "The topic.", content((json::Topic = "application/json"), (openapi::Binary = "application/x-protobuf"))), GetProblems)
+    responses(
+        (
+            status = 200, description = "The topic.",
+            content((json::Topic = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        GetProblems,
+    )
 )]
 async fn get_topic(
     State(surface): State<Surface>,
@@ -712,7 +791,13 @@ struct ListQuery {
 #[utoipa::path(
     get, path = "/v1/topics", operation_id = "ListTopics", tag = "Topics",
     params(ListQuery),
-    responses((status = 200, description = "A page of topics.", content((json::Topics = "application/json"), (openapi::Binary = "application/x-protobuf"))), ListProblems)
+    responses(
+        (
+            status = 200, description = "A page of topics.",
+            content((json::Topics = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        ListProblems,
+    )
 )]
 async fn list_topics(
     State(surface): State<Surface>,

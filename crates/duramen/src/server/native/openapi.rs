@@ -20,11 +20,11 @@ use super::problems::{
 };
 
 const ABOUT: &str = "\
-Logs with one order for all their records, each of them a partition of a Kafka topic. gRPC on the same port has the same \
-operations, and `/duramen.proto` describes them.
+Logs with one order for all their records, each of them a partition of a Kafka topic. gRPC on the same port has \
+the same operations, and `/duramen.proto` describes them.
 
-`Content-Type: application/x-protobuf` and `Accept: application/x-protobuf` use the protocol's messages instead of JSON, \
-by the operation's name: `AppendRequest` for `Append`, and so on. A member that JSON has not is refused.
+`Content-Type: application/x-protobuf` and `Accept: application/x-protobuf` use the protocol's messages instead \
+of JSON, by the operation's name: `AppendRequest` for `Append`, and so on. A member that JSON has not is refused.
 
 A failure answers `application/problem+json`. A path that is not here answers 404 with `/problems/unsupported`, and a \
 method that its path has not answers 405 with `/problems/method-not-allowed`.";
