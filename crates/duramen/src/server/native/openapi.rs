@@ -1,4 +1,4 @@
-//! The document of the HTTP surface, OpenAPI 3.1: made from the routes, the types of their bodies, and the problems.
+//! The document of the HTTP surface, `OpenAPI` 3.1: made from the routes, the types of their bodies, and the problems.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
