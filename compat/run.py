@@ -27,9 +27,12 @@ NODES = {"duramen": [1, 3], "kafka": [1]}
 # A suite that goes through single connections, and those that `three` has, with kills.
 ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams"}
 # Suites that start and kill brokers of their own.
-OWN_BROKERS = ["restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "sync_audit", "scale", "faults", "hostile"]
+OWN_BROKERS = [
+    "restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "sync_audit", "scale", "faults", "hostile",
+    "native-openapi",
+]  # fmt: skip
 # What only one of the brokers promises, or shows well enough on one node.
-ONLY = {"three": "duramen", "scale": "duramen", "faults": "duramen", "hostile": "duramen"}
+ONLY = {"three": "duramen", "scale": "duramen", "faults": "duramen", "hostile": "duramen", "native-openapi": "duramen"}
 # The delay is Kafka's default; brokers here have none otherwise, so that the first member of a group is served at once.
 STRICT_SETTINGS = {
     "auto.create.topics.enable": "false",

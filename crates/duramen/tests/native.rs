@@ -1,25 +1,32 @@
 //! The native API of a real server: gRPC and HTTP on one port.
 #![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use duramen::proto::logs_client::LogsClient;
 use duramen::proto::topics_client::TopicsClient;
 use duramen::proto::{
-    AppendRequest, CreateTopicRequest, FenceRequest, Guard, OpenSessionRequest, Pointer, Position,
-    ReadRequest, Record, Session, TailRequest, TruncateRequest, guard, read_request,
+    AppendRequest, AppendResponse, CreateTopicRequest, FenceRequest, GetTopicRequest, Guard,
+    OpenSessionRequest, Pointer, Position, ReadRequest, ReadResponse, Record, Session, Tail,
+    TailRequest, Topic, TruncateRequest, guard, read_request,
 };
+use prost::Message;
+use prost_types::FileDescriptorSet;
 use serde_json::{Value, json};
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+const RECORDS: &str = "/v1/topics/t/partitions/0/records";
 
 struct Node {
     child: Child,
@@ -28,9 +35,14 @@ struct Node {
 
 impl Node {
     fn start(data_dir: &Path) -> Self {
+        Self::start_with(data_dir, &[])
+    }
+
+    fn start_with(data_dir: &Path, settings: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--native", "127.0.0.1:0"]);
         command.args(["--log-format", "json"]).arg("--data-dir").arg(data_dir);
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -58,7 +70,7 @@ impl Node {
     }
 
     /// Sends a request over HTTP/1.1; returns the status and the body.
-    fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
+    fn send(&self, method: &str, path: &str, headers: &[&str], body: &[u8]) -> (u16, Vec<u8>) {
         let mut stream = TcpStream::connect(self.native).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
@@ -66,13 +78,18 @@ impl Node {
         for header in headers.iter().copied().chain([length.as_str()]) {
             request.extend([header, "\r\n"]);
         }
-        request.extend(["\r\n", body]);
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, body.to_owned())
+        request.push_str("\r\n");
+        stream.write_all(&[request.as_bytes(), body].concat()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|it| it == b"\r\n\r\n").unwrap();
+        let head = std::str::from_utf8(&answer[..end]).unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), answer[end + 4..].to_vec())
+    }
+
+    fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
+        let (status, body) = self.send(method, path, headers, body.as_bytes());
+        (status, String::from_utf8(body).unwrap())
     }
 
     fn json(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
@@ -240,4 +257,312 @@ fn the_same_by_http_and_json() {
     let (status, _) = node.json("DELETE", "/v1/topics/t", &Value::Null);
     assert_eq!(status, 204);
     assert_eq!(node.json("GET", "/v1/topics/t", &Value::Null).0, 404);
+}
+
+#[test]
+fn an_event_stream_tells_where_to_go_on_and_goes_on_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    assert_eq!(node.json("PUT", "/v1/topics/t", &json!({})).0, 201);
+    for value in ["a", "b", "c"] {
+        assert_eq!(node.ask("POST", RECORDS, &[], value).0, 200);
+    }
+    let events = "accept: text/event-stream";
+    let two = format!("{RECORDS}?limit=2");
+    let (status, text) = node.ask("GET", &two, &[events], "");
+    assert_eq!((status, text.matches("event: record").count()), (200, 2), "{text}");
+    assert!(text.contains("id: 1\n") && text.contains("id: 2\n"), "{text}");
+    let (_, text) = node.ask("GET", &two, &[events, "last-event-id: 2"], "");
+    assert_eq!(text.matches("event: record").count(), 1, "{text}");
+    assert!(text.contains("id: 3\n") && text.contains("\"value\":\"c\""), "{text}");
+    let (_, text) = node.ask("GET", &two, &[events, "last-event-id: 9"], "");
+    assert!(text.contains("/problems/position-diverged"), "{text}");
+}
+
+#[test]
+fn http_takes_and_returns_the_messages_of_the_protocol() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let protobuf = ["content-type: application/x-protobuf", "accept: application/x-protobuf"];
+    let create = CreateTopicRequest { partitions: 2, ..Default::default() }.encode_to_vec();
+    let (status, body) = node.send("PUT", "/v1/topics/t", &protobuf, &create);
+    let topic = Topic::decode(&body[..]).unwrap();
+    assert_eq!((status, topic.name.as_str(), topic.partitions), (201, "t", 2));
+    let (status, body) = node.send("POST", RECORDS, &protobuf, &append(&["a"]).encode_to_vec());
+    let last = AppendResponse::decode(&body[..]).unwrap().last.unwrap();
+    assert_eq!((status, last.offset), (200, 0));
+    let (status, body) = node.send("GET", RECORDS, &protobuf[1..], b"");
+    let page = ReadResponse::decode(&body[..]).unwrap();
+    assert_eq!((status, page.records[0].position, page.next), (200, Some(last), 1));
+    let (status, body) = node.send("POST", RECORDS, &protobuf, b"\xff");
+    assert!(status == 400 && body.starts_with(b"{"), "{status}");
+}
+
+#[test]
+fn any_replica_shows_what_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    assert_eq!(node.json("PUT", "/v1/topics/t", &json!({})).0, 201);
+    let (_, appended) = node.ask("POST", RECORDS, &[], "a");
+    let appended: Value = serde_json::from_str(&appended).unwrap();
+    let read = |query: &str| {
+        node.json("GET", &format!("{RECORDS}?consistency=any_replica&{query}"), &Value::Null)
+    };
+    let (status, page) = read("from=begin");
+    assert_eq!(
+        (status, &page["records"][0]["value"], &page["next"]),
+        (200, &json!("a"), &json!(1))
+    );
+    let (status, page) = read(&format!("after={}", appended["last"].as_str().unwrap()));
+    assert_eq!((status, &page["records"], &page["next"]), (200, &json!([]), &json!(1)), "{page}");
+    let term = appended["last"].as_str().unwrap().split('.').next().unwrap();
+    for query in [format!("after={term}.{0}.{0}", i64::MAX), format!("from={}", i64::MAX)] {
+        let (status, refused) = read(&query);
+        assert_eq!((status, &refused["diverged_at"]), (409, &json!(1)), "{query}: {refused}");
+    }
+}
+
+/// Two operations have the same name on both surfaces, and neither has one that the other lacks.
+#[test]
+fn both_surfaces_have_the_same_operations() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let (status, document) = node.json("GET", "/openapi.json", &Value::Null);
+    assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let mut by_http = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for operation in item.as_object().unwrap().values() {
+            if path.starts_with("/v1/") {
+                let (tag, id) = (&operation["tags"][0], &operation["operationId"]);
+                let name = (tag.as_str().unwrap().to_owned(), id.as_str().unwrap().to_owned());
+                assert!(by_http.insert(name), "{path} repeats {id}");
+            }
+        }
+    }
+    let files = FileDescriptorSet::decode(duramen::proto::DESCRIPTORS).unwrap();
+    let services = files.file.iter().flat_map(|file| &file.service);
+    let methods = services.flat_map(|service| {
+        service.method.iter().map(|it| (service.name().to_owned(), it.name().to_owned()))
+    });
+    assert_eq!(by_http, methods.collect::<BTreeSet<_>>());
+}
+
+#[test]
+fn a_path_or_method_that_is_not_there_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    for path in ["/nothing", "/v1/topics/t/partitions/0/nothing", "/problems/nothing"] {
+        let (status, problem) = node.json("GET", path, &Value::Null);
+        assert_eq!((status, &problem["type"]), (404, &json!("/problems/unsupported")), "{path}");
+    }
+    for path in ["/v1/sessions", "/v1/topics/t", "/metrics", "/healthz"] {
+        let (status, problem) = node.json("PATCH", path, &Value::Null);
+        assert_eq!(
+            (status, &problem["type"]),
+            (405, &json!("/problems/method-not-allowed")),
+            "{path}"
+        );
+    }
+}
+
+/// Kinds of problems that this file makes on one surface alone or not at all, with the reason.
+const NOT_MADE: &[(&str, &str)] = &[
+    ("not-authorized", "every client is anonymous, and nobody takes a right from it"),
+    ("busy", "it needs a log whose followers stand still"),
+    ("not-enough-replicas", "it needs a cluster with a node that is away"),
+    ("disk-full", "it needs a small disk: compat/faults"),
+    ("damaged", "it needs a damaged file: compat/faults"),
+    ("no-leader", "one node always leads"),
+    ("outcome-unknown", "it needs a leader that loses its place, or a disk that stands still"),
+    ("method-not-allowed", "gRPC has no such problem"),
+];
+
+/// Creates the topics that the tables of problems need: a fenced log without its first record, and one for small appends.
+async fn prepare(node: &Node) -> [Session; 2] {
+    let mut topics = node.topics().await;
+    let create = CreateTopicRequest { name: "t".into(), ..Default::default() };
+    topics.create_topic(create).await.unwrap();
+    let settings = [("max.message.bytes".to_owned(), "100".to_owned())].into();
+    let create = CreateTopicRequest { name: "small".into(), settings, ..Default::default() };
+    topics.create_topic(create).await.unwrap();
+    let mut logs = node.logs().await;
+    let first = logs.append(append(&["a"])).await.unwrap().into_inner().last;
+    logs.append(append(&["b"])).await.unwrap();
+    let truncate = TruncateRequest { topic: "t".into(), through: first, ..Default::default() };
+    logs.truncate(truncate).await.unwrap();
+    let fence = FenceRequest { topic: "t".into(), token: "one".into(), ..Default::default() };
+    logs.fence(fence).await.unwrap();
+    let mut sessions = [Session::default(); 2];
+    for (epoch, session) in (0..).zip(&mut sessions) {
+        *session = logs.open_session(OpenSessionRequest {}).await.unwrap().into_inner();
+        session.epoch = epoch;
+        let heard = AppendRequest { session: Some(*session), ..append(&["c"]) };
+        logs.append(heard).await.unwrap();
+    }
+    sessions
+}
+
+fn problems_by_http(node: &Node, [heard, newer]: [Session; 2]) -> Vec<(&'static str, String)> {
+    let session = |it: Session, epoch, sequence| {
+        [format!("duramen-session: {}.{epoch}", it.id), format!("duramen-sequence: {sequence}")]
+    };
+    let small = "/v1/topics/small/partitions/0/records";
+    let large = "x".repeat(300);
+    let rows: [(&str, &str, String, Vec<String>, &str); 12] = [
+        ("bad-request", "GET", format!("{RECORDS}?limit=0"), vec![], ""),
+        ("unknown-topic", "GET", "/v1/topics/none".to_owned(), vec![], ""),
+        ("topic-exists", "PUT", "/v1/topics/t".to_owned(), vec![], ""),
+        (
+            "last-mismatch",
+            "POST",
+            RECORDS.to_owned(),
+            vec!["duramen-if-last: none".to_owned()],
+            "x",
+        ),
+        ("fenced", "POST", RECORDS.to_owned(), vec!["duramen-fence: zero".to_owned()], "x"),
+        ("sequence-gap", "POST", RECORDS.to_owned(), session(heard, 0, 5).to_vec(), "x"),
+        ("session-expired", "POST", small.to_owned(), session(heard, 0, 5).to_vec(), "x"),
+        ("session-fenced", "POST", RECORDS.to_owned(), session(newer, 0, 1).to_vec(), "x"),
+        ("trimmed", "GET", format!("{RECORDS}?from=0"), vec![], ""),
+        ("position-diverged", "GET", format!("{RECORDS}?from=99"), vec![], ""),
+        ("too-large", "POST", small.to_owned(), vec![], &large),
+        ("unsupported", "GET", "/nothing".to_owned(), vec![], ""),
+    ];
+    let told = rows.map(|(slug, method, path, headers, body)| {
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let (status, answer) = node.ask(method, &path, &headers, body);
+        let problem: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(problem["status"], status, "{slug}: {answer}");
+        let kind = problem["type"].as_str().unwrap_or_default();
+        (slug, kind.trim_start_matches("/problems/").to_owned())
+    });
+    told.to_vec()
+}
+
+async fn problems_by_grpc(
+    node: &Node,
+    [heard, newer]: [Session; 2],
+) -> Vec<(&'static str, Status)> {
+    let (mut logs, mut topics) = (node.logs().await, node.topics().await);
+    let large = "x".repeat(300);
+    let small = |request| AppendRequest { topic: "small".into(), ..request };
+    let with = |session, sequence| AppendRequest {
+        session: Some(Session { sequence, ..session }),
+        ..append(&["x"])
+    };
+    let guarded = |guard| AppendRequest { guard: Some(guard), ..append(&["x"]) };
+    let none = Guard { last: Some(guard::Last::None(true)), fence: None };
+    let appends = [
+        ("bad-request", append(&[])),
+        ("last-mismatch", guarded(none)),
+        ("fenced", guarded(Guard { last: None, fence: Some("zero".into()) })),
+        ("sequence-gap", with(heard, 5)),
+        ("session-expired", small(with(heard, 5))),
+        ("session-fenced", with(Session { epoch: 0, ..newer }, 1)),
+        ("too-large", small(append(&[&large]))),
+    ];
+    let mut told = Vec::new();
+    for (slug, request) in appends {
+        told.push((slug, logs.append(request).await.unwrap_err()));
+    }
+    for (slug, from) in [("trimmed", 0), ("position-diverged", 99)] {
+        let start = Some(read_request::Start::From(from));
+        let request = ReadRequest { topic: "t".into(), start, ..Default::default() };
+        let refused = match logs.read(request).await {
+            Ok(pages) => pages.into_inner().message().await.unwrap_err(),
+            Err(refused) => refused,
+        };
+        told.push((slug, refused));
+    }
+    let none = GetTopicRequest { name: "none".into() };
+    told.push(("unknown-topic", topics.get_topic(none).await.unwrap_err()));
+    let again = CreateTopicRequest { name: "t".into(), ..Default::default() };
+    told.push(("topic-exists", topics.create_topic(again).await.unwrap_err()));
+    let channel = Channel::from_shared(format!("http://{}", node.native)).unwrap();
+    let mut node = tonic::client::Grpc::new(channel.connect().await.unwrap());
+    node.ready().await.unwrap();
+    let path = PathAndQuery::from_static("/duramen.v1.Nothing/Do");
+    let codec = tonic_prost::ProstCodec::<TailRequest, Tail>::default();
+    let refused = node.unary(tonic::Request::new(TailRequest::default()), path, codec).await;
+    told.push(("unsupported", refused.unwrap_err()));
+    told
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_problem_is_told_on_both_surfaces() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let sessions = prepare(&node).await;
+    let mut by_http = BTreeSet::new();
+    for (wanted, told) in problems_by_http(&node, sessions) {
+        assert_eq!(told, wanted);
+        by_http.insert(told);
+    }
+    let mut by_grpc = BTreeSet::new();
+    for (wanted, told) in problems_by_grpc(&node, sessions).await {
+        assert_eq!(slug(&told), wanted, "{told:?}");
+        by_grpc.insert(slug(&told));
+    }
+    assert_eq!(by_http, by_grpc);
+    let (_, document) = node.json("GET", "/openapi.json", &Value::Null);
+    let kinds = &document["components"]["schemas"]["Problem"]["properties"]["type"]["enum"];
+    let kinds = kinds.as_array().unwrap().iter();
+    let kinds: BTreeSet<String> =
+        kinds.map(|it| it.as_str().unwrap().trim_start_matches("/problems/").to_owned()).collect();
+    by_http.extend(NOT_MADE.iter().map(|(slug, _)| (*slug).to_owned()));
+    assert_eq!(by_http, kinds, "each kind of problem is made here, or NOT_MADE says why not");
+}
+
+#[test]
+fn a_read_goes_over_what_compaction_removed_and_ends_where_the_log_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start_with(dir.path(), &["log.cleaner.backoff.ms=100"]);
+    let settings = json!({
+        "cleanup.policy": "compact", "segment.bytes": "4096", "segment.ms": "1",
+        "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0",
+    });
+    assert_eq!(node.json("PUT", "/v1/topics/t", &json!({ "settings": settings })).0, 201);
+    let began = Instant::now();
+    let get = |query: &str| node.json("GET", &format!("{RECORDS}?{query}"), &Value::Null).1;
+    let mut end = 0;
+    // A tombstone takes the one before, and itself goes in the compaction after the next.
+    while end == 0 || get("from=0")["records"][0]["position"].as_str().unwrap().ends_with(".0") {
+        assert!(began.elapsed() < PATIENCE, "nothing was compacted");
+        let gone = json!({ "records": [{ "key": "k" }] });
+        assert_eq!(node.json("POST", RECORDS, &gone).0, 200);
+        end += 1;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut next = 0;
+    while next < end {
+        let page = get(&format!("from={next}&wait=20ms"));
+        assert!(page["next"].as_i64().unwrap() > next, "{page}");
+        next = page["next"].as_i64().unwrap();
+    }
+    for query in [format!("from={end}&wait=20ms"), "from=end".to_owned()] {
+        let page = get(&query);
+        let found = (&page["records"], &page["next"], &page["more"]);
+        assert_eq!(found, (&json!([]), &json!(end), &json!(false)), "{query}");
+    }
+}
+
+#[test]
+fn a_bad_topic_is_refused_by_the_name_of_its_field() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let rows = [
+        ("partitions", json!({ "partitions": -1 })),
+        ("partitions", json!({ "partitions": 100_000_000 })),
+        ("replication_factor", json!({ "replication_factor": -1 })),
+        ("replication_factor", json!({ "replication_factor": 7 })),
+        ("settings", json!({ "settings": { "max.message.bytes": "many" } })),
+    ];
+    for (field, body) in rows {
+        let (status, refused) = node.json("PUT", "/v1/topics/t", &body);
+        assert_eq!((status, &refused["errors"][0]["field"]), (400, &json!(field)), "{refused}");
+    }
+    assert_eq!(node.json("PUT", "/v1/topics/t", &Value::Null).0, 201, "all has a default");
+    let (status, refused) = node.json("GET", &format!("{RECORDS}?wait=61s&limit=1"), &Value::Null);
+    assert_eq!((status, &refused["errors"][0]["field"]), (400, &json!("wait")), "{refused}");
 }

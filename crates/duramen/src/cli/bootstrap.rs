@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use duramen_client::{Client, Error, Options};
 use serde::Serialize;
 
@@ -20,6 +20,43 @@ pub enum Output {
     Table,
     /// JSON, for programs.
     Json,
+}
+
+/// The flag by which every command names the form of its results.
+#[derive(Args)]
+struct Flag {
+    /// Print for people (table) or for programs (json)
+    #[arg(
+        long,
+        short,
+        value_enum,
+        default_value_t,
+        value_name = "FORM",
+        hide_possible_values = true,
+        help_heading = "Cluster"
+    )]
+    output: Output,
+}
+
+impl FromArgMatches for Output {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Flag::from_arg_matches(matches).map(|flag| flag.output)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Output {
+    fn augment_args(command: Command) -> Command {
+        Flag::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Flag::augment_args_for_update(command)
+    }
 }
 
 impl Output {
@@ -64,16 +101,8 @@ pub struct Cluster {
     )]
     pub bootstrap: Vec<String>,
 
-    /// Print for people (table) or for programs (json)
-    #[arg(
-        long,
-        short,
-        value_enum,
-        default_value_t,
-        value_name = "FORM",
-        hide_possible_values = true,
-        help_heading = "Cluster"
-    )]
+    /// Form of the results.
+    #[command(flatten)]
     pub output: Output,
 }
 

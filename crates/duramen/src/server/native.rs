@@ -19,6 +19,7 @@ mod json;
 mod listener;
 mod logs;
 mod messages;
+mod openapi;
 mod problems;
 mod reading;
 mod topics;

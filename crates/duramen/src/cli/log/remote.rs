@@ -35,16 +35,7 @@ struct Target {
     /// Address of any node's native API
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9080", value_parser = address, help_heading = "Cluster")]
     native: String,
-    /// Print for people (table) or for programs (json)
-    #[arg(
-        long,
-        short,
-        value_enum,
-        default_value_t,
-        value_name = "FORM",
-        hide_possible_values = true,
-        help_heading = "Cluster"
-    )]
+    #[command(flatten)]
     output: Output,
 }
 

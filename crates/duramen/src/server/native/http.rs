@@ -11,17 +11,24 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
 use futures_util::stream::{BoxStream, StreamExt};
 use prost::Message;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::forwarding::HOP;
 use super::identify::caller_of;
 use super::json::{self, As};
 use super::logs::{Logs, Origin};
-use super::problems::{self, BAD_REQUEST, Fault, TOO_LARGE, UNSUPPORTED};
+use super::openapi::{
+    self, AppendProblems, ControlProblems, CreateProblems, DeleteProblems, GetProblems,
+    ListProblems, PageProblems, ReadProblems, SessionProblems, TailProblems,
+};
+use super::problems::{self, Fault, METHOD_NOT_ALLOWED, UNSUPPORTED};
+use super::reading::WAIT_MS_MAX;
 use super::topics::Topics;
 use crate::proto;
 
@@ -34,6 +41,7 @@ const PAGE_RECORDS_MAX: u64 = 1_000;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 const PROTOBUF: &str = "application/x-protobuf";
 const EVENTS: &str = "text/event-stream";
+const MARKDOWN: &str = "text/markdown; charset=utf-8";
 /// The protocol, as clients of gRPC compile it.
 const PROTO: &str = include_str!("../../../proto/duramen/v1/duramen.proto");
 
@@ -41,31 +49,36 @@ const PROTO: &str = include_str!("../../../proto/duramen/v1/duramen.proto");
 struct Surface {
     logs: Logs,
     topics: Topics,
+    /// What `/openapi.json` shows.
+    document: Bytes,
 }
 
 /// Returns the routes of all operations, and of the pages that explain them.
-pub(crate) fn routes(logs: Logs, topics: Topics) -> Router {
-    let log = "/v1/topics/{topic}/partitions/{partition}";
-    Router::new()
-        .route("/v1/topics", get(list_topics))
-        .route("/v1/topics/{topic}", put(create_topic).get(get_topic).delete(delete_topic))
-        .route(log, get(tail))
-        .route(&format!("{log}/records"), post(append).get(read))
-        .route(&format!("{log}/truncate"), post(truncate))
-        .route(&format!("{log}/fence"), put(fence))
-        .route("/v1/sessions", post(open_session))
-        .route("/problems/{slug}", get(problem))
-        .route("/duramen.proto", get(async || ([(header::CONTENT_TYPE, "text/plain")], PROTO)))
-        .fallback(unknown)
-        .method_not_allowed_fallback(async || {
-            Fault::new(UNSUPPORTED, "the path has no operation of this method")
-        })
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(Surface { logs, topics })
+pub(crate) fn routes(logs: Logs, topics: Topics) -> anyhow::Result<Router> {
+    let routes = OpenApiRouter::with_openapi(openapi::document())
+        .routes(routes!(list_topics))
+        .routes(routes!(create_topic, get_topic, delete_topic))
+        .routes(routes!(tail))
+        .routes(routes!(append, read))
+        .routes(routes!(truncate))
+        .routes(routes!(fence))
+        .routes(routes!(open_session))
+        .routes(routes!(problem))
+        .routes(routes!(protocol))
+        .routes(routes!(document));
+    let (routes, document) = routes.split_for_parts();
+    let document = Bytes::from(openapi::with_optional_bodies(document).to_json()?);
+    let surface = Surface { logs, topics, document };
+    Ok(routes.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(surface))
+}
+
+/// Answers a method that the path has not.
+pub(crate) async fn wrong_method() -> Fault {
+    Fault::new(METHOD_NOT_ALLOWED, "the path has no operation of this method")
 }
 
 /// Answers a request for nothing, in the protocol of its client.
-async fn unknown(headers: HeaderMap) -> Response {
+pub(crate) async fn unknown(headers: HeaderMap) -> Response {
     let fault = Fault::new(UNSUPPORTED, "no operation has this path");
     let kind = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
     if kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
@@ -74,13 +87,41 @@ async fn unknown(headers: HeaderMap) -> Response {
     fault.into_response()
 }
 
-async fn problem(Path(slug): Path<String>) -> Response {
+/// Explains a problem
+#[utoipa::path(
+    get, path = "/problems/{slug}", operation_id = "problem", tag = "Pages",
+    params(("slug" = String, Path, description = "Last part of the `type` of a problem document.")),
+    responses(
+        (
+            status = 200, description = "The cause, and the way out.",
+            body = String, content_type = MARKDOWN
+        ),
+        PageProblems,
+    )
+)]
+async fn problem(SlugPath(slug): SlugPath) -> Result<Response, Fault> {
     match problems::page(&slug) {
-        Some(page) => {
-            ([(header::CONTENT_TYPE, "text/markdown; charset=utf-8")], page).into_response()
-        }
-        None => Fault::new(UNSUPPORTED, "there is no such problem").into_response(),
+        Some(page) => Ok(([(header::CONTENT_TYPE, MARKDOWN)], page).into_response()),
+        None => Err(Fault::new(UNSUPPORTED, "there is no such problem")),
     }
+}
+
+/// Returns the protocol of gRPC
+#[utoipa::path(
+    get, path = "/duramen.proto", operation_id = "protocol", tag = "Pages",
+    responses((status = 200, description = "The protocol's file.", body = String, content_type = "text/plain"))
+)]
+async fn protocol() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain")], PROTO)
+}
+
+/// Returns this document
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "document", tag = "Pages",
+    responses((status = 200, description = "The document.", body = Object, content_type = "application/json"))
+)]
+async fn document(State(surface): State<Surface>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], surface.document)
 }
 
 /// Client of a request, and whether it wants protobuf.
@@ -121,8 +162,14 @@ impl Client {
 }
 
 /// Name of a log in a path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
 struct LogPath {
+    /// Name of the topic.
+    #[param(min_length = 1, max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
     topic: String,
+    /// Number of the partition.
+    #[param(minimum = 0)]
     partition: i32,
 }
 
@@ -139,15 +186,40 @@ impl<S: Send + Sync> FromRequestParts<S> for LogPath {
 }
 
 /// Name of a topic in a path.
-struct TopicPath(String);
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+struct TopicPath {
+    /// Name of the topic.
+    #[param(min_length = 1, max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
+    topic: String,
+}
+
+async fn word<S: Send + Sync>(
+    field: &'static str,
+    parts: &mut Parts,
+    state: &S,
+) -> Result<String, Fault> {
+    let path = Path::<String>::from_request_parts(parts, state).await;
+    path.map(|Path(word)| word)
+        .map_err(|error: PathRejection| Fault::bad_request(&[(field, error.body_text())]))
+}
 
 impl<S: Send + Sync> FromRequestParts<S> for TopicPath {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        let path = Path::<String>::from_request_parts(parts, state).await;
-        path.map(|Path(topic)| Self(topic))
-            .map_err(|error: PathRejection| Fault::bad_request(&[("topic", error.body_text())]))
+        Ok(Self { topic: word("topic", parts, state).await? })
+    }
+}
+
+/// Name of a kind of problem in a path.
+struct SlugPath(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for SlugPath {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+        Ok(Self(word("slug", parts, state).await?))
     }
 }
 
@@ -194,9 +266,10 @@ impl<S: Send + Sync> FromRequest<S> for Body {
         let bytes =
             Bytes::from_request(request, state).await.map_err(|error: BytesRejection| {
                 if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                    Fault::new(TOO_LARGE, format!("a body has at most {BODY_BYTES_MAX} bytes"))
+                    let detail = format!("a body has at most {BODY_BYTES_MAX} bytes");
+                    Fault::too_large(BODY_BYTES_MAX as u64, detail)
                 } else {
-                    Fault::new(BAD_REQUEST, error.body_text())
+                    Fault::bad_request(&[("body", error.body_text())])
                 }
             })?;
         Ok(Self { form, headers, bytes })
@@ -266,6 +339,49 @@ impl Body {
     }
 }
 
+/// Appends records, all or none, as one entry
+///
+/// A body that is neither JSON nor protobuf is the value of one record, and headers carry the rest. Each header
+/// `duramen-header-NAME` becomes a header NAME of the record.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/partitions/{partition}/records", operation_id = "Append", tag = "Logs",
+    params(
+        LogPath,
+        (
+            "duramen-if-last" = Option<String>, Header,
+            description = "Position of the log's last record, or `none` for a log that has to be empty.",
+            pattern = r"^(none|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$",
+        ),
+        (
+            "duramen-fence" = Option<String>, Header,
+            description = "Token that has to be the log's fence.",
+            max_length = 64,
+        ),
+        ("duramen-key" = Option<String>, Header, description = "Key of the record."),
+        (
+            "duramen-session" = Option<String>, Header,
+            description = "Id and epoch of a session, with a dot between them.",
+            pattern = r"^[0-9]+\.[0-9]+$",
+        ),
+        (
+            "duramen-sequence" = Option<i32>, Header,
+            description = "Number of records that the session appended to this log before.",
+            minimum = 0,
+        ),
+    ),
+    request_body(content(
+        (json::Append = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+        (openapi::Binary = "application/octet-stream"),
+    )),
+    responses(
+        (
+            status = 200, description = "The positions of the records.",
+            content((json::Appended = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        AppendProblems,
+    )
+)]
 async fn append(
     State(surface): State<Surface>,
     client: Client,
@@ -284,6 +400,18 @@ async fn append(
     Ok(client.answer(StatusCode::OK, answer, json::Appended::from))
 }
 
+/// Tells the ends of a log, its fence and its pointer, as a majority confirms them
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}/partitions/{partition}", operation_id = "Tail", tag = "Logs",
+    params(LogPath),
+    responses(
+        (
+            status = 200, description = "The ends.",
+            content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        TailProblems,
+    )
+)]
 async fn tail(
     State(surface): State<Surface>,
     client: Client,
@@ -294,6 +422,19 @@ async fn tail(
     Ok(client.answer(StatusCode::OK, answer, json::Tail::from))
 }
 
+/// Removes the first records, and keeps a pointer to what they led to, in the same entry
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/partitions/{partition}/truncate", operation_id = "Truncate", tag = "Logs",
+    params(LogPath),
+    request_body(content((json::Truncate = "application/json"), (openapi::Binary = "application/x-protobuf"))),
+    responses(
+        (
+            status = 200, description = "The ends afterwards.",
+            content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        ControlProblems,
+    )
+)]
 async fn truncate(
     State(surface): State<Surface>,
     client: Client,
@@ -308,6 +449,19 @@ async fn truncate(
     Ok(client.answer(StatusCode::OK, answer, json::Tail::from))
 }
 
+/// Sets the token that appends have to carry if they carry one
+#[utoipa::path(
+    put, path = "/v1/topics/{topic}/partitions/{partition}/fence", operation_id = "Fence", tag = "Logs",
+    params(LogPath),
+    request_body(content((json::Fence = "application/json"), (openapi::Binary = "application/x-protobuf"))),
+    responses(
+        (
+            status = 200, description = "The ends afterwards.",
+            content((json::Tail = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        ControlProblems,
+    )
+)]
 async fn fence(
     State(surface): State<Surface>,
     client: Client,
@@ -322,6 +476,17 @@ async fn fence(
     Ok(client.answer(StatusCode::OK, answer, json::Tail::from))
 }
 
+/// Opens a session, with which appends that are sent again are taken once
+#[utoipa::path(
+    post, path = "/v1/sessions", operation_id = "OpenSession", tag = "Logs",
+    responses(
+        (
+            status = 201, description = "The session.",
+            content((json::Session = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        SessionProblems,
+    )
+)]
 async fn open_session(State(surface): State<Surface>, client: Client) -> Result<Response, Fault> {
     let request = proto::OpenSessionRequest {};
     let answer = surface.logs.open_session(&client.origin, request).await?;
@@ -329,20 +494,34 @@ async fn open_session(State(surface): State<Surface>, client: Client) -> Result<
 }
 
 /// Parameters of a read.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
 struct ReadQuery {
     /// `begin`, `end`, or an offset.
+    #[param(pattern = "^(begin|end|[0-9]+)$")]
     from: Option<String>,
     /// Position of the last record that the reader has.
+    #[param(value_type = Option<openapi::Position>)]
     after: Option<String>,
+    /// Most records: 1 to 1,000 of a page, 100 by default; an event stream has no bound by default.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u64>,
+    /// Size of one page, about, in bytes; 0 for 1 MiB.
+    #[param(maximum = 16_777_216)]
     bytes: u32,
-    /// Such as 30s or 500ms.
+    /// Longest wait for more at the end of the log, such as 30s or 500ms; at most 60s.
+    #[param(pattern = "^([1-5]?[0-9]s|[0-9]{1,4}ms)$")]
     wait: Option<String>,
+    /// `latest` shows all that was acknowledged before the call; `any_replica` what the node has, which may be less.
+    #[param(pattern = "^(latest|any_replica)$")]
     consistency: Option<String>,
+    /// `fail` where the wanted records are gone, or `skip` them.
+    #[param(pattern = "^(fail|skip)$")]
     on_trimmed: Option<String>,
+    /// Form of keys and values.
     #[serde(rename = "as")]
+    #[param(inline)]
     how: As,
 }
 
@@ -397,6 +576,9 @@ impl ReadQuery {
                 false
             }
         };
+        if wait_ms > WAIT_MS_MAX {
+            errors.push(("wait", format!("a read waits at most {WAIT_MS_MAX} ms")));
+        }
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
@@ -414,6 +596,27 @@ impl ReadQuery {
     }
 }
 
+/// Reads records in their order: a page, or an event stream that goes on until the client goes
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}/partitions/{partition}/records", operation_id = "Read", tag = "Logs",
+    params(
+        LogPath,
+        ReadQuery,
+        (
+            "last-event-id" = Option<String>, Header,
+            description = "Offset at which an event stream goes on, instead of `from` or `after`.",
+        ),
+    ),
+    responses(
+        (
+            status = 200, description = "A page; or with `Accept: text/event-stream` an event `record` for \
+                each record, whose id is the offset to go on at, and an event `problem` at the end.",
+            content((json::Page = "application/json"),
+                (openapi::Binary = "application/x-protobuf"), (String = "text/event-stream"))
+        ),
+        ReadProblems,
+    )
+)]
 async fn read(
     State(surface): State<Surface>,
     client: Client,
@@ -502,10 +705,23 @@ fn events_of(page: proto::ReadResponse, how: As) -> Vec<Result<Event, std::conve
     page.records.into_iter().map(event).collect()
 }
 
+/// Creates a topic
+#[utoipa::path(
+    put, path = "/v1/topics/{topic}", operation_id = "CreateTopic", tag = "Topics",
+    params(TopicPath),
+    request_body(content((json::CreateTopic = "application/json"), (openapi::Binary = "application/x-protobuf"))),
+    responses(
+        (
+            status = 201, description = "The topic.",
+            content((json::Topic = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        CreateProblems,
+    )
+)]
 async fn create_topic(
     State(surface): State<Surface>,
     client: Client,
-    TopicPath(name): TopicPath,
+    TopicPath { topic: name }: TopicPath,
     body: Body,
 ) -> Result<Response, Fault> {
     let request = match body.form {
@@ -519,20 +735,38 @@ async fn create_topic(
     Ok(client.answer(StatusCode::CREATED, answer, json::Topic::from))
 }
 
+/// Describes a topic
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}", operation_id = "GetTopic", tag = "Topics",
+    params(TopicPath),
+    responses(
+        (
+            status = 200, description = "The topic.",
+            content((json::Topic = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        GetProblems,
+    )
+)]
 async fn get_topic(
     State(surface): State<Surface>,
     client: Client,
-    TopicPath(name): TopicPath,
+    TopicPath { topic: name }: TopicPath,
 ) -> Result<Response, Fault> {
     let request = proto::GetTopicRequest { name };
     let answer = surface.topics.get(&client.origin.caller, request).await?;
     Ok(client.answer(StatusCode::OK, answer, json::Topic::from))
 }
 
+/// Deletes a topic
+#[utoipa::path(
+    delete, path = "/v1/topics/{topic}", operation_id = "DeleteTopic", tag = "Topics",
+    params(TopicPath),
+    responses((status = 204, description = "The topic is gone."), DeleteProblems)
+)]
 async fn delete_topic(
     State(surface): State<Surface>,
     client: Client,
-    TopicPath(name): TopicPath,
+    TopicPath { topic: name }: TopicPath,
 ) -> Result<Response, Fault> {
     let request = proto::DeleteTopicRequest { name };
     surface.topics.delete(&client.origin.caller, request).await?;
@@ -540,14 +774,31 @@ async fn delete_topic(
 }
 
 /// Parameters of a list of topics.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
 struct ListQuery {
+    /// Beginning of the names.
     prefix: String,
+    /// The last name of the page before.
     after: String,
+    /// Most topics of the page; 0 for 1,000.
+    #[param(maximum = 1000)]
     limit: u32,
 }
 
+/// Lists topics by their names
+#[utoipa::path(
+    get, path = "/v1/topics", operation_id = "ListTopics", tag = "Topics",
+    params(ListQuery),
+    responses(
+        (
+            status = 200, description = "A page of topics.",
+            content((json::Topics = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        ListProblems,
+    )
+)]
 async fn list_topics(
     State(surface): State<Surface>,
     client: Client,

@@ -7,118 +7,156 @@ use bytes::Bytes;
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
+use super::openapi::Position;
 use super::problems::Fault;
 use crate::proto;
 
 /// A record in a request.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct NewRecord {
     /// Key as text.
     pub key: Option<String>,
     /// Key as base64, instead.
+    #[schema(format = Byte)]
     pub key_base64: Option<String>,
     /// Value as text.
     pub value: Option<String>,
     /// Value as any JSON, kept as its compact text, instead.
     pub json: Option<Value>,
     /// Value as base64, instead.
+    #[schema(format = Byte)]
     pub base64: Option<String>,
     pub headers: BTreeMap<String, String>,
-    /// Milliseconds since 1970; now if absent.
+    /// Milliseconds since 1970; now if absent or 0.
     pub timestamp_ms: i64,
 }
 
 /// An append in a request.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Append {
+    #[schema(min_items = 1, max_items = 10_000)]
     pub records: Vec<NewRecord>,
     pub guard: Guard,
     pub session: Option<Session>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[schema(maximum = 4_294_967_295_u32)]
     pub timeout_ms: u32,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Guard {
     /// Position of the log's last record, or `none` for a log that has to be empty.
+    #[schema(pattern = r"^(none|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$")]
     pub last: Option<String>,
-    /// Token that has to be the log's fence.
+    /// Token that has to be the log's fence; of at most 64 bytes.
     pub fence: Option<String>,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Session {
+    #[schema(minimum = 0)]
     pub id: i64,
+    #[schema(minimum = 0, maximum = 32_767)]
     pub epoch: i32,
+    /// Number of records that the session appended to this log before.
     #[serde(default)]
+    #[schema(minimum = 0)]
     pub sequence: i32,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Truncate {
     /// Position of the last record that goes; all that are committed, if absent.
+    #[schema(value_type = Option<Position>)]
     pub through: Option<String>,
     pub pointer: Option<Pointer>,
+    /// Token that has to be the log's fence; of at most 64 bytes.
     pub fence: Option<String>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[schema(maximum = 4_294_967_295_u32)]
     pub timeout_ms: u32,
 }
 
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Pointer {
+    /// Place of the state that the removed records led to.
     pub uri: String,
+    /// The last position that it covers.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Position>)]
     pub position: Option<String>,
     /// In hexadecimal digits.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(pattern = "^([0-9a-fA-F]{64})?$")]
     pub sha256: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fence {
+    /// Of at most 64 bytes; empty for none.
     pub token: String,
+    /// The token that has to be the fence until now.
     #[serde(default)]
     pub if_token: Option<String>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
     #[serde(default)]
+    #[schema(maximum = 4_294_967_295_u32)]
     pub timeout_ms: u32,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CreateTopic {
+    /// 0 for the cluster's default.
+    #[schema(minimum = 0)]
     pub partitions: i32,
+    /// 0 for the cluster's default.
+    #[schema(minimum = 0)]
     pub replication_factor: i32,
+    /// Kafka's settings of topics, by name.
     pub settings: HashMap<String, String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Appended {
+    #[schema(value_type = Position)]
     pub first: String,
+    #[schema(value_type = Position)]
     pub last: String,
+    /// An earlier request had appended these records.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Tail {
+    /// The first offset that is there.
     pub start: i64,
+    /// One past the last offset before the first open transaction.
     pub stable: i64,
+    /// One past the last committed offset.
     pub end: i64,
+    /// The last committed record; null if the log never had one.
+    #[schema(value_type = Option<Position>)]
     pub last: Option<String>,
     pub fence: Option<String>,
     pub pointer: Option<Pointer>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Record {
+    #[schema(value_type = Position)]
     pub position: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -133,17 +171,21 @@ pub(crate) struct Record {
     pub timestamp_ms: i64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Page {
     pub records: Vec<Record>,
+    /// Offset at which to go on.
     pub next: i64,
+    /// One past the last committed offset, as the node knew it.
     pub end: i64,
+    /// There are offsets behind the page already.
     pub more: bool,
+    /// Records before the page were wanted and are gone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Topic {
     pub name: String,
     pub id: String,
@@ -152,7 +194,7 @@ pub(crate) struct Topic {
     pub settings: BTreeMap<String, String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Topics {
     pub topics: Vec<Topic>,
     pub more: bool,
@@ -320,7 +362,7 @@ impl From<proto::Tail> for Tail {
 }
 
 /// Form of written values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum As {
     /// As text where the bytes are UTF-8, else as base64.

@@ -57,7 +57,8 @@ pub(crate) fn router(calls: &Calls, sources: Sources) -> anyhow::Result<Router> 
     let topics = Topics { calls: calls.clone() };
     let grpc = grpc::routes(logs.clone(), topics.clone())?;
     let metrics = crate::server::http::router(sources);
-    Ok(grpc.merge(http::routes(logs, topics)).merge(metrics))
+    let all = grpc.merge(http::routes(logs, topics)?).merge(metrics);
+    Ok(all.fallback(http::unknown).method_not_allowed_fallback(http::wrong_method))
 }
 
 fn builder() -> Builder<TokioExecutor> {

@@ -74,7 +74,7 @@ impl Logs {
     pub(crate) async fn tail(&self, origin: &Origin, request: TailRequest) -> Result<Tail, Fault> {
         let op = tail_of(&request);
         let pass = async |mut node: LogsClient<Channel>, it| node.tail(it).await;
-        self.carry(origin, op, request, pass, tail).await
+        self.carry(origin, op, request, pass, tail).await.map_err(Fault::of_a_read)
     }
 
     pub(crate) async fn truncate(
@@ -107,16 +107,18 @@ impl Logs {
         match Reading::begin(call, request.clone()).await {
             Ok(reading) => {
                 let pages = try_unfold(reading, async |mut reading| {
-                    Ok(reading.page().await?.map(|page| (page, reading)))
+                    let page = reading.page().await.map_err(Fault::of_a_read)?;
+                    Ok(page.map(|page| (page, reading)))
                 });
                 Ok(pages.boxed())
             }
             Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
                 let answer = self.forwarding.logs(&place)?.read(passed_on(request)).await;
-                let pages = answer.map_err(|it| Fault::of_status(&it))?.into_inner();
-                Ok(pages.map_err(|it| Fault::of_status(&it)).boxed())
+                let fault_of = |it: Status| Fault::of_status(&it).of_a_read();
+                let pages = answer.map_err(fault_of)?.into_inner();
+                Ok(pages.map_err(fault_of).boxed())
             }
-            Err(problem) => Err(problem.into()),
+            Err(problem) => Err(Fault::from(problem).of_a_read()),
         }
     }
 

@@ -83,6 +83,8 @@ kinds! {
         "An election takes a moment, or no majority is there. Nothing was appended; send the same request again.";
     OUTCOME_UNKNOWN "outcome-unknown" 504 DeadlineExceeded false "The outcome is unknown"
         "The change may become durable or not. With a guard or a session the same request may be sent again; without, it may be done twice.";
+    METHOD_NOT_ALLOWED "method-not-allowed" 405 Unimplemented false "The path has no operation of this method"
+        "The header Allow names the methods that it has. gRPC has no such problem.";
     UNSUPPORTED "unsupported" 404 Unimplemented false "There is no such operation"
         "/duramen.proto describes the operations that there are.";
 }
@@ -119,8 +121,18 @@ impl Fault {
         Self::new(BAD_REQUEST, detail).with("errors", rows)
     }
 
+    /// Makes the problem of too many bytes.
+    pub(crate) fn too_large(limit: u64, detail: impl Into<String>) -> Self {
+        Self::new(TOO_LARGE, detail).with("limit", limit)
+    }
+
     pub(crate) fn outcome_unknown(detail: impl Into<String>) -> Self {
         Self::new(OUTCOME_UNKNOWN, detail)
+    }
+
+    /// Returns the problem as one of a read, which changes nothing: no outcome of it is open.
+    pub(crate) fn of_a_read(self) -> Self {
+        if self.kind == OUTCOME_UNKNOWN { Self { kind: NO_LEADER, ..self } } else { self }
     }
 
     /// Makes the problem of a position that the log does not share.
@@ -202,8 +214,7 @@ impl From<Problem> for Fault {
             }
             Problem::PositionDiverged(at) => Self::diverged(at),
             Problem::TooLarge(limit) => {
-                let detail = format!("the topic takes at most {limit} bytes at once");
-                Self::new(TOO_LARGE, detail).with("limit", limit)
+                Self::too_large(limit, format!("the topic takes at most {limit} bytes at once"))
             }
             Problem::NotEnoughReplicas => {
                 Self::new(NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than the topic wants")
@@ -270,6 +281,8 @@ pub(crate) fn page(slug: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fmt::Write;
+    use std::path::Path;
 
     use super::*;
 
@@ -280,6 +293,28 @@ mod tests {
         for kind in KINDS {
             assert!(StatusCode::from_u16(kind.status).is_ok_and(|it| it.as_u16() >= 400));
             assert!(page(kind.slug).is_some_and(|page| page.contains(kind.page)));
+        }
+    }
+
+    #[test]
+    fn the_guide_has_the_table_of_the_code() {
+        let mut table =
+            "| Slug | HTTP | gRPC | Cause, and the way out |\n|---|---|---|---|\n".to_owned();
+        for Kind { slug, title, status, code, may_pass, page } in KINDS {
+            let again = if *may_pass { " The same request may succeed later." } else { "" };
+            let code = format!("{code:?}");
+            writeln!(table, "| `{slug}` | {status} | {code} | {title}. {page}{again} |")
+                .expect("memory");
+        }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/native-api.md");
+        let guide = std::fs::read_to_string(&path).expect("the document is ours");
+        let (head, rest) = guide.split_once("| Slug |").expect("the guide has the table");
+        let (_, tail) = rest.split_once("\n\n").expect("a text follows the table");
+        let wanted = format!("{head}{table}\n{tail}");
+        if std::env::var_os("DURAMEN_WRITE_DOCS").is_some() {
+            std::fs::write(&path, &wanted).expect("the document is ours");
+        } else {
+            assert_eq!(guide, wanted, "run with DURAMEN_WRITE_DOCS=1 to write docs/native-api.md");
         }
     }
 
@@ -302,5 +337,6 @@ mod tests {
         }
         let unknown = Fault::of_status(&Status::unavailable("gone"));
         assert_eq!(unknown.kind, OUTCOME_UNKNOWN);
+        assert_eq!(unknown.of_a_read().kind, NO_LEADER);
     }
 }

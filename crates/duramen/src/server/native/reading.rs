@@ -24,7 +24,7 @@ const FETCH_VERSION: i16 = 12;
 const PAGE_BYTES: u32 = 1 << 20;
 const PAGE_BYTES_MAX: u32 = 16 << 20;
 /// Longest wait for more records, in milliseconds.
-const WAIT_MS_MAX: u32 = 60_000;
+pub(crate) const WAIT_MS_MAX: u32 = 60_000;
 /// Pause of a reader that follows a log, after an answer without records. The node answers at once where compaction
 /// left nothing before the end.
 const PAUSE: Duration = Duration::from_millis(100);

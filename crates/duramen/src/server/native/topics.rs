@@ -47,6 +47,12 @@ fn fault_of(code: i16, message: Option<String>) -> Fault {
         }
         ErrorCode::RequestTimedOut => Fault::new(OUTCOME_UNKNOWN, text),
         ErrorCode::NotController | ErrorCode::CoordinatorNotAvailable => Problem::NoLeader.into(),
+        // One topic is asked for, so that a policy is about its partitions.
+        ErrorCode::InvalidPartitions | ErrorCode::PolicyViolation => {
+            Fault::bad_request(&[("partitions", text)])
+        }
+        ErrorCode::InvalidReplicationFactor => Fault::bad_request(&[("replication_factor", text)]),
+        ErrorCode::InvalidConfig => Fault::bad_request(&[("settings", text)]),
         _ => Fault::bad_request(&[("name", text)]),
     }
 }
@@ -58,6 +64,14 @@ impl Topics {
         request: CreateTopicRequest,
     ) -> Result<Topic, Fault> {
         let CreateTopicRequest { name, partitions, replication_factor, settings } = request;
+        // Kafka takes -1 for its default, for which 0 stands here.
+        let counts = [("partitions", partitions), ("replication_factor", replication_factor)];
+        let negative = counts.into_iter().filter(|(_, count)| *count < 0);
+        let errors: Vec<_> =
+            negative.map(|(field, _)| (field, "it is negative".to_owned())).collect();
+        if !errors.is_empty() {
+            return Err(Fault::bad_request(&errors));
+        }
         let configs = settings.into_iter();
         let configs =
             configs.map(|(name, value)| CreatableTopicConfig { name, value: Some(value) });
@@ -116,7 +130,8 @@ impl Topics {
             allow_auto_topic_creation: false,
             ..MetadataRequest::default()
         };
-        match self.calls.begin(caller).request(request, METADATA_VERSION).await? {
+        let answer = self.calls.begin(caller).request(request, METADATA_VERSION).await;
+        match answer.map_err(Fault::of_a_read)? {
             Response::Metadata(response) => Ok(response.topics),
             other => unreachable!("{:?} answers no metadata request", other.api_key()),
         }
@@ -137,8 +152,12 @@ impl Topics {
             resources: vec![resource],
             ..DescribeConfigsRequest::default()
         };
-        let Response::DescribeConfigs(response) =
-            self.calls.begin(caller).request(request, CONFIGS_VERSION).await?
+        let Response::DescribeConfigs(response) = self
+            .calls
+            .begin(caller)
+            .request(request, CONFIGS_VERSION)
+            .await
+            .map_err(Fault::of_a_read)?
         else {
             unreachable!("a response is of its request's API")
         };
