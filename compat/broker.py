@@ -4,7 +4,7 @@
     broker = start("kafka", free_port(), "/tmp/k", {"flush.messages": "1"})   # formats, starts, waits until it answers
     broker.kill9(); broker.restart(); broker.stop()
 
-From a shell, around one command (BOOTSTRAP and BROKER_KIND are in its environment, the broker ends with it):
+From a shell, around one command (BOOTSTRAP, NATIVE and BROKER_KIND are in its environment, the broker ends with it):
 
     compat/broker.py --kind duramen --data-dir /tmp/d [--port N] [--set KEY=VALUE]... -- COMMAND...
 """
@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -247,13 +248,20 @@ class Duramen(Broker):
         sets = [word for name, value in {**OLD_RECORDS_STAY, **QUICK_GROUPS, **self.settings}.items() for word in ("--set", f"{name}={value}")]
         command = "serve" if "controller.quorum.voters" in self.settings else "dev"
         # Any free port: brokers of other suites start and stop meanwhile.
-        native = ["--native", f"{HOST}:0"] if command == "dev" else []
+        native = ["--native", f"{HOST}:0"]
         replace = ["--replace"] if self.replaces and command == "serve" else []
         return [binary, command, "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *native, *replace, *sets]
+
+    @property
+    def native(self):
+        """Address of the native API, as the broker's log tells it; another one after each start."""
+        return re.findall(r"serving the native API.* address=(\S+)", self.log_path.read_text(errors="replace"))[-1]
 
 
 class Kafka(Broker):
     kind = "kafka"
+    # It has none.
+    native = ""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -332,7 +340,7 @@ def main():
     options = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in options.set)
     with start(options.kind, options.port or free_port(), options.data_dir, settings) as broker:
-        environment = {**os.environ, "BOOTSTRAP": broker.bootstrap, "BROKER_KIND": broker.kind}
+        environment = {**os.environ, "BOOTSTRAP": broker.bootstrap, "BROKER_KIND": broker.kind, "NATIVE": broker.native}
         sys.exit(subprocess.run(options.command, env=environment).returncode)
 
 

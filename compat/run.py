@@ -17,7 +17,7 @@ from broker import COMPAT, BrokerFailed, free_port, start, start_cluster
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
 CLIENTS = [
     "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "mirror", "streams", "franz-go", "sarama", "kafka-go", "rust-rdkafka",
-    "rskafka", "kafka-python", "aiokafka", "kafkajs", "old-clients", "programs", "cli",
+    "rskafka", "kafka-python", "aiokafka", "kafkajs", "old-clients", "programs", "cli", "native",
 ]  # fmt: skip
 # The suites of the gate. Those of their tests that are marked as short end no session by silence and bound no time: a busy
 # machine cannot fail them.
@@ -28,11 +28,11 @@ NODES = {"duramen": [1, 3], "kafka": [1]}
 ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams"}
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = [
-    "restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "sync_audit", "scale", "faults", "hostile",
-    "native-openapi",
+    "restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "native-kills", "sync_audit", "scale", "faults",
+    "hostile", "native-openapi",
 ]  # fmt: skip
 # What only one of the brokers promises, or shows well enough on one node.
-ONLY = {"three": "duramen", "scale": "duramen", "faults": "duramen", "hostile": "duramen", "native-openapi": "duramen"}
+ONLY = {suite: "duramen" for suite in ("native", "native-kills", "native-openapi", "three", "scale", "faults", "hostile")}
 # The delay is Kafka's default; brokers here have none otherwise, so that the first member of a group is served at once.
 STRICT_SETTINGS = {
     "auto.create.topics.enable": "false",
@@ -127,6 +127,7 @@ def run_clients_against(kind, nodes, suites):
                 "BROKER_KIND": kind,
                 "STRICT_BOOTSTRAP": strict.bootstrap,
                 "DATA_DIR": str(shared.brokers[0].data_dir),
+                "NATIVE": ",".join(each.native for each in shared.brokers),
             }
             for suite in suites:
                 counts = run_suite(name, suite, [shared.bootstrap], environment)

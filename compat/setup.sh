@@ -30,7 +30,7 @@ fi
 
 # Sequential on purpose: each of these may have to download.
 clients=("$@")
-[ ${#clients[@]} -gt 0 ] || clients=(java franz-go sarama kafka-go rust-clients kafkajs old-clients)
+[ ${#clients[@]} -gt 0 ] || clients=(java franz-go sarama kafka-go rust-clients kafkajs old-clients native)
 for client in "${clients[@]}"; do
     case "$client" in
     python) ;; # the environment above, which every client's suite has

@@ -1,0 +1,191 @@
+"""Carries out the steps that it reads, one a line, by curl; see README.md.
+
+A step is made HTTP with JSON, and its answer a message again. What JSON here has no words for goes in the protocol's messages.
+"""
+
+import base64
+import json
+import subprocess
+import sys
+from urllib.parse import quote, urlencode
+
+from duramen.v1 import duramen_pb2
+from google.protobuf import json_format
+
+PROTOBUF = "application/x-protobuf"
+ANSWERS = {
+    "Logs.Append": duramen_pb2.AppendResponse,
+    "Logs.Read": duramen_pb2.ReadResponse,
+    "Logs.Tail": duramen_pb2.Tail,
+    "Logs.Truncate": duramen_pb2.Tail,
+    "Logs.Fence": duramen_pb2.Tail,
+    "Logs.OpenSession": duramen_pb2.Session,
+    "Topics.CreateTopic": duramen_pb2.Topic,
+    "Topics.GetTopic": duramen_pb2.Topic,
+    "Topics.ListTopics": duramen_pb2.ListTopicsResponse,
+}
+
+
+class NotInJson(Exception):
+    """JSON has no words for a part of the request."""
+
+
+def text_of(encoded):
+    try:
+        return base64.b64decode(encoded).decode()
+    except UnicodeDecodeError:
+        raise NotInJson from None
+
+
+def position_text(position):
+    return ".".join(str(position.get(part, 0)) for part in ("term", "entry", "offset"))
+
+
+def position_of(text):
+    term, entry, offset = text.split(".")
+    return {"term": int(term), "entry": entry, "offset": offset}
+
+
+def renamed(message, **how):
+    """The members with other names, and values made by `how`; each has to be named there."""
+    if set(message) - set(how):
+        raise NotInJson
+    return {how[name][0]: how[name][1](value) for name, value in message.items()}
+
+
+def same(value):
+    return value
+
+
+def headers_json(headers):
+    found = {header["name"]: header for header in headers}
+    if len(found) < len(headers) or any("value" not in header for header in headers):
+        raise NotInJson
+    return {name: text_of(header["value"]) for name, header in found.items()}
+
+
+def record_json(record):
+    return renamed(record, key=("key_base64", same), value=("base64", same), headers=("headers", headers_json), timestampMs=("timestamp_ms", int))
+
+
+def guard_json(guard):
+    if guard.get("none") is False:
+        raise NotInJson
+    return renamed(guard, at=("last", position_text), none=("last", lambda _: "none"), fence=("fence", text_of))
+
+
+def session_json(session):
+    return {"id": int(session.get("id", 0)), "epoch": session.get("epoch", 0), "sequence": session.get("sequence", 0)}
+
+
+def pointer_json(pointer):
+    hexadecimal = lambda text: base64.b64decode(text).hex()  # noqa: E731
+    return renamed(pointer, uri=("uri", same), position=("position", position_text), sha256=("sha256", hexadecimal), note=("note", same))
+
+
+TIMEOUT = {"timeoutMs": ("timeout_ms", int)}
+BODIES = {
+    "Logs.Append": {"records": ("records", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
+    "Logs.Truncate": {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT},
+    "Logs.Fence": {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT},
+    "Topics.CreateTopic": {"partitions": ("partitions", int), "replicationFactor": ("replication_factor", int), "settings": ("settings", same)},
+}  # fmt: skip
+QUERIES = {
+    "Logs.Read": {
+        "after": ("after", position_text), "from": ("from", str), "end": ("from", lambda _: "end"), "limit": ("limit", str), "bytes": ("bytes", str),
+        "waitMs": ("wait", lambda ms: f"{ms}ms"), "consistency": ("consistency", str.lower), "skipTrimmed": ("on_trimmed", lambda _: "skip"),
+    },
+    "Topics.ListTopics": {"prefix": ("prefix", same), "after": ("after", same), "limit": ("limit", str)},
+}  # fmt: skip
+
+
+def path_of(method, request):
+    """Removes from a request what the path names, and returns method and path."""
+    if method in ("Nothing.Do", "Logs.OpenSession", "Topics.ListTopics"):
+        return {"Nothing.Do": ("GET", "/v1/nothing"), "Logs.OpenSession": ("POST", "/v1/sessions"), "Topics.ListTopics": ("GET", "/v1/topics")}[method]
+    if method.startswith("Topics."):
+        verb = {"CreateTopic": "PUT", "GetTopic": "GET", "DeleteTopic": "DELETE"}[method.split(".")[1]]
+        return verb, f"/v1/topics/{quote(request.pop('name'), safe='')}"
+    log = f"/v1/topics/{quote(request.pop('topic'), safe='')}/partitions/{request.pop('partition', 0)}"
+    verb, rest = {
+        "Append": ("POST", "/records"), "Read": ("GET", "/records"), "Tail": ("GET", ""), "Truncate": ("POST", "/truncate"), "Fence": ("PUT", "/fence"),
+    }[method.split(".")[1]]  # fmt: skip
+    return verb, log + rest
+
+
+def record_of(record):
+    made = {"key": record.get("key_base64"), "value": record.get("base64"), "timestampMs": record["timestamp_ms"]}
+    made["headers"] = [{"name": name, "value": base64.b64encode(value.encode()).decode()} for name, value in record.get("headers", {}).items()]
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def tail_of(tail):
+    made = {**tail, "last": position_of(tail["last"]) if tail["last"] else None}
+    made["fence"] = base64.b64encode(tail["fence"].encode()).decode() if tail["fence"] else ""
+    if pointer := tail["pointer"]:
+        digest = base64.b64encode(bytes.fromhex(pointer.get("sha256", ""))).decode()
+        made["pointer"] = {**pointer, "sha256": digest, "position": position_of(pointer["position"]) if "position" in pointer else None}
+    return made
+
+
+def topic_of(topic):
+    return {"replicationFactor": topic.pop("replication_factor"), **topic, "id": base64.b64encode(bytes.fromhex(topic["id"])).decode()}
+
+
+def answer_of(method, answer):
+    if method == "Logs.Append":
+        return {**answer, "first": position_of(answer["first"]), "last": position_of(answer["last"])}
+    if method == "Logs.Read":
+        answer.pop("more")
+        records = [{"position": position_of(record["position"]), "record": record_of(record)} for record in answer["records"]]
+        return {**answer, "records": records}
+    if method in ("Logs.Tail", "Logs.Truncate", "Logs.Fence"):
+        return tail_of(answer)
+    if method == "Topics.ListTopics":
+        return {**answer, "topics": [topic_of(topic) for topic in answer["topics"]]}
+    return topic_of(answer) if method.startswith("Topics.") else answer
+
+
+def query_of(method, request):
+    fields = renamed(request, **QUERIES.get(method, {}))
+    return "?" + urlencode({**fields, **({"as": "base64"} if method == "Logs.Read" else {})})
+
+
+def call(step):
+    method, request = step["method"], dict(step["request"])
+    verb, path = path_of(method, request)
+    kind, body = "application/json", b""
+    if verb == "GET":
+        path += query_of(method, request)
+    elif method in BODIES:
+        try:
+            body = json.dumps(renamed(request, **BODIES[method])).encode()
+        except NotInJson:
+            kind = PROTOBUF
+            body = json_format.ParseDict(request, getattr(duramen_pb2, f"{method.split('.')[1]}Request")()).SerializeToString()
+    command = ["curl", "-sS", "--max-time", str(step["deadline_s"]), "-X", verb, "-w", "%{stderr}%{http_code} %{content_type}"]
+    command += ["-H", f"accept: {kind}", "-H", "expect:", *(["-H", f"content-type: {kind}", "--data-binary", "@-"] if verb != "GET" else [])]
+    done = subprocess.run([*command, f"http://{step['address']}{path}"], input=body, capture_output=True)
+    if done.returncode != 0:
+        return {"answers": [], "problem": {"slug": "", "code": None, "detail": done.stderr.decode(), "metadata": {}}}
+    status, _, said = done.stderr.decode().partition(" ")
+    if int(status) >= 400:
+        document = json.loads(done.stdout)
+        slug = document.pop("type").removeprefix("/problems/")
+        standard = {name: document.pop(name) for name in ("title", "status", "detail")}
+        assert said == "application/problem+json" and standard["status"] == int(status), (said, standard)
+        return {"answers": [], "problem": {"slug": slug, "code": int(status), "detail": standard["detail"], "metadata": document}}
+    assert int(status) == {"PUT": 201 if method == "Topics.CreateTopic" else 200, "DELETE": 204}.get(verb, 201 if "Session" in method else 200), status
+    if method == "Topics.DeleteTopic":
+        return {"answers": [{}]}
+    if said == PROTOBUF:
+        return {"answers": [json_format.MessageToDict(ANSWERS[method].FromString(done.stdout))]}
+    return {"answers": [answer_of(method, json.loads(done.stdout))]}
+
+
+def main():
+    for line in sys.stdin:
+        print(json.dumps(call(json.loads(line))), flush=True)
+
+
+main()

@@ -1,0 +1,165 @@
+// Carries out the steps that it reads, one a line, with the client that is generated for Go; see ../README.md.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"duramen/compat/native/gen/duramenv1"
+)
+
+type step struct {
+	Address   string
+	Method    string
+	Request   json.RawMessage
+	DeadlineS int `json:"deadline_s"`
+}
+
+type problem struct {
+	Slug     string            `json:"slug"`
+	Code     int               `json:"code"`
+	Detail   string            `json:"detail"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+type told struct {
+	Answers []json.RawMessage `json:"answers"`
+	Problem *problem          `json:"problem,omitempty"`
+}
+
+type call func(context.Context, grpc.ClientConnInterface, []byte, *told) error
+
+// Makes a call of a method that has one answer.
+func unary[Q any, A proto.Message, P interface {
+	*Q
+	proto.Message
+}](method func(grpc.ClientConnInterface, context.Context, P, ...grpc.CallOption) (A, error)) call {
+	return func(ctx context.Context, conn grpc.ClientConnInterface, text []byte, told *told) error {
+		request := P(new(Q))
+		if err := protojson.Unmarshal(text, request); err != nil {
+			panic(err)
+		}
+		answer, err := method(conn, ctx, request)
+		if err == nil {
+			told.add(answer)
+		}
+		return err
+	}
+}
+
+func (told *told) add(answer proto.Message) {
+	text, err := protojson.Marshal(answer)
+	if err != nil {
+		panic(err)
+	}
+	told.Answers = append(told.Answers, text)
+}
+
+func read(ctx context.Context, conn grpc.ClientConnInterface, text []byte, told *told) error {
+	request := &duramenv1.ReadRequest{}
+	if err := protojson.Unmarshal(text, request); err != nil {
+		panic(err)
+	}
+	pages, err := duramenv1.NewLogsClient(conn).Read(ctx, request)
+	for err == nil {
+		var page *duramenv1.ReadResponse
+		if page, err = pages.Recv(); err == nil {
+			told.add(page)
+		}
+	}
+	if err == io.EOF {
+		return nil
+	}
+	return err
+}
+
+// Calls a method that there is not.
+func missing(ctx context.Context, conn grpc.ClientConnInterface, _ []byte, _ *told) error {
+	return conn.Invoke(ctx, "/duramen.v1.Nothing/Do", &emptypb.Empty{}, &emptypb.Empty{})
+}
+
+func logs[Q, A any](method func(duramenv1.LogsClient, context.Context, Q, ...grpc.CallOption) (A, error)) func(grpc.ClientConnInterface, context.Context, Q, ...grpc.CallOption) (A, error) {
+	return func(conn grpc.ClientConnInterface, ctx context.Context, request Q, options ...grpc.CallOption) (A, error) {
+		return method(duramenv1.NewLogsClient(conn), ctx, request, options...)
+	}
+}
+
+func topics[Q, A any](method func(duramenv1.TopicsClient, context.Context, Q, ...grpc.CallOption) (A, error)) func(grpc.ClientConnInterface, context.Context, Q, ...grpc.CallOption) (A, error) {
+	return func(conn grpc.ClientConnInterface, ctx context.Context, request Q, options ...grpc.CallOption) (A, error) {
+		return method(duramenv1.NewTopicsClient(conn), ctx, request, options...)
+	}
+}
+
+var calls = map[string]call{
+	"Logs.Append":        unary(logs(duramenv1.LogsClient.Append)),
+	"Logs.Read":          read,
+	"Logs.Tail":          unary(logs(duramenv1.LogsClient.Tail)),
+	"Logs.Truncate":      unary(logs(duramenv1.LogsClient.Truncate)),
+	"Logs.Fence":         unary(logs(duramenv1.LogsClient.Fence)),
+	"Logs.OpenSession":   unary(logs(duramenv1.LogsClient.OpenSession)),
+	"Topics.CreateTopic": unary(topics(duramenv1.TopicsClient.CreateTopic)),
+	"Topics.GetTopic":    unary(topics(duramenv1.TopicsClient.GetTopic)),
+	"Topics.ListTopics":  unary(topics(duramenv1.TopicsClient.ListTopics)),
+	"Topics.DeleteTopic": unary(topics(duramenv1.TopicsClient.DeleteTopic)),
+	"Nothing.Do":         missing,
+}
+
+func problemOf(err error) *problem {
+	status, _ := status.FromError(err)
+	it := &problem{Code: int(status.Code()), Detail: status.Message()}
+	for _, detail := range status.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.Domain == "duramen" {
+			it.Slug, it.Metadata = info.Reason, info.Metadata
+		}
+	}
+	return it
+}
+
+func main() {
+	conns := map[string]*grpc.ClientConn{}
+	lines := bufio.NewReader(os.Stdin)
+	out := json.NewEncoder(os.Stdout)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var step step
+		if err := json.Unmarshal(line, &step); err != nil {
+			panic(err)
+		}
+		conn := conns[step.Address]
+		if conn == nil {
+			conn, err = grpc.NewClient(step.Address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(33<<20)))
+			if err != nil {
+				panic(err)
+			}
+			conns[step.Address] = conn
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(step.DeadlineS)*time.Second)
+		told := told{Answers: []json.RawMessage{}}
+		call, ok := calls[step.Method]
+		if !ok {
+			panic(fmt.Sprint("no method ", step.Method, codes.Unimplemented))
+		}
+		if err := call(ctx, conn, step.Request, &told); err != nil {
+			told.Problem = problemOf(err)
+		}
+		cancel()
+		out.Encode(told)
+	}
+}

@@ -1,0 +1,124 @@
+import com.google.gson.JsonArray;
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
+import com.google.protobuf.Any;
+import com.google.protobuf.Empty;
+import com.google.protobuf.Message;
+import com.google.protobuf.util.JsonFormat;
+import com.google.rpc.ErrorInfo;
+import dev.duramen.v1.AppendRequest;
+import dev.duramen.v1.CreateTopicRequest;
+import dev.duramen.v1.DeleteTopicRequest;
+import dev.duramen.v1.FenceRequest;
+import dev.duramen.v1.GetTopicRequest;
+import dev.duramen.v1.ListTopicsRequest;
+import dev.duramen.v1.LogsGrpc;
+import dev.duramen.v1.OpenSessionRequest;
+import dev.duramen.v1.ReadRequest;
+import dev.duramen.v1.TailRequest;
+import dev.duramen.v1.TopicsGrpc;
+import dev.duramen.v1.TruncateRequest;
+import io.grpc.CallOptions;
+import io.grpc.ManagedChannel;
+import io.grpc.ManagedChannelBuilder;
+import io.grpc.MethodDescriptor;
+import io.grpc.StatusRuntimeException;
+import io.grpc.protobuf.ProtoUtils;
+import io.grpc.protobuf.StatusProto;
+import io.grpc.stub.ClientCalls;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+
+/** Carries out the steps that it reads, one a line, with the client that is generated for Java; see ../README.md. */
+final class Driver {
+    private static final int MESSAGE_BYTES_MAX = 33 << 20;
+
+    public static void main(String[] arguments) throws Exception {
+        Map<String, ManagedChannel> channels = new HashMap<>();
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            JsonObject step = JsonParser.parseString(line).getAsJsonObject();
+            ManagedChannel channel = channels.computeIfAbsent(step.get("address").getAsString(), Driver::channel);
+            JsonObject told = new JsonObject();
+            JsonArray answers = new JsonArray();
+            told.add("answers", answers);
+            try {
+                Iterator<? extends Message> answered = call(channel, step);
+                while (answered.hasNext()) {
+                    answers.add(JsonParser.parseString(JsonFormat.printer().print(answered.next())));
+                }
+            } catch (StatusRuntimeException error) {
+                told.add("problem", problem(error));
+            }
+            System.out.println(told);
+        }
+        channels.values().forEach(ManagedChannel::shutdownNow);
+    }
+
+    private static ManagedChannel channel(String address) {
+        return ManagedChannelBuilder.forTarget(address).usePlaintext().maxInboundMessageSize(MESSAGE_BYTES_MAX).build();
+    }
+
+    private static Iterator<? extends Message> call(ManagedChannel channel, JsonObject step) throws Exception {
+        long deadline = step.get("deadline_s").getAsLong();
+        String request = step.get("request").toString();
+        LogsGrpc.LogsBlockingStub logs = LogsGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
+        TopicsGrpc.TopicsBlockingStub topics = TopicsGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
+        String method = step.get("method").getAsString();
+        if (method.equals("Logs.Read")) {
+            return logs.read(read(request, ReadRequest.newBuilder()).build());
+        }
+        Message answer = switch (method) {
+            case "Logs.Append" -> logs.append(read(request, AppendRequest.newBuilder()).build());
+            case "Logs.Tail" -> logs.tail(read(request, TailRequest.newBuilder()).build());
+            case "Logs.Truncate" -> logs.truncate(read(request, TruncateRequest.newBuilder()).build());
+            case "Logs.Fence" -> logs.fence(read(request, FenceRequest.newBuilder()).build());
+            case "Logs.OpenSession" -> logs.openSession(OpenSessionRequest.getDefaultInstance());
+            case "Topics.CreateTopic" -> topics.createTopic(read(request, CreateTopicRequest.newBuilder()).build());
+            case "Topics.GetTopic" -> topics.getTopic(read(request, GetTopicRequest.newBuilder()).build());
+            case "Topics.ListTopics" -> topics.listTopics(read(request, ListTopicsRequest.newBuilder()).build());
+            case "Topics.DeleteTopic" -> topics.deleteTopic(read(request, DeleteTopicRequest.newBuilder()).build());
+            default -> missing(channel);
+        };
+        return List.of(answer).iterator();
+    }
+
+    private static <B extends Message.Builder> B read(String text, B builder) throws Exception {
+        JsonFormat.parser().merge(text, builder);
+        return builder;
+    }
+
+    /** Calls a method that there is not. */
+    private static Message missing(ManagedChannel channel) {
+        MethodDescriptor<Empty, Empty> method = MethodDescriptor.<Empty, Empty>newBuilder()
+                .setType(MethodDescriptor.MethodType.UNARY)
+                .setFullMethodName("duramen.v1.Nothing/Do")
+                .setRequestMarshaller(ProtoUtils.marshaller(Empty.getDefaultInstance()))
+                .setResponseMarshaller(ProtoUtils.marshaller(Empty.getDefaultInstance()))
+                .build();
+        return ClientCalls.blockingUnaryCall(channel, method, CallOptions.DEFAULT, Empty.getDefaultInstance());
+    }
+
+    private static JsonObject problem(StatusRuntimeException error) throws Exception {
+        JsonObject told = new JsonObject();
+        JsonObject metadata = new JsonObject();
+        told.addProperty("slug", "");
+        told.addProperty("code", error.getStatus().getCode().value());
+        told.addProperty("detail", String.valueOf(error.getStatus().getDescription()));
+        told.add("metadata", metadata);
+        com.google.rpc.Status status = StatusProto.fromThrowable(error);
+        for (Any detail : status.getDetailsList()) {
+            if (detail.is(ErrorInfo.class) && detail.unpack(ErrorInfo.class).getDomain().equals("duramen")) {
+                ErrorInfo info = detail.unpack(ErrorInfo.class);
+                told.addProperty("slug", info.getReason());
+                info.getMetadataMap().forEach(metadata::addProperty);
+            }
+        }
+        return told;
+    }
+}

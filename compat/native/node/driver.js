@@ -1,0 +1,70 @@
+// Carries out the steps that it reads, one a line, with the client that is generated for Node; see ../README.md.
+const readline = require('node:readline')
+const grpc = require('@grpc/grpc-js')
+const { GrpcTransport } = require('@protobuf-ts/grpc-transport')
+const { LogsClient, TopicsClient } = require('./gen/duramen/v1/duramen.client')
+const { Logs, Topics } = require('./gen/duramen/v1/duramen')
+const { Status } = require('./gen/google/rpc/status')
+const { ErrorInfo } = require('./gen/google/rpc/error_details')
+
+const MESSAGE_BYTES_MAX = 33 << 20
+const services = { Logs: [Logs, LogsClient], Topics: [Topics, TopicsClient] }
+const transports = new Map()
+
+function transport(address) {
+  if (!transports.has(address)) {
+    const channelCredentials = grpc.credentials.createInsecure()
+    const clientOptions = { 'grpc.max_receive_message_length': MESSAGE_BYTES_MAX }
+    transports.set(address, new GrpcTransport({ host: address, channelCredentials, clientOptions }))
+  }
+  return transports.get(address)
+}
+
+// Calls a method that there is not.
+async function missing(address) {
+  const method = { ...Logs.methods.find((it) => it.name === 'OpenSession'), service: { typeName: 'duramen.v1.Nothing' }, name: 'Do' }
+  await transport(address).unary(method, {}, {})
+}
+
+async function call({ address, method, request, deadline_s }, answers) {
+  const [service, name] = method.split('.')
+  if (service === 'Nothing') return missing(address)
+  const [type, Client] = services[service]
+  const info = type.methods.find((it) => it.name === name)
+  const client = new Client(transport(address))
+  const calling = client[info.localName](info.I.fromJson(request), { timeout: deadline_s * 1000 })
+  if (info.serverStreaming) {
+    for await (const answer of calling.responses) answers.push(info.O.toJson(answer))
+  } else {
+    answers.push(info.O.toJson((await calling).response))
+  }
+}
+
+function problem(error) {
+  const told = { slug: '', code: grpc.status[error.code] ?? error.code, detail: error.message, metadata: {} }
+  for (const text of [error.meta?.['grpc-status-details-bin'] ?? []].flat()) {
+    const bytes = typeof text === 'string' ? Buffer.from(text, 'base64') : text
+    for (const detail of Status.fromBinary(bytes).details) {
+      if (!detail.typeUrl.endsWith('/google.rpc.ErrorInfo')) continue
+      const info = ErrorInfo.fromBinary(detail.value)
+      if (info.domain === 'duramen') Object.assign(told, { slug: info.reason, metadata: info.metadata })
+    }
+  }
+  return told
+}
+
+async function main() {
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const told = { answers: [] }
+    try {
+      await call(JSON.parse(line), told.answers)
+    } catch (error) {
+      if (error.name !== 'RpcError') throw error
+      told.problem = problem(error)
+    }
+    process.stdout.write(JSON.stringify(told) + '\n')
+  }
+  for (const each of transports.values()) each.close()
+}
+
+main()

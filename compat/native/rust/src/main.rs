@@ -1,0 +1,112 @@
+//! Carries out the steps that it reads, one a line, with the client that is generated for Rust; see ../README.md.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+use serde_json::{Value, json};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+use tonic_types::StatusExt;
+
+#[allow(clippy::all)]
+mod proto {
+    tonic::include_proto!("duramen.v1");
+}
+use proto::logs_client::LogsClient;
+use proto::topics_client::TopicsClient;
+
+const MESSAGE_BYTES_MAX: usize = 33 << 20;
+
+struct Json(DescriptorPool);
+
+impl Json {
+    fn kind(&self, name: &str) -> MessageDescriptor {
+        let name = format!("duramen.v1.{name}");
+        self.0.get_message_by_name(&name).unwrap_or_else(|| panic!("there is no message {name}"))
+    }
+
+    fn read<M: Message + Default>(&self, name: &str, json: &Value) -> M {
+        let message = DynamicMessage::deserialize(self.kind(name), json).expect("it is the JSON of the message");
+        M::decode(message.encode_to_vec().as_slice()).expect("it was encoded here")
+    }
+
+    fn write<M: Message>(&self, name: &str, message: &M) -> Value {
+        let bytes = message.encode_to_vec();
+        let message = DynamicMessage::decode(self.kind(name), bytes.as_slice()).expect("it was encoded here");
+        serde_json::to_value(&message).expect("a message has JSON")
+    }
+}
+
+async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Value>) -> Result<(), Status> {
+    let deadline = Duration::from_secs(step["deadline_s"].as_u64().expect("a number"));
+    let mut logs = LogsClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let mut topics = TopicsClient::new(channel.clone());
+    macro_rules! one {
+        ($client:ident . $method:ident, $request:literal, $answer:literal) => {{
+            let mut request = Request::new(json.read($request, &step["request"]));
+            request.set_timeout(deadline);
+            let answer = $client.$method(request).await?.into_inner();
+            answers.push(json.write($answer, &answer));
+        }};
+    }
+    match step["method"].as_str().expect("a name") {
+        "Logs.Append" => one!(logs.append, "AppendRequest", "AppendResponse"),
+        "Logs.Tail" => one!(logs.tail, "TailRequest", "Tail"),
+        "Logs.Truncate" => one!(logs.truncate, "TruncateRequest", "Tail"),
+        "Logs.Fence" => one!(logs.fence, "FenceRequest", "Tail"),
+        "Logs.OpenSession" => one!(logs.open_session, "OpenSessionRequest", "Session"),
+        "Topics.CreateTopic" => one!(topics.create_topic, "CreateTopicRequest", "Topic"),
+        "Topics.GetTopic" => one!(topics.get_topic, "GetTopicRequest", "Topic"),
+        "Topics.ListTopics" => one!(topics.list_topics, "ListTopicsRequest", "ListTopicsResponse"),
+        "Topics.DeleteTopic" => one!(topics.delete_topic, "DeleteTopicRequest", "DeleteTopicResponse"),
+        "Logs.Read" => {
+            let mut request = Request::new(json.read("ReadRequest", &step["request"]));
+            request.set_timeout(deadline);
+            let mut pages = logs.read(request).await?.into_inner();
+            while let Some(page) = pages.message().await? {
+                answers.push(json.write("ReadResponse", &page));
+            }
+        }
+        _ => missing(channel).await?,
+    }
+    Ok(())
+}
+
+/// Calls a method that there is not.
+async fn missing(channel: Channel) -> Result<(), Status> {
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    let path = "/duramen.v1.Nothing/Do".parse().expect("it is a path");
+    client.unary(Request::new(()), path, codec).await.map(|_| ())
+}
+
+fn problem(status: &Status) -> Value {
+    let info = status.get_details_error_info().filter(|info| info.domain == "duramen");
+    let (slug, metadata) = info.map(|info| (info.reason, info.metadata)).unwrap_or_default();
+    json!({ "slug": slug, "code": status.code() as i32, "detail": status.message(), "metadata": metadata })
+}
+
+#[tokio::main]
+async fn main() {
+    let descriptors = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+    let json = Json(DescriptorPool::decode(descriptors.as_slice()).expect("they were written by the build"));
+    let mut channels: HashMap<String, Channel> = HashMap::new();
+    for line in std::io::stdin().lock().lines() {
+        let step: Value = serde_json::from_str(&line.expect("lines are text")).expect("lines are JSON");
+        let address = step["address"].as_str().expect("a text");
+        let endpoint = || Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
+        let channel = channels.entry(address.to_owned()).or_insert_with(endpoint).clone();
+        let mut answers = Vec::new();
+        let ended = call(&json, channel, &step, &mut answers).await;
+        let mut told = json!({ "answers": answers });
+        if let Err(status) = ended {
+            told["problem"] = problem(&status);
+        }
+        println!("{told}");
+        std::io::stdout().flush().expect("the reader is there");
+    }
+}

@@ -1,0 +1,283 @@
+"""The script that each client carries out: steps in groups, each group on topics of its own.
+
+`${t}` is the group's topic, `${name}` what a step saved, `${name.member}` a part of that, and `${text name}` a position as text. In
+what is expected, "*" stands for anything that is there; what is not named must be absent, or its type's zero.
+"""
+
+import base64
+from dataclasses import dataclass, field
+
+from batch import batch
+
+
+@dataclass
+class Step:
+    method: str
+    request: dict
+    # The answer, or a Problem.
+    expected: object
+    # Name of the answer for later steps.
+    save: str = ""
+    # Clients that cannot say this, and why.
+    without: dict = field(default_factory=dict)
+    # It goes on beside the steps after it, until one is `Awaited`.
+    beside: bool = False
+
+
+@dataclass
+class Problem:
+    slug: str
+    # Members; the text of `reason` is anything.
+    members: dict = field(default_factory=dict)
+
+
+@dataclass
+class Awaited:
+    """The answer of the step that went on beside."""
+
+    expected: object
+
+
+def b64(data):
+    return base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode()
+
+
+def rec(value, key=None, headers=(), at=1_700_000_000_000):
+    made = {"value": b64(value), "timestampMs": str(at)}
+    if key is not None:
+        made["key"] = b64(key)
+    if headers:
+        made["headers"] = [{"name": name, "value": b64(content)} for name, content in headers]
+    return made
+
+
+def pos(offset, entry=None):
+    return {"term": "*", "entry": offset if entry is None else entry, "offset": offset}
+
+
+def append(values, expected, save="", partition=0, without=None, **more):
+    records = [value if isinstance(value, dict) else rec(value) for value in values]
+    return Step("Logs.Append", {"topic": "${t}", "partition": partition, "records": records, **more}, expected, save, without or {})
+
+
+def appended(first, last=None, **more):
+    return {"first": pos(first), "last": pos(last or first, first), **more}
+
+
+def create(name="${t}", expected="*", **more):
+    answer = {"name": name, "id": "*", "partitions": more.get("partitions", "*"), "replicationFactor": "*"}
+    if "settings" in more:
+        answer["settings"] = more["settings"]
+    return Step("Topics.CreateTopic", {"name": name, **more}, answer if expected == "*" else expected)
+
+
+def read(expected, without=None, beside=False, **more):
+    return Step("Logs.Read", {"topic": "${t}", **more}, expected, without=without or {}, beside=beside)
+
+
+def page(*records, **more):
+    return {"records": list(records), "next": "*", "end": "*", **more}
+
+
+def shown(offset, record, entry=None):
+    record = record if isinstance(record, dict) else rec(record)
+    return {"position": pos(offset, entry), "record": record}
+
+
+def tail(start, end, last="*", **more):
+    made = {"start": start, "stable": end, "end": end, **more}
+    return {**made, "last": last} if last else made
+
+
+def ask_tail(expected, save=""):
+    return Step("Logs.Tail", {"topic": "${t}"}, expected, save)
+
+
+def truncate(expected, **more):
+    return Step("Logs.Truncate", {"topic": "${t}", **more}, expected)
+
+
+def fence(expected, token, **more):
+    return Step("Logs.Fence", {"topic": "${t}", "token": b64(token), **more}, expected)
+
+
+def session(save="s"):
+    return Step("Logs.OpenSession", {}, {"id": "*", "epoch": "*"}, save)
+
+
+def wrong(*fields):
+    return Problem("bad-request", {"errors": [{"field": name, "reason": "*"} for name in fields]})
+
+
+ONE = create(partitions=1)
+KEYED = rec("one", key="k", headers=[("h", "v"), ("i", "")])
+# Bytes that are no text, in an order of headers that JSON does not keep, and a header and a record without values.
+ODD = {
+    "key": b64(b"\xff\x00"),
+    "value": b64(b"\x00\xfe"),
+    "timestampMs": "1700000000001",
+    "headers": [{"name": "z", "value": b64(b"\xff")}, {"name": "a"}, {"name": "z", "value": ""}],
+}
+EMPTY = {"key": b64("k"), "timestampMs": "1700000000002"}
+FINISHED = b64(batch([b"raw-0", b"raw-1"]))
+NO_RAW = {"curl": "HTTP has no raw reads"}
+NO_JSON = {"curl": "its answer in JSON leaves headers out"}
+NO_METHOD = {"grpcurl": "reflection does not know the method"}
+POINTER = {"uri": "s3://bucket/snapshot-4", "position": "${b.last}", "sha256": b64(bytes(range(32))), "note": "the first five"}
+
+GROUPS = {
+    "topics": [
+        create(partitions=2, settings={"max.message.bytes": "5000"}),
+        create(partitions=2, settings={"max.message.bytes": "5000"}, expected=Problem("topic-exists")),
+        Step("Topics.GetTopic", {"name": "${t}"}, {"name": "${t}", "id": "*", "partitions": 2, "replicationFactor": "*", "settings": {"max.message.bytes": "5000"}}, "got"),
+        create("${t}-b", partitions=1),
+        create("${t}-c"),
+        Step("Topics.ListTopics", {"prefix": "${t}"}, {"topics": [{"name": "${t}", "id": "${got.id}", "partitions": 2, "replicationFactor": "*"}, "*", "*"]}),
+        Step("Topics.ListTopics", {"prefix": "${t}", "limit": 1}, {"topics": ["*"], "more": True}),
+        Step("Topics.ListTopics", {"prefix": "${t}", "after": "${t}-b"}, {"topics": [{"name": "${t}-c", "id": "*", "partitions": "*", "replicationFactor": "*"}]}),
+        Step("Topics.ListTopics", {"prefix": "${t}-nothing"}, {}),
+        Step("Topics.ListTopics", {"limit": 1001}, wrong("limit")),
+        Step("Topics.DeleteTopic", {"name": "${t}-b"}, {}),
+        Step("Topics.GetTopic", {"name": "${t}-b"}, Problem("unknown-topic")),
+        Step("Topics.DeleteTopic", {"name": "${t}-b"}, Problem("unknown-topic")),
+        create("${t}-d", partitions=-2, expected=wrong("name")),
+        create("${t}-d", replicationFactor=40_000, expected=wrong("replication_factor")),
+        create("${t}-d", replicationFactor=99, expected=wrong("name")),
+        create("${t}-d", settings={"no.such.setting": "1"}, expected=wrong("name")),
+    ],
+    "appends": [
+        ONE,
+        ask_tail(tail(0, 0, last=None)),
+        append(["zero"], appended(0), "a"),
+        append([KEYED, rec("two"), rec("", key="")], appended(1, 3), "b"),
+        append([ODD, EMPTY], appended(4, 5)),
+        ask_tail({**tail(0, 6), "last": pos(5, 4)}, "tail"),
+        read(page(shown(0, "zero"), shown(1, KEYED, 1), shown(2, "two", 1), shown(3, rec("", key=""), 1)), limit=4),
+        read(page(shown(4, ODD, 4), shown(5, EMPTY, 4)), without=NO_JSON, **{"from": 4}),
+        Step("Logs.Append", {"topic": "${t}", "batch": FINISHED}, appended(6, 7)),
+        read(page(shown(6, "raw-0", 6), shown(7, "raw-1", 6)), **{"from": 6}),
+        read({"batches": "*", "next": 8, "end": 8}, without=NO_RAW, **{"from": 6, "raw": True}),
+        Step("Logs.Append", {"topic": "${t}", "batch": FINISHED, "records": [rec("x")]}, wrong("batch")),
+        Step("Logs.Append", {"topic": "${t}", "batch": b64(b"no batch at all")}, wrong("batch")),
+        append([], wrong("records")),
+        append(["x"] * 10_001, wrong("records")),
+        append(["x"], Problem("unknown-topic"), partition=1),
+        append(["x"], wrong("partition"), partition=-1),
+        Step("Logs.Append", {"topic": "no-such-topic", "records": [rec("x")]}, Problem("unknown-topic")),
+        ask_tail(tail(0, 8)),
+    ],
+    "sizes": [
+        create(partitions=1, settings={"max.message.bytes": "5000"}),
+        append(["y" * 4000], appended(0)),
+        append(["y" * 6000], Problem("too-large", {"limit": 5000})),
+        append(["y" * 3000, "y" * 3000], Problem("too-large", {"limit": 5000})),
+        ask_tail(tail(0, 1)),
+    ],
+    "guards": [
+        ONE,
+        append(["a"], appended(0), "a", guard={"none": True}),
+        append(["a"], Problem("last-mismatch", {"last": "${text a.last}"}), guard={"none": True}),
+        append(["b", "c"], appended(1, 2), "b", guard={"at": "${a.last}"}),
+        append(["b", "c"], Problem("last-mismatch", {"last": "${text b.last}"}), guard={"at": "${a.last}"}),
+        append(["d"], Problem("last-mismatch", {"last": "${text b.last}"}), guard={"at": "${b.first}"}),
+        append(["d"], Problem("last-mismatch", {"last": "${text b.last}"}), guard={"at": {"term": 99, "entry": 1, "offset": 2}}),
+        append(["d"], wrong("guard.at"), guard={"at": {"term": -1, "entry": 0, "offset": 0}}, without={"curl": "the text of a position has no such number"}),
+        append(["d"], wrong("guard.none"), guard={"none": False}),
+        append(["d"], Problem("fenced"), guard={"fence": b64("w")}),
+        append(["d"], appended(3), "d", guard={"fence": "", "at": "${b.last}"}),
+        fence({**tail(0, 4, "${d.last}"), "fence": b64("w")}, "w"),
+        append(["e"], appended(4), "e", guard={"fence": b64("w"), "at": "${d.last}"}),
+        append(["f"], Problem("fenced"), guard={"fence": b64("v")}),
+        append(["f"], appended(5)),
+        read(page(*(shown(*it) for it in [(0, "a"), (1, "b", 1), (2, "c", 1), (3, "d"), (4, "e"), (5, "f")])), consistency="ANY_REPLICA", waitMs=1),
+    ],
+    "fences": [
+        ONE,
+        append(["a"], appended(0), "a"),
+        fence({**tail(0, 1, "${a.last}"), "fence": b64("one")}, "one", ifToken=""),
+        fence(Problem("fenced"), "two", ifToken=b64("zero")),
+        fence({**tail(0, 1, "${a.last}"), "fence": b64("two")}, "two", ifToken=b64("one")),
+        fence({**tail(0, 1, "${a.last}"), "fence": b64(b"\xff\x01")}, b"\xff\x01", ifToken=b64("two")),
+        append(["b"], appended(1), "b", guard={"fence": b64(b"\xff\x01")}),
+        fence(wrong("token"), "t" * 65),
+        fence(wrong("if_token"), "t", ifToken=b64("t" * 65)),
+        append(["c"], wrong("guard.fence"), guard={"fence": b64("t" * 65)}),
+        fence({**tail(0, 2, "${b.last}"), "fence": b64("t" * 64)}, "t" * 64),
+        fence(tail(0, 2, "${b.last}"), ""),
+        ask_tail(tail(0, 2, "${b.last}")),
+    ],
+    "sessions": [
+        ONE,
+        session(),
+        append(["a", "b"], appended(0, 1), "a", session={"id": "${s.id}", "epoch": "${s.epoch}"}),
+        append(["a", "b"], {"first": "${a.first}", "last": "${a.last}", "duplicate": True}, session={"id": "${s.id}", "epoch": "${s.epoch}"}),
+        append(["c"], appended(2), "c", session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 2}),
+        append(["e"], Problem("sequence-gap"), session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 5}),
+        append(["c"], {"first": "${c.first}", "last": "${c.last}", "duplicate": True}, session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 2}),
+        append(["d"], appended(3), guard={"at": "${c.last}"}, session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 3}),
+        append(["e"], wrong("session"), session={"id": "${s.id}", "epoch": -1}),
+        append(["e"], wrong("session"), session={"id": "${s.id}", "epoch": 40_000}),
+        append(["e"], appended(4), session={"id": "${s.id}", "epoch": 9}),
+        append(["f"], Problem("session-fenced"), session={"id": "${s.id}", "epoch": 8, "sequence": 1}),
+        Step("Logs.Append", {"topic": "${t}", "batch": FINISHED, "session": {"id": "${s.id}", "epoch": 9, "sequence": 1}}, wrong("session")),
+        ask_tail(tail(0, 5)),
+    ],
+    "reads": [
+        ONE,
+        read(page()),
+        append(["0", "1", "2"], appended(0, 2), "a"),
+        append(["3"], appended(3), "b"),
+        read(page(shown(0, "0", 0), shown(1, "1", 0)), limit=2),
+        read(page(shown(2, "2", 0), shown(3, "3")), **{"from": 2}),
+        read(page(shown(1, "1", 0), shown(2, "2", 0), shown(3, "3")), after="${a.first}"),
+        read(page(shown(3, "3")), after="${a.last}", consistency="ANY_REPLICA", waitMs=30_000, limit=1),
+        read(page(), after="${b.last}"),
+        read(page(), end=True),
+        read(page(), **{"from": 4}),
+        read(page(shown(0, "0", 0), shown(1, "1", 0), shown(2, "2", 0), shown(3, "3")), without={"curl": "a page of HTTP ends with the first entry"}, bytes=1),
+        read(page(shown(4, "4")), beside=True, after="${b.last}", waitMs=60_000, limit=1),
+        append(["4"], appended(4), "c"),
+        Awaited(page(shown(4, "4"))),
+        read(page(shown(5, "5")), beside=True, without={"curl": "HTTP follows by events"}, follow=True, limit=1, **{"from": 5}),
+        append(["5"], appended(5)),
+        Awaited(page(shown(5, "5"))),
+        read(Problem("position-diverged", {"diverged_at": 6}), **{"from": 7}),
+        read(Problem("position-diverged", {"diverged_at": "*"}), after={"term": 0, "entry": 3, "offset": 3}),
+        read(wrong("from"), **{"from": -1}),
+        read(wrong("bytes"), bytes=16_777_217),
+        read(wrong("wait_ms"), waitMs=60_001),
+        read(wrong("end"), without={"curl": "there is no such parameter"}, end=False),
+        read(wrong("limit"), without={name: "a stream has no such bound" for name in ("grpcurl", "go", "java", "python", "node", "rust")}, limit=1001),
+        Step("Logs.Read", {"topic": "no-such-topic"}, Problem("unknown-topic")),
+        Step("Logs.Tail", {"topic": "no-such-topic"}, Problem("unknown-topic")),
+        Step("Logs.Tail", {"topic": "${t}", "partition": 7}, Problem("unknown-topic")),
+    ],
+    "truncations": [
+        ONE,
+        append(["0", "1", "2"], appended(0, 2), "a"),
+        append(["3", "4"], appended(3, 4), "b"),
+        append(["5"], appended(5), "c"),
+        truncate({**tail(3, 6, "${c.last}")}, through="${a.last}"),
+        read(Problem("trimmed", {"first": 3}), **{"from": 0}),
+        truncate({**tail(5, 6, "${c.last}"), "pointer": POINTER}, through="${b.last}", pointer=POINTER),
+        ask_tail({**tail(5, 6, "${c.last}"), "pointer": POINTER}),
+        read(Problem("trimmed", {"first": 5, "pointer": {"uri": POINTER["uri"], "position": "${text b.last}", "note": POINTER["note"]}}), **{"from": 0}),
+        read(Problem("trimmed", {"first": 5, "pointer": "*"}), after="${a.first}"),
+        read(page(shown(5, "5"), skipped=True), skipTrimmed=True, **{"from": 0}),
+        read(page(shown(5, "5"))),
+        truncate(Problem("fenced"), fence=b64("x")),
+        fence({**tail(5, 6, "${c.last}"), "pointer": POINTER, "fence": b64("x")}, "x"),
+        # Where the record is gone before the answer is made, its entry is -1. Else `last` is "${c.last}".
+        truncate({**tail(6, 6, pos(5, "*")), "pointer": {"uri": "file:all"}, "fence": b64("x")}, fence=b64("x"), pointer={"uri": "file:all"}),
+        truncate(wrong("pointer.sha256"), pointer={"uri": "file:x", "sha256": b64("short")}),
+        truncate(wrong("pointer"), pointer={"uri": "u" * 1100}),
+        truncate(wrong("fence"), fence=b64("t" * 65)),
+        append(["6"], appended(6), guard={"at": "${c.last}"}),
+        read(page(shown(6, "6"))),
+    ],
+    "refusals": [
+        Step("Nothing.Do", {}, Problem("unsupported"), without=NO_METHOD),
+        Step("Logs.Tail", {"topic": ""}, wrong("topic"), without={"curl": "no path has an empty name"}),
+        Step("Logs.Tail", {"topic": "t", "partition": -1}, wrong("partition")),
+    ],
+}

@@ -1,0 +1,93 @@
+"""The script, by each client; on three nodes each step goes to the next node."""
+
+import itertools
+import os
+
+import pytest
+
+import checks
+import drivers
+from script import GROUPS, Awaited, Problem
+
+
+@pytest.fixture(scope="session")
+def place():
+    return drivers.built()
+
+
+@pytest.fixture(scope="session")
+def pairs(place):
+    """Two drivers of a client: one more for what goes on beside. Each begins when it is needed."""
+    begun = {}
+
+    def pair(name):
+        if name not in begun:
+            begun[name] = [drivers.Driver(name, place) for _ in range(2)]
+        return begun[name]
+
+    yield pair
+    for driver in itertools.chain(*begun.values()):
+        driver.end()
+
+
+class Player:
+    def __init__(self, pair, topic):
+        self.driver, self.second = pair
+        self.saved = {"t": topic}
+        self.addresses = os.environ["NATIVE"].split(",")
+        self.turns = itertools.cycle(self.addresses)
+
+    def play(self, number, step):
+        expected = drivers.filled(step.expected.members if isinstance(step.expected, Problem) else step.expected, self.saved)
+        if isinstance(step, Awaited):
+            drivers.check(self.driver.name, step.expected, self.second.told(), expected, f"step {number}")
+            return
+        request = drivers.filled(step.request, self.saved)
+        what = f"step {number}, {step.method} {str(request)[:300]}"
+        if step.beside:
+            self.second.begin(next(self.turns), step.method, request)
+            return
+        told = self.call(step, request)
+        answer = drivers.check(self.driver.name, step.expected, told, expected, what)
+        if step.save:
+            self.saved[step.save] = answer
+        if step.method in ("Topics.CreateTopic", "Topics.DeleteTopic") and "problem" not in told:
+            self.settle(request["name"], step.method)
+
+    def call(self, step, request):
+        """Calls again what nobody leads for a moment: nothing was done then."""
+        told = {}
+
+        def answered():
+            nonlocal told
+            told = self.driver.call(next(self.turns), step.method, request)
+            return told.get("problem", {}).get("slug") != "no-leader"
+
+        checks.eventually("the log has a leader", answered, timeout_s=40)
+        return told
+
+    def settle(self, topic, method):
+        """Waits until every node knows what was done to a topic, and its first log has a leader."""
+        unknown = method == "Topics.DeleteTopic"
+
+        def known(address):
+            told = self.driver.call(address, "Logs.Tail", {"topic": topic})
+            return ("problem" not in told) != unknown
+
+        for address in self.addresses:
+            checks.eventually(f"{address} knows of {topic}", lambda: known(address), timeout_s=40)  # noqa: B023
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("name", drivers.NAMES)
+def test_script(name, group, pairs):
+    player = Player(pairs(name), checks.unique(f"native-{group}"))
+    skips = False
+    for number, step in enumerate(GROUPS[group]):
+        if isinstance(step, Awaited) and skips:
+            skips = False
+            continue
+        if name in getattr(step, "without", {}):
+            skips = skips or step.beside
+            continue
+        player.play(number, step)
