@@ -252,7 +252,8 @@ fn serve_native(
     let calls = Calls::new(node, bell, shared.reader.clone());
     let (router, stop) = (native::router(&calls, sources)?, shared.stop.clone());
     tracing::info!(%address, "serving the native API");
-    let native = Native { socket, router, seats, limits, stop };
+    let budget = Arc::clone(&shared.budget);
+    let native = Native { socket, router, budget, seats, limits, stop };
     Ok(runtime.spawn(native::listen(native, STOP_GRACE)))
 }
 

@@ -548,6 +548,60 @@ fn a_read_goes_over_what_compaction_removed_and_ends_where_the_log_ends() {
 }
 
 #[test]
+fn bodies_that_stand_still_take_no_more_than_the_budget() {
+    const BUDGET: u64 = 16 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start_with(dir.path(), &[&format!("queued.max.request.bytes={BUDGET}")]);
+    assert_eq!(node.ask("PUT", "/v1/topics/t", &[], "").0, 201);
+    let head = format!(
+        "POST {RECORDS} HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n",
+        16 << 20
+    );
+    let slow: Vec<_> = (0..12)
+        .map(|_| {
+            let mut stream = TcpStream::connect(node.native).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    // All of them together would send 12 times 15 MiB, if they were read.
+    let chunk = vec![7; 1 << 20];
+    let mut sent = vec![0; slow.len()];
+    let mut quiet = 0;
+    let mut most = 0;
+    while quiet < 20 {
+        quiet += 1;
+        for (mut stream, sent) in slow.iter().zip(&mut sent) {
+            if *sent < 15 << 20
+                && let Ok(count) = stream.write(&chunk)
+            {
+                (*sent, quiet) = (*sent + count, 0);
+            }
+        }
+        most = most.max(in_flight(&node));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(most > BUDGET / 2, "bodies are charged: {most}");
+    assert!(most < 3 * BUDGET, "{most} of {sent:?}");
+    // Who holds little is served meanwhile.
+    assert_eq!(node.ask("POST", RECORDS, &[], "small").0, 200);
+    drop(slow);
+    let began = Instant::now();
+    while in_flight(&node) > 0 {
+        assert!(began.elapsed() < PATIENCE, "{} bytes stay charged", in_flight(&node));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Returns the bytes that the node's metric tells of requests on their way.
+fn in_flight(node: &Node) -> u64 {
+    let (_, metrics) = node.ask("GET", "/metrics", &[], "");
+    let line = metrics.lines().find(|it| !it.starts_with('#') && it.contains("in_flight_bytes "));
+    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
 fn a_bad_topic_is_refused_by_the_name_of_its_field() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path());

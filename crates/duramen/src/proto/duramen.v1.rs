@@ -6,7 +6,7 @@ pub struct Position {
     /// The leader's term in which the record was appended.
     #[prost(int32, tag = "1")]
     pub term: i32,
-    /// Offset of the first record of its entry.
+    /// Offset of the first record of its entry. -1 for a record that is not there any more: all records were removed.
     #[prost(int64, tag = "2")]
     pub entry: i64,
     /// Its own offset.
@@ -466,7 +466,8 @@ pub mod logs_client {
             req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Logs", "Read"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Tells the ends of a log, its fence and its pointer, as a majority confirms them.
+        /// Tells the ends of a log, its fence and its pointer, as a majority confirms them. Without its package
+        /// here the message's name would be the method's.
         pub async fn tail(
             &mut self,
             request: impl tonic::IntoRequest<super::TailRequest>,
@@ -576,7 +577,8 @@ pub mod logs_server {
             &self,
             request: tonic::Request<super::ReadRequest>,
         ) -> std::result::Result<tonic::Response<Self::ReadStream>, tonic::Status>;
-        /// Tells the ends of a log, its fence and its pointer, as a majority confirms them.
+        /// Tells the ends of a log, its fence and its pointer, as a majority confirms them. Without its package
+        /// here the message's name would be the method's.
         async fn tail(
             &self,
             request: tonic::Request<super::TailRequest>,

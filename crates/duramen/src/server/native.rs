@@ -11,6 +11,7 @@
 //! Start at:   `grpc.rs` or `http.rs`, then `logs.rs` and `calls.rs`.
 
 mod calls;
+mod charging;
 mod forwarding;
 mod grpc;
 mod http;

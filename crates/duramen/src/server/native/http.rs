@@ -49,7 +49,7 @@ const PROTO: &str = include_str!("../../../proto/duramen/v1/duramen.proto");
 struct Surface {
     logs: Logs,
     topics: Topics,
-    /// What `/openapi.json` shows.
+    /// Content of `/openapi.json`.
     document: Bytes,
 }
 

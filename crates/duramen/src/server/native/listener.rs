@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::{Extension, Router};
+use axum::{Extension, Router, middleware};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -12,11 +12,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::calls::Calls;
+use super::charging::{Account, charged};
 use super::forwarding::Forwarding;
 use super::identify::Peer;
 use super::logs::Logs;
 use super::topics::Topics;
 use super::{grpc, http};
+use crate::server::budget::Budget;
 use crate::server::http::Sources;
 use crate::server::reloading::Limits;
 use crate::server::seats::Seats;
@@ -43,6 +45,8 @@ pub(crate) struct Native {
     pub socket: TcpListener,
     /// All routes.
     pub router: Router,
+    /// Memory of all clients' requests and answers, those of Kafka's clients among them.
+    pub budget: Arc<Budget>,
     /// Which connections there are, those of Kafka's clients among them.
     pub seats: Arc<Seats>,
     /// Limits of connections that begin now.
@@ -58,7 +62,8 @@ pub(crate) fn router(calls: &Calls, sources: Sources) -> anyhow::Result<Router> 
     let grpc = grpc::routes(logs.clone(), topics.clone())?;
     let metrics = crate::server::http::router(sources);
     let all = grpc.merge(http::routes(logs, topics)?).merge(metrics);
-    Ok(all.fallback(http::unknown).method_not_allowed_fallback(http::wrong_method))
+    let all = all.fallback(http::unknown).method_not_allowed_fallback(http::wrong_method);
+    Ok(all.layer(middleware::from_fn(charged)))
 }
 
 fn builder() -> Builder<TokioExecutor> {
@@ -83,7 +88,7 @@ fn builder() -> Builder<TokioExecutor> {
 
 /// Serves the native API until the server stops, and then lets the calls in flight end, for at most `grace`.
 pub(crate) async fn listen(native: Native, grace: Duration) {
-    let Native { socket, router, seats, limits, mut stop } = native;
+    let Native { socket, router, budget, seats, limits, mut stop } = native;
     let mut tasks = JoinSet::new();
     while !*stop.borrow() {
         let accepted = tokio::select! {
@@ -106,10 +111,17 @@ pub(crate) async fn listen(native: Native, grace: Duration) {
                 continue;
             }
         };
-        let router = router.clone().layer(Extension(Peer(peer)));
+        let account = Account::new(&budget);
+        let router =
+            router.clone().layer(Extension(Peer(peer))).layer(Extension(Arc::clone(&account)));
         let stop = stop.clone();
         tasks.spawn(async move {
-            serve(stream, router, stop).await;
+            tokio::select! {
+                () = serve(stream, router, stop) => {}
+                () = account.evicted() => {
+                    tracing::warn!(%peer, "a native connection is closed: it stands still, and others need its memory");
+                }
+            }
             drop(seat);
         });
     }
