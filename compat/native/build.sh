@@ -9,6 +9,9 @@ protocol=$here/../../crates/duramen/proto/duramen/v1/duramen.proto
 # google.rpc, from PyPI.
 google=$("$python" -c 'import google.rpc, pathlib; print(pathlib.Path(list(google.rpc.__path__)[0]).parents[1])')
 
+# google.protobuf, which the protoc of Maven does not bring.
+well_known=$("$python" -c 'import grpc_tools, pathlib; print(pathlib.Path(grpc_tools.__file__).parent / "_proto")')
+
 version=$(cat "$protocol" "$here"/build.sh "$here"/requirements.txt "$here"/{go,java,node,rust,grpcurl}/*.* "$here"/rust/src/* | sha256sum)
 if [ "$(cat "$place/.complete" 2>/dev/null)" = "$version" ]; then
     echo "$place"
@@ -37,7 +40,7 @@ mkdir sources
 mvn -q -B -f "$here/java/pom.xml" dependency:copy-dependencies -DoutputDirectory="$PWD/libs" "-Dprotoc.machine=linux-$(uname -m | sed s/aarch64/aarch_64/)" >&2
 protoc=$(echo libs/protoc-[0-9]*.exe) plugin=$(echo libs/protoc-gen-grpc-java-*.exe)
 chmod +x "$protoc" "$plugin"
-"$protoc" -I "$place/proto" --java_out sources --plugin "protoc-gen-grpc-java=$plugin" --grpc-java_out sources duramen/v1/duramen.proto >&2
+"$protoc" -I "$place/proto" -I "$well_known" --java_out sources --plugin "protoc-gen-grpc-java=$plugin" --grpc-java_out sources duramen/v1/duramen.proto >&2
 find sources -name "*.java" -print0 | xargs -0 javac -nowarn -d classes -cp "libs/*" "$here/java/Driver.java" >&2
 
 cd "$place/node"

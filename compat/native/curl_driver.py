@@ -94,6 +94,7 @@ QUERIES = {
     "Logs.Read": {
         "after": ("after", position_text), "from": ("from", str), "end": ("from", lambda _: "end"), "limit": ("limit", str), "bytes": ("bytes", str),
         "waitMs": ("wait", lambda ms: f"{ms}ms"), "consistency": ("consistency", str.lower), "skipTrimmed": ("on_trimmed", lambda _: "skip"),
+        "filter": ("filter", same), "fields": ("fields", json.dumps), "skipFailed": ("on_error", lambda _: "skip"),
     },
     "Topics.ListTopics": {"prefix": ("prefix", same), "after": ("after", same), "limit": ("limit", str)},
 }  # fmt: skip
@@ -137,7 +138,10 @@ def answer_of(method, answer):
         return {**answer, "first": position_of(answer["first"]), "last": position_of(answer["last"])}
     if method == "Logs.Read":
         answer.pop("more")
-        records = [{"position": position_of(record["position"]), "record": record_of(record)} for record in answer["records"]]
+        records = [
+            {"position": position_of(record["position"]), **({"fields": record["fields"]} if "fields" in record else {"record": record_of(record)})}
+            for record in answer["records"]
+        ]
         return {**answer, "records": records}
     if method in ("Logs.Tail", "Logs.Truncate", "Logs.Fence"):
         return tail_of(answer)

@@ -409,7 +409,9 @@ fn problems_by_http(node: &Node, [heard, newer]: [Session; 2]) -> Vec<(&'static 
     };
     let small = "/v1/topics/small/partitions/0/records";
     let large = "x".repeat(300);
-    let rows: [(&str, &str, String, Vec<String>, &str); 12] = [
+    let rows: [(&str, &str, String, Vec<String>, &str); 14] = [
+        ("filter-invalid", "GET", format!("{RECORDS}?filter=nothing"), vec![], ""),
+        ("filter-failed", "GET", format!("{RECORDS}?from=2&filter=json.x"), vec![], ""),
         ("bad-request", "GET", format!("{RECORDS}?limit=0"), vec![], ""),
         ("unknown-topic", "GET", "/v1/topics/none".to_owned(), vec![], ""),
         ("topic-exists", "PUT", "/v1/topics/t".to_owned(), vec![], ""),
@@ -466,9 +468,15 @@ async fn problems_by_grpc(
     for (slug, request) in appends {
         told.push((slug, logs.append(request).await.unwrap_err()));
     }
-    for (slug, from) in [("trimmed", 0), ("position-diverged", 99)] {
+    for (slug, from, filter) in [
+        ("trimmed", 0, ""),
+        ("position-diverged", 99, ""),
+        ("filter-invalid", 2, "nothing"),
+        ("filter-failed", 2, "json.x"),
+    ] {
         let start = Some(read_request::Start::From(from));
-        let request = ReadRequest { topic: "t".into(), start, ..Default::default() };
+        let (topic, filter) = ("t".to_owned(), filter.to_owned());
+        let request = ReadRequest { topic, start, filter, ..Default::default() };
         let refused = match logs.read(request).await {
             Ok(pages) => pages.into_inner().message().await.unwrap_err(),
             Err(refused) => refused,
@@ -524,7 +532,11 @@ fn a_read_goes_over_what_compaction_removed_and_ends_where_the_log_ends() {
     });
     assert_eq!(node.json("PUT", "/v1/topics/t", &json!({ "settings": settings })).0, 201);
     let began = Instant::now();
-    let get = |query: &str| node.json("GET", &format!("{RECORDS}?{query}"), &Value::Null).1;
+    let get = |query: &str| {
+        let (status, page) = node.json("GET", &format!("{RECORDS}?{query}"), &Value::Null);
+        assert_eq!(status, 200, "{query}: {page}");
+        page
+    };
     let mut end = 0;
     // A tombstone takes the one before, and itself goes in the compaction after the next.
     while end == 0 || get("from=0")["records"][0]["position"].as_str().unwrap().ends_with(".0") {
@@ -545,6 +557,50 @@ fn a_read_goes_over_what_compaction_removed_and_ends_where_the_log_ends() {
         let found = (&page["records"], &page["next"], &page["more"]);
         assert_eq!(found, (&json!([]), &json!(end), &json!(false)), "{query}");
     }
+}
+
+#[test]
+fn a_selective_reader_gets_little_and_hears_how_far_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    assert_eq!(node.ask("PUT", "/v1/topics/t", &[], "").0, 201);
+    for hundred in 0..5 {
+        let records: Vec<Value> = (0..100)
+            .map(|it| json!({ "value": format!("{{\"n\":{}}}", hundred * 100 + it) }))
+            .collect();
+        assert_eq!(node.json("POST", RECORDS, &json!({ "records": records })).0, 200);
+    }
+    let records = read_through(&node, "filter=json.n%20%3D%3D%20321");
+    let values: Vec<&Value> = records.iter().map(|it| &it["value"]).collect();
+    assert_eq!(values, [&json!("{\"n\":321}")]);
+    let records =
+        read_through(&node, "filter=json.n%3E497&fields=%7B%22double%22%3A%22json.n*2%22%7D");
+    let doubles: Vec<&Value> = records.iter().map(|it| &it["fields"]["double"]).collect();
+    assert_eq!(doubles, [&json!(996), &json!(998)], "{records:?}");
+    assert!(records[0].get("value").is_none(), "{records:?}");
+    // A filter that lets nothing through tells how far it is, in pages and in events.
+    assert!(read_through(&node, "filter=false").is_empty());
+    let accept = ["accept: text/event-stream"];
+    let path = format!("{RECORDS}?filter=json.n%3D%3D499&limit=1");
+    let (_, events) = node.ask("GET", &path, &accept, "");
+    assert!(events.contains("id: 500"), "{events}");
+    assert!(events.contains("event: record"), "{events}");
+}
+
+/// Reads page by page up to the end of 500 records. A page with an expression may end early.
+fn read_through(node: &Node, query: &str) -> Vec<Value> {
+    let (mut from, mut records) = (0, Vec::new());
+    while from < 500 {
+        let (status, page) =
+            node.json("GET", &format!("{RECORDS}?from={from}&{query}"), &Value::Null);
+        assert_eq!(status, 200, "{page}");
+        let next = page["next"].as_i64().unwrap();
+        assert!(next > from, "a page moves on: {page}");
+        assert_eq!(page["more"], next < 500, "{page}");
+        from = next;
+        records.extend(page["records"].as_array().unwrap().iter().cloned());
+    }
+    records
 }
 
 #[test]

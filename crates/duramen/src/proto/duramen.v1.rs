@@ -111,7 +111,7 @@ pub struct AppendResponse {
     #[prost(bool, tag = "3")]
     pub duplicate: bool,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadRequest {
     #[prost(string, tag = "1")]
     pub topic: ::prost::alloc::string::String,
@@ -137,6 +137,19 @@ pub struct ReadRequest {
     /// Goes on waiting at the end of the log, until the client goes.
     #[prost(bool, tag = "12")]
     pub follow: bool,
+    /// Expression of CEL that is true of the wanted records. A response may then have no records, and tells how far it
+    /// is.
+    #[prost(string, tag = "13")]
+    pub filter: ::prost::alloc::string::String,
+    /// Expressions of CEL by name, whose results are returned instead of records.
+    #[prost(map = "string, string", tag = "14")]
+    pub fields: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// Leaves out records on which an expression fails. Without this the stream ends there.
+    #[prost(bool, tag = "15")]
+    pub skip_failed: bool,
     /// Place to begin at; the first record that there is, if absent.
     #[prost(oneof = "read_request::Start", tags = "3, 4, 5")]
     pub start: ::core::option::Option<read_request::Start>,
@@ -178,8 +191,15 @@ pub struct ReadResponse {
 pub struct ReadRecord {
     #[prost(message, optional, tag = "1")]
     pub position: ::core::option::Option<Position>,
+    /// Absent in a read with `fields`.
     #[prost(message, optional, tag = "2")]
     pub record: ::core::option::Option<Record>,
+    /// Integers beyond 2^53 are text, and so are bytes, in base64.
+    #[prost(map = "string, message", tag = "3")]
+    pub fields: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost_types::Value,
+    >,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TailRequest {

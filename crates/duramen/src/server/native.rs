@@ -23,6 +23,7 @@ mod messages;
 mod openapi;
 mod problems;
 mod reading;
+mod selecting;
 mod topics;
 
 pub(crate) use calls::Calls;

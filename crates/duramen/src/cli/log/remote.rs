@@ -146,7 +146,8 @@ you have to --after, and go on where you were.
 Examples:
   duramen log read orders
   duramen log read orders --after 7.4711.4713 --count 10
-  duramen log read orders --from end --follow --output json"
+  duramen log read orders --from end --follow --output json
+  duramen log read orders --filter 'json.total > 100 && headers.country == \"fr\"'"
 )]
 pub(super) struct Read {
     #[command(flatten)]
@@ -166,6 +167,9 @@ pub(super) struct Read {
     /// Read what the asked node has, though it may lag behind
     #[arg(long)]
     any_replica: bool,
+    /// Read only records of which an expression of CEL is true
+    #[arg(long, value_name = "EXPRESSION")]
+    filter: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -197,6 +201,7 @@ impl Read {
             limit: self.count.unwrap_or(0),
             follow: self.follow,
             consistency: consistency.into(),
+            filter: self.filter.unwrap_or_default(),
             ..ReadRequest::default()
         };
         let mut node = self.target.connect().await?;

@@ -1,5 +1,6 @@
 //! The native API as HTTP: resources under /v1, JSON or protobuf bodies, pages or server-sent events.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use axum::Json;
@@ -519,6 +520,15 @@ struct ReadQuery {
     /// `fail` where the wanted records are gone, or `skip` them.
     #[param(pattern = "^(fail|skip)$")]
     on_trimmed: Option<String>,
+    /// Expression of CEL that is true of the wanted records, such as `json.level == "error"`.
+    #[param(max_length = 4096)]
+    filter: String,
+    /// Expressions of CEL by name, as a JSON object, whose results are returned instead of keys and values.
+    #[param(value_type = Option<String>)]
+    fields: Option<String>,
+    /// `fail` where an expression fails on a record, or `skip` the record.
+    #[param(pattern = "^(fail|skip)$")]
+    on_error: Option<String>,
     /// Form of keys and values.
     #[serde(rename = "as")]
     #[param(inline)]
@@ -535,7 +545,7 @@ fn wait_ms(text: &str) -> Option<u32> {
 
 impl ReadQuery {
     fn message(self, path: LogPath, resume: Option<&str>) -> Result<proto::ReadRequest, Fault> {
-        use proto::read_request::Start;
+        use proto::{Consistency, read_request::Start};
         let mut errors = Vec::new();
         let start = match (resume, self.from.as_deref(), self.after.as_deref()) {
             (_, Some(_), Some(_)) => {
@@ -560,22 +570,23 @@ impl ReadQuery {
             errors.push(("wait", "it is like 30s or 500ms".to_owned()));
             0
         });
-        let consistency = match self.consistency.as_deref() {
-            None | Some("latest") => proto::Consistency::Latest,
-            Some("any_replica") => proto::Consistency::AnyReplica,
-            Some(_) => {
-                errors.push(("consistency", "it is latest or any_replica".to_owned()));
-                proto::Consistency::Latest
-            }
-        };
-        let skip_trimmed = match self.on_trimmed.as_deref() {
-            None | Some("fail") => false,
-            Some("skip") => true,
-            Some(_) => {
-                errors.push(("on_trimmed", "it is fail or skip".to_owned()));
+        let mut choose = |field, text: Option<String>, usual: &str, other: &str| match text {
+            Some(text) if text == other => true,
+            Some(text) if text != usual => {
+                errors.push((field, format!("it is {usual} or {other}")));
                 false
             }
+            _ => false,
         };
+        let is_any = choose("consistency", self.consistency, "latest", "any_replica");
+        let skip_trimmed = choose("on_trimmed", self.on_trimmed, "fail", "skip");
+        let skip_failed = choose("on_error", self.on_error, "fail", "skip");
+        let fields = self.fields.as_deref().map_or(Ok(HashMap::new()), serde_json::from_str);
+        let fields = fields.unwrap_or_else(|error| {
+            errors
+                .push(("fields", format!("it is a JSON object of names and expressions: {error}")));
+            HashMap::new()
+        });
         if wait_ms > WAIT_MS_MAX {
             errors.push(("wait", format!("a read waits at most {WAIT_MS_MAX} ms")));
         }
@@ -589,8 +600,11 @@ impl ReadQuery {
             limit: self.limit.unwrap_or(0),
             bytes: self.bytes,
             wait_ms,
-            consistency: consistency.into(),
+            consistency: if is_any { Consistency::AnyReplica } else { Consistency::Latest }.into(),
             skip_trimmed,
+            filter: self.filter,
+            fields,
+            skip_failed,
             ..proto::ReadRequest::default()
         })
     }
@@ -702,6 +716,11 @@ fn events_of(page: proto::ReadResponse, how: As) -> Vec<Result<Event, std::conve
         let data = serde_json::to_string(&json::record(it, how)).unwrap_or_default();
         Ok(Event::default().id(next.to_string()).event("record").data(data))
     };
+    if page.records.is_empty() {
+        // A filter let nothing through: the reader stores how far it is.
+        let data = serde_json::json!({ "next": page.next }).to_string();
+        return vec![Ok(Event::default().id(page.next.to_string()).event("progress").data(data))];
+    }
     page.records.into_iter().map(event).collect()
 }
 

@@ -168,7 +168,11 @@ pub(crate) struct Record {
     pub base64: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    pub timestamp_ms: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp_ms: Option<i64>,
+    /// Results of the expressions, instead of all but the position.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub fields: BTreeMap<String, serde_json::Value>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -382,6 +386,8 @@ fn either(bytes: Option<Bytes>, how: As) -> (Option<String>, Option<String>) {
 
 /// Writes a record.
 pub(crate) fn record(it: proto::ReadRecord, how: As) -> Record {
+    let timestamp_ms = it.record.as_ref().map(|record| record.timestamp_ms);
+    let fields = it.fields.into_iter().map(|(name, value)| (name, result(value))).collect();
     let record = it.record.unwrap_or_default();
     let (key, key_base64) = either(record.key, how);
     let (value, base64) = either(record.value, how);
@@ -394,8 +400,35 @@ pub(crate) fn record(it: proto::ReadRecord, how: As) -> Record {
         value,
         base64,
         headers: headers.collect(),
-        timestamp_ms: record.timestamp_ms,
+        timestamp_ms,
+        fields,
     }
+}
+
+/// Largest number to which a double holds all integers.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// Writes the result of an expression.
+fn result(value: prost_types::Value) -> serde_json::Value {
+    use prost_types::value::Kind;
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(Kind::BoolValue(it)) => it.into(),
+        Some(Kind::NumberValue(it)) if it.fract() == 0.0 && it.abs() <= EXACT_MAX => {
+            integer(it).into()
+        }
+        Some(Kind::NumberValue(it)) => it.into(),
+        Some(Kind::StringValue(it)) => it.into(),
+        Some(Kind::ListValue(all)) => all.values.into_iter().map(result).collect(),
+        Some(Kind::StructValue(all)) => {
+            all.fields.into_iter().map(|(name, value)| (name, result(value))).collect()
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "it is a whole number of at most 53 bits")]
+fn integer(number: f64) -> i64 {
+    number as i64
 }
 
 impl From<proto::Topic> for Topic {

@@ -15,6 +15,7 @@ use super::forwarding::{Forwarding, passed_on};
 use super::messages::{append_of, appended, fence_of, tail, tail_of, truncate_of};
 use super::problems::{Fault, NOT_AUTHORIZED};
 use super::reading::Reading;
+use super::selecting::Selection;
 use crate::proto::logs_client::LogsClient;
 use crate::proto::{
     AppendRequest, AppendResponse, FenceRequest, OpenSessionRequest, ReadRequest, ReadResponse,
@@ -103,8 +104,9 @@ impl Logs {
         origin: &Origin,
         request: ReadRequest,
     ) -> Result<BoxStream<'static, Result<ReadResponse, Fault>>, Fault> {
+        let selection = block_in_place(|| Selection::of(&request))?;
         let call = self.calls.begin(&origin.caller);
-        match Reading::begin(call, request.clone()).await {
+        match Reading::begin(call, request.clone(), selection).await {
             Ok(reading) => {
                 let pages = try_unfold(reading, async |mut reading| {
                     let page = reading.page().await.map_err(Fault::of_a_read)?;

@@ -69,6 +69,10 @@ kinds! {
         "`first` is the first offset there is, `pointer` leads to what the removed records led to, if somebody left one.";
     POSITION_DIVERGED "position-diverged" 409 DataLoss false "The log has another history than the position"
         "The cluster lost what was behind `diverged_at`, and somebody decided to go on without it.";
+    FILTER_INVALID "filter-invalid" 400 InvalidArgument false "The expression cannot be used"
+        "`field` names the expression, `at` the line and column where it could not be read. docs/native-api.md lists the variables, functions and bounds.";
+    FILTER_FAILED "filter-failed" 422 InvalidArgument false "The expression fails on a record"
+        "`position` is the record's. Guard the expression with has(), or leave such records out with on_error=skip.";
     TOO_LARGE "too-large" 413 InvalidArgument false "The request is too large"
         "`limit` is the bound in bytes. The topic's setting max.message.bytes bounds one append.";
     BUSY "busy" 503 Unavailable true "Too much waits"
@@ -107,7 +111,7 @@ impl Fault {
         Self { kind, detail: detail.into(), members: Map::new() }
     }
 
-    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.members.insert(name.to_owned(), value.into());
         self
     }

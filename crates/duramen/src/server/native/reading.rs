@@ -1,6 +1,7 @@
 //! Reading a log page by page, at the pace of the reader. Each page is one Fetch of the node; nothing is read ahead.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use duramen_broker::limits::DECOMPRESSED_BYTES_MAX;
@@ -17,6 +18,7 @@ use tokio::time::sleep;
 use super::calls::Call;
 use super::messages::{log_of, position_of};
 use super::problems::{DAMAGED, Fault, NOT_AUTHORIZED};
+use super::selecting::{Selected, Selection};
 use crate::proto::{self, ReadRecord, ReadRequest, ReadResponse, read_request};
 
 /// Version of the Fetch: topics by name, and the epoch of what the reader has.
@@ -28,6 +30,10 @@ pub(crate) const WAIT_MS_MAX: u32 = 60_000;
 /// Pause of a reader that follows a log, after an answer without records. The node answers at once where compaction
 /// left nothing before the end.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Most reads in a row whose segment may go away.
+const RACES_MAX: u32 = 10;
+/// Time after which a page with expressions ends, so that a selective reader hears how far it is.
+const PAGE_TIME: Duration = Duration::from_millis(50);
 
 /// One reader of a log.
 #[derive(Debug)]
@@ -45,11 +51,19 @@ pub(crate) struct Reading {
     /// Records that may still be returned.
     left: u64,
     has_skipped: bool,
+    /// Reads in a row whose segment went away.
+    races: u32,
+    /// Filter and projection, if the reader has some.
+    selection: Option<Selection>,
 }
 
 impl Reading {
     /// Begins to read; asks where the log begins and ends.
-    pub(crate) async fn begin(mut call: Call, request: ReadRequest) -> Result<Self, Problem> {
+    pub(crate) async fn begin(
+        mut call: Call,
+        request: ReadRequest,
+        selection: Option<Selection>,
+    ) -> Result<Self, Problem> {
         let log = log_of(&request.topic, request.partition)?;
         let is_latest = request.consistency() == proto::Consistency::Latest;
         let bytes = match request.bytes {
@@ -89,6 +103,8 @@ impl Reading {
             wait_ms: i32::try_from(wait_ms).expect("a wait is short"),
             left: if request.limit == 0 { u64::MAX } else { request.limit },
             has_skipped: false,
+            races: 0,
+            selection,
             request,
         })
     }
@@ -171,7 +187,14 @@ impl Reading {
             return Ok(None);
         };
         match ErrorCode::from_code(part.error_code) {
-            Some(ErrorCode::None) => {}
+            Some(ErrorCode::None) => self.races = 0,
+            // Compaction or a trim took the segment away in the middle of the read, unless the log is led elsewhere.
+            Some(ErrorCode::NotLeaderOrFollower) if self.races < RACES_MAX => {
+                self.races += 1;
+                let is_certain = self.is_latest();
+                tail(&mut self.call, &self.log, is_certain).await?;
+                return Ok(None);
+            }
             Some(ErrorCode::OffsetOutOfRange) => {
                 self.skip().await?;
                 return Ok(None);
@@ -209,33 +232,42 @@ impl Reading {
         let mut page = ReadResponse { end: fetched.committed, ..ReadResponse::default() };
         let mut raw = BytesMut::new();
         let mut next = fetched.next_offset;
+        let ends_at = Instant::now() + PAGE_TIME;
         for batch in fetched.batches() {
             let batch = batch.map_err(|error| Fault::new(DAMAGED, error.to_string()))?;
             self.term = batch.header().partition_leader_epoch;
-            if self.request.raw {
+            let end = if self.request.raw {
                 raw.extend_from_slice(batch.bytes());
                 let count = i64::from(batch.header().last_offset_delta) + 1;
                 self.left = self.left.saturating_sub(count.unsigned_abs());
+                (self.left == 0).then(|| batch.header().last_offset() + 1)
             } else {
-                self.take(&batch, &mut page.records)?;
-            }
-            if self.left == 0 {
-                let last = page.records.last().and_then(|it| it.position);
-                next = last.map_or(batch.header().last_offset(), |it| it.offset) + 1;
+                self.take(&batch, ends_at, &mut page.records)?
+            };
+            if let Some(end) = end {
+                next = end;
                 break;
             }
         }
+        let has_moved = next > self.next;
         self.next = next;
         page.batches = raw.freeze();
         page.next = next;
-        if page.records.is_empty() && page.batches.is_empty() {
+        let is_told = has_moved && self.selection.is_some();
+        if page.records.is_empty() && page.batches.is_empty() && !is_told {
             return Ok(None);
         }
         page.skipped = std::mem::take(&mut self.has_skipped);
         Ok(Some(page))
     }
 
-    fn take(&mut self, batch: &BatchView, out: &mut Vec<ReadRecord>) -> Result<(), Fault> {
+    /// Takes the wanted records of a batch. Returns the offset at which the page ends, if it ends in the batch.
+    fn take(
+        &mut self,
+        batch: &BatchView,
+        ends_at: Instant,
+        out: &mut Vec<ReadRecord>,
+    ) -> Result<Option<i64>, Fault> {
         let header = batch.header();
         let records = Records::of(batch, DECOMPRESSED_BYTES_MAX)
             .map_err(|error| Fault::new(DAMAGED, error.to_string()))?;
@@ -245,16 +277,26 @@ impl Reading {
             if offset < self.next {
                 continue;
             }
-            if self.left == 0 {
-                break;
-            }
-            self.left -= 1;
             let term = header.partition_leader_epoch;
-            let position = native::Position { term, entry: header.base_offset, offset };
-            let record = Some(written(&records, &record));
-            out.push(ReadRecord { position: Some(position.into()), record });
+            let position = native::Position { term, entry: header.base_offset, offset }.into();
+            let selected = match &self.selection {
+                Some(selection) => selection.select(&records, &record, position),
+                None => Ok(Selected::Whole),
+            };
+            let (record, fields) = match selected? {
+                Selected::Nothing => (None, HashMap::new()),
+                Selected::Whole => (Some(written(&records, &record)), HashMap::new()),
+                Selected::Fields(fields) => (None, fields),
+            };
+            if record.is_some() || !fields.is_empty() {
+                out.push(ReadRecord { position: Some(position), record, fields });
+                self.left -= 1;
+            }
+            if self.left == 0 || self.selection.is_some() && Instant::now() > ends_at {
+                return Ok(Some(offset + 1));
+            }
         }
-        Ok(())
+        Ok(None)
     }
 }
 
