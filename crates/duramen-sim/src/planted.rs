@@ -117,20 +117,20 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] =
 /// Such bugs inside storage or node.
 #[cfg(feature = "sabotage")]
 pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
-    ("a group sleeps on when its leader's node dies", Bug::Peers(Inside::SleepsOn), 5),
+    ("a group sleeps on when its leader's node dies", Bug::Peers(Inside::SleepsOn), 1),
     ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 7),
     ("a leader that stepped down sleeps on in the set", Bug::Peers(Inside::StaysInSet), 5),
     ("a leap of one machine's clock believed", Bug::Peers(Inside::ClockLeapBelieved), 2),
     ("stamps follow a clock that leapt back", Bug::Peers(Inside::LeapBackFollowed), 2),
     ("one machine's full disk ignored", Bug::Peers(Inside::FullDiskIgnored), 20),
-    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 9),
+    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 4),
     ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 208),
     ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 4548),
     ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 2),
     ("internal entries forgotten with the others", Bug::Peers(Inside::PastEntryForgotten), 1),
     ("internal entries of the past not stored", Bug::Peers(Inside::HistoryNotStored), 20),
     ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 6),
-    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 41),
+    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 357),
     ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 2),
     ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 4),
     ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 53),
@@ -165,7 +165,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),
-    ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 145),
+    ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 12),
 ];
 
 /// See above: none of them is compiled in.

@@ -15,6 +15,10 @@ use duramen::proto::{
     OpenSessionRequest, Pointer, Position, ReadRequest, ReadResponse, Record, Session, Tail,
     TailRequest, Topic, TruncateRequest, guard, read_request,
 };
+use duramen_client::{Client, Options};
+use duramen_protocol::messages::ProduceRequest;
+use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use serde_json::{Value, json};
@@ -31,6 +35,8 @@ const RECORDS: &str = "/v1/topics/t/partitions/0/records";
 struct Node {
     child: Child,
     native: SocketAddr,
+    /// Address for Kafka's clients.
+    kafka: SocketAddr,
 }
 
 impl Node {
@@ -46,19 +52,22 @@ impl Node {
         command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut native = None;
+        let (mut native, mut kafka) = (None, None);
         let mut line = String::new();
-        while native.is_none() {
+        while native.is_none() || kafka.is_none() {
             line.clear();
             assert!(stderr.read_line(&mut line).unwrap() > 0, "it ends");
-            if line.contains("serving the native API") {
-                let told: Value = serde_json::from_str(&line).unwrap();
-                let at = told["fields"]["address"].as_str().or(told["address"].as_str());
-                native = Some(at.unwrap().parse().unwrap());
+            let told: Value = serde_json::from_str(&line).unwrap();
+            let at = told["fields"]["address"].as_str().or(told["address"].as_str());
+            let at = at.and_then(|at| at.parse().ok());
+            if line.contains("\"serving the native API\"") {
+                native = at;
+            } else if line.contains("\"serving\"") {
+                kafka = at;
             }
         }
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-        Self { child, native: native.unwrap() }
+        Self { child, native: native.unwrap(), kafka: kafka.unwrap() }
     }
 
     async fn logs(&self) -> LogsClient<Channel> {
@@ -601,6 +610,40 @@ fn read_through(node: &Node, query: &str) -> Vec<Value> {
         records.extend(page["records"].as_array().unwrap().iter().cloned());
     }
     records
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_ends_before_an_open_transaction_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    assert_eq!(node.ask("PUT", "/v1/topics/t", &[], "").0, 201);
+    assert_eq!(node.ask("POST", RECORDS, &[], "seen").0, 200);
+    leave_open(&node.kafka.to_string()).await;
+    assert_eq!(node.ask("POST", RECORDS, &[], "hidden").0, 200);
+    for (query, records, next) in [("", 1, 1), ("from=1", 0, 1), ("from=1&filter=true", 0, 1)] {
+        let (_, page) = node.json("GET", &format!("{RECORDS}?{query}"), &Value::Null);
+        assert_eq!(page["records"].as_array().unwrap().len(), records, "{query}: {page}");
+        assert_eq!((&page["next"], &page["end"]), (&json!(next), &json!(3)), "{query}");
+        assert_eq!(page["more"], false, "nothing more is to be had: {query}: {page}");
+    }
+    let (_, tail) = node.json("GET", "/v1/topics/t/partitions/0", &Value::Null);
+    assert_eq!((&tail["stable"], &tail["end"]), (&json!(1), &json!(3)));
+}
+
+/// Writes a record in a transaction, and leaves it open.
+async fn leave_open(bootstrap: &str) {
+    let client = Client::connect(Options::new([bootstrap])).await.unwrap();
+    let producer = client.take_over("open", 60_000).await.unwrap();
+    let mut batch = BatchBuilder::new().producer(producer.id, producer.epoch, 0).transactional();
+    batch.push(&NewRecord { value: Some(b"v"), ..NewRecord::default() }).unwrap();
+    let records = Some(batch.build().unwrap());
+    let partition_data = vec![PartitionProduceData { index: 0, records }];
+    let topic_data =
+        vec![TopicProduceData { name: "t".into(), partition_data, ..Default::default() }];
+    let transactional_id = Some("open".to_owned());
+    let request = ProduceRequest { transactional_id, acks: -1, timeout_ms: 30_000, topic_data };
+    let answer = client.call_any(&request).await.unwrap();
+    assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
 }
 
 #[test]

@@ -38,7 +38,14 @@ pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
             }
         }
         Op::Tail(WantTail { log, is_certain }) => {
-            match find(node, &context, Operation::Describe, &log, is_certain) {
+            let found = find(node, &context, Operation::Describe, &log, is_certain);
+            let found = found.and_then(|replica| {
+                if knows_last(node, replica) {
+                    return Ok(replica);
+                }
+                find(node, &context, Operation::Describe, &log, true)
+            });
+            match found {
                 Ok(replica) => answer_tail(node, key, replica),
                 Err(problem) => refuse(node, key, problem),
             }
@@ -348,6 +355,12 @@ fn answer_refusal(
 fn last(partition: &Partition) -> Option<Position> {
     let offset = partition.committed() - 1;
     (offset >= 0).then(|| Position { term: partition.term_at(offset), entry: -1, offset })
+}
+
+/// Tells whether a replica knows the last record's term. One that knows nothing to be committed behind a trim does not.
+fn knows_last(node: &Node, replica: ReplicaId) -> bool {
+    let last = node.core.partitions.get(&replica).and_then(last);
+    last.is_none_or(|last| last.term >= 0)
 }
 
 fn tail(node: &Node, replica: ReplicaId) -> Result<Answer, Problem> {

@@ -186,6 +186,9 @@ pub struct ReadResponse {
     /// Records before `next` were wanted and are gone.
     #[prost(bool, tag = "5")]
     pub skipped: bool,
+    /// One past the last offset that readers see: an open transaction hides what is behind its first record.
+    #[prost(int64, tag = "6")]
+    pub stable: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadRecord {

@@ -657,7 +657,7 @@ async fn read(
         Some(page) => page,
         None => empty(&surface, &client, &request, from).await?,
     };
-    let more = page.next < page.end;
+    let more = page.next < page.stable;
     let json = |page: proto::ReadResponse| json::Page {
         records: page.records.into_iter().map(|it| json::record(it, how)).collect(),
         next: page.next,
@@ -683,7 +683,8 @@ async fn empty(
         Some(Start::After(position)) => position.offset.saturating_add(1),
         Some(Start::End(_)) | None => tail.stable,
     };
-    Ok(proto::ReadResponse { next, end: next, ..proto::ReadResponse::default() })
+    let end = tail.end.max(next);
+    Ok(proto::ReadResponse { next, end, stable: next, ..proto::ReadResponse::default() })
 }
 
 type Events = BoxStream<'static, Result<Event, std::convert::Infallible>>;

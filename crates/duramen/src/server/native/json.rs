@@ -182,7 +182,7 @@ pub(crate) struct Page {
     pub next: i64,
     /// One past the last committed offset, as the node knew it.
     pub end: i64,
-    /// There are offsets behind the page already.
+    /// Readers see offsets behind the page already.
     pub more: bool,
     /// Records before the page were wanted and are gone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -229,7 +229,8 @@ impl Reading {
     /// Makes a page of what was fetched; `None` if a reader sees nothing of it.
     fn page_of(&mut self, part: PartitionData) -> Result<Option<ReadResponse>, Fault> {
         let fetched = Fetched::of(part, self.next);
-        let mut page = ReadResponse { end: fetched.committed, ..ReadResponse::default() };
+        let (end, stable) = (fetched.committed, fetched.stable);
+        let mut page = ReadResponse { end, stable, ..ReadResponse::default() };
         let mut raw = BytesMut::new();
         let mut next = fetched.next_offset;
         let ends_at = Instant::now() + PAGE_TIME;
