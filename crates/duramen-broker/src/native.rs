@@ -12,7 +12,7 @@ use bytes::Bytes;
 use duramen_storage::op::ReplicaId;
 
 use crate::checked_batch::CheckedBatch;
-use crate::limits::{FENCE_BYTES_MAX, POINTER_BYTES_MAX};
+use crate::limits::POINTER_BYTES_MAX;
 
 /// One partition of a topic, as a log of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,19 +184,12 @@ pub struct Truncate {
 pub struct SetFence {
     /// The log.
     pub log: Log,
-    /// The new token, of at most [`FENCE_BYTES_MAX`] bytes; empty for none.
+    /// The new token, of at most [`crate::limits::FENCE_BYTES_MAX`] bytes; empty for none.
     pub token: Bytes,
     /// Token that the present fence must equal.
     pub if_token: Option<Bytes>,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
-}
-
-impl SetFence {
-    /// Tells whether a log may keep the token.
-    pub fn is_small(&self) -> bool {
-        self.token.len() <= FENCE_BYTES_MAX
-    }
 }
 
 /// Result of an operation.

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duramen_broker::ConnectionId;
-use duramen_broker::native::Answered;
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
 use duramen_protocol::compression::Codec;
 use duramen_protocol::messages::InitProducerIdRequest;
@@ -47,7 +46,7 @@ use answers::{expect_one_of, unexpected};
 use committing::Committer;
 use crowds::Crowds;
 use keyed::KEYED;
-use native::{Means, Natives};
+use native::Natives;
 use reading::{Fetch, FetchSession, Through};
 use removing::Remover;
 use requests::{Asking, Target};
@@ -260,11 +259,6 @@ impl Clients {
         }
     }
 
-    /// Turns clients of the native API off: a log that lost its records without an entry has no last position.
-    pub(super) fn spare_natives(&mut self) {
-        self.natives = None;
-    }
-
     /// Makes clients of several nodes. They trust nothing less than a majority: no `acks=1`. Where they delete topics,
     /// they go by ids, and know no topic without one. To a node that is behind, a name may mean another topic.
     pub(crate) fn of_many(seed: u64, nodes: i32, replicas_min: i32) -> Self {
@@ -317,11 +311,6 @@ impl Clients {
         (report.operated, report.objected) = self.operated();
     }
 
-    /// Returns the number of native operations that were done, and of those that a guard refused.
-    pub(super) fn operated(&self) -> (u64, u64) {
-        self.natives.as_ref().map_or((0, 0), |natives| (natives.done, natives.refused))
-    }
-
     /// Takes the connections that want another node, each with that node, because they were told so.
     pub(crate) fn take_aims(&mut self) -> Vec<(ConnectionId, i32)> {
         let first = self.first_native();
@@ -343,10 +332,6 @@ impl Clients {
     pub(crate) fn is_settled(&self, connection: ConnectionId) -> bool {
         let at = self.all.iter().position(|client| client.connection == connection);
         at.and_then(|at| self.in_crowds(at)).is_some_and(|at| self.crowds.is_settled(at))
-    }
-
-    fn first_native(&self) -> usize {
-        CLIENTS + self.crowds.len()
     }
 
     /// Returns the number that a client has in the crowds, if it belongs to one.
@@ -498,9 +483,9 @@ impl Clients {
 
     fn reconnect(&mut self, at: usize) -> ConnectionId {
         self.next_connection += 1;
+        let in_crowds = self.in_crowds(at);
         let client = &mut self.all[at];
         let before = client.connection;
-        let in_crowds = at.checked_sub(CLIENTS).filter(|at| *at < self.crowds.len());
         if let Some(at) = in_crowds {
             self.crowds.on_moved(at, before, client.asked_in_crowd());
         }
@@ -582,31 +567,6 @@ impl Clients {
             }
             other => panic!("a good request led to {other:?}"),
         }
-    }
-
-    /// Returns an operation of the native API. No session reads it.
-    fn ask_natively(&mut self, at: usize, native: usize, wall_ms: i64) -> Option<Question> {
-        let natives = self.natives.as_mut()?;
-        let (work, oracle) = (&mut self.work, &mut self.oracle);
-        let means = &mut Means { work, oracle, next_batch: &mut self.next_batch, wall_ms };
-        let (question, op) = natives.choose(native, means)?;
-        self.correlation += 1;
-        self.requests += 1;
-        tell(|| format!("client {at} asks {question:?}"));
-        let request = Prepared::Native(Box::new(op));
-        let context = RequestContext {
-            principal: "User:ANONYMOUS".into(),
-            client_id: None,
-            listener: "NATIVE".into(),
-            client_host: "/127.0.0.1".into(),
-            api: request.api(),
-            version: 0,
-            spent_us: 0,
-        };
-        let client = &mut self.all[at];
-        client.outstanding = Some((None, Asked::Native(question)));
-        let sequence = u64::from(self.correlation.unsigned_abs());
-        Some((client.connection, sequence, context, Box::new(request)))
     }
 
     fn choose(&mut self, at: usize, wall_ms: i64) -> Option<Asking<Asked>> {
@@ -811,17 +771,6 @@ impl Clients {
             self.on_response(at, asked, response)?;
         }
         Ok(())
-    }
-
-    fn on_answered(&mut self, at: usize, answered: &Answered) -> Result<(), Failure> {
-        let first = self.first_native();
-        match (self.all[at].outstanding.take(), &mut self.natives) {
-            (Some((_, Asked::Native(question))), Some(natives)) => {
-                natives.leaps = self.leaps;
-                natives.on_answer(&mut self.oracle, at - first, &question, answered)
-            }
-            (other, _) => wrong(format!("a native answer to {other:?}: {answered:?}")),
-        }
     }
 
     fn on_response(&mut self, at: usize, asked: Asked, came: Response) -> Result<(), Failure> {

@@ -11,10 +11,11 @@ use duramen_broker::native::{
     Answer, Answered, Append, Guard, Last, Log, Op, Pointer, Position, Problem, SetFence, Tail,
     Truncate, WantTail,
 };
+use duramen_broker::session::{Prepared, RequestContext};
 use duramen_protocol::compression::Codec;
 
 use super::super::oracle::{Oracle, Place, Standing};
-use super::PARTITIONS;
+use super::{CLIENTS, Clients, PARTITIONS};
 use crate::batch::Records;
 use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
@@ -23,7 +24,7 @@ use crate::trace::tell;
 /// The topic that these clients use. It is never deleted: the native API names a topic by its name alone.
 pub(super) const TOPIC: &str = "pears";
 /// Number of these clients.
-const CLIENTS: usize = 3;
+const NATIVES: usize = 3;
 const TIMEOUT_MS: i32 = 10_000;
 
 /// A question of one of these clients, as far as its answer is judged by it.
@@ -92,19 +93,17 @@ pub(super) struct Natives {
     aims: Vec<(usize, i32)>,
     /// Logs whose ends have to be told before the run is over.
     untold: Vec<Place>,
-    /// True if timestamps may be refused, because clocks leap.
-    pub(super) leaps: bool,
     /// Operations that were done, and refusals by a guard.
-    pub(super) done: u64,
-    pub(super) refused: u64,
+    done: u64,
+    refused: u64,
 }
 
 /// Things that a client needs to ask: chance, the other clients' knowledge, and the number of the next batch.
-pub(super) struct Means<'a> {
-    pub(super) work: &'a mut Prng,
-    pub(super) oracle: &'a mut Oracle,
-    pub(super) next_batch: &'a mut u64,
-    pub(super) wall_ms: i64,
+struct Means<'a> {
+    work: &'a mut Prng,
+    oracle: &'a mut Oracle,
+    next_batch: &'a mut u64,
+    wall_ms: i64,
 }
 
 fn bytes_of(number: u64) -> Bytes {
@@ -115,10 +114,68 @@ fn number_of(token: &[u8]) -> Option<u64> {
     token.try_into().ok().map(u64::from_be_bytes)
 }
 
+impl Clients {
+    /// Turns clients of the native API off: a log that lost its records without an entry has no last position.
+    pub(crate) fn spare_natives(&mut self) {
+        self.natives = None;
+    }
+
+    pub(super) fn first_native(&self) -> usize {
+        CLIENTS + self.crowds.len()
+    }
+
+    /// Returns an operation of the native API. No session reads it.
+    pub(super) fn ask_natively(
+        &mut self,
+        at: usize,
+        native: usize,
+        wall_ms: i64,
+    ) -> Option<super::Question> {
+        let natives = self.natives.as_mut()?;
+        let (work, oracle) = (&mut self.work, &mut self.oracle);
+        let means = &mut Means { work, oracle, next_batch: &mut self.next_batch, wall_ms };
+        let (question, op) = natives.choose(native, means)?;
+        self.correlation += 1;
+        self.requests += 1;
+        tell(|| format!("client {at} asks {question:?}"));
+        let request = Prepared::Native(Box::new(op));
+        let context = RequestContext {
+            principal: "User:ANONYMOUS".into(),
+            client_id: None,
+            listener: "NATIVE".into(),
+            client_host: "/127.0.0.1".into(),
+            api: request.api(),
+            version: 0,
+            spent_us: 0,
+        };
+        let client = &mut self.all[at];
+        client.outstanding = Some((None, super::Asked::Native(question)));
+        let sequence = u64::from(self.correlation.unsigned_abs());
+        Some((client.connection, sequence, context, Box::new(request)))
+    }
+
+    /// Judges the answer to an operation.
+    pub(super) fn on_answered(&mut self, at: usize, answered: &Answered) -> Result<(), Failure> {
+        let first = self.first_native();
+        match (self.all[at].outstanding.take(), &mut self.natives) {
+            (Some((_, super::Asked::Native(question))), Some(natives)) => {
+                let oracle = &mut self.oracle;
+                natives.on_answer(oracle, self.leaps, at - first, &question, answered)
+            }
+            (other, _) => wrong(format!("a native answer to {other:?}: {answered:?}")),
+        }
+    }
+
+    /// Returns the number of native operations that were done, and of those that a guard refused.
+    pub(crate) fn operated(&self) -> (u64, u64) {
+        self.natives.as_ref().map_or((0, 0), |natives| (natives.done, natives.refused))
+    }
+}
+
 impl Natives {
     /// Returns the clients of a run, if it has some.
     pub(super) fn of(seed: u64) -> Option<Self> {
-        let all = (0..CLIENTS).map(|_| Native::default()).collect();
+        let all = (0..NATIVES).map(|_| Native::default()).collect();
         (seed % 4 == 1).then(|| Self { all, ..Self::default() })
     }
 
@@ -140,7 +197,7 @@ impl Natives {
     }
 
     /// Returns an operation that client `at` asks for now, if it does.
-    pub(super) fn choose(&mut self, at: usize, means: &mut Means<'_>) -> Option<(Question, Op)> {
+    fn choose(&mut self, at: usize, means: &mut Means<'_>) -> Option<(Question, Op)> {
         if means.oracle.topics[TOPIC].standing != Standing::Live {
             return None;
         }
@@ -255,9 +312,10 @@ impl Natives {
     }
 
     /// Judges the answer to client `at`.
-    pub(super) fn on_answer(
+    fn on_answer(
         &mut self,
         oracle: &mut Oracle,
+        leaps: bool,
         at: usize,
         question: &Question,
         answered: &Answered,
@@ -285,7 +343,7 @@ impl Natives {
                 Ok(())
             }
             Ok(other) => wrong(format!("{question:?} is answered with {other:?}")),
-            Err(problem) => self.on_problem(oracle, at, question, problem),
+            Err(problem) => self.on_problem(oracle, leaps, at, question, problem),
         }
     }
 
@@ -478,9 +536,11 @@ impl Natives {
         }
     }
 
+    /// Judges a refusal. If clocks leap (`leaps`), timestamps may be refused.
     fn on_problem(
         &mut self,
         oracle: &mut Oracle,
+        leaps: bool,
         at: usize,
         question: &Question,
         problem: &Problem,
@@ -518,7 +578,7 @@ impl Natives {
             }
             (Problem::UnknownTopic, _) => oracle.on_unknown(TOPIC),
             (Problem::BadRequest(field, _), Asked::Append { .. }) if *field == "records" => {
-                if self.leaps { Ok(()) } else { wrong(format!("{question:?}: {problem:?}")) }
+                if leaps { Ok(()) } else { wrong(format!("{question:?}: {problem:?}")) }
             }
             (
                 Problem::NoLeader

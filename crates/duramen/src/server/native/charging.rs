@@ -187,3 +187,33 @@ pub(crate) async fn charged(
     drop(held);
     response.map(|inner| body(&account, inner, false).0)
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::gauge::Gauge;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_stands_still_ends_when_others_need_its_memory() {
+        let budget = Budget::new(1000, Gauge::default());
+        let (still, moving) = (Account::new(&budget), Account::new(&budget));
+        let (mut one, mut other) = (still.item(), moving.item());
+        one.hold(700, true);
+        other.hold(300, true);
+        let long_ago = Instant::now().checked_sub(OVERDUE).expect("the machine runs for a while");
+        still.held().awaited.insert(one.number, long_ago);
+        let others_wait = async {
+            loop {
+                Arc::clone(&budget).wait().await;
+            }
+        };
+        tokio::select! {
+            () = Arc::clone(&still).evicted() => {}
+            () = others_wait => {}
+        }
+        assert!(!moving.must_go(), "its body moves");
+        drop(one);
+        assert_eq!((still.held().bytes, moving.held().bytes), (0, 300));
+    }
+}

@@ -154,7 +154,7 @@ impl Owners {
     /// Notes a request that a member is about to send. From now on the member knows nothing of partitions that it uses
     /// no more.
     pub(super) fn on_sent(&mut self, beat: &Beat) {
-        if !self.all.contains_key(&beat.id) {
+        if matches!(beat.kind, Kind::Beat | Kind::Join) && !self.all.contains_key(&beat.id) {
             self.replacing.extend(beat.instance);
         }
         if beat.id.is_empty() {
