@@ -13,6 +13,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::format::segment_stem;
+use crate::keys::Index;
 use crate::op::TermRun;
 use crate::replica_state::{IndexEntry, SegmentState, TimeEntry};
 use crate::{Disk, ReplicaId};
@@ -79,6 +80,8 @@ pub(crate) struct LogFiles<D: Disk> {
     listing: RwLock<Listing<D>>,
     /// Start offset and term of each term run.
     terms: RwLock<Vec<(i64, u64)>>,
+    /// Queue index of the log, if one is open.
+    index: Mutex<Option<Arc<Index<D>>>>,
 }
 
 /// All segments, and the entry by which the log was compacted last: both change at once.
@@ -218,6 +221,7 @@ impl<D: Disk> Catalog<D> {
         let files = Arc::new(LogFiles {
             listing: RwLock::new(Listing { segments: Vec::new(), compaction: 0 }),
             terms: RwLock::new(Vec::new()),
+            index: Mutex::new(None),
         });
         let mut logs = self.logs.write().unwrap_or_else(PoisonError::into_inner);
         logs.insert(replica, Arc::clone(&files));
@@ -276,6 +280,27 @@ impl<D: Disk> LogFiles<D> {
         self.listing.read().unwrap_or_else(PoisonError::into_inner).segments.clone()
     }
 
+    /// Returns the offset at which the first segment begins.
+    pub(crate) fn start_offset(&self) -> i64 {
+        let listing = self.listing.read().unwrap_or_else(PoisonError::into_inner);
+        listing.segments.first().map_or(0, |first| first.base_offset)
+    }
+
+    /// Returns one past the last offset that is in a segment's file.
+    pub(crate) fn end_offset(&self) -> i64 {
+        self.last().map_or(0, |last| last.written().1)
+    }
+
+    /// Returns the queue index of the log, if one is open.
+    pub(crate) fn index(&self) -> Option<Arc<Index<D>>> {
+        lock(&self.index).clone()
+    }
+
+    /// Sets the queue index of the log. A log that begins anew loses it.
+    pub(crate) fn set_index(&self, index: Option<Arc<Index<D>>>) {
+        *lock(&self.index) = index;
+    }
+
     /// Returns the segment whose range of offsets contains `offset`.
     pub(crate) fn segment_of(&self, offset: i64) -> Option<Arc<Segment<D>>> {
         self.place_of(offset).map(|(segment, _)| segment)
@@ -318,6 +343,7 @@ impl<D: Disk> LogFiles<D> {
         for old in std::mem::replace(&mut listing.segments, given) {
             *lock(&old.file) = Handle::Gone;
         }
+        *lock(&self.index) = None;
         listing.compaction = compaction;
         let terms = runs.iter().map(|run| (run.start_offset, run.term)).collect();
         *self.terms.write().unwrap_or_else(PoisonError::into_inner) = terms;

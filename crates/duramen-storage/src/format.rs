@@ -105,6 +105,16 @@ pub(crate) fn table_name(from: i64, to: i64) -> String {
     format!("{from:020}-{to:020}.keys")
 }
 
+/// End of the name of a table that is being written.
+pub(crate) const NEW_TABLE: &str = ".keys.new";
+
+/// Returns the range in the name of a table.
+pub(crate) fn table_range(name: &str) -> Option<(i64, i64)> {
+    let (from, to) = name.strip_suffix(".keys")?.split_once('-')?;
+    let range = (from.parse().ok()?, to.parse().ok()?);
+    (table_name(range.0, range.1) == name).then_some(range)
+}
+
 /// Bytes that cannot be read as what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

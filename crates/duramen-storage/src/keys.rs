@@ -2,17 +2,21 @@
 //!
 //! Purpose:    the queue index of one replica: which batches of its log hold records of which key. Also what the log
 //!             says about each key as a whole.
-//! Owns:       its newest part in memory, its tables on disk, the merges of tables.
-//! Interface:  [`Memtable`], [`flush`], [`Table`], [`Merge`]; [`View`] for readers.
+//! Owns:       its newest part in memory, its tables on disk, the merges of tables; the order of this work.
+//! Interface:  [`Indexer`] for the thread that does the work; [`Index`] for readers. [`Memtable`], [`flush`], [`Table`],
+//!             [`Merge`] and [`View`] are its parts.
 //! Invariants: the log is the truth, and the index can be thrown away. The index may name a batch whose records are
 //!             gone. Of the offsets below the cursor no record is missing from it. A damaged block is an error.
-//! Never:      records, locks, threads; the choice when to flush or merge.
-//! Tests:      `keys/tests.rs`, `tests/formats`.
-//! Start at:   [`View::postings`].
+//! Never:      threads, clocks; the choice of a replica's committed end.
+//! Tests:      `keys/tests.rs`, `duramen-sim/tests/promises/keys.rs`, `tests/formats`.
+//! Start at:   [`Indexer::step`], [`Index::postings`].
 //!
 //! `memtable` is the newest part; `block`, `table` and `writing` are the file; `merge` makes one table of several.
+//! `index` is all of that for one replica, and `indexer` leads the indexes of a node.
 
 mod block;
+mod index;
+mod indexer;
 mod memtable;
 mod merge;
 mod table;
@@ -22,6 +26,8 @@ mod writing;
 
 use bytes::Bytes;
 
+pub use index::Index;
+pub use indexer::{Indexed, Indexer, Limits, Order, Step, Touched, queue_hash};
 pub use memtable::{Fact, Memtable, NamedQueue, Posting};
 pub use merge::{Merge, Merged};
 pub use table::{IndexError, Table, TableHeader};

@@ -230,6 +230,14 @@ pub enum Bug {
     MergeDropsFacts,
     /// A table of the queue index takes its name before it is on disk.
     TableNotSynced,
+    /// The queue index passes a part of the log that cannot be read.
+    CursorPassesDamage,
+    /// A table of the queue index claims a range that is too long.
+    TableTooFar,
+    /// A table of the queue index is kept although the log ends before it.
+    TableAboveEndKept,
+    /// The term of a table of the queue index is not compared with the log's.
+    TableTermUnchecked,
 }
 
 #[cfg(feature = "sabotage")]

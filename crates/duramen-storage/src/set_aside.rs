@@ -14,7 +14,7 @@ use std::io;
 
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor, UNCOVERED_BYTES};
 use crate::disk::Disk;
-use crate::format::{SET_ASIDE, stem_of_dir};
+use crate::format::{SET_ASIDE, stem_of_dir, table_range};
 use crate::reserve::Reserve;
 
 /// Files and directories that one start sets aside.
@@ -113,6 +113,9 @@ pub(crate) fn is_ours(name: &str) -> bool {
     if let Some(index) = name.strip_prefix("image-") {
         return is_number(index);
     }
+    if table_range(name.strip_suffix(".new").unwrap_or(name)).is_some() {
+        return true;
+    }
     let Some((stem, extension)) = name.rsplit_once('.') else { return false };
     let stem = stem.split_once('.').map_or(stem, |(base, _)| base);
     is_number(stem) && ["log", "index", "timeindex", "mending"].contains(&extension)
@@ -173,6 +176,8 @@ mod tests {
             "00000000000000005000.7-12.pass0.index",
             "00000000000000004711.mending",
             "image-00000000000000000815",
+            "00000000000000004711-00000000000000004815.keys",
+            "00000000000000004711-00000000000000004815.keys.new",
         ];
         let others = [
             "notes.txt",
@@ -181,6 +186,7 @@ mod tests {
             "00000000000000000000.snapshot",
             "00000000000000000000",
             "image-815",
+            "4711-00000000000000004815.keys",
             "x0000000000000000000.log",
             "",
         ];

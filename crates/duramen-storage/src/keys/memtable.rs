@@ -80,7 +80,7 @@ impl Memtable {
         self.from
     }
 
-    /// Returns the cursor: the offset behind the last batch.
+    /// Returns the cursor: the offset up to which the log is indexed.
     pub fn to(&self) -> i64 {
         self.to
     }
@@ -131,6 +131,32 @@ impl Memtable {
             self.queues.insert(name.into(), Queue::default());
         }
         self.queues.get_mut(name).expect("it was just inserted")
+    }
+
+    /// Moves the cursor over offsets of which the log has nothing any more.
+    pub(crate) fn pass(&mut self, to: i64) {
+        assert!(self.to <= to, "a cursor goes forward");
+        self.to = to;
+    }
+
+    /// Copies the part that answers for a queue's first `limit` postings at or behind `at`, and for its facts.
+    pub(crate) fn of_queue(&self, name: &[u8], at: i64, limit: usize) -> Self {
+        let postings = self.postings(name, at).iter().take(limit).copied().collect();
+        let facts = self.facts(name).to_vec();
+        self.with([(name.into(), Queue { postings, facts })])
+    }
+
+    /// Copies the first `limit` queues from `start` on.
+    pub(crate) fn of_names(&self, start: &[u8], limit: usize) -> Self {
+        let bounds = (Bound::Included(start), Bound::Unbounded);
+        let queues = self.queues.range::<[u8], _>(bounds).take(limit);
+        self.with(queues.map(|(name, queue)| (name.clone(), queue.clone())))
+    }
+
+    fn with(&self, queues: impl IntoIterator<Item = (Box<[u8]>, Queue)>) -> Self {
+        let said = |queue: &Queue| !queue.postings.is_empty() || !queue.facts.is_empty();
+        let queues = queues.into_iter().filter(|(_, queue)| said(queue)).collect();
+        Self { from: self.from, to: self.to, size: 0, queues }
     }
 
     /// Returns a queue's postings from the last one at or before `at` on: its batch may reach beyond `at`.

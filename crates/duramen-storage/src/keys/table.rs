@@ -354,6 +354,13 @@ impl<D: Disk> Table<D> {
         self.0.footer.elements
     }
 
+    /// Returns the length of its file in bytes.
+    pub fn bytes(&self) -> u64 {
+        let footer = &self.0.footer;
+        let behind = u64::from(footer.filter_bytes) + u64::from(footer.index_bytes);
+        footer.facts_end + behind + TABLE_EDGE_BYTES as u64
+    }
+
     /// Returns the path of its file, relative to the data directory.
     pub fn path(&self) -> &str {
         &self.0.path

@@ -1,0 +1,405 @@
+//! The queue index of a log, over a disk that loses power: it says of each key what a scan of the log says.
+#![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bytes::Bytes;
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_sim::SimDisk;
+use duramen_sim::prng::Prng;
+use duramen_storage::keys::{Indexed, Indexer, Limits, Order, Step, Touched, queue_hash};
+use duramen_storage::op::{Append, ConfState, Content, HardState, Identity, LogEntry};
+use duramen_storage::storage::{Facts, Options};
+use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
+
+const REPLICA: ReplicaId = ReplicaId(7);
+const SEED: u64 = 99;
+const QUEUES: u64 = 14;
+
+fn options() -> Options {
+    Options {
+        facts: Facts { cluster_id: [1; 16], broker_id: 1, directory_id: [2; 16] },
+        extent_bytes: 64 * 1024,
+        extents_max: 8,
+        replicas_an_extent: 1000,
+        journal_payload_max: 4096,
+        index_interval_bytes: 512,
+        free_bytes_min: 0,
+        reserve_bytes: 4096,
+        open_files_max: 64,
+        recovered_at_once: 1,
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        memtable_bytes: (2048, 4096),
+        log_bytes: (4096, 8192),
+        step_bytes: 700,
+        block_bytes: 256,
+        merge_width: 3,
+        class_bytes: 1024,
+        merge_bytes: 300,
+        touched: 4,
+        seed: SEED,
+    }
+}
+
+fn identity() -> Identity {
+    Identity { topic: "t".into(), topic_id: [5; 16], partition: 0 }
+}
+
+fn name_of(number: u64) -> Vec<u8> {
+    format!("queue-{number:03}").into_bytes()
+}
+
+/// A batch of the log, as the test knows it.
+#[derive(Clone, Debug)]
+struct Batch {
+    base: i64,
+    end: i64,
+    names: BTreeMap<Vec<u8>, u32>,
+}
+
+/// A storage with one log, its index, and all that the log has.
+struct Tested {
+    disk: SimDisk,
+    storage: Storage<SimDisk>,
+    indexer: Indexer<SimDisk>,
+    prng: Prng,
+    batches: Vec<Batch>,
+    term: u64,
+    next_index: u64,
+    start: i64,
+    segments: Vec<i64>,
+    beginning: u64,
+}
+
+impl Tested {
+    fn new(seed: u64) -> Self {
+        let disk = SimDisk::new(seed);
+        let (mut storage, _) = Storage::open(disk.clone(), options()).unwrap();
+        let conf = ConfState { voters: vec![7], ..ConfState::default() };
+        let kind = OpKind::Create { ticket: 1, identity: identity(), conf };
+        storage.submit(Op { replica: REPLICA, kind });
+        let indexer = Indexer::new(storage.reader(), limits());
+        let (batches, segments) = (Vec::new(), Vec::new());
+        let prng = Prng::new(seed, "keys");
+        let mut tested = Self {
+            disk,
+            storage,
+            indexer,
+            prng,
+            batches,
+            term: 1,
+            next_index: 2,
+            start: 0,
+            segments,
+            beginning: 0,
+        };
+        tested.settle();
+        tested
+    }
+
+    fn end(&self) -> i64 {
+        self.batches.last().map_or(self.start, |it| it.end)
+    }
+
+    /// Appends one batch with records of a few queues.
+    fn append(&mut self) {
+        let base = self.end();
+        let count = 1 + self.prng.below(6);
+        let mut builder = BatchBuilder::new()
+            .base_offset(base)
+            .partition_leader_epoch(i32::try_from(self.term).unwrap());
+        let mut names = BTreeMap::new();
+        for _ in 0..count {
+            let name = name_of(self.prng.below(QUEUES));
+            let value = vec![b'v'; usize::try_from(self.prng.below(80)).unwrap()];
+            let record = NewRecord { key: Some(&name), value: Some(&value), ..Default::default() };
+            builder.push(&record).unwrap();
+            *names.entry(name).or_default() += 1;
+        }
+        let payload: Bytes = builder.build().unwrap();
+        let rolls = self.batches.is_empty() || self.prng.below(12) == 0;
+        let batch = Descriptor::of_batch(&payload, rolls).unwrap();
+        if rolls {
+            self.segments.push(base);
+        }
+        let index = self.next_index;
+        self.next_index += 1;
+        let entry = LogEntry { index, term: self.term, content: Content::Batch(batch) };
+        let appends = vec![Append { entry, payload }];
+        let hard_state = Some(HardState { term: self.term, vote: 7, commit: index });
+        let kind = OpKind::Write { ticket: index, appends, hard_state, must_sync: true };
+        self.storage.submit(Op { replica: REPLICA, kind });
+        self.batches.push(Batch { base, end: base + i64::try_from(count).unwrap(), names });
+    }
+
+    /// All that is under way comes to its end.
+    fn settle(&mut self) {
+        for _ in 0..1000 {
+            let mut requests = Vec::new();
+            if let Some(round) = self.storage.begin_round().unwrap() {
+                requests.extend(self.storage.write_segments().unwrap());
+                requests.insert(0, round);
+            }
+            requests.extend(self.storage.maintain(true).unwrap());
+            for request in requests {
+                let result = request.run(&self.disk);
+                self.storage.on_sync(request.id, result).unwrap();
+            }
+            for done in self.storage.take_done() {
+                if let Done::WantImage { replica } = done {
+                    let (index, image) = (self.next_index - 1, Bytes::from_static(b"image"));
+                    self.storage.submit(Op { replica, kind: OpKind::Image { index, image } });
+                }
+            }
+            if self.storage.is_quiet() {
+                return;
+            }
+        }
+        panic!("it never becomes quiet")
+    }
+
+    /// Writes what waits, and syncs nothing.
+    fn write(&mut self) {
+        if self.storage.begin_round().unwrap().is_some() {
+            self.storage.write_segments().unwrap();
+        }
+    }
+
+    fn order(&mut self) {
+        let (identity, beginning) = (identity(), self.beginning);
+        self.indexer.order(Order { replica: REPLICA, identity, beginning, to: self.end() });
+    }
+
+    /// Indexes all; returns what was touched.
+    fn index(&mut self) -> Vec<Indexed> {
+        self.order();
+        let mut all = Vec::new();
+        for _ in 0..10_000 {
+            match self.indexer.step() {
+                Step::Idle => return all,
+                Step::Wait => panic!("all is written"),
+                Step::Merged => {}
+                Step::Indexed(indexed) => {
+                    assert_eq!(indexed.problem, None);
+                    all.push(indexed);
+                }
+            }
+        }
+        panic!("the index is never done")
+    }
+
+    fn trim(&mut self) {
+        let Some(at) = self.segments.get(1).copied() else { return };
+        self.storage.submit(Op { replica: REPLICA, kind: OpKind::Trim { log_start: at } });
+        self.settle();
+        self.segments.remove(0);
+        self.start = at;
+        self.batches.retain(|it| it.base >= at);
+    }
+
+    /// Loses power with the last batches written, not synced, and indexed; the log goes on in another term.
+    fn lose_power(&mut self) {
+        let safe = (self.batches.len(), self.next_index, self.segments.clone());
+        for _ in 0..=self.prng.below(30) {
+            self.append();
+        }
+        self.write();
+        if self.prng.below(3) > 0 {
+            self.order();
+            for _ in 0..self.prng.below(40) {
+                self.indexer.step();
+            }
+        }
+        self.disk = self.disk.power_loss();
+        let (storage, found) = Storage::open(self.disk.clone(), options()).unwrap();
+        assert_eq!(found.replicas[0].damage, None);
+        let end = found.replicas[0].end_offset;
+        self.storage = storage;
+        self.indexer = Indexer::new(self.storage.reader(), limits());
+        assert!(self.batches.get(safe.0.wrapping_sub(1)).is_none_or(|it| it.end <= end));
+        let lost = self.batches.iter().filter(|it| it.base >= end).count();
+        self.batches.retain(|it| it.base < end);
+        self.segments.retain(|base| *base < end);
+        self.next_index -= u64::try_from(lost).unwrap();
+        self.term += 1;
+        self.settle();
+        // A later index than the log: tables are judged by their terms.
+        if self.prng.below(2) == 0 {
+            for _ in 0..self.prng.below(30) {
+                self.append();
+            }
+            self.settle();
+        }
+    }
+
+    /// Returns the paths and lengths of files with an extension.
+    fn files(&self, extension: &str) -> Vec<(String, u64)> {
+        let all = self.disk.files().into_iter();
+        all.filter(|(path, _)| Path::new(path).extension().is_some_and(|it| it == extension))
+            .collect()
+    }
+
+    /// Damages a table.
+    fn damage(&mut self) {
+        let tables = self.files("keys");
+        if tables.is_empty() {
+            return;
+        }
+        let (path, length) =
+            &tables[usize::try_from(self.prng.below(tables.len() as u64)).unwrap()];
+        assert!(self.disk.flip(path, self.prng.below(*length), 3));
+        // Readers may come to the block, and their answer is an error.
+        self.compare(true);
+        self.index();
+    }
+
+    /// Restarts without tables, over a log that cannot be read in one place until somebody mends it.
+    fn rot(&mut self) {
+        self.disk = self.disk.kill();
+        for (path, _) in self.files("keys") {
+            self.disk.put(&path, None);
+        }
+        let segments = self.files("log");
+        // Recovery itself looks at the last one.
+        let rots = segments.len() > 1;
+        let (path, length) = &segments[0];
+        let at = self.prng.below(*length);
+        let whole = self.disk.contents(path).unwrap();
+        if rots {
+            assert!(self.disk.flip(path, at, 4));
+        }
+        let (storage, found) = Storage::open(self.disk.clone(), options()).unwrap();
+        assert_eq!(found.replicas[0].damage, None);
+        self.storage = storage;
+        self.indexer = Indexer::new(self.storage.reader(), limits());
+        self.settle();
+        self.order();
+        for _ in 0..1000 {
+            match self.indexer.step() {
+                Step::Indexed(Indexed { problem: Some(problem), .. }) => {
+                    assert!(rots && problem.contains("damaged"), "{problem}");
+                    break;
+                }
+                Step::Idle => break,
+                _ => {}
+            }
+        }
+        if self.disk.contents(path).unwrap() != whole {
+            assert!(self.disk.flip(path, at, 4));
+        }
+    }
+
+    /// Compares the index with a scan of the log.
+    fn compare(&self, may_fail: bool) {
+        let index = self.storage.reader().index(REPLICA).unwrap();
+        for number in 0..=QUEUES {
+            let name = name_of(number);
+            let (found, cursor) = match index.postings(&name, self.start, usize::MAX) {
+                Ok(found) => found,
+                Err(error) if may_fail => {
+                    assert!(error.to_string().contains("damaged"), "{error}");
+                    continue;
+                }
+                Err(error) => panic!("{error}"),
+            };
+            let is_there = |base: &i64| *base >= self.start && *base < cursor;
+            let found = found.iter().map(|it| (it.base_offset, it.records));
+            let found: Vec<_> = found.filter(|(base, _)| is_there(base)).collect();
+            let scanned =
+                self.batches.iter().filter_map(|it| Some((it.base, *it.names.get(&name)?)));
+            let scanned: Vec<_> = scanned.filter(|(base, _)| is_there(base)).collect();
+            assert_eq!(found, scanned, "{}", String::from_utf8_lossy(&name));
+        }
+    }
+
+    /// Checks that the batches behind an offset were announced by the queues that they have records of.
+    fn check_touched(&self, from: i64, indexed: &[Indexed]) {
+        let mut to = from;
+        for step in indexed {
+            let part = self.batches.iter().filter(|it| it.base >= to && it.base < step.to);
+            for name in part.flat_map(|it| it.names.keys()) {
+                let Touched::These(hashes) = &step.touched else { continue };
+                assert!(hashes.contains(&queue_hash(name, SEED)));
+                assert!(hashes.len() <= limits().touched);
+            }
+            to = step.to.max(to);
+        }
+        assert_eq!(to, self.end(), "all was indexed");
+    }
+}
+
+fn run(seed: u64) {
+    let mut tested = Tested::new(seed);
+    tested.append();
+    tested.settle();
+    for _ in 0..40 {
+        match tested.prng.below(10) {
+            0 => tested.trim(),
+            1 => tested.lose_power(),
+            2 => tested.damage(),
+            3 => tested.rot(),
+            _ => {
+                let from = tested.storage.reader().index(REPLICA).map_or(-1, |it| it.cursor());
+                for _ in 0..tested.prng.below(20) {
+                    tested.append();
+                }
+                tested.settle();
+                let indexed = tested.index();
+                if from >= 0 && from <= tested.end() {
+                    tested.check_touched(from, &indexed);
+                }
+            }
+        }
+        tested.index();
+        tested.compare(false);
+    }
+    let index = tested.storage.reader().index(REPLICA).unwrap();
+    let names = index.names(b"", None, usize::MAX).unwrap_or_else(|_| {
+        // Only this walk reads the damaged block.
+        tested.index();
+        index.names(b"", None, usize::MAX).unwrap()
+    });
+    let names = names.0;
+    let named = tested.batches.iter().flat_map(|it| it.names.keys().cloned());
+    for name in named {
+        assert!(names.iter().any(|it| it.name == name));
+    }
+    assert!(index.tables().len() < 20, "tables merge");
+}
+
+#[test]
+fn the_index_says_what_a_scan_of_the_log_says() {
+    for seed in 0..200 {
+        run(seed);
+    }
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn planted_bugs_of_the_index_are_found() {
+    use duramen_storage::sabotage::{Bug, plant};
+    for bug in [
+        Bug::CursorPassesDamage,
+        Bug::TableTooFar,
+        Bug::TableAboveEndKept,
+        Bug::TableTermUnchecked,
+        Bug::TableBlockUnchecked,
+        Bug::TableFilterHalf,
+        Bug::MergeDropsPosting,
+    ] {
+        let found = (0..100).find(|seed| {
+            let seed = *seed;
+            let thread = std::thread::spawn(move || {
+                plant(Some(bug));
+                run(seed);
+            });
+            thread.join().is_err()
+        });
+        assert!(found.is_some(), "{bug:?} is not found");
+    }
+}

@@ -1,0 +1,346 @@
+//! # Room card: indexer
+//!
+//! Purpose:    lead the queue indexes of a node: which log is read next, which memtable is flushed, which tables merge.
+//! Owns:       the orders of the node, and the merge at hand.
+//! Interface:  [`Indexer::order`], [`Indexer::step`]; [`Reader::index`] gives a replica's index to readers.
+//! Invariants: one step takes bounded work. Memtables are bounded for each log and in all. Orders are carried out before
+//!             merges. A table that fails to be written costs nothing but its memory.
+//! Never:      threads and pauses, which the caller has; queues' contents.
+//! Tests:      `duramen-sim/tests/promises/keys.rs`.
+//! Start at:   [`Indexer::step`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use twox_hash::XxHash3_64;
+
+use super::index::{Index, Stop};
+use super::{IndexError, Merge, Merged, Table};
+use crate::op::Identity;
+use crate::reader::Reader;
+use crate::{Disk, ReplicaId};
+
+/// Size classes of tables: those of the largest are not merged.
+const CLASSES: u32 = 5;
+
+/// Returns the hash by which waiting readers of a queue are found. Each process has a seed of its own.
+pub fn queue_hash(name: &[u8], seed: u64) -> u64 {
+    XxHash3_64::oneshot_with_seed(seed, name)
+}
+
+/// Request to index a log up to an offset. The latest order of a replica counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Replica whose log is indexed.
+    pub replica: ReplicaId,
+    /// Topic and partition of the replica.
+    pub identity: Identity,
+    /// Number of the log's beginning: each time a log begins anew it has another one.
+    pub beginning: u64,
+    /// Committed end of the log.
+    pub to: i64,
+}
+
+/// Outcome of a step for the replica of an [`Order`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Indexed {
+    /// Replica whose log was indexed.
+    pub replica: ReplicaId,
+    /// [`Order::beginning`].
+    pub beginning: u64,
+    /// Offset up to which the log is indexed now.
+    pub to: i64,
+    /// Queues that have records in the part that was indexed.
+    pub touched: Touched,
+    /// Reason why the order ended early: the caller orders it again later.
+    pub problem: Option<String>,
+}
+
+/// Set of queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// Queues with these hashes ([`queue_hash`]).
+    These(BTreeSet<u64>),
+    /// Any queue.
+    All,
+}
+
+impl Default for Touched {
+    fn default() -> Self {
+        Self::These(BTreeSet::new())
+    }
+}
+
+impl Touched {
+    /// Adds queues, up to a limit, behind which the set holds all.
+    pub(super) fn add(&mut self, hashes: impl Iterator<Item = u64>, limits: &Limits) {
+        let Self::These(known) = self else { return };
+        known.extend(hashes);
+        if known.len() > limits.touched {
+            *self = Self::All;
+        }
+    }
+}
+
+/// Bounds of a node's indexes. The simulator sets them low.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of one memtable, and of all.
+    pub memtable_bytes: (usize, usize),
+    /// Bytes of log that one memtable stands for, and all.
+    pub log_bytes: (u64, u64),
+    /// Bytes of the log read in one step.
+    pub step_bytes: u32,
+    /// Bytes of a table's block.
+    pub block_bytes: usize,
+    /// Number of neighbours of one size class that are merged.
+    pub merge_width: usize,
+    /// Bytes of a table of the smallest size class. The next class has eight times as many.
+    pub class_bytes: u64,
+    /// Bytes of entries merged in one step.
+    pub merge_bytes: usize,
+    /// Number of queues named in [`Touched`].
+    pub touched: usize,
+    /// Seed of [`queue_hash`], a secret of the process.
+    pub seed: u64,
+}
+
+impl Limits {
+    /// Returns the bounds of a real node.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            memtable_bytes: (4 << 20, 64 << 20),
+            log_bytes: (64 << 20, 256 << 20),
+            step_bytes: 1 << 20,
+            block_bytes: super::BLOCK_BYTES_MAX,
+            merge_width: 8,
+            class_bytes: 1 << 20,
+            merge_bytes: 1 << 20,
+            touched: 4096,
+            seed,
+        }
+    }
+}
+
+/// Outcome of a step.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing is left to do.
+    Idle,
+    /// Nothing can be done before a replica has written more.
+    Wait,
+    /// A log was read on, or cannot be.
+    Indexed(Indexed),
+    /// Tables were merged; the caller pauses between two such steps.
+    Merged,
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub struct Indexer<D: Disk> {
+    reader: Reader<D>,
+    limits: Limits,
+    /// Every replica that has an index.
+    orders: BTreeMap<ReplicaId, Order>,
+    /// Replicas whose order is not carried out.
+    waiting: VecDeque<ReplicaId>,
+    /// Memory of each memtable, and the bytes of the log that it stands for; then the same of all.
+    sizes: BTreeMap<ReplicaId, (usize, u64)>,
+    unflushed: (usize, u64),
+    /// Replicas whose tables may have to be merged.
+    flushed: BTreeSet<ReplicaId>,
+    merging: Option<(Arc<Index<D>>, Merge<D>)>,
+}
+
+impl<D: Disk> Reader<D> {
+    /// Returns the queue index of a replica, if it has one that is open.
+    pub fn index(&self, replica: ReplicaId) -> Option<Arc<Index<D>>> {
+        self.catalog().get(replica).ok()?.index()
+    }
+}
+
+impl<D: Disk> Indexer<D> {
+    /// Makes one without orders.
+    pub fn new(reader: Reader<D>, limits: Limits) -> Self {
+        Self {
+            reader,
+            limits,
+            orders: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            sizes: BTreeMap::new(),
+            unflushed: (0, 0),
+            flushed: BTreeSet::new(),
+            merging: None,
+        }
+    }
+
+    /// Takes an order.
+    pub fn order(&mut self, order: Order) {
+        let replica = order.replica;
+        self.orders.insert(replica, order);
+        self.wake(replica);
+    }
+
+    /// Looks at a replica again: a reader has found damage in its index.
+    pub fn wake(&mut self, replica: ReplicaId) {
+        if self.orders.contains_key(&replica) && !self.waiting.contains(&replica) {
+            self.waiting.push_back(replica);
+        }
+    }
+
+    /// Does the next piece of work: reads a log on, or merges.
+    pub fn step(&mut self) -> Step {
+        let mut has_waited = false;
+        for _ in 0..self.waiting.len() {
+            let Some(replica) = self.waiting.pop_front() else { break };
+            let Some(order) = self.orders.get(&replica).cloned() else { continue };
+            match self.carry_out(&order) {
+                Ok(Some(indexed)) => return Step::Indexed(indexed),
+                Ok(None) => {}
+                Err(Stop::Wait) => {
+                    has_waited = true;
+                    self.waiting.push_back(replica);
+                }
+                Err(Stop::Log(crate::reader::ReadError::UnknownReplica)) => self.forget(replica),
+                Err(Stop::Log(error)) => {
+                    let to = self.reader.index(replica).map_or(0, |index| index.cursor());
+                    return Step::Indexed(Indexed {
+                        replica,
+                        beginning: order.beginning,
+                        to,
+                        touched: Touched::default(),
+                        problem: Some(error.to_string()),
+                    });
+                }
+            }
+        }
+        match self.merge() {
+            Step::Idle if has_waited => Step::Wait,
+            step => step,
+        }
+    }
+
+    fn forget(&mut self, replica: ReplicaId) {
+        self.orders.remove(&replica);
+        self.flushed.remove(&replica);
+        self.note_size(replica, (0, 0));
+        self.sizes.remove(&replica);
+    }
+
+    /// Reads one log on. Returns `None` if its order needs nothing.
+    fn carry_out(&mut self, order: &Order) -> Result<Option<Indexed>, Stop> {
+        let replica = order.replica;
+        let files = self.reader.catalog().get(replica)?;
+        let index = if let Some(index) = files.index() {
+            index
+        } else {
+            let index = Index::open(&self.reader, order)?;
+            files.set_index(Some(Arc::clone(&index)));
+            index
+        };
+        index.drop_damaged(self.reader.disk());
+        index.trim(self.reader.disk(), files.start_offset());
+        let part = index.read_on(&self.reader, order.to, self.limits.step_bytes, &self.limits)?;
+        let to = index.cursor();
+        if to < order.to {
+            self.waiting.push_back(replica);
+        }
+        self.flush(replica, &index);
+        let (beginning, touched) = (order.beginning, part.touched);
+        Ok(Some(Indexed { replica, beginning, to, touched, problem: None }))
+    }
+
+    /// Flushes the memtable that was just written to if it is full, and the largest one if all together are.
+    fn flush(&mut self, replica: ReplicaId, index: &Arc<Index<D>>) {
+        self.note_size(replica, index.unflushed());
+        let (memory, log) = index.unflushed();
+        if memory >= self.limits.memtable_bytes.0 || log >= self.limits.log_bytes.0 {
+            self.flush_one(replica, index);
+        } else if self.unflushed.0 >= self.limits.memtable_bytes.1
+            || self.unflushed.1 >= self.limits.log_bytes.1
+        {
+            let largest = self.sizes.iter().max_by_key(|(_, size)| **size);
+            let replica = largest.map_or(replica, |(replica, _)| *replica);
+            match self.reader.index(replica) {
+                Some(index) => self.flush_one(replica, &index),
+                None => self.note_size(replica, (0, 0)),
+            }
+        }
+    }
+
+    /// Notes how much a memtable holds. A replica without an index holds nothing.
+    fn note_size(&mut self, replica: ReplicaId, size: (usize, u64)) {
+        let before = self.sizes.insert(replica, size).unwrap_or_default();
+        self.unflushed.0 = self.unflushed.0 + size.0 - before.0;
+        self.unflushed.1 = self.unflushed.1 + size.1 - before.1;
+    }
+
+    fn flush_one(&mut self, replica: ReplicaId, index: &Arc<Index<D>>) {
+        match index.flush(&self.reader, &self.limits) {
+            Ok(()) => _ = self.flushed.insert(replica),
+            Err(error) => {
+                tracing::warn!(replica = replica.0, %error, "a part of a queue index stays in memory");
+            }
+        }
+        self.note_size(replica, index.unflushed());
+    }
+
+    /// Goes on with the merge at hand, or begins one.
+    fn merge(&mut self) -> Step {
+        let (index, merge) = match self.merging.take() {
+            Some(at_hand) => at_hand,
+            None => match self.begin_merge() {
+                Some(begun) => begun,
+                None => return Step::Idle,
+            },
+        };
+        match merge.step(self.limits.merge_bytes) {
+            Ok(Merged::More(merge)) => self.merging = Some((index, *merge)),
+            Ok(Merged::Done(table)) => index.take_in(self.reader.disk(), table),
+            Err(error) => warn_of_merge(&error),
+        }
+        Step::Merged
+    }
+
+    fn begin_merge(&mut self) -> Option<(Arc<Index<D>>, Merge<D>)> {
+        while let Some(replica) = self.flushed.first().copied() {
+            let files = self.reader.catalog().get(replica).ok();
+            let index = files.as_ref().and_then(|files| files.index());
+            let Some((files, index)) = files.zip(index) else {
+                self.flushed.remove(&replica);
+                continue;
+            };
+            let Some(tables) = self.mergeable(&index.tables()) else {
+                self.flushed.remove(&replica);
+                continue;
+            };
+            let start = files.start_offset();
+            match Merge::begin(index.dir(), tables, start, self.limits.block_bytes) {
+                Ok(merge) => return Some((index, merge)),
+                Err(error) => {
+                    warn_of_merge(&error);
+                    self.flushed.remove(&replica);
+                }
+            }
+        }
+        None
+    }
+
+    /// Chooses neighbours that are merged next, the smallest first.
+    fn mergeable(&self, tables: &[Table<D>]) -> Option<Vec<Table<D>>> {
+        let width = self.limits.merge_width;
+        (0..CLASSES - 1).find_map(|class| {
+            let is_small = |table: &Table<D>| self.class(table) <= class;
+            let run = tables.windows(width).find(|run| run.iter().all(is_small))?;
+            Some(run.to_vec())
+        })
+    }
+
+    fn class(&self, table: &Table<D>) -> u32 {
+        (table.bytes() / self.limits.class_bytes).checked_ilog(8).map_or(0, |log| log + 1)
+    }
+}
+
+fn warn_of_merge(error: &IndexError) {
+    tracing::warn!(%error, "tables of a queue index were not merged");
+}
