@@ -36,8 +36,12 @@ pub fn run(data: &[u8]) {
 }
 
 fn check(batch: &BatchView) {
-    let limits =
-        Limits { batch_bytes_max: LIMIT, decompressed_bytes_max: LIMIT, keys_required: false };
+    let limits = Limits {
+        batch_bytes_max: LIMIT,
+        decompressed_bytes_max: LIMIT,
+        keys_required: false,
+        partition: 0,
+    };
     let Ok(summary) = validate(batch, &limits) else { return };
     let records = Records::of(batch, LIMIT).expect("valid batches are readable");
     let read: Vec<_> = records.iter().map(|record| record.expect("valid")).collect();

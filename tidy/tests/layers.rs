@@ -18,14 +18,14 @@ struct Rule {
 const RULES: [Rule; 6] = [
     Rule {
         package: "duramen_protocol",
-        rooms: "compression wire messages error_code api response request batch records lib",
+        rooms: "compression wire messages error_code partitioner api response request batch records lib",
         upward: &[],
         circle: 0,
     },
     Rule {
         package: "duramen_storage",
         rooms: "descriptor sabotage disk entry history op options format encoding error keys journal manifest \
-                replica_state record sync catalog replica reader reserve describe checkpoint fuzzing \
+                replica_state record sync catalog replica reader indexing reserve describe checkpoint fuzzing \
                 compaction set_aside recovery staging storage mending scrub lib",
         upward: &[],
         circle: 0,
@@ -40,7 +40,7 @@ const RULES: [Rule; 6] = [
     },
     Rule {
         package: "duramen_client",
-        rooms: "node_id options backoff partitioner assignors error call connection client admin appender \
+        rooms: "node_id options backoff assignors error call connection client admin appender \
                 cluster fetcher offsets groups shares member transactions lib",
         upward: &[],
         circle: 0,

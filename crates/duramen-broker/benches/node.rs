@@ -219,7 +219,11 @@ impl Bench {
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) | Action::Members(_) => {}
-                Action::Mend(_) | Action::Compact(_) | Action::Stage(_) | Action::Drained => {
+                Action::Index(_)
+                | Action::Mend(_)
+                | Action::Compact(_)
+                | Action::Stage(_)
+                | Action::Drained => {
                     panic!("nobody asked")
                 }
             }

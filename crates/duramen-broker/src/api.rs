@@ -65,6 +65,7 @@ pub(crate) mod offset_delete;
 pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
+pub(crate) mod queues;
 mod results;
 pub(crate) mod settings;
 pub(crate) mod share_acknowledge;

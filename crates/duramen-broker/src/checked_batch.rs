@@ -28,12 +28,14 @@ pub struct CheckedBatch {
 }
 
 impl CheckedBatch {
-    /// Checks the one batch in `bytes`, which no session has read.
-    pub fn of(bytes: Bytes) -> Result<Self, RecordError> {
+    /// Checks the one batch in `bytes`, which no session has read. For a queue `partition` is the number of its name
+    /// ([`key_number`](duramen_protocol::partitioner::key_number)): the node chooses the partition by it.
+    pub fn of(bytes: Bytes, partition: i32) -> Result<Self, RecordError> {
         let limits = records::Limits {
             batch_bytes_max: usize::MAX,
             decompressed_bytes_max: DECOMPRESSED_BYTES_MAX,
             keys_required: false,
+            partition,
         };
         let (header, summary) = {
             let view = records::sole_batch(Some(&bytes), i16::MAX)?;

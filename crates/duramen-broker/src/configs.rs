@@ -250,6 +250,11 @@ pub const UNITS: &[(&str, &str, i64)] = &[
     ("log.roll.hours", "log.roll.ms", 3_600_000),
 ];
 
+/// Setting that makes each key of a topic a queue.
+pub(crate) const QUEUE_ENABLE: &str = "queue.enable";
+/// `segment.bytes` of such a topic, unless it is given.
+const QUEUE_SEGMENT_BYTES: &str = "67108864";
+
 /// Settings that two others bound: [`bound`] returns their names.
 const BOUNDED: [&str; 8] = [
     "group.consumer.assignment.interval.ms",
@@ -554,6 +559,7 @@ impl BrokerSettings {
 
 /// A topic's settings, resolved.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings")]
 pub struct TopicSettings {
     /// `max.message.bytes`.
     pub max_message_bytes: i32,
@@ -585,6 +591,10 @@ pub struct TopicSettings {
     pub timestamp_before_max_ms: i64,
     /// `min.insync.replicas`.
     pub min_insync_replicas: i32,
+    /// `queue.enable`.
+    pub queue: bool,
+    /// Count of the topic's partitions; not a setting.
+    pub partitions: i32,
     /// Producer ids that the cluster first gave out after the topic was created; not a setting.
     pub newcomers: Range<i64>,
 }
@@ -629,6 +639,8 @@ impl TopicSettings {
             timestamp_after_max_ms: long("message.timestamp.after.max.ms"),
             timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
             min_insync_replicas: int("min.insync.replicas"),
+            queue: value("queue.enable") == "true",
+            partitions: 1,
             newcomers: 0..0,
         }
     }
@@ -814,7 +826,16 @@ pub fn effective<'a>(
     if let Some(value) = own.get(name) {
         return Some((value, Source::Topic));
     }
+    // One erased record costs a segment that is written anew.
+    if name == "segment.bytes" && is_queue_topic(own) {
+        return Some((QUEUE_SEGMENT_BYTES, Source::Default));
+    }
     broker.get(row.synonym).or(Some((row.default, Source::Default)))
+}
+
+/// Tells whether a topic's own settings make each of its keys a queue.
+pub fn is_queue_topic(own: &Settings) -> bool {
+    own.get(QUEUE_ENABLE).is_some_and(|value| value == "true")
 }
 
 /// Checks one setting of a topic.
@@ -840,6 +861,11 @@ pub fn check_topic_as_one(own: &Settings, broker: &BrokerSettings) -> Result<(),
             most.1.unwrap_or_default()
         );
         return Err(ConfigError { key: least.0.to_owned(), problem });
+    }
+    let policy = effective("cleanup.policy", own, broker).map_or("", |(value, _)| value);
+    if is_queue_topic(own) && policy.split(',').any(|word| word.trim() == "compact") {
+        let problem = "a queue keeps all records of its key, so cleanup.policy is without compact";
+        return Err(ConfigError { key: QUEUE_ENABLE.to_owned(), problem: problem.to_owned() });
     }
     Ok(())
 }

@@ -54,8 +54,8 @@ pub(crate) use metrics::standing;
 pub use metrics::{Metrics, Readiness, Standing};
 pub use options::NodeOptions;
 pub(crate) use parked::{
-    Awaited, Describing, ElectionWanted, Fetch, NativeWait, Parked, ParkedFetch, Place,
-    ShareRequest, Told, Wanted,
+    Awaited, Describing, ElectionWanted, Fetch, NativeWait, Parked, ParkedFetch, Place, QueueStage,
+    QueueWait, ShareRequest, Told, Wanted,
 };
 pub(crate) use peers::{Peers, metadata_replica};
 pub(crate) use signals::Signal;
@@ -74,6 +74,7 @@ pub(crate) enum Timer {
     ShareCalls,
     Share(u64),
     DeadLetters,
+    Queues,
     Request(RequestKey),
 }
 

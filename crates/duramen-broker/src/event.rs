@@ -13,11 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use duramen_protocol::Response;
 use duramen_storage::compaction::Order;
+use duramen_storage::indexing::{self, Indexed};
 use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
 
-use crate::native::Answered;
+use crate::native::{Answered, Span};
 use crate::peer::PeerFrame;
 pub use crate::session::ConnectionId;
 use crate::session::{Prepared, RequestContext};
@@ -69,6 +70,12 @@ pub enum Event {
     Dated(Dated),
     /// Result of [`Look::DeadLetters`].
     DeadLetters(DeadLettersMade),
+    /// Result of [`Look::Queue`].
+    QueueLooked(QueueLooked),
+    /// Progress of [`Action::Index`].
+    Indexed(Indexed),
+    /// A reader found a queue index damaged, missing or behind.
+    IndexLost(ReplicaId),
     /// A segment was found to be damaged: [`duramen_storage::scrub`].
     Damaged(Damage),
     /// A frame from another node. Bytes that are no frame never come here.
@@ -115,6 +122,9 @@ pub enum Action {
     /// Look at a log for a share group where it does no harm to wait, and answer with what [`crate::read_plan::look`]
     /// says.
     Look(Look),
+    /// Index a log up to an offset, where it does no harm to wait: [`duramen_storage::indexing`]. Answered by
+    /// [`Event::Indexed`], several times.
+    Index(indexing::Order),
     /// Copy a segment and fill its damaged ranges, where it does no harm to wait, and let storage switch to the copy:
     /// [`duramen_storage::mending`]. Answered by [`Done::Mended`], in any case.
     Mend(Mend),
@@ -234,6 +244,26 @@ pub enum Look {
     DeadLetters(DeadLetters),
     /// The first record since some time. Answered by [`Event::Dated`].
     Date(Date),
+    /// Elements of a queue in a part of its log: are there any? Answered by [`Event::QueueLooked`].
+    Queue(QueueLook),
+}
+
+/// A question about a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueLook {
+    /// Comes back in [`QueueLooked`].
+    pub ticket: u64,
+    /// The part of the log.
+    pub span: Span,
+}
+
+/// Result of a [`QueueLook`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLooked {
+    /// As it was asked.
+    pub ticket: u64,
+    /// True if there are elements, or if the log cannot be read.
+    pub found: bool,
 }
 
 /// A record that the node wants to know of.

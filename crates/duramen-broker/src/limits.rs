@@ -58,6 +58,10 @@ pub const DECOMPRESSED_BYTES_QUICK: usize = 1 << 20;
 pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
 /// Largest fence of a log, in bytes.
 pub const FENCE_BYTES_MAX: usize = 64;
+/// Longest name of a queue, which is the key of its records, in bytes.
+pub const QUEUE_NAME_BYTES_MAX: usize = 512;
+/// Most batches that one page of a queue looks at.
+pub const QUEUE_PAGE_BATCHES: usize = 256;
 /// Largest snapshot pointer of a log, in bytes: its URI, checksum and note together.
 pub const POINTER_BYTES_MAX: usize = 1 << 10;
 /// Default of `queued.max.request.bytes`: most bytes of requests that a node holds until it answers them.

@@ -1,7 +1,7 @@
 //! # Room card: native
 //!
 //! Purpose:    requests and answers of the native API, as data.
-//! Owns:       [`Op`], [`Answer`], [`Problem`], [`Position`], [`Guard`], [`Pointer`].
+//! Owns:       [`Op`], [`Answer`], [`Problem`], [`Position`], [`Guard`], [`Pointer`], [`Target`], [`Span`].
 //! Interface:  the types.
 //! Invariants: a refusal means that nothing was appended; only [`Problem::OutcomeUnknown`] leaves that open.
 //! Never:      gRPC, HTTP, JSON (see the server); carrying an operation out (see `api/native`).
@@ -9,6 +9,7 @@
 //! Start at:   [`Op`].
 
 use bytes::Bytes;
+use duramen_protocol::partitioner::partition_of_key;
 use duramen_storage::op::ReplicaId;
 
 use crate::checked_batch::CheckedBatch;
@@ -21,6 +22,44 @@ pub struct Log {
     pub topic: String,
     /// Number of the partition.
     pub partition: i32,
+}
+
+/// One queue: all records of one key, in the partition of a topic that the key's hash gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Name of the topic, which has `queue.enable`.
+    pub topic: String,
+    /// The key.
+    pub name: Bytes,
+}
+
+/// Log or queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A log.
+    Log(Log),
+    /// A queue.
+    Queue(Queue),
+}
+
+impl Target {
+    /// Returns the name of the topic.
+    pub fn topic(&self) -> &str {
+        match self {
+            Self::Log(log) => &log.topic,
+            Self::Queue(queue) => &queue.topic,
+        }
+    }
+
+    /// Returns the number of the partition in a topic that has so many.
+    pub fn partition(&self, partitions: usize) -> i32 {
+        match self {
+            Self::Log(log) => log.partition,
+            Self::Queue(queue) => {
+                partition_of_key(&queue.name, i32::try_from(partitions).unwrap_or(i32::MAX))
+            }
+        }
+    }
 }
 
 /// Position of a record. Positions of one log are ordered by offset; term and entry never fall as the offset rises.
@@ -95,6 +134,12 @@ pub enum Op {
     Truncate(Truncate),
     /// Set a log's fence.
     Fence(SetFence),
+    /// Read elements of a queue, or wait for them.
+    Retrieve(Retrieve),
+    /// Tell how much a queue has.
+    GetQueue(WantQueue),
+    /// Tell the queues of one partition.
+    ListQueues(WantTail),
 }
 
 impl Op {
@@ -105,16 +150,21 @@ impl Op {
             Self::Tail(_) => Name::Tail,
             Self::Truncate(_) => Name::Truncate,
             Self::Fence(_) => Name::Fence,
+            Self::Retrieve(_) => Name::Retrieve,
+            Self::GetQueue(_) => Name::GetQueue,
+            Self::ListQueues(_) => Name::ListQueues,
         }
     }
 
-    /// Returns the log that the operation is about.
-    pub fn log(&self) -> &Log {
+    /// Returns the log or queue that the operation is about.
+    pub fn target(&self) -> &Target {
         match self {
-            Self::Append(it) => &it.log,
-            Self::Tail(it) => &it.log,
-            Self::Truncate(it) => &it.log,
-            Self::Fence(it) => &it.log,
+            Self::Append(it) => &it.target,
+            Self::Tail(it) | Self::ListQueues(it) => &it.target,
+            Self::Truncate(it) => &it.target,
+            Self::Fence(it) => &it.target,
+            Self::Retrieve(it) => &it.target,
+            Self::GetQueue(it) => &it.target,
         }
     }
 
@@ -135,18 +185,32 @@ pub enum Name {
     Truncate,
     /// [`Op::Fence`].
     Fence,
+    /// [`Op::Retrieve`].
+    Retrieve,
+    /// [`Op::GetQueue`].
+    GetQueue,
+    /// [`Op::ListQueues`].
+    ListQueues,
 }
 
 impl Name {
     /// All names.
-    pub const ALL: [Self; 4] = [Self::Append, Self::Tail, Self::Truncate, Self::Fence];
+    pub const ALL: [Self; 7] = [
+        Self::Append,
+        Self::Tail,
+        Self::Truncate,
+        Self::Fence,
+        Self::Retrieve,
+        Self::GetQueue,
+        Self::ListQueues,
+    ];
 }
 
 /// Question about the ends of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantTail {
     /// The log.
-    pub log: Log,
+    pub target: Target,
     /// True for the ends as a majority confirms them; false for those that any replica here knows.
     pub is_certain: bool,
 }
@@ -155,7 +219,7 @@ pub struct WantTail {
 #[derive(Debug)]
 pub struct Append {
     /// The log.
-    pub log: Log,
+    pub target: Target,
     /// The records.
     pub batch: CheckedBatch,
     /// Conditions.
@@ -168,7 +232,7 @@ pub struct Append {
 #[derive(Debug)]
 pub struct Truncate {
     /// The log.
-    pub log: Log,
+    pub target: Target,
     /// The last record that goes; `None` for the last one that is committed.
     pub through: Option<Position>,
     /// Pointer to keep, in the same entry.
@@ -183,13 +247,78 @@ pub struct Truncate {
 #[derive(Debug)]
 pub struct SetFence {
     /// The log.
-    pub log: Log,
+    pub target: Target,
     /// The new token, of at most [`crate::limits::FENCE_BYTES_MAX`] bytes; empty for none.
     pub token: Bytes,
     /// Token that the present fence must equal.
     pub if_token: Option<Bytes>,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
+}
+
+/// Read of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retrieve {
+    /// The queue.
+    pub target: Target,
+    /// Place before the first element.
+    pub start: Start,
+    /// Longest wait for an element, in milliseconds.
+    pub wait_ms: i32,
+    /// True for what the log has, as a majority confirms it; false for what any replica here knows.
+    pub is_certain: bool,
+    /// True if the read may go on at the log start if the log begins later than the read.
+    pub skips_trimmed: bool,
+}
+
+/// Question about a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantQueue {
+    /// The queue.
+    pub target: Target,
+    /// See [`Retrieve::is_certain`].
+    pub is_certain: bool,
+}
+
+/// Place before the first element of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Begin of the log.
+    Begin,
+    /// Behind a position.
+    After(Position),
+    /// At an offset.
+    At(i64),
+    /// End of the log.
+    End,
+}
+
+/// Part of a log in which elements are to be found, off the node's thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Replica whose log it is.
+    pub replica: ReplicaId,
+    /// Number of the partition.
+    pub partition: i32,
+    /// Name of the queue; empty for a list of queues.
+    pub name: Bytes,
+    /// First offset.
+    pub from: i64,
+    /// Offset behind the last. The index is complete below it.
+    pub end: i64,
+    /// True if the log has nothing behind `end` that may be shown.
+    pub is_whole: bool,
+    /// Producer, first and last offset of each aborted transaction in it.
+    pub aborted: Vec<(i64, i64, i64)>,
+    /// True if the read began below the log start and goes on there.
+    pub has_skipped: bool,
+}
+
+impl Span {
+    /// Tells whether the part has no offsets.
+    pub fn is_empty(&self) -> bool {
+        self.end <= self.from
+    }
 }
 
 /// Result of an operation.
@@ -206,6 +335,8 @@ pub enum Answer {
     },
     /// The log as it is now.
     Tail(Tail),
+    /// The part of the log that holds a queue's elements, or the queues of a list.
+    Span(Span),
 }
 
 /// Ends of a log, and its fence and pointer.
@@ -257,6 +388,10 @@ pub enum Problem {
     SessionExpired,
     /// A newer holder has opened the session.
     SessionFenced,
+    /// The topic's keys are no queues.
+    NotAQueueTopic,
+    /// The log begins at this offset, behind the asked one; the pointer tells where the earlier state is.
+    Trimmed(i64, Option<Pointer>),
     /// The log has another history than the position: its own goes on from this offset.
     PositionDiverged(i64),
     /// The records are larger than the topic allows, in bytes.

@@ -43,6 +43,7 @@ mod forwarding;
 pub(crate) mod members;
 mod moves;
 mod questions;
+mod queues;
 mod quiescence;
 pub(crate) mod reassignments;
 mod repair;
@@ -59,6 +60,7 @@ pub(crate) use coordinators::Coordinators;
 pub(crate) use forwarding::{Forwards, node_of};
 pub(crate) use members::Members;
 pub(crate) use moves::{Election, Moves};
+pub(crate) use queues::Queues;
 pub(crate) use quiescence::Quiescence;
 pub(crate) use repair::Repairs;
 pub(crate) use shares::Shares;
@@ -79,6 +81,7 @@ pub struct Node {
     pub(crate) repairs: Repairs,
     pub(crate) feeds: Feeds,
     pub(crate) sweeps: Sweeps,
+    pub(crate) queues: Queues,
 }
 
 impl Node {
@@ -193,6 +196,7 @@ impl Node {
             self.coordinators.forget_calls(&mut self.core, replica);
             self.coordinators.forget_share_calls(replica);
             self.shares.forget_shares(&mut self.core, replica);
+            self.queues.lose(&mut self.core, replica);
         }
         if !self.coordinators.replicas.contains_key(&replica) {
             return;
@@ -206,6 +210,11 @@ impl Node {
 }
 
 impl Node {
+    /// Returns the seed of the hashes by which the indexer names queues to this node.
+    pub fn queue_seed(&self) -> u64 {
+        self.queues.seed()
+    }
+
     /// Returns the number of partitions that are being moved, or have a replica whose directory is lost. `None` if this
     /// node does not lead the metadata.
     pub fn unsettled(&self) -> Option<usize> {
@@ -296,6 +305,8 @@ impl Node {
             share_sessions: count(self.shares.sessions.len()),
             share_partitions: count(self.shares.len()),
             burials: count(self.shares.dead_letters.len()),
+            queue_reads_waiting: count(self.queues.waiting()),
+            queue_index_lag: self.queues.lag(&self.core),
             share_records: u64::try_from(self.shares.unfinished()).unwrap_or(0),
             segments_damaged: count(self.repairs.segments_damaged(&self.core)),
             clock_holds: self.core.clock.holds(),
@@ -340,6 +351,7 @@ impl Node {
             repairs: Repairs::default(),
             feeds: Feeds::default(),
             sweeps: Sweeps::default(),
+            queues: Queues::new(Prng::stream(seed, 0x7175_6575_6573).next()),
             core: Core::new(options, controller, now, std::mem::take(actions)),
         };
         node.core.controller.group.keep_in_memory(node.core.options.memory);
@@ -414,6 +426,7 @@ impl Node {
             Parked::Share(request) => {
                 self.shares.forget_share_request(&mut self.core, key, request);
             }
+            Parked::Queue(wait) => self.queues.forget_read(key, wait),
             _ => {}
         }
         Some(parked)

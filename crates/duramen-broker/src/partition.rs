@@ -206,6 +206,8 @@ pub(crate) struct Partition {
     waited: u64,
     /// The term in which it served at the end of its last turn.
     served: Option<u64>,
+    /// Number of times that the log began anew.
+    beginnings: u64,
 }
 
 fn id_of(identity: &Identity) -> GroupId {
@@ -294,12 +296,18 @@ impl Partition {
             waiting_persist: BTreeMap::new(),
             waited: 0,
             served: None,
+            beginnings: 0,
         }
     }
 
     /// Returns the log start offset.
     pub(crate) fn log_start(&self) -> i64 {
         self.log_start
+    }
+
+    /// Returns the number of times that the log began anew since the start.
+    pub(crate) fn beginnings(&self) -> u64 {
+        self.beginnings
     }
 
     /// Returns the high watermark.
@@ -751,6 +759,7 @@ impl Partition {
             self.note_compacted(given.compacted);
         }
         self.active = None;
+        self.beginnings += 1;
         (self.trimming, self.fencing) = (0, None);
         effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
     }

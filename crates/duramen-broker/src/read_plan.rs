@@ -4,7 +4,7 @@
 //! Owns:       the split of a response's limit of bytes among its partitions.
 //! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`], [`metadata_tail`]
 //!             before a node is opened, [`log_slice`] for the node itself, [`digests`] for programs that compare
-//!             replicas; [`look`], [`share_ranges`] and [`share_bytes`] for share groups.
+//!             replicas; [`look`], [`share_ranges`] and [`share_bytes`] for share groups; [`queue_page`] and its like.
 //! Invariants: a response has no bytes at or past a part's end. The limit of bytes never empties the first part that
 //!             has batches. Damage is an error of its partition, and of no other.
 //! Never:      the node's state; the offsets that a client may see.
@@ -24,7 +24,9 @@ use crate::controller::is_metadata;
 use crate::event::{FetchPart, FetchPlan, LogRead, MadeBy, ReadLog, ReplicasPlan, TimePlan};
 use crate::native::{Answered, Problem};
 
+mod queues;
 mod shares;
+pub use queues::{Extent, PageEnd, QueueError, Taken, queue_extent, queue_names, queue_page};
 #[cfg(test)]
 pub(crate) use shares::{first_since, letters_of, seen_in};
 pub use shares::{look, share_bytes, share_ranges};

@@ -324,6 +324,7 @@ impl Session {
                 batch_bytes_max: usize::MAX,
                 decompressed_bytes_max: left.min(DECOMPRESSED_BYTES_MAX),
                 keys_required: false,
+                partition: partition.index,
             };
             let records = partition.records.as_ref();
             let batch = self.check_batch(records, header.api_version, &limits, &mut checked);

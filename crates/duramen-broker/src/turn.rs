@@ -15,6 +15,7 @@
 
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
 
 use crate::api;
 use crate::controller::METADATA_GROUP;
@@ -45,6 +46,14 @@ impl Node {
             Event::Surveyed(surveyed) => self.shares.on_surveyed(&mut self.core, surveyed),
             Event::Dated(dated) => self.shares.on_dated(&mut self.core, dated),
             Event::DeadLetters(made) => self.shares.on_dead_letters(&mut self.core, made),
+            Event::QueueLooked(looked) => {
+                let waits_on = self.queues.on_looked(&mut self.core, looked);
+                if let Some(key) = waits_on.filter(|_| sabotage::is(Bug::WaitsAfterLook)) {
+                    api::queues::await_late(self, key);
+                }
+            }
+            Event::Indexed(indexed) => self.queues.on_indexed(&mut self.core, indexed),
+            Event::IndexLost(replica) => self.queues.on_index_lost(&mut self.core, replica),
             Event::Damaged(damage) => self.repairs.on_damaged(&mut self.core, &damage),
             Event::Peer(frame) => self.on_peer(frame.0),
             Event::Drain => self.moves.drain(&mut self.core),
@@ -117,6 +126,7 @@ impl Node {
         self.repairs.inspect();
         self.feeds.inspect();
         self.shares.inspect(core);
+        self.queues.inspect(core);
         self.coordinators.inspect_calls(core);
         self.coordinators.inspect_share_calls();
     }
@@ -194,6 +204,7 @@ impl Node {
                 Timer::Calls => self.coordinators.on_calls_timer(&mut self.core),
                 Timer::ShareCalls => self.coordinators.on_share_calls_timer(&mut self.core),
                 Timer::Share(number) => self.shares.on_share_timer(number),
+                Timer::Queues => self.queues.on_timer(&mut self.core),
                 Timer::DeadLetters => self.shares.on_burials_timer(&mut self.core),
                 Timer::Request(key) => routing::end_wait(self, key),
             }
@@ -220,6 +231,7 @@ impl Node {
             self.core.peers.announce(id, lead);
         }
         self.follow(effects);
+        self.queues.follow(&mut self.core, replica);
         if let Some(serves) = serves {
             self.on_serves(replica, serves);
         }

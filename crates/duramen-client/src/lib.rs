@@ -31,7 +31,6 @@ mod member;
 mod node_id;
 mod offsets;
 mod options;
-mod partitioner;
 mod shares;
 #[cfg(test)]
 mod tests;
@@ -51,6 +50,5 @@ pub use member::{Member, MemberOptions, Standing};
 pub use node_id::NodeId;
 pub use offsets::{ByPartition, Committed};
 pub use options::Options;
-pub use partitioner::partition_of_key;
 pub use shares::ShareStart;
 pub use transactions::TransactionFilter;

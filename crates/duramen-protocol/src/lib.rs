@@ -15,6 +15,7 @@ pub mod batch;
 pub mod compression;
 pub mod error_code;
 pub mod messages;
+pub mod partitioner;
 pub mod records;
 pub mod request;
 pub mod response;

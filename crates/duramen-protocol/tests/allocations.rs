@@ -135,8 +135,12 @@ fn validating_an_uncompressed_batch_allocates_nothing() {
     let records = batch();
     // The first clone of a buffer makes its reference count; a frame's buffer has one already.
     let _shared = records.clone();
-    let limits =
-        Limits { batch_bytes_max: 1 << 20, decompressed_bytes_max: 1 << 20, keys_required: true };
+    let limits = Limits {
+        batch_bytes_max: 1 << 20,
+        decompressed_bytes_max: 1 << 20,
+        keys_required: true,
+        partition: 0,
+    };
     let (summary, bytes, _) = allocated(|| {
         let batch = sole_batch(Some(&records), 9).expect("one batch");
         validate(&batch, &limits).expect("valid")

@@ -577,6 +577,7 @@ impl World {
                 Action::Storage(_)
                 | Action::ReadLog(_)
                 | Action::Look(_)
+                | Action::Index(_)
                 | Action::Compact(_)
                 | Action::Stage(_) => unreachable!("the machine keeps them"),
             }

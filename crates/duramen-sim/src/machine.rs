@@ -18,6 +18,7 @@ use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::native::Answered;
 use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, Standing, read_plan};
 use duramen_protocol::Response;
+use duramen_storage::indexing::{Indexer, Limits, Step};
 use duramen_storage::mending::Mended;
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
@@ -67,6 +68,7 @@ struct Life {
     reads: Vec<ReadLog>,
     looks: Vec<Look>,
     compactor: Compactor,
+    indexer: Indexer<SimDisk>,
     /// Syncs to run, and results to report; true for those of the journal.
     to_run: Vec<(SyncRequest<SimFile>, bool)>,
     ran: Vec<(SyncId, bool, io::Result<()>)>,
@@ -103,6 +105,22 @@ pub(crate) fn storage_options(
         reserve_bytes: RESERVE_BYTES,
         open_files_max: *shape.pick(&[16, 1000]),
         recovered_at_once: *Prng::new(seed, "recovered at once").pick(&[1, 1, 1, 3]),
+    }
+}
+
+/// Returns bounds of queue indexes that are soon reached.
+fn index_limits(seed: u64) -> Limits {
+    Limits {
+        memtable_bytes: (2048, 4096),
+        log_bytes: (16 * 1024, 64 * 1024),
+        step_bytes: 2000,
+        block_bytes: 256,
+        merge_width: 3,
+        class_bytes: 1024,
+        merge_bytes: 300,
+        free_bytes_min: IN_FLIGHT_MAX,
+        touched: 4,
+        seed,
     }
 }
 
@@ -202,6 +220,7 @@ impl Machine {
         let options = NodeOptions { facts: found.facts, seed, metadata_tail, ..node_options };
         let mut actions = Vec::new();
         let node = Node::open(options, found.replicas, now, &mut actions);
+        let indexer = Indexer::new(storage.reader(), index_limits(node.queue_seed()));
         let life = self.life.insert(Life {
             storage,
             node,
@@ -209,6 +228,7 @@ impl Machine {
             reads: Vec::new(),
             looks: Vec::new(),
             compactor,
+            indexer,
             to_run: Vec::new(),
             ran: Vec::new(),
             early: (self.bug == Some(NodeBug::PersistedEarly)).then(Vec::new),
@@ -294,6 +314,21 @@ impl Machine {
         Some(read_plan::look(&life.storage.reader(), &wanted))
     }
 
+    /// Does a piece of the work on queue indexes, with a chance of so many in a thousand.
+    pub(crate) fn index(&mut self, odds: u64, chance: &mut Prng) -> Option<Event> {
+        let life = self.life.as_mut()?;
+        if !life.indexer.has_work() || !chance.chance(odds) {
+            return None;
+        }
+        match life.indexer.step(true) {
+            Step::Indexed(indexed) => {
+                tell(|| format!("{indexed:?}"));
+                Some(Event::Indexed(indexed))
+            }
+            Step::Idle | Step::Wait | Step::Merged => None,
+        }
+    }
+
     /// Does a piece of the work on data at rest. Returns an answer for work that could not be done.
     pub(crate) fn compact(&mut self) -> Option<Done> {
         let life = self.life.as_mut()?;
@@ -360,6 +395,7 @@ impl Life {
                 }
                 Action::ReadLog(wanted) => self.reads.push(wanted),
                 Action::Look(wanted) => self.looks.push(wanted),
+                Action::Index(order) => self.indexer.order(order),
                 Action::Compact(order) => self.compactor.push(order),
                 Action::Stage(stage) => self.compactor.stage(stage),
                 other => rest.push(other),

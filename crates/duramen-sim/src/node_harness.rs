@@ -267,6 +267,9 @@ impl World {
         if let Some(event) = self.machine.look(300, &mut self.chance) {
             return self.report(event);
         }
+        if let Some(event) = self.machine.index(300, &mut self.chance) {
+            return self.report(event);
+        }
         let piece = self.chance.below(8);
         if piece == 0 {
             let actions = self.machine.tick(self.now());
@@ -336,6 +339,7 @@ impl World {
                 Action::Storage(_)
                 | Action::ReadLog(_)
                 | Action::Look(_)
+                | Action::Index(_)
                 | Action::Compact(_)
                 | Action::Stage(_) => unreachable!("the machine keeps them"),
             }

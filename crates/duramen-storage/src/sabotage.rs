@@ -230,6 +230,12 @@ pub enum Bug {
     MergeDropsFacts,
     /// A table of the queue index takes its name before it is on disk.
     TableNotSynced,
+    /// A read of a queue does not wait for the index of what is committed.
+    CommittedTakenForIndexed,
+    /// A read of a queue is registered after the look at it.
+    WaitsAfterLook,
+    /// Of the queues that a commit concerns, one is woken.
+    TouchedCut,
     /// The queue index passes a part of the log that cannot be read.
     CursorPassesDamage,
     /// A table of the queue index claims a range that is too long.

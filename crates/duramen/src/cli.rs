@@ -26,8 +26,10 @@ pub mod group;
 pub mod log;
 pub mod man;
 mod missing;
+mod native;
 pub mod place;
 pub mod produce;
+pub mod queue;
 pub mod screen;
 pub mod serve;
 pub mod share;
@@ -74,6 +76,8 @@ pub enum Command {
     Consume(consume::Consume),
     /// Append to a log and read it by position; print the files of a data directory
     Log(log::Log),
+    /// Queues, one for each key of a topic: append, read, wait, list
+    Queue(queue::Queue),
     /// Measure a broker
     Bench(bench::Bench),
     /// Print a completion script for a shell
@@ -108,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Produce(command) => command.run(),
         Command::Consume(command) => command.run(),
         Command::Log(command) => command.run(),
+        Command::Queue(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Completion(command) => command.run(Cli::command()),
         Command::Man(command) => command.run(Cli::command()),

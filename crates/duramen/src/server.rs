@@ -45,6 +45,7 @@ pub mod framing;
 pub mod health;
 pub mod http;
 pub mod inbox;
+pub mod indexing;
 pub mod listener;
 mod metric_names;
 pub mod metrics;
@@ -70,6 +71,7 @@ use descriptors::share_descriptors;
 use disk::RealDisk;
 use health::Health;
 use inbox::Inbox;
+use indexing::Indexing;
 use listener::Listener;
 use native::{Calls, Native};
 use opening::{cure, free_bytes_min, open_storage};
@@ -159,6 +161,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let reader = storage.reader();
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
     let made = Arc::default();
+    start_indexing(&settings, &node, reader.clone(), &parts)?;
     let threads = vec![
         core_loop::start(node, actions, clock, reads, links.clone(), parts.clone())?,
         storage_worker::start(storage, Arc::clone(&made), parts.clone())?,
@@ -455,6 +458,19 @@ fn listen_for_nodes(
         "other nodes cannot connect to {address}: give --node-listen an address of this machine"
     );
     Ok(Some((socket, address)))
+}
+
+fn start_indexing(
+    settings: &ServerSettings,
+    node: &Node,
+    reader: Reader<RealDisk>,
+    common: &Common,
+) -> std::io::Result<()> {
+    let limits =
+        duramen_storage::indexing::Limits::new(node.queue_seed(), free_bytes_min(settings));
+    let (orders, node) = (Arc::clone(&common.orders), Arc::clone(&common.node));
+    indexing::start(Indexing { reader, limits, orders, node })?;
+    Ok(())
 }
 
 fn start_scrubbing(

@@ -9,11 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use duramen::proto::logs_client::LogsClient;
+use duramen::proto::queues_client::QueuesClient;
 use duramen::proto::topics_client::TopicsClient;
 use duramen::proto::{
-    AppendRequest, AppendResponse, CreateTopicRequest, FenceRequest, GetTopicRequest, Guard,
-    OpenSessionRequest, Pointer, Position, ReadRequest, ReadResponse, Record, Session, Tail,
-    TailRequest, Topic, TruncateRequest, guard, read_request,
+    AppendRequest, AppendResponse, CreateTopicRequest, FenceRequest, GetElementRequest,
+    GetQueueRequest, GetTopicRequest, Guard, OpenSessionRequest, Pointer, Position, ReadRequest,
+    ReadResponse, Record, Session, Tail, TailRequest, Topic, TruncateRequest, guard, read_request,
 };
 use duramen_client::{Client, Options};
 use duramen_protocol::messages::ProduceRequest;
@@ -26,6 +27,9 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
+
+#[path = "native/queues.rs"]
+mod queues;
 
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -72,6 +76,10 @@ impl Node {
 
     async fn logs(&self) -> LogsClient<Channel> {
         LogsClient::connect(format!("http://{}", self.native)).await.unwrap()
+    }
+
+    async fn queues(&self) -> QueuesClient<Channel> {
+        QueuesClient::connect(format!("http://{}", self.native)).await.unwrap()
     }
 
     async fn topics(&self) -> TopicsClient<Channel> {
@@ -395,6 +403,9 @@ async fn prepare(node: &Node) -> [Session; 2] {
     let settings = [("max.message.bytes".to_owned(), "100".to_owned())].into();
     let create = CreateTopicRequest { name: "small".into(), settings, ..Default::default() };
     topics.create_topic(create).await.unwrap();
+    let settings = [("queue.enable".to_owned(), "true".to_owned())].into();
+    let create = CreateTopicRequest { name: "mail".into(), settings, ..Default::default() };
+    topics.create_topic(create).await.unwrap();
     let mut logs = node.logs().await;
     let first = logs.append(append(&["a"])).await.unwrap().into_inner().last;
     logs.append(append(&["b"])).await.unwrap();
@@ -418,12 +429,20 @@ fn problems_by_http(node: &Node, [heard, newer]: [Session; 2]) -> Vec<(&'static 
     };
     let small = "/v1/topics/small/partitions/0/records";
     let large = "x".repeat(300);
-    let rows: [(&str, &str, String, Vec<String>, &str); 14] = [
+    let rows: [(&str, &str, String, Vec<String>, &str); 16] = [
         ("filter-invalid", "GET", format!("{RECORDS}?filter=nothing"), vec![], ""),
         ("filter-failed", "GET", format!("{RECORDS}?from=2&filter=json.x"), vec![], ""),
         ("bad-request", "GET", format!("{RECORDS}?limit=0"), vec![], ""),
         ("unknown-topic", "GET", "/v1/topics/none".to_owned(), vec![], ""),
         ("topic-exists", "PUT", "/v1/topics/t".to_owned(), vec![], ""),
+        ("not-a-queue-topic", "GET", "/v1/topics/t/queues/a".to_owned(), vec![], ""),
+        (
+            "unknown-element",
+            "GET",
+            "/v1/topics/mail/queues/a/messages/1.0.0".to_owned(),
+            vec![],
+            "",
+        ),
         (
             "last-mismatch",
             "POST",
@@ -492,6 +511,12 @@ async fn problems_by_grpc(
         };
         told.push((slug, refused));
     }
+    let mut queues = node.queues().await;
+    let of = |topic: &str| GetQueueRequest { topic: topic.into(), queue: "a".into() };
+    told.push(("not-a-queue-topic", queues.get_queue(of("t")).await.unwrap_err()));
+    let position = Some(Position { term: 1, entry: 0, offset: 0 });
+    let element = GetElementRequest { topic: "mail".into(), queue: "a".into(), position };
+    told.push(("unknown-element", queues.get_element(element).await.unwrap_err()));
     let none = GetTopicRequest { name: "none".into() };
     told.push(("unknown-topic", topics.get_topic(none).await.unwrap_err()));
     let again = CreateTopicRequest { name: "t".into(), ..Default::default() };

@@ -11,6 +11,7 @@ use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsRespon
 use super::checks::repeated;
 use super::decisions::{answer_after_commit, why_undecided};
 use crate::access::{Operation, Resource};
+use crate::configs::is_queue_topic;
 use crate::controller::Error;
 use crate::event::RequestKey;
 use crate::internal_topics;
@@ -64,6 +65,11 @@ fn add(
     admitted.map_err(|code| Error::new(code, "not allowed to change the topic"))?;
     if internal_topics::COORDINATED.contains(&topic.name.as_str()) {
         let text = "its partitions stay as many as they are: what is kept in them would no longer be found";
+        return Err(Error::new(ErrorCode::InvalidPartitions, text));
+    }
+    let known = node.core.controller.image.topic_named(&topic.name);
+    if known.is_some_and(|known| is_queue_topic(&known.configs)) {
+        let text = "each key of the topic is a queue in the partition of its hash: with more partitions it would be in another";
         return Err(Error::new(ErrorCode::InvalidPartitions, text));
     }
     node.core.controller.add_partitions(topic, decided)

@@ -4,12 +4,15 @@ use duramen_protocol::ErrorCode;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
+use super::queues;
 use crate::access::{Operation, Resource};
+use crate::configs::is_queue_topic;
 use crate::core::{Awaited, NativeWait, Parked};
 use crate::event::{Now, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::native::{
-    Answer, Answered, Append, Guard, Log, Op, Position, Problem, SetFence, Tail, Truncate, WantTail,
+    Answer, Answered, Append, Guard, Op, Position, Problem, SetFence, Tail, Target, Truncate,
+    WantTail,
 };
 use crate::node::Node;
 use crate::partition::controls::Objection;
@@ -37,13 +40,13 @@ pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
                 append(node, key, &context, it, deadline_us);
             }
         }
-        Op::Tail(WantTail { log, is_certain }) => {
-            let found = find(node, &context, Operation::Describe, &log, is_certain);
+        Op::Tail(WantTail { target, is_certain }) => {
+            let found = find(node, &context, Operation::Describe, &target, is_certain);
             let found = found.and_then(|replica| {
                 if knows_last(node, replica) {
                     return Ok(replica);
                 }
-                find(node, &context, Operation::Describe, &log, true)
+                find(node, &context, Operation::Describe, &target, true)
             });
             match found {
                 Ok(replica) => answer_tail(node, key, replica),
@@ -52,31 +55,38 @@ pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
         }
         Op::Truncate(it) => truncate(node, key, &context, it),
         Op::Fence(it) => set_fence(node, key, &context, &it),
+        op @ (Op::Retrieve(_) | Op::GetQueue(_) | Op::ListQueues(_)) => {
+            queues::handle(node, key, context, op);
+        }
     }
 }
 
 /// Returns the replica of a log that leads here, or one that can be read, or the reason why there is none for this
 /// client.
-fn find(
+pub(super) fn find(
     node: &Node,
     context: &RequestContext,
     operation: Operation,
-    log: &Log,
+    target: &Target,
     must_lead: bool,
 ) -> Result<ReplicaId, Problem> {
-    if !node.core.access.may(context, operation, Resource::Topic(&log.topic)) {
+    if !node.core.access.may(context, operation, Resource::Topic(target.topic())) {
         return Err(Problem::NotAuthorized);
     }
-    let topic = node.core.controller.image.topic_named(&log.topic);
+    let topic = node.core.controller.image.topic_named(target.topic());
     let topic = topic.ok_or(Problem::UnknownTopic)?;
     if is_internal(&topic.name) && operation != Operation::Describe {
         let why = "the topic belongs to the broker, and only the broker writes it".to_owned();
         return Err(Problem::BadRequest("topic", why));
     }
+    if matches!(target, Target::Queue(_)) && !is_queue_topic(&topic.configs) {
+        return Err(Problem::NotAQueueTopic);
+    }
+    let partition = target.partition(topic.partitions.len());
     let found = if must_lead {
-        node.core.serving(topic, log.partition)
+        node.core.serving(topic, partition)
     } else {
-        node.core.readable(topic, log.partition)
+        node.core.readable(topic, partition)
     };
     match found {
         Ok(partition) => Ok(partition.group.id()),
@@ -84,7 +94,7 @@ fn find(
         Err(ErrorCode::KafkaStorageError) => Err(Problem::Damaged),
         Err(_) => {
             let own = node.core.options.facts.broker_id;
-            let leader = node.core.leader_of(topic, log.partition).map(|(id, _)| id);
+            let leader = node.core.leader_of(topic, partition).map(|(id, _)| id);
             Err(match leader.filter(|id| *id != own) {
                 Some(id) => Problem::Elsewhere(id, node.core.native_place(id)),
                 None => Problem::NoLeader,
@@ -95,12 +105,14 @@ fn find(
 
 /// Returns the replicas that have to lead for certain before an operation is served.
 pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
-    let Log { topic, partition } = op.log();
-    let topic = node.core.controller.image.topic_named(topic)?;
-    let replica = node.core.local_replica(topic, *partition)?;
+    let topic = node.core.controller.image.topic_named(op.target().topic())?;
+    let partition = op.target().partition(topic.partitions.len());
+    let replica = node.core.local_replica(topic, partition)?;
     let partition = node.core.partitions.get(&replica)?;
     let is_asked = match op {
-        Op::Tail(it) => it.is_certain,
+        Op::Tail(it) | Op::ListQueues(it) => it.is_certain,
+        Op::Retrieve(it) => it.is_certain,
+        Op::GetQueue(it) => it.is_certain,
         Op::Truncate(it) => it.through.is_some_and(|it| diverges(partition, it).is_some()),
         Op::Append(_) | Op::Fence(_) => false,
     };
@@ -108,7 +120,7 @@ pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
 }
 
 /// Returns the offset at which the log's history parts from that of a position, if it does.
-fn diverges(partition: &Partition, position: Position) -> Option<i64> {
+pub(super) fn diverges(partition: &Partition, position: Position) -> Option<i64> {
     let Position { term, offset, .. } = position;
     let (start, end) = (partition.log_start(), partition.committed());
     // The terms below the start are not all known any more.
@@ -130,14 +142,14 @@ fn append(
     let bytes = append.batch.bytes.len() as u64;
     let quota = node.core.quota(QuotaKey::ProducerByteRate, context);
     let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, bytes));
-    let Append { log, batch, guard, .. } = append;
+    let Append { target, batch, guard, .. } = append;
     let attributes = batch.header.attributes;
     if attributes.is_transactional() || attributes.is_control() {
         let why = "they are of a transaction, which only Kafka's protocol has".to_owned();
         let problem = Problem::BadRequest("records", why);
         return reply(node, key, Err(problem), None, rest_ms);
     }
-    let replica = match find(node, context, Operation::Write, &log, true).and_then(|replica| {
+    let replica = match find(node, context, Operation::Write, &target, true).and_then(|replica| {
         let is_full = node.core.refusal().filter(|_| !sabotage::is(Bug::FullDiskIgnored));
         let lacks_replicas = node.core.partitions[&replica].lacks_replicas();
         match is_full {
@@ -193,8 +205,8 @@ pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
 }
 
 fn truncate(node: &mut Node, key: RequestKey, context: &RequestContext, truncate: Truncate) {
-    let Truncate { log, through, pointer, fence, timeout_ms } = truncate;
-    let replica = match find(node, context, Operation::Delete, &log, true) {
+    let Truncate { target, through, pointer, fence, timeout_ms } = truncate;
+    let replica = match find(node, context, Operation::Delete, &target, true) {
         Ok(replica) => replica,
         Err(problem) => return refuse(node, key, problem),
     };
@@ -226,7 +238,7 @@ fn truncate(node: &mut Node, key: RequestKey, context: &RequestContext, truncate
 }
 
 fn set_fence(node: &mut Node, key: RequestKey, context: &RequestContext, wanted: &SetFence) {
-    let replica = match find(node, context, Operation::Alter, &wanted.log, true) {
+    let replica = match find(node, context, Operation::Alter, &wanted.target, true) {
         Ok(replica) => replica,
         Err(problem) => return refuse(node, key, problem),
     };
@@ -406,12 +418,12 @@ fn problem_of(node: &Node, replica: ReplicaId, code: ErrorCode, text: Option<Str
     }
 }
 
-fn refuse(node: &mut Node, key: RequestKey, problem: Problem) {
+pub(super) fn refuse(node: &mut Node, key: RequestKey, problem: Problem) {
     reply(node, key, Err(problem), None, 0);
 }
 
 /// Answers an operation. The entry of the answer's last position is looked up in the log of `of`.
-fn reply(
+pub(super) fn reply(
     node: &mut Node,
     key: RequestKey,
     answer: Result<Answer, Problem>,

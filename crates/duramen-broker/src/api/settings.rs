@@ -8,8 +8,9 @@ use super::checks::repeated;
 use crate::access::{Operation, Resource};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
-    BROKER_CONFIGS, GROUP_CONFIGS, Kind, Settings, TOPIC_CONFIGS, check_dynamic, check_group,
-    check_group_as_one, check_topic, check_topic_as_one, effective, find,
+    BROKER_CONFIGS, GROUP_CONFIGS, Kind, QUEUE_ENABLE, Settings, TOPIC_CONFIGS, check_dynamic,
+    check_group, check_group_as_one, check_topic, check_topic_as_one, effective, find,
+    is_queue_topic,
 };
 use crate::controller::image::Topic;
 use crate::controller::{Error, name_problem};
@@ -252,6 +253,13 @@ impl<'a> Owner<'a> {
         }
         let gone = own.keys().filter(|name| !wanted.contains_key(*name));
         records.extend(gone.map(|name| self.record(name, None)));
+        if let Self::Topic(_) = self
+            && is_queue_topic(own) != is_queue_topic(wanted)
+        {
+            let text =
+                format!("{QUEUE_ENABLE}: it is set when a topic is created, and never changes");
+            return Err(Error::new(ErrorCode::InvalidConfig, text));
+        }
         if let (Self::Topic(_), false) = (self, records.is_empty()) {
             check_topic_as_one(wanted, &node.core.options.settings)
                 .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;

@@ -7,9 +7,9 @@ use super::{
     add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
     create_partitions, create_topics, delete_groups, delete_records, delete_topics,
     describe_quorum, elect_leaders, end_txn, fetch, find_coordinator, incremental_alter_configs,
-    init_producer_id, join_group, metadata, native, offset_fetch, produce, share_acknowledge,
-    share_fetch, share_offsets, share_states, txn_offset_commit, unregister_broker,
-    write_txn_markers,
+    init_producer_id, join_group, metadata, native, offset_fetch, produce, queues,
+    share_acknowledge, share_fetch, share_offsets, share_states, txn_offset_commit,
+    unregister_broker, write_txn_markers,
 };
 use crate::core::{Parked, Signal};
 use crate::event::RequestKey;
@@ -73,6 +73,8 @@ pub(crate) fn resume(node: &mut Node, signal: Signal) {
             Some(_) => share_fetch::answer(node, key, *request),
             None => share_acknowledge::answer(node, key, *request),
         },
+        Signal::QueueReady(key) => queues::on_ready(node, key),
+        Signal::QueueLost(key) => queues::on_lost(node, key),
         Signal::Judge { .. } | Signal::Certain { .. } => unreachable!("`turn` serves requests"),
     }
 }
@@ -190,6 +192,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
             answer_decided(node, key);
         }
         Parked::Native(_) => native::on_timeout(node, key),
+        Parked::Queue(_) => queues::on_timeout(node, key),
         Parked::Departure { .. } => {
             node.unpark(key);
             node.reply(key, unregister_broker::told(code));

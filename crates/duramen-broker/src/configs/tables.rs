@@ -91,6 +91,8 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
         "Smallest number of in-sync replicas for a Produce request with acks=all. A partition with fewer replicas needs all of them."),
     row("preallocate", Boolean, "false", "log.preallocate", Any,
         "Accepted for tools, without effect: the node never preallocates a segment.").without_effect(),
+    row("queue.enable", Boolean, "false", "", Any,
+        "Whether each key of the topic is a queue of the native API. It is set when the topic is created and never changed; the count of partitions stays, and keys go to the partition of Kafka's default partitioner (murmur2). Without compaction; segment.bytes is 64 MiB unless it is given."),
     row("remote.log.copy.disable", Boolean, "false", "", Any,
         "Whether the node stops copying segments of a topic to tiered storage.").without_effect(),
     row("remote.log.delete.on.disable", Boolean, "false", "", Any,

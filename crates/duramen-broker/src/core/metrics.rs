@@ -55,6 +55,10 @@ pub struct Metrics {
     pub share_records: u64,
     /// Batches of records that share groups have given up and that are not in their dead-letter topics yet.
     pub burials: u64,
+    /// Gauge: reads of queues that wait for an element.
+    pub queue_reads_waiting: u64,
+    /// Gauge: committed records of queue topics that the queue index does not have yet.
+    pub queue_index_lag: u64,
     /// Frames from a node of another cluster or another directory.
     pub foreign_frames: u64,
     /// Messages in a frame that are not for a replica here, or not from one that is placed where they come from.

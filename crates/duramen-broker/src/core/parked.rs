@@ -15,7 +15,7 @@ use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
 use crate::fetch_sessions::{Asked, FetchSessions};
-use crate::native::Guard;
+use crate::native::{Guard, Op};
 use crate::partition::Partition;
 use crate::quotas::Quota;
 use crate::session::{Prepared, RequestContext};
@@ -80,6 +80,8 @@ pub(crate) enum Parked {
     DeleteGroups { response: DeleteGroupsResponse, outstanding: usize },
     /// For an entry of a log, or for certainty about it: an operation of the native API.
     Native(Box<NativeWait>),
+    /// For the index of its queue, or for an element of it.
+    Queue(Box<QueueWait>),
     /// For records of share partitions, or for decisions on them to be durable.
     Share(Box<ShareRequest>),
 }
@@ -104,6 +106,24 @@ pub(crate) enum Awaited {
     Truncate,
     /// Certainty of the log's fence, which is to be this one.
     Fence(Bytes),
+}
+
+/// An operation on a queue that waits.
+#[derive(Debug)]
+pub(crate) struct QueueWait {
+    pub context: RequestContext,
+    pub op: Op,
+    pub replica: ReplicaId,
+    pub stage: QueueStage,
+}
+
+/// Event that an operation on a queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueStage {
+    /// The index reaches this offset.
+    Behind(i64),
+    /// An element of the queue with this hash.
+    Waiting(u64),
 }
 
 /// A fetch that waits for more records.

@@ -67,6 +67,10 @@ pub(crate) enum Signal {
     ShareLooked { key: RequestKey, part: usize, answer: Answer },
     /// End offset of a partition, for a description of a share group's offsets.
     ShareEnd { key: RequestKey, part: usize, end: Result<i64, ErrorCode> },
+    /// The index that an operation on a queue waits for is there, or an element may be.
+    QueueReady(RequestKey),
+    /// The replica that an operation on a queue waits for leads no more, or is gone.
+    QueueLost(RequestKey),
     /// All that a share consumer's request waited for is there.
     Shared { key: RequestKey, request: Box<ShareRequest> },
 }

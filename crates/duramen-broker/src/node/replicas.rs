@@ -37,6 +37,7 @@ impl Core {
         settings.delete &= !is_internal;
         settings.compact &= !is_internal;
         let own = producer_ids_of(self.options.facts.cluster_id);
+        settings.partitions = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
         settings.newcomers = own.start.max(topic.newcomers_from)..own.end;
         Arc::new(settings)
     }
@@ -153,6 +154,7 @@ fn remove_replica(node: &mut Node, replica: ReplicaId) {
     node.core.bytes_in_flight -= partition.group.bytes_in_flight();
     node.coordinators.forget_coordinated(&mut node.core, replica);
     node.shares.forget_shares(&mut node.core, replica);
+    node.queues.forget(&mut node.core, replica);
     let mut effects = Effects::default();
     partition.close(&mut effects);
     node.settle_doubts(replica);

@@ -22,6 +22,7 @@ mod moves;
 mod native;
 mod peers;
 mod produce;
+mod queues;
 mod quiescence;
 mod quotas;
 mod repair;

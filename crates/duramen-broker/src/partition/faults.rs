@@ -4,7 +4,7 @@
 //! Owns:       the rules that a topic's settings add to those of the format.
 //! Interface:  [`of`], [`Faults`].
 //! Invariants: the summary of a batch alone decides, so the cost does not depend on its size. A refusal names at least
-//!             one record, and not all of them if there are many.
+//!             one record, and not all of them if there are many. It names none if a key is of another partition.
 //! Never:      a look at the records: the node's thread must not decompress.
 //! Tests:      below; `node/tests`.
 //! Start at:   [`of`].
@@ -13,6 +13,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::records::RecordSummary;
 
 use crate::configs::TopicSettings;
+use crate::limits::QUEUE_NAME_BYTES_MAX;
 
 /// Why a batch is not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,25 @@ pub(crate) fn of(
         let text = "a compacted topic takes no record without a key";
         records.extend(summary.keyless.as_slice().iter().map(|at| (*at, text.to_owned())));
     }
+    if settings.queue {
+        let text = "a queue is the key of its records, so each needs one";
+        records.extend(summary.keyless.as_slice().iter().map(|at| (*at, text.to_owned())));
+        let keys = &summary.keys;
+        if keys.longest.0 > QUEUE_NAME_BYTES_MAX {
+            let text = format!("a queue's name has at most {QUEUE_NAME_BYTES_MAX} bytes");
+            records.push((keys.longest.1, text));
+        }
+        let text = "headers that begin with duramen- are the broker's";
+        records.extend(keys.reserved.as_slice().iter().map(|at| (*at, text.to_owned())));
+        records.sort_by_key(|(at, _)| *at);
+        records.dedup_by_key(|(at, _)| *at);
+        if records.is_empty() && !keys.belong(settings.partitions) {
+            let message = "a key belongs into another partition of this queue topic: producers must place keys by murmur2, \
+                           as Java clients do (librdkafka: partitioner=murmur2_random)";
+            let (code, message) = (ErrorCode::InvalidRecord, message.to_owned());
+            return Some(Faults { code, message, records });
+        }
+    }
     let keyless = records.len();
     if !settings.log_append_time {
         let least = wall_ms.saturating_sub(settings.timestamp_before_max_ms);
@@ -58,11 +78,19 @@ pub(crate) fn of(
     let (code, message) = if records.len() > keyless {
         (ErrorCode::InvalidTimestamp, "a timestamp is too far from the time of the node")
     } else {
-        (ErrorCode::InvalidRecord, "a compacted topic takes no records without a key")
+        (
+            ErrorCode::InvalidRecord,
+            if settings.queue {
+                records[0].1.as_str()
+            } else {
+                "a compacted topic takes no records without a key"
+            },
+        )
     };
+    let message = message.to_owned();
     records.sort_by_key(|(at, _)| *at);
     debug_assert!(records.is_sorted_by(|a, b| a.0 < b.0), "a record is named once");
-    Some(Faults { code, message: message.to_owned(), records })
+    Some(Faults { code, message, records })
 }
 
 #[cfg(test)]
@@ -92,6 +120,7 @@ mod tests {
             batch_bytes_max: usize::MAX,
             decompressed_bytes_max: usize::MAX,
             keys_required: false,
+            partition: 0,
         };
         let view = sole_batch(Some(&bytes), 9).expect("one");
         let summary = validate(&view, &limits).expect("well-formed");

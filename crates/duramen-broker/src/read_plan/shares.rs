@@ -10,10 +10,11 @@ use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Disk, Reader};
 use twox_hash::XxHash3_128;
 
+use super::queues::has_element;
 use super::{code_of, text_of};
 use crate::event::{
-    Date, Dated, DeadLetters, DeadLettersMade, Event, Look, SeenBatch, SeenKeys, SharePart,
-    SharePlan, Survey, Surveyed,
+    Date, Dated, DeadLetters, DeadLettersMade, Event, Look, QueueLook, QueueLooked, SeenBatch,
+    SeenKeys, SharePart, SharePlan, Survey, Surveyed,
 };
 use crate::limits::DECOMPRESSED_BYTES_MAX;
 
@@ -23,6 +24,10 @@ pub fn look<D: Disk>(reader: &Reader<D>, wanted: &Look) -> Event {
         Look::Survey(wanted) => Event::Surveyed(survey(reader, wanted)),
         Look::DeadLetters(wanted) => Event::DeadLetters(dead_letters(reader, wanted)),
         Look::Date(wanted) => Event::Dated(date(reader, wanted)),
+        Look::Queue(QueueLook { ticket, span }) => {
+            let found = has_element(reader, span);
+            Event::QueueLooked(QueueLooked { ticket: *ticket, found })
+        }
     }
 }
 

@@ -153,7 +153,9 @@ impl Broker {
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) | Action::Members(_) => {}
                 Action::Compact(order) => self.compact(order),
-                Action::Mend(_) | Action::Stage(_) | Action::Drained => panic!("nobody asked"),
+                Action::Index(_) | Action::Mend(_) | Action::Stage(_) | Action::Drained => {
+                    panic!("nobody asked")
+                }
             }
         }
     }

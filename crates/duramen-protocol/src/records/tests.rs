@@ -16,8 +16,12 @@ use crate::compression::Codec;
 use crate::error_code::ErrorCode;
 
 const LIMIT: usize = 1 << 20;
-const LIMITS: Limits =
-    Limits { batch_bytes_max: LIMIT, decompressed_bytes_max: LIMIT, keys_required: false };
+const LIMITS: Limits = Limits {
+    batch_bytes_max: LIMIT,
+    decompressed_bytes_max: LIMIT,
+    keys_required: false,
+    partition: 0,
+};
 
 /// An owned record, to compare what different readers saw.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,9 +11,10 @@
 use bytes::Bytes;
 
 use super::walk::Walk;
-use super::{Record, RecordError};
+use super::{Header, Record, RecordError};
 use crate::batch::{BatchError, BatchView, NO_PRODUCER_ID};
 use crate::compression::{self, Codec};
+use crate::partitioner::key_number;
 
 /// First version of Produce that may carry zstd.
 const ZSTD_FROM_VERSION: i16 = 7;
@@ -27,6 +28,8 @@ pub struct Limits {
     pub decompressed_bytes_max: usize,
     /// True if every record must have a key (`cleanup.policy` with `compact`).
     pub keys_required: bool,
+    /// Partition that the batch is for, for [`Keys::divisor`].
+    pub partition: i32,
 }
 
 /// Places of the first few records of some kind: enough to name them to a person, and never an allocation.
@@ -38,6 +41,8 @@ pub struct Places {
 
 /// Most records that [`Places`] names.
 const PLACES_MAX: usize = 8;
+/// Beginning of the names of headers that mean something to the broker.
+const RESERVED_HEADERS: &[u8] = b"duramen-";
 /// The time of a record that has none.
 const NO_TIMESTAMP: i64 = -1;
 
@@ -61,6 +66,49 @@ impl Places {
     }
 }
 
+/// Findings about the records' keys and headers, in a size that does not depend on their number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Keys {
+    /// Greatest common divisor of the differences between each key's number ([`key_number`]) and the partition. So all
+    /// keys belong into the partition exactly if the count of partitions divides it. 0 if all differences are 0.
+    pub divisor: u32,
+    /// Length of the longest key, and the offset delta of its record.
+    pub longest: (usize, i32),
+    /// The first records with a header whose name begins with `duramen-`.
+    pub reserved: Places,
+}
+
+impl Keys {
+    #[inline]
+    fn take_in(&mut self, record: &Record<'_>, partition: i32) {
+        if let Some(key) = record.key {
+            // A divisor of 1 stays: mostly of a topic with one partition, or with another partitioner.
+            if self.divisor != 1 {
+                self.divisor = gcd(self.divisor, key_number(key).abs_diff(partition));
+            }
+            if key.len() > self.longest.0 {
+                self.longest = (key.len(), record.offset_delta);
+            }
+        }
+        let is_reserved = |header: Header<'_>| header.key.starts_with(RESERVED_HEADERS);
+        if !record.headers.is_empty() && record.headers.into_iter().any(is_reserved) {
+            self.reserved.push(record.offset_delta);
+        }
+    }
+
+    /// Tells whether the batch's partition, of so many, is that of each key.
+    pub fn belong(&self, partitions: i32) -> bool {
+        self.divisor.is_multiple_of(partitions.max(1).unsigned_abs())
+    }
+}
+
+fn gcd(mut a: u32, mut b: u32) -> u32 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 /// Findings of the walk over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordSummary {
@@ -78,6 +126,8 @@ pub struct RecordSummary {
     pub max_timestamp_delta: i32,
     /// Bytes of the records, decompressed.
     pub record_bytes: usize,
+    /// Findings about keys and headers.
+    pub keys: Keys,
 }
 
 /// Returns the one batch that a Produce request may carry for a partition.
@@ -171,9 +221,12 @@ fn check_records(
         max_timestamp: i64::MIN,
         max_timestamp_delta: 0,
         record_bytes: payload.len(),
+        keys: Keys::default(),
     };
     for record in Walk::new(payload, header.record_count) {
-        summary.take_in(&record?, header.base_timestamp, limits.keys_required)?;
+        let record = record?;
+        summary.take_in(&record, header.base_timestamp, limits.keys_required)?;
+        summary.keys.take_in(&record, limits.partition);
     }
     Ok(summary)
 }

@@ -208,6 +208,9 @@ impl Member {
         if let Some(event) = self.machine.look(self.reads, &mut self.chance) {
             return Ok(self.machine.report(now, event));
         }
+        if let Some(event) = self.machine.index(self.reads, &mut self.chance) {
+            return Ok(self.machine.report(now, event));
+        }
         if self.rotting.is_on()
             && let Some(outcome) = self.scrub(mono_us)
         {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_sim::SimDisk;
 use duramen_sim::prng::Prng;
-use duramen_storage::keys::{Indexed, Indexer, Limits, Order, Step, Touched, queue_hash};
+use duramen_storage::indexing::{Indexed, Indexer, Limits, Order, Step, Touched, queue_hash};
 use duramen_storage::op::{Append, ConfState, Content, HardState, Identity, LogEntry};
 use duramen_storage::storage::{Facts, Options};
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
@@ -41,6 +41,7 @@ fn limits() -> Limits {
         merge_width: 3,
         class_bytes: 1024,
         merge_bytes: 300,
+        free_bytes_min: 0,
         touched: 4,
         seed: SEED,
     }
@@ -180,7 +181,7 @@ impl Tested {
         self.order();
         let mut all = Vec::new();
         for _ in 0..10_000 {
-            match self.indexer.step() {
+            match self.indexer.step(true) {
                 Step::Idle => return all,
                 Step::Wait => panic!("all is written"),
                 Step::Merged => {}
@@ -212,7 +213,7 @@ impl Tested {
         if self.prng.below(3) > 0 {
             self.order();
             for _ in 0..self.prng.below(40) {
-                self.indexer.step();
+                self.indexer.step(true);
             }
         }
         self.disk = self.disk.power_loss();
@@ -280,7 +281,7 @@ impl Tested {
         self.settle();
         self.order();
         for _ in 0..1000 {
-            match self.indexer.step() {
+            match self.indexer.step(true) {
                 Step::Indexed(Indexed { problem: Some(problem), .. }) => {
                     assert!(rots && problem.contains("damaged"), "{problem}");
                     break;

@@ -1,58 +1,29 @@
 //! # Room card: index
 //!
-//! Purpose:    the queue index of one replica while the node runs: open it, read the log on, flush, take merges in.
-//! Owns:       the replica's tables and memtable, behind one short lock; the choice of tables at the start.
-//! Interface:  [`Index::postings`], [`Index::names`], [`Index::facts`] from any thread; the rest for `indexer`.
-//! Invariants: the cursor passes a batch only after it was decoded and checked. A table of another log, or of more than
-//!             the log has, is removed. An answer names the cursor up to which it is complete. One thread alone
-//!             changes an index. No reader waits for the I/O of others.
-//! Never:      the choice when to flush or merge (see `indexer`); the committed end.
+//! Purpose:    the queue index of one replica while the node runs.
+//! Owns:       the replica's tables and memtable, behind one short lock; the tables in which readers found damage.
+//! Interface:  [`Index::postings`], [`Index::names`], [`Index::facts`] from any thread; the rest for `indexing`.
+//! Invariants: an answer names the cursor up to which it is complete. One thread alone changes an index. No reader
+//!             waits for the I/O of others. A damaged table goes, and all behind it.
+//! Never:      the log, and the choice when to flush or merge (see `indexing`).
 //! Tests:      `duramen-sim/tests/promises/keys.rs`.
-//! Start at:   [`Index::read_on`].
+//! Start at:   [`Index::postings`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-use duramen_protocol::batch::{BatchView, batches};
-use duramen_protocol::records::Records;
+use duramen_protocol::BatchHeader;
 
-use super::indexer::{Limits, Order, Touched, queue_hash};
-use super::table::failed;
-use super::{Fact, IndexError, Memtable, NamedQueue, Posting, Table, TableHeader, View, flush};
-use crate::catalog::LogFiles;
+use super::memtable::{Fact, Memtable, NamedQueue, Posting};
+use super::table::{IndexError, Table, TableHeader, failed};
+use super::view::{View, flush};
 use crate::disk::ignore_missing;
-use crate::format::{NEW_TABLE, table_range};
-use crate::reader::{ReadError, Reader};
 use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 
-/// Most bytes of a batch's records, decompressed.
-const RECORD_BYTES_MAX: usize = 1 << 30;
-
-/// Why the log was not indexed further.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// The replica has not written so far yet, or a segment went away: a later attempt succeeds.
-    Wait,
-    /// The log cannot be read there.
-    Log(ReadError),
-}
-
-impl From<ReadError> for Stop {
-    fn from(error: ReadError) -> Self {
-        if matches!(error, ReadError::Removed) { Self::Wait } else { Self::Log(error) }
-    }
-}
-
-/// A part of the log that was read.
-#[derive(Debug, Default)]
-pub(super) struct Part {
-    /// Bytes of its batches.
-    pub(super) bytes: u64,
-    /// Queues that have records in it.
-    pub(super) touched: Touched,
-}
+/// A batch's header, and the number of its records of each queue.
+pub(crate) type Named = (BatchHeader, BTreeMap<Box<[u8]>, u32>);
 
 /// See the room card.
 #[derive(Debug)]
@@ -77,43 +48,26 @@ struct State<D: Disk> {
 }
 
 impl<D: Disk> Index<D> {
-    /// Opens the index of a replica: takes the tables that are of its log, and removes all others.
-    pub(super) fn open(reader: &Reader<D>, order: &Order) -> Result<Arc<Self>, Stop> {
-        let files = reader.catalog().get(order.replica)?;
-        let dir = order.identity.dir();
-        let disk_failed = |source| Stop::Log(ReadError::Disk { path: dir.clone(), source });
-        let disk = reader.disk();
-        let mut tables = Vec::new();
-        for name in disk.list(&dir).map_err(disk_failed)? {
-            let is_new = name.ends_with(NEW_TABLE);
-            if !is_new && table_range(&name).is_none() {
-                continue;
-            }
-            let opened = if is_new { None } else { open_table(disk, &dir, &name)? };
-            match opened.filter(|table| is_of(table, order, &files)) {
-                Some(table) => tables.push(table),
-                None => remove(disk, &format!("{dir}/{name}")),
-            }
-        }
-        let start = files.start_offset();
-        let (chain, others) = chain(tables, start);
-        for other in others {
-            remove(disk, other.path());
-        }
-        let cursor = chain.last().map_or(start, |last| last.header().to);
-        Ok(Arc::new(Self {
-            replica: order.replica,
-            topic_id: order.identity.topic_id,
-            partition: order.identity.partition,
+    /// Makes the index of a log from tables that adjoin, oldest first, which end at `cursor` if there are any.
+    pub(crate) fn new(
+        (topic_id, partition): ([u8; 16], i32),
+        replica: ReplicaId,
+        dir: String,
+        tables: Vec<Table<D>>,
+        cursor: i64,
+    ) -> Self {
+        let ends = tables.last().map_or(cursor, |last| last.header().to);
+        assert_eq!(ends, cursor, "an index goes on where its tables end");
+        let (tables, newest) = (Arc::new(tables), Memtable::new(cursor));
+        Self {
+            replica,
+            topic_id,
+            partition,
             dir,
-            state: RwLock::new(State {
-                tables: Arc::new(chain),
-                newest: Memtable::new(cursor),
-                unflushed: 0,
-            }),
+            state: RwLock::new(State { tables, newest, unflushed: 0 }),
             damaged: Mutex::default(),
             has_damage: AtomicBool::new(false),
-        }))
+        }
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State<D>> {
@@ -130,7 +84,7 @@ impl<D: Disk> Index<D> {
     }
 
     /// Returns the memory of the memtable, and the bytes of the log that it stands for.
-    pub(super) fn unflushed(&self) -> (usize, u64) {
+    pub(crate) fn unflushed(&self) -> (usize, u64) {
         let state = self.state();
         (state.newest.size(), state.unflushed)
     }
@@ -151,6 +105,12 @@ impl<D: Disk> Index<D> {
         let (tables, newest) = self.excerpt(|newest| newest.of_queue(name, at, limit));
         let found = View::new(&tables, &newest).postings(name, at, limit);
         Ok((self.judged(found)?, newest.to()))
+    }
+
+    /// Returns the last posting of a queue whose batch begins below an offset.
+    pub fn last_before(&self, name: &[u8], before: i64) -> Result<Option<Posting>, IndexError> {
+        let (tables, newest) = self.excerpt(|newest| newest.of_queue(name, before - 1, 1));
+        self.judged(View::new(&tables, &newest).last_before(name, before))
     }
 
     /// Returns all facts about a queue, newest first, and the cursor.
@@ -191,7 +151,7 @@ impl<D: Disk> Index<D> {
     }
 
     /// Takes damaged tables out, and all behind them: their range is indexed anew. Returns true if there were any.
-    pub(super) fn drop_damaged(&self, disk: &D) -> bool {
+    pub(crate) fn drop_damaged(&self, disk: &D) -> bool {
         if !self.has_damage.swap(false, Ordering::AcqRel) {
             return false;
         }
@@ -215,7 +175,7 @@ impl<D: Disk> Index<D> {
     }
 
     /// Removes tables of a part of the log that is gone.
-    pub(super) fn trim(&self, disk: &D, start: i64) {
+    pub(crate) fn trim(&self, disk: &D, start: i64) {
         let gone = self.state().tables.iter().take_while(|it| it.header().to <= start).count();
         if gone == 0 {
             return;
@@ -227,60 +187,16 @@ impl<D: Disk> Index<D> {
         }
     }
 
-    /// Reads about `bytes_max` bytes of the log, at most up to `to`, and indexes them.
-    pub(super) fn read_on(
-        &self,
-        reader: &Reader<D>,
-        to: i64,
-        bytes_max: u32,
-        limits: &Limits,
-    ) -> Result<Part, Stop> {
-        let files = reader.catalog().get(self.replica)?;
-        let from = self.cursor().max(files.start_offset()).min(to);
-        let Some(range) = reader.locate(self.replica, from, to, bytes_max, true)? else {
-            if from < to {
-                return Err(Stop::Wait);
-            }
-            self.change(|state| state.newest.pass(from));
-            return Ok(Part { bytes: 0, touched: Touched::All });
-        };
-        let bytes = match reader.read(self.replica, &range) {
-            Err(ReadError::Damaged { .. }) if sabotage::is(Bug::CursorPassesDamage) => {
-                self.change(|state| state.newest.pass(to));
-                return Ok(Part { bytes: 0, touched: Touched::All });
-            }
-            read => read?,
-        };
-        let damaged = |what| {
-            let path = files.segment_of(from).map_or_else(|| self.dir.clone(), |it| it.path());
-            Stop::Log(ReadError::Damaged { path, at: range.at, what })
-        };
-        let mut part = Part { bytes: bytes.len() as u64, touched: Touched::default() };
-        let mut found = Vec::new();
-        for batch in batches(bytes) {
-            // The last batch may be cut: the next part begins with it.
-            let Ok(batch) = batch else { break };
-            let header = *batch.header();
-            if header.base_offset >= to {
-                break;
-            }
-            match names_of(&batch) {
-                Ok(names) => found.push((header, names)),
-                Err(()) => return Err(damaged("a batch's records cannot be read")),
-            }
-        }
-        if found.is_empty() {
-            return Err(damaged("there is no whole batch"));
-        }
-        for (header, names) in &found {
-            if header.attributes.is_control() {
-                part.touched = Touched::All;
-            }
-            part.touched.add(names.keys().map(|name| queue_hash(name, limits.seed)), limits);
-        }
+    /// Moves the cursor over offsets of which the log has nothing any more.
+    pub(crate) fn pass(&self, to: i64) {
+        self.change(|state| state.newest.pass(to));
+    }
+
+    /// Adds batches that follow the cursor, each with the queues that it has records of. They have `bytes` bytes.
+    pub(crate) fn insert(&self, batches: Vec<Named>, bytes: u64) {
         self.change(|state| {
-            state.unflushed += part.bytes;
-            for (header, names) in found {
+            state.unflushed += bytes;
+            for (header, names) in batches {
                 let is_passed = header.base_offset < state.newest.to();
                 assert!(
                     !is_passed || sabotage::is(Bug::TableTooFar),
@@ -295,30 +211,27 @@ impl<D: Disk> Index<D> {
                 state.newest.insert(offsets, is_transactional, names);
             }
         });
-        Ok(part)
     }
 
-    /// Writes the memtable as a table, and shows it in the memtable's place.
-    pub(super) fn flush(&self, reader: &Reader<D>, limits: &Limits) -> Result<(), IndexError> {
-        let Ok(files) = reader.catalog().get(self.replica) else { return Ok(()) };
+    /// Writes the memtable as a table, and shows it in the memtable's place. `term_at` tells the log's terms.
+    pub(crate) fn flush(
+        &self,
+        disk: &D,
+        term_at: impl FnOnce(i64) -> Option<u64>,
+        block_bytes: usize,
+    ) -> Result<(), IndexError> {
         if sabotage::is(Bug::TableTooFar) && self.state().newest.from() < self.cursor() {
             self.change(|state| state.newest.pass(state.newest.to() + 1));
         }
         // Only this thread changes the index, so readers are not held up.
         let state = self.state();
         let (from, to) = (state.newest.from(), state.newest.to());
-        let Some(term) = (from < to).then(|| files.term_at(to - 1)).flatten() else {
+        let Some(term) = (from < to).then(|| term_at(to - 1)).flatten() else {
             return Ok(());
         };
-        let header = TableHeader {
-            topic_id: self.topic_id,
-            partition: self.partition,
-            replica: self.replica,
-            from,
-            to,
-            term,
-        };
-        let table = flush(reader.disk(), &self.dir, header, &state.newest, limits.block_bytes)?;
+        let (topic_id, partition, replica) = (self.topic_id, self.partition, self.replica);
+        let header = TableHeader { topic_id, partition, replica, from, to, term };
+        let table = flush(disk, &self.dir, header, &state.newest, block_bytes)?;
         drop(state);
         self.change(|state| {
             Arc::make_mut(&mut state.tables).push(table);
@@ -328,7 +241,7 @@ impl<D: Disk> Index<D> {
     }
 
     /// Puts a merged table in the place of those that it was made of, unless they are not all here any more.
-    pub(super) fn take_in(&self, disk: &D, merged: Table<D>) {
+    pub(crate) fn take_in(&self, disk: &D, merged: Table<D>) {
         let range = merged.range();
         let path = merged.path().to_owned();
         let replaced = self.change(|state| {
@@ -345,71 +258,13 @@ impl<D: Disk> Index<D> {
         }
     }
 
-    pub(super) fn dir(&self) -> &str {
+    pub(crate) fn dir(&self) -> &str {
         &self.dir
     }
 }
 
-/// Opens a table; `None` for one that is of no use.
-fn open_table<D: Disk>(disk: &D, dir: &str, name: &str) -> Result<Option<Table<D>>, Stop> {
-    match Table::open(disk, dir, name) {
-        Ok(table) => Ok(Some(table)),
-        Err(IndexError::Disk { path, source, .. }) => {
-            Err(Stop::Log(ReadError::Disk { path, source }))
-        }
-        Err(error) => {
-            tracing::warn!(%error, "a table of a queue index is made anew");
-            Ok(None)
-        }
-    }
-}
-
-/// Tells whether a table was made of this log, as far as the log is there.
-fn is_of<D: Disk>(table: &Table<D>, order: &Order, files: &LogFiles<D>) -> bool {
-    let header = table.header();
-    let is_same =
-        header.topic_id == order.identity.topic_id && header.partition == order.identity.partition;
-    let is_below = header.to <= files.end_offset() || sabotage::is(Bug::TableAboveEndKept);
-    let is_current =
-        files.term_at(header.to - 1) == Some(header.term) || sabotage::is(Bug::TableTermUnchecked);
-    is_same && is_below && is_current && header.to > files.start_offset()
-}
-
-/// Chooses tables that adjoin from the log start on, the longest first. Returns the others as well.
-fn chain<D: Disk>(mut tables: Vec<Table<D>>, start: i64) -> (Vec<Table<D>>, Vec<Table<D>>) {
-    let mut chain: Vec<Table<D>> = Vec::new();
-    loop {
-        let fits = |table: &Table<D>| match chain.last() {
-            Some(last) => table.header().from == last.header().to,
-            None => table.header().from <= start,
-        };
-        let fitting = tables.iter().enumerate().filter(|(_, table)| fits(table));
-        let longest = fitting.max_by_key(|(_, table)| table.header().to);
-        let Some((at, _)) = longest else { return (chain, tables) };
-        chain.push(tables.swap_remove(at));
-    }
-}
-
-/// Returns the keys of a batch's records, and the number of records of each.
-fn names_of(batch: &BatchView) -> Result<BTreeMap<Box<[u8]>, u32>, ()> {
-    let mut names = BTreeMap::new();
-    if batch.header().attributes.is_control() {
-        return Ok(names);
-    }
-    let records = Records::of(batch, RECORD_BYTES_MAX).map_err(|_| ())?;
-    for record in &records {
-        let record = record.map_err(|_| ())?;
-        let Some(key) = record.key else { continue };
-        match names.get_mut(key) {
-            Some(records) => *records += 1,
-            None => _ = names.insert(key.into(), 1),
-        }
-    }
-    Ok(names)
-}
-
 /// Removes a table's file. One that stays is judged again when the index is opened next.
-fn remove<D: Disk>(disk: &D, path: &str) {
+pub(crate) fn remove<D: Disk>(disk: &D, path: &str) {
     if let Err(error) = ignore_missing(disk.remove_file(path)) {
         let error = failed("removing", path, error);
         tracing::warn!(%error, "a table of a queue index was not removed");

@@ -4,11 +4,12 @@ pub(super) mod disk;
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::block::{self, Block};
+use super::block::{self, Block, Kind};
 use super::*;
-use crate::ReplicaId;
+use crate::{Disk, ReplicaId};
 use disk::MemoryDisk;
 
 const DIR: &str = "orders-0";

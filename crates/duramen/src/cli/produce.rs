@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use duramen_client::{
-    Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer, partition_of_key,
-};
+use duramen_client::{Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer};
 use duramen_protocol::compression::Codec;
 use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::partitioner::partition_of_key;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use indicatif::ProgressBar;
 use jiff::Timestamp;

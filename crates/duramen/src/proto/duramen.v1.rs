@@ -23,7 +23,7 @@ pub struct Header {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Record {
-    /// Absent for a record without a key.
+    /// Absent for a record without a key, and in queues: there it is the queue's name.
     #[prost(bytes = "bytes", optional, tag = "1")]
     pub key: ::core::option::Option<::prost::bytes::Bytes>,
     /// Absent for a record without a value.
@@ -265,6 +265,159 @@ pub struct FenceRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EnqueueRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    /// Name of the queue: 1 to 512 bytes of any kind.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    /// Messages without keys.
+    #[prost(message, repeated, tag = "3")]
+    pub messages: ::prost::alloc::vec::Vec<Record>,
+    /// A session counts the messages of all queues in one partition.
+    #[prost(message, optional, tag = "5")]
+    pub session: ::core::option::Option<Session>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[prost(uint32, tag = "6")]
+    pub timeout_ms: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EnqueueResponse {
+    #[prost(message, optional, tag = "1")]
+    pub first: ::core::option::Option<Position>,
+    #[prost(message, optional, tag = "2")]
+    pub last: ::core::option::Option<Position>,
+    /// An earlier request had appended these messages.
+    #[prost(bool, tag = "3")]
+    pub duplicate: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RetrieveRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    /// The most elements; 0 for 100, at most 1000.
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+    /// Size of the answer, about, in bytes; 0 for 1 MiB, at most 16 MiB.
+    #[prost(uint32, tag = "6")]
+    pub bytes: u32,
+    /// Longest wait for an element, in milliseconds; at most 60 seconds.
+    #[prost(uint32, tag = "7")]
+    pub wait_ms: u32,
+    /// Expression of CEL that is true of the wanted elements.
+    #[prost(string, tag = "8")]
+    pub filter: ::prost::alloc::string::String,
+    /// Expressions of CEL by name, whose results are returned instead of messages.
+    #[prost(map = "string, string", tag = "9")]
+    pub fields: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(enumeration = "Consistency", tag = "10")]
+    pub consistency: i32,
+    /// Goes on at the first element that there is if the log begins behind `after`.
+    #[prost(bool, tag = "11")]
+    pub skip_trimmed: bool,
+    /// Leaves out elements on which an expression fails.
+    #[prost(bool, tag = "12")]
+    pub skip_failed: bool,
+    /// Place to begin at; the first element that there is, if absent.
+    #[prost(oneof = "retrieve_request::Start", tags = "3, 4")]
+    pub start: ::core::option::Option<retrieve_request::Start>,
+}
+/// Nested message and enum types in `RetrieveRequest`.
+pub mod retrieve_request {
+    /// Place to begin at; the first element that there is, if absent.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Start {
+        /// Behind this position.
+        #[prost(message, tag = "3")]
+        After(super::Position),
+        /// Behind the last element.
+        #[prost(bool, tag = "4")]
+        End(bool),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RetrieveResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub elements: ::prost::alloc::vec::Vec<ReadRecord>,
+    /// Position to go on behind. It moves on over what is no element of the queue, too.
+    #[prost(message, optional, tag = "2")]
+    pub next: ::core::option::Option<Position>,
+    /// There may be more elements now.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+    /// The log begins behind `after`, and the read went on there.
+    #[prost(bool, tag = "4")]
+    pub skipped: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetElementRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "3")]
+    pub position: ::core::option::Option<Position>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetQueueRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Queue {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: ::prost::bytes::Bytes,
+    #[prost(int32, tag = "2")]
+    pub partition: i32,
+    /// Absent for a queue without elements.
+    #[prost(message, optional, tag = "3")]
+    pub first: ::core::option::Option<Position>,
+    #[prost(message, optional, tag = "4")]
+    pub last: ::core::option::Option<Position>,
+    /// Elements that are gone by retention may be counted.
+    #[prost(uint64, tag = "5")]
+    pub about_elements: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListQueuesRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub prefix: ::prost::bytes::Bytes,
+    /// The last name of the page before.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub after: ::prost::bytes::Bytes,
+    /// 0 for 1000, which is the most.
+    #[prost(uint32, tag = "4")]
+    pub limit: u32,
+    /// Only queues of this partition.
+    #[prost(int32, optional, tag = "5")]
+    pub partition: ::core::option::Option<i32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListQueuesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub queues: ::prost::alloc::vec::Vec<QueueName>,
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct QueueName {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: ::prost::bytes::Bytes,
+    #[prost(int32, tag = "2")]
+    pub partition: i32,
+    #[prost(uint64, tag = "3")]
+    pub about_elements: u64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Topic {
     #[prost(string, tag = "1")]
@@ -997,6 +1150,597 @@ pub mod logs_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "duramen.v1.Logs";
     impl<T> tonic::server::NamedService for LogsServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+pub mod queues_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Queues: all records of one key each, in a topic with queue.enable=true. A queue is there once it is used.
+    /// Any node takes any call, and passes it to the node that leads the queue's log.
+    #[derive(Debug, Clone)]
+    pub struct QueuesClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl QueuesClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> QueuesClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> QueuesClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            QueuesClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Appends messages to a queue, all or none, as one entry. The answer comes when a majority has them on disk.
+        pub async fn enqueue(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EnqueueRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EnqueueResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/Enqueue",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Queues", "Enqueue"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reads elements of a queue in their order, or waits for the first one.
+        pub async fn retrieve(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RetrieveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RetrieveResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/Retrieve",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "Retrieve"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reads one element.
+        pub async fn get_element(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetElementRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReadRecord>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/GetElement",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "GetElement"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells where a queue begins and ends, and about how much it has.
+        pub async fn get_queue(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetQueueRequest>,
+        ) -> std::result::Result<tonic::Response<super::Queue>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/GetQueue",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "GetQueue"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lists queues of a topic in the order of their names.
+        pub async fn list_queues(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListQueuesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListQueuesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/ListQueues",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "ListQueues"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod queues_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with QueuesServer.
+    #[async_trait]
+    pub trait Queues: std::marker::Send + std::marker::Sync + 'static {
+        /// Appends messages to a queue, all or none, as one entry. The answer comes when a majority has them on disk.
+        async fn enqueue(
+            &self,
+            request: tonic::Request<super::EnqueueRequest>,
+        ) -> std::result::Result<tonic::Response<super::EnqueueResponse>, tonic::Status>;
+        /// Reads elements of a queue in their order, or waits for the first one.
+        async fn retrieve(
+            &self,
+            request: tonic::Request<super::RetrieveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RetrieveResponse>,
+            tonic::Status,
+        >;
+        /// Reads one element.
+        async fn get_element(
+            &self,
+            request: tonic::Request<super::GetElementRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReadRecord>, tonic::Status>;
+        /// Tells where a queue begins and ends, and about how much it has.
+        async fn get_queue(
+            &self,
+            request: tonic::Request<super::GetQueueRequest>,
+        ) -> std::result::Result<tonic::Response<super::Queue>, tonic::Status>;
+        /// Lists queues of a topic in the order of their names.
+        async fn list_queues(
+            &self,
+            request: tonic::Request<super::ListQueuesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListQueuesResponse>,
+            tonic::Status,
+        >;
+    }
+    /// Queues: all records of one key each, in a topic with queue.enable=true. A queue is there once it is used.
+    /// Any node takes any call, and passes it to the node that leads the queue's log.
+    #[derive(Debug)]
+    pub struct QueuesServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> QueuesServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for QueuesServer<T>
+    where
+        T: Queues,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/duramen.v1.Queues/Enqueue" => {
+                    #[allow(non_camel_case_types)]
+                    struct EnqueueSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::EnqueueRequest>
+                    for EnqueueSvc<T> {
+                        type Response = super::EnqueueResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EnqueueRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::enqueue(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EnqueueSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/Retrieve" => {
+                    #[allow(non_camel_case_types)]
+                    struct RetrieveSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::RetrieveRequest>
+                    for RetrieveSvc<T> {
+                        type Response = super::RetrieveResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RetrieveRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::retrieve(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RetrieveSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/GetElement" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetElementSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::GetElementRequest>
+                    for GetElementSvc<T> {
+                        type Response = super::ReadRecord;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetElementRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::get_element(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetElementSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/GetQueue" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetQueueSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::GetQueueRequest>
+                    for GetQueueSvc<T> {
+                        type Response = super::Queue;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetQueueRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::get_queue(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetQueueSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/ListQueues" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListQueuesSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::ListQueuesRequest>
+                    for ListQueuesSvc<T> {
+                        type Response = super::ListQueuesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListQueuesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::list_queues(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListQueuesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for QueuesServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "duramen.v1.Queues";
+    impl<T> tonic::server::NamedService for QueuesServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

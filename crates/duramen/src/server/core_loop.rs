@@ -268,6 +268,7 @@ impl CoreLoop {
                 Action::ReadLog(wanted) => self.reads.start(wanted, &self.common.node),
                 Action::Look(wanted) => self.reads.look(wanted, &self.common.node),
                 Action::Mend(mend) => self.common.chores.push(Chore::Mend(mend)),
+                Action::Index(order) => self.common.orders.push(order),
                 Action::Compact(order) => self.common.chores.push(Chore::Compact(order)),
                 Action::Stage(stage) => self.common.chores.push(Chore::Stage(stage)),
                 Action::Reply { connection, sequence, reply } => {

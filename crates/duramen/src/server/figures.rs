@@ -8,6 +8,7 @@ use super::metrics::Figure;
 pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
     let mut all = of_logs(metrics);
     all.extend(of_shares(metrics));
+    all.extend(of_queues(metrics));
     all
 }
 
@@ -156,6 +157,21 @@ fn of_shares(metrics: &Metrics) -> Vec<Figure> {
             "dead_letters_waiting",
             metrics.burials,
             "Batches of dead letters that wait for their dead-letter topic",
+        ),
+    ]
+}
+
+fn of_queues(metrics: &Metrics) -> Vec<Figure> {
+    vec![
+        gauge(
+            "queue_reads_waiting",
+            metrics.queue_reads_waiting,
+            "Reads of queues that wait for an element",
+        ),
+        gauge(
+            "queue_index_lag_records",
+            metrics.queue_index_lag,
+            "Committed records of queue topics that the queue index does not have yet",
         ),
     ]
 }

@@ -15,6 +15,7 @@ use duramen_broker::peer::PeerFrame;
 use duramen_broker::{ConnectionId, Event, Reply};
 use duramen_storage::Disk;
 use duramen_storage::compaction::{Made, Order};
+use duramen_storage::indexing;
 use duramen_storage::mending::{Mend, Mended};
 use duramen_storage::op::{Done, Op};
 use duramen_storage::staging::{Stage, Staged};
@@ -35,6 +36,8 @@ pub struct Common {
     pub work: Arc<Inbox<Work>>,
     /// Inbox of the scrubbing thread, which works on data at rest.
     pub chores: Arc<Inbox<Chore>>,
+    /// Inbox of the indexing thread.
+    pub orders: Arc<Inbox<indexing::Order>>,
     /// Metrics that all threads count.
     pub metrics: Arc<Metrics>,
     /// Health that the threads report.

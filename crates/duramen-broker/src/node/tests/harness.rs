@@ -1,9 +1,9 @@
 //! A driver of one node: sessions for connections, and storage that is a few vectors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Bytes, BytesMut};
-use duramen_protocol::batch::BatchHeader;
+use duramen_protocol::batch::{BatchHeader, BatchView};
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
 use duramen_protocol::messages::metadata::MetadataRequestTopic;
@@ -14,11 +14,12 @@ use duramen_protocol::messages::{
     CreateTopicsRequest, CreateTopicsResponse, FetchRequest, FetchResponse, MetadataRequest,
     MetadataResponse, ProduceRequest, ShareFetchResponse,
 };
-use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
 use duramen_storage::compaction::Order;
 use duramen_storage::history::History;
+use duramen_storage::indexing::{self, Indexed, Touched, queue_hash};
 use duramen_storage::mending::Mend;
 use duramen_storage::op::{
     Compacted, ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind,
@@ -31,8 +32,8 @@ use crate::access::Api;
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
 use crate::event::{
-    Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, LogRead, Look, Now, ReadLog,
-    Reply, SharePlan, Survey, Surveyed,
+    Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, LogRead, Look, Now, QueueLook,
+    QueueLooked, ReadLog, Reply, SharePlan, Survey, Surveyed,
 };
 use crate::limits::{GROUP_QUIET_TICKS, Memory};
 use crate::native::{self, Answer, Answered, Problem};
@@ -214,6 +215,7 @@ pub(super) enum Came {
     Closed(String),
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct Harness {
     pub node: Node,
     pub store: Store,
@@ -233,6 +235,10 @@ pub(super) struct Harness {
     /// Segments that it wants mended.
     pub mends: Vec<Mend>,
     pub compactions: Vec<Order>,
+    /// Orders of the queue index, and the end of each index. They are carried out at once, unless somebody stops that.
+    pub orders: Vec<indexing::Order>,
+    pub indexed: BTreeMap<ReplicaId, i64>,
+    pub is_indexing: bool,
     pub stages: Vec<Stage>,
     /// It has nothing left that others could lead.
     pub is_drained: bool,
@@ -314,6 +320,9 @@ impl Harness {
             are_reads_broken: false,
             mends: Vec::new(),
             compactions: Vec::new(),
+            orders: Vec::new(),
+            indexed: BTreeMap::new(),
+            is_indexing: true,
             stages: Vec::new(),
             is_drained: false,
             sessions: BTreeMap::new(),
@@ -374,6 +383,7 @@ impl Harness {
                 Action::Nodes(_) | Action::Members(_) => {}
                 Action::Drained => self.is_drained = true,
                 Action::Mend(mend) => self.mends.push(mend),
+                Action::Index(order) => self.orders.push(order),
                 Action::Compact(order) => self.compactions.push(order),
                 Action::Stage(stage) => self.stages.push(stage),
             }
@@ -477,6 +487,11 @@ impl Harness {
                     let made = letters_of(&wanted, batches.concat().into());
                     Event::DeadLetters(DeadLettersMade { ticket: wanted.ticket, made })
                 }
+                Look::Queue(QueueLook { ticket, span }) => {
+                    let found =
+                        !self.elements(span.replica, &span.name, span.from, span.end).is_empty();
+                    Event::QueueLooked(QueueLooked { ticket, found })
+                }
                 Look::Date(wanted) => {
                     let stored = &self.store.replicas[&wanted.replica];
                     let batches = stored.batches(wanted.start, wanted.end).concat();
@@ -490,6 +505,43 @@ impl Harness {
         any
     }
 
+    /// Returns the offsets of records with a key.
+    pub(super) fn elements(&self, id: ReplicaId, key: &[u8], from: i64, end: i64) -> Vec<i64> {
+        let mut offsets = Vec::new();
+        for batch in self.store.replicas[&id].batches(from, end) {
+            let view = BatchView::parse(&batch).expect("a batch");
+            let records = Records::of(&view, usize::MAX).expect("records");
+            for record in &records {
+                let record = record.expect("a record");
+                let offset = records.offset(&record);
+                if record.key == Some(key) && (from..end).contains(&offset) {
+                    offsets.push(offset);
+                }
+            }
+        }
+        offsets
+    }
+
+    /// Indexes logs as the node ordered it. False if there was nothing.
+    pub(super) fn carry_out_orders(&mut self) -> bool {
+        let orders = std::mem::take(&mut self.orders);
+        let any = !orders.is_empty();
+        for indexing::Order { replica, beginning, to, .. } in orders {
+            let from = self.indexed.insert(replica, to).unwrap_or(0);
+            let mut hashes = BTreeSet::new();
+            for batch in self.store.replicas[&replica].batches(from, to) {
+                let view = BatchView::parse(&batch).expect("a batch");
+                let records = Records::of(&view, usize::MAX).expect("records");
+                let keys = records.iter().filter_map(|it| it.expect("a record").key);
+                hashes.extend(keys.map(|key| queue_hash(key, self.node.queue_seed())));
+            }
+            let touched = Touched::These(hashes);
+            let indexed = Indexed { replica, beginning, to, touched, problem: None };
+            self.step(Event::Indexed(indexed));
+        }
+        any
+    }
+
     /// Turns until nothing more happens.
     pub(super) fn run(&mut self) {
         loop {
@@ -497,7 +549,10 @@ impl Harness {
             self.node.flush(self.now, &mut actions);
             self.act(actions);
             if !self.is_prompt
-                || !(self.persist() | self.carry_out_reads() | self.carry_out_looks())
+                || !(self.persist()
+                    | self.carry_out_reads()
+                    | self.carry_out_looks()
+                    | (self.is_indexing && self.carry_out_orders()))
             {
                 break;
             }

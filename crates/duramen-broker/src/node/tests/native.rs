@@ -9,21 +9,25 @@ use crate::access::{Kind, NATIVE_QUESTIONS};
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::native::{
-    Answer, Append, Guard, Last, Log, Name, Op, Place, Pointer, Position, Problem, SetFence, Tail,
-    Truncate, WantTail,
+    Answer, Append, Guard, Last, Log, Name, Op, Place, Pointer, Position, Problem, Retrieve,
+    SetFence, Start, Tail, Target, Truncate, WantQueue, WantTail,
 };
 
 fn log() -> Log {
     Log { topic: "t".to_owned(), partition: 0 }
 }
 
+fn target() -> Target {
+    Target::Log(log())
+}
+
 fn tail_op(log: Log) -> Op {
-    Op::Tail(WantTail { log, is_certain: true })
+    Op::Tail(WantTail { target: Target::Log(log), is_certain: true })
 }
 
 fn append(records: Bytes, guard: Guard) -> Op {
-    let batch = CheckedBatch::of(records).expect("a good batch");
-    Op::Append(Append { log: log(), batch, guard, timeout_ms: 5_000 })
+    let batch = CheckedBatch::of(records, 0).expect("a good batch");
+    Op::Append(Append { target: target(), batch, guard, timeout_ms: 5_000 })
 }
 
 fn after(last: Last) -> Guard {
@@ -37,7 +41,7 @@ fn fenced(token: &'static [u8]) -> Guard {
 fn set_fence(token: &'static [u8], if_token: Option<&'static [u8]>) -> Op {
     let if_token = if_token.map(Bytes::from_static);
     Op::Fence(SetFence {
-        log: log(),
+        target: target(),
         token: Bytes::from_static(token),
         if_token,
         timeout_ms: 5_000,
@@ -49,7 +53,7 @@ fn pointer(uri: &str) -> Pointer {
 }
 
 fn truncate(through: Option<Position>, pointer: Option<Pointer>) -> Op {
-    Op::Truncate(Truncate { log: log(), through, pointer, fence: None, timeout_ms: 5_000 })
+    Op::Truncate(Truncate { target: target(), through, pointer, fence: None, timeout_ms: 5_000 })
 }
 
 fn at(term: i32, entry: i64, offset: i64) -> Position {
@@ -65,14 +69,14 @@ fn ask(it: &mut Harness, op: Op) -> Result<Answer, Problem> {
 fn appended(it: &mut Harness, records: Bytes, guard: Guard) -> Result<(Position, bool), Problem> {
     ask(it, append(records, guard)).map(|answer| match answer {
         Answer::Appended { last, is_duplicate, .. } => (last, is_duplicate),
-        Answer::Tail(tail) => panic!("{tail:?}"),
+        other => panic!("{other:?}"),
     })
 }
 
 fn tail_of(answer: Result<Answer, Problem>) -> Result<Tail, Problem> {
     answer.map(|answer| match answer {
         Answer::Tail(tail) => tail,
-        other @ Answer::Appended { .. } => panic!("{other:?}"),
+        other => panic!("{other:?}"),
     })
 }
 
@@ -201,7 +205,8 @@ fn a_truncation_is_fenced_and_names_records_of_this_history() {
     let (last, _) = appended(&mut it, batch(&["a"]), Guard::default()).expect("taken");
     assert!(ask(&mut it, set_fence(b"new", None)).is_ok());
     let fence = Some(Bytes::from_static(b"old"));
-    let fenced = Truncate { log: log(), through: None, pointer: None, fence, timeout_ms: 5_000 };
+    let fenced =
+        Truncate { target: target(), through: None, pointer: None, fence, timeout_ms: 5_000 };
     assert_eq!(ask(&mut it, Op::Truncate(fenced)), Err(Problem::Fenced));
     for (position, from) in [(at(last.term + 3, 0, 0), 0), (at(last.term, 1, 1), 1)] {
         let refused = ask(&mut it, truncate(Some(position), None));
@@ -232,18 +237,22 @@ fn what_no_log_takes_is_refused_with_its_reason() {
     let beyond = Log { partition: 1, ..log() };
     assert_eq!(ask(&mut it, tail_op(beyond)), Err(Problem::UnknownTopic));
     it.create("small", &[("max.message.bytes", "100")]);
-    let small = Log { topic: "small".to_owned(), partition: 0 };
-    let large = CheckedBatch::of(batch(&["x".repeat(200).as_str()])).expect("a batch");
-    let op = Append { log: small, batch: large, guard: Guard::default(), timeout_ms: 0 };
+    let small = Target::Log(Log { topic: "small".to_owned(), partition: 0 });
+    let large = CheckedBatch::of(batch(&["x".repeat(200).as_str()]), 0).expect("a batch");
+    let op = Append { target: small, batch: large, guard: Guard::default(), timeout_ms: 0 };
     assert_eq!(ask(&mut it, Op::Append(op)), Err(Problem::TooLarge(100)));
     it.create("compacted", &[("cleanup.policy", "compact")]);
-    let compacted = Log { topic: "compacted".to_owned(), partition: 0 };
-    let keyless = CheckedBatch::of(batch(&["a"])).expect("a batch");
-    let op =
-        Append { log: compacted.clone(), batch: keyless, guard: Guard::default(), timeout_ms: 0 };
+    let compacted = Target::Log(Log { topic: "compacted".to_owned(), partition: 0 });
+    let keyless = CheckedBatch::of(batch(&["a"]), 0).expect("a batch");
+    let op = Append {
+        target: compacted.clone(),
+        batch: keyless,
+        guard: Guard::default(),
+        timeout_ms: 0,
+    };
     assert!(matches!(ask(&mut it, Op::Append(op)), Err(Problem::BadRequest("records", _))));
     let whole =
-        Truncate { log: compacted, through: None, pointer: None, fence: None, timeout_ms: 0 };
+        Truncate { target: compacted, through: None, pointer: None, fence: None, timeout_ms: 0 };
     assert!(matches!(ask(&mut it, Op::Truncate(whole)), Err(Problem::BadRequest("topic", _))));
     it.storage(duramen_storage::op::Done::DiskFull(Some(super::harness::SHORTAGE)));
     let refused = appended(&mut it, batch(&["a"]), Guard::default());
@@ -257,14 +266,15 @@ fn a_stranger_may_do_nothing() {
         it.node.core.access.deny(row.operation, Kind::Topic);
         for topic in ["t", "none"] {
             let log = Log { topic: topic.to_owned(), partition: 0 };
+            let target = Target::Log(log.clone());
             let op = match row.op {
                 Name::Append => {
-                    let batch = CheckedBatch::of(batch(&["a"])).expect("a batch");
-                    Op::Append(Append { log, batch, guard: Guard::default(), timeout_ms: 0 })
+                    let batch = CheckedBatch::of(batch(&["a"]), 0).expect("a batch");
+                    Op::Append(Append { target, batch, guard: Guard::default(), timeout_ms: 0 })
                 }
                 Name::Tail => tail_op(log),
                 Name::Truncate => Op::Truncate(Truncate {
-                    log,
+                    target,
                     through: None,
                     pointer: None,
                     fence: None,
@@ -272,8 +282,17 @@ fn a_stranger_may_do_nothing() {
                 }),
                 Name::Fence => {
                     let (token, if_token) = (Bytes::new(), None);
-                    Op::Fence(SetFence { log, token, if_token, timeout_ms: 0 })
+                    Op::Fence(SetFence { target, token, if_token, timeout_ms: 0 })
                 }
+                Name::Retrieve => Op::Retrieve(Retrieve {
+                    target,
+                    start: Start::Begin,
+                    wait_ms: 0,
+                    is_certain: true,
+                    skips_trimmed: false,
+                }),
+                Name::GetQueue => Op::GetQueue(WantQueue { target, is_certain: true }),
+                Name::ListQueues => Op::ListQueues(WantTail { target, is_certain: true }),
             };
             assert_eq!(ask(&mut it, op), Err(Problem::NotAuthorized), "{row:?} {topic}");
         }
@@ -354,7 +373,7 @@ fn a_node_that_does_not_lead_names_the_one_that_does() {
     assert_eq!((told.start, told.end), (0, 1));
     // Any replica tells what it knows.
     trio.pass_ms(1_000);
-    let vague = Op::Tail(WantTail { log: log(), is_certain: false });
+    let vague = Op::Tail(WantTail { target: target(), is_certain: false });
     let told = tail_of(ask_of(&mut trio, other, vague)).expect("it follows");
     assert_eq!((told.start, told.end), (0, 1));
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use duramen_broker::checked_batch::CheckedBatch;
 use duramen_broker::native::{
     Answer, Answered, Append, Guard, Last, Log, Op, Pointer, Position, Problem, SetFence, Tail,
-    Truncate, WantTail,
+    Target, Truncate, WantTail,
 };
 use duramen_broker::session::{Prepared, RequestContext};
 use duramen_protocol::compression::Codec;
@@ -247,8 +247,8 @@ impl Natives {
         let asked = Asked::Append { number, count, last };
         let question = Question { fence, ..self.question(place, asked, means.oracle) };
         let op = Op::Append(Append {
-            log: log(&question.place),
-            batch: CheckedBatch::of(bytes).expect("batches here are right"),
+            target: target(&question.place),
+            batch: CheckedBatch::of(bytes, 0).expect("batches here are right"),
             guard: Guard { last, fence: fence.map(bytes_of) },
             timeout_ms: TIMEOUT_MS,
         });
@@ -257,7 +257,7 @@ impl Natives {
 
     fn tail(&mut self, place: Place, means: &mut Means<'_>, is_certain: bool) -> (Question, Op) {
         let question = self.question(place, Asked::Tail { is_certain }, means.oracle);
-        let op = Op::Tail(WantTail { log: log(&question.place), is_certain });
+        let op = Op::Tail(WantTail { target: target(&question.place), is_certain });
         (question, op)
     }
 
@@ -282,7 +282,7 @@ impl Natives {
         let asked = Asked::Truncate { offset, pointer };
         let question = Question { fence, ..self.question(place, asked, means.oracle) };
         let op = Op::Truncate(Truncate {
-            log: log(&question.place),
+            target: target(&question.place),
             through: Some(through),
             pointer: pointer.map(|number| Pointer {
                 uri: number.to_string(),
@@ -303,7 +303,7 @@ impl Natives {
         let question =
             Question { fence, ..self.question(place, Asked::Fence { token }, means.oracle) };
         let op = Op::Fence(SetFence {
-            log: log(&question.place),
+            target: target(&question.place),
             token: bytes_of(token),
             if_token: fence.map(bytes_of),
             timeout_ms: TIMEOUT_MS,
@@ -594,6 +594,6 @@ impl Natives {
     }
 }
 
-fn log(place: &Place) -> Log {
-    Log { topic: place.0.clone(), partition: place.1 }
+fn target(place: &Place) -> Target {
+    Target::Log(Log { topic: place.0.clone(), partition: place.1 })
 }

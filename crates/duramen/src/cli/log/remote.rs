@@ -2,28 +2,21 @@
 
 use std::io::Write;
 
-use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
-use tonic_types::StatusExt;
+use tonic::transport::Channel;
 
 use crate::cli::bootstrap::Output;
-use crate::cli::failure::refused;
+use crate::cli::native::{MESSAGE_BYTES_MAX, Node, failure};
 use crate::cli::screen::{self, or_dash};
 use crate::cli::usage::{demand, topic_name};
-use crate::config::HostPort;
 use crate::proto::logs_client::LogsClient;
 use crate::proto::{
     AppendRequest, Consistency, Guard, Pointer, Position, ReadRecord, ReadRequest, Record, Tail,
     TailRequest, TruncateRequest, guard, read_request,
 };
 
-/// Largest message, in bytes: a page of a read, and what frames it.
-const MESSAGE_BYTES_MAX: usize = 33 << 20;
-
-/// Flags of the node, the log, and the form of results.
+/// The log, and the way to it.
 #[derive(Debug, Args)]
 struct Target {
     /// The topic's name
@@ -32,40 +25,16 @@ struct Target {
     /// The topic's partition, which is the log
     #[arg(long, short, value_name = "P", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..))]
     partition: i32,
-    /// Address of any node's native API
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9080", value_parser = address, help_heading = "Cluster")]
-    native: String,
     #[command(flatten)]
-    output: Output,
-}
-
-fn address(text: &str) -> Result<String, String> {
-    match HostPort::parse(text.trim())? {
-        HostPort { port: 0, .. } => Err(format!("{text} has no port to connect to")),
-        address => Ok(address.to_string()),
-    }
+    node: Node,
 }
 
 impl Target {
     async fn connect(&self) -> anyhow::Result<LogsClient<Channel>> {
-        let at = &self.native;
-        let endpoint = Endpoint::from_shared(format!("http://{at}"));
-        let channel = endpoint.context("no address")?.connect().await.with_context(|| {
-            format!(
-                "no node serves the native API at {at}; start one with `duramen dev`, or name another with --native HOST:PORT"
-            )
-        })?;
-        Ok(LogsClient::new(channel)
+        Ok(LogsClient::new(self.node.connect().await?)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
-}
-
-/// Makes an error of a refusal, with the name of its kind for programs.
-#[expect(clippy::needless_pass_by_value, reason = "it stands where an error is mapped")]
-fn failure(status: Status) -> anyhow::Error {
-    let kind = status.get_details_error_info().map(|info| info.reason);
-    refused(kind, status.message().to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -131,7 +100,7 @@ impl Append {
         let answer = node.append(request).await.map_err(failure)?.into_inner();
         let text = |position: Option<Position>| or_dash(position);
         let appended = Appended { first: text(answer.first), last: text(answer.last) };
-        self.target.output.print(&appended, || {
+        self.target.node.output.print(&appended, || {
             let Appended { first, last } = &appended;
             format!("appended from {first} to {last}")
         })
@@ -208,7 +177,7 @@ impl Read {
         let mut pages = node.read(request).await.map_err(failure)?.into_inner();
         while let Some(page) = pages.message().await.map_err(failure)? {
             for record in page.records {
-                self.target.output.show(record)?;
+                self.target.node.output.show(record)?;
             }
         }
         Ok(())
@@ -290,7 +259,7 @@ impl TailOf {
         let request = TailRequest { topic: topic.clone(), partition: *partition };
         let mut node = self.target.connect().await?;
         let ends = Ends::from(node.tail(request).await.map_err(failure)?.into_inner());
-        self.target.output.print(&ends, || ends.text())
+        self.target.node.output.print(&ends, || ends.text())
     }
 }
 
@@ -335,6 +304,6 @@ impl TruncateLog {
         };
         let mut node = self.target.connect().await?;
         let ends = Ends::from(node.truncate(request).await.map_err(failure)?.into_inner());
-        self.target.output.print(&ends, || ends.text())
+        self.target.node.output.print(&ends, || ends.text())
     }
 }

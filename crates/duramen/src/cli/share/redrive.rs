@@ -8,8 +8,8 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use duramen_client::{
     Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetched, Fetcher,
-    partition_of_key,
 };
+use duramen_protocol::partitioner::partition_of_key;
 use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
 use indicatif::ProgressBar;
 use serde::Serialize;

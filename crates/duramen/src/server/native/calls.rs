@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use duramen_broker::access::RequestContext;
 use duramen_broker::event::{ConnectionId, Event, Reply};
-use duramen_broker::native::{Answer, Op, Problem};
-use duramen_broker::read_plan;
+use duramen_broker::native::{Answer, Op, Problem, Span};
+use duramen_broker::read_plan::{self, QueueError};
 use duramen_broker::session::Prepared;
 use duramen_protocol::messages::FetchResponse;
 use duramen_protocol::{Request, Response};
 use duramen_storage::Reader;
+use duramen_storage::reader::ReadError;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::problems::Fault;
@@ -110,6 +111,36 @@ impl Call {
         }
         let reader = self.calls.reader.clone();
         waiting(move || read_plan::native(&reader, *answered)).await.answer
+    }
+
+    /// Reads queues by their index, on a thread that may wait for the disk. An index that lacks what was asked for is
+    /// made anew meanwhile.
+    pub(crate) async fn read_queues<T: Send + 'static, E: Into<Fault> + Send + 'static>(
+        &self,
+        span: Span,
+        read: impl FnOnce(&Reader<RealDisk>, &Span) -> Result<T, QueueError<E>> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let reader = self.calls.reader.clone();
+        let replica = span.replica;
+        let done = waiting(move || read(&reader, &span)).await;
+        done.map_err(|error| match error {
+            QueueError::Taker(fault) => fault.into(),
+            QueueError::Index => {
+                self.calls.node.push(Input::Event(Event::IndexLost(replica)));
+                Problem::Busy("the index of the queues is made anew").into()
+            }
+            QueueError::Log(
+                ReadError::UnknownReplica | ReadError::Removed | ReadError::OutOfRange,
+            ) => Problem::NoLeader.into(),
+            QueueError::Log(error) => {
+                tracing::error!(replica = replica.0, %error, "a queue cannot be read");
+                Problem::Damaged.into()
+            }
+            QueueError::Unreadable(offset) => {
+                tracing::error!(replica = replica.0, offset, "a batch of a queue cannot be read");
+                Problem::Damaged.into()
+            }
+        })
     }
 
     /// Sends one of Kafka's requests whose answer the node makes by itself.

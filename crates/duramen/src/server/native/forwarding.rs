@@ -10,6 +10,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::problems::{Fault, NO_LEADER};
 use crate::proto::logs_client::LogsClient;
+use crate::proto::queues_client::QueuesClient;
 
 /// Header of a call that another node has passed on. Such a call is passed on no further.
 pub(crate) const HOP: &str = "duramen-hop";
@@ -26,8 +27,21 @@ pub(crate) struct Forwarding {
 }
 
 impl Forwarding {
-    /// Returns a client of the node at a place.
+    /// Returns a client for logs of the node at a place.
     pub(crate) fn logs(&self, place: &Place) -> Result<LogsClient<Channel>, Fault> {
+        Ok(LogsClient::new(self.channel(place)?)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// Returns a client for queues of the node at a place.
+    pub(crate) fn queues(&self, place: &Place) -> Result<QueuesClient<Channel>, Fault> {
+        Ok(QueuesClient::new(self.channel(place)?)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    fn channel(&self, place: &Place) -> Result<Channel, Fault> {
         let host =
             if place.host.contains(':') { format!("[{}]", place.host) } else { place.host.clone() };
         let address = format!("http://{host}:{}", place.port);
@@ -43,9 +57,7 @@ impl Forwarding {
             channels.insert(address, channel.clone());
             channel
         };
-        Ok(LogsClient::new(channel)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+        Ok(channel)
     }
 }
 

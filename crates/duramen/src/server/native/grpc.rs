@@ -7,13 +7,17 @@ use tonic::{Request, Response, Status};
 use super::forwarding::{HOP, MESSAGE_BYTES_MAX};
 use super::identify::caller_of;
 use super::logs::{Logs, Origin};
+use super::queues::Queues;
 use super::topics::Topics;
 use crate::proto::logs_server::{self, LogsServer};
+use crate::proto::queues_server::{self, QueuesServer};
 use crate::proto::topics_server::{self, TopicsServer};
 use crate::proto::{
     AppendRequest, AppendResponse, CreateTopicRequest, DeleteTopicRequest, DeleteTopicResponse,
-    FenceRequest, GetTopicRequest, ListTopicsRequest, ListTopicsResponse, OpenSessionRequest,
-    ReadRequest, ReadResponse, Session, Tail, TailRequest, Topic, TruncateRequest,
+    EnqueueRequest, EnqueueResponse, FenceRequest, GetElementRequest, GetQueueRequest,
+    GetTopicRequest, ListQueuesRequest, ListQueuesResponse, ListTopicsRequest, ListTopicsResponse,
+    OpenSessionRequest, Queue, ReadRecord, ReadRequest, ReadResponse, RetrieveRequest,
+    RetrieveResponse, Session, Tail, TailRequest, Topic, TruncateRequest,
 };
 
 fn origin_of<T>(request: &Request<T>) -> Origin {
@@ -71,6 +75,52 @@ impl logs_server::Logs for OfLogs {
 }
 
 #[derive(Clone, Debug)]
+struct OfQueues(Queues);
+
+#[tonic::async_trait]
+impl queues_server::Queues for OfQueues {
+    async fn enqueue(
+        &self,
+        request: Request<EnqueueRequest>,
+    ) -> Result<Response<EnqueueResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.enqueue(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn retrieve(
+        &self,
+        request: Request<RetrieveRequest>,
+    ) -> Result<Response<RetrieveResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.retrieve(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn get_element(
+        &self,
+        request: Request<GetElementRequest>,
+    ) -> Result<Response<ReadRecord>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.get_element(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn get_queue(
+        &self,
+        request: Request<GetQueueRequest>,
+    ) -> Result<Response<Queue>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.get_queue(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn list_queues(
+        &self,
+        request: Request<ListQueuesRequest>,
+    ) -> Result<Response<ListQueuesResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.list(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+}
+
+#[derive(Clone, Debug)]
 struct OfTopics(Topics);
 
 #[tonic::async_trait]
@@ -109,7 +159,7 @@ impl topics_server::Topics for OfTopics {
 }
 
 /// Returns all gRPC services, with reflection and health.
-pub(crate) fn routes(logs: Logs, topics: Topics) -> anyhow::Result<axum::Router> {
+pub(crate) fn routes(logs: Logs, queues: Queues, topics: Topics) -> anyhow::Result<axum::Router> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
@@ -118,8 +168,12 @@ pub(crate) fn routes(logs: Logs, topics: Topics) -> anyhow::Result<axum::Router>
     let logs = LogsServer::new(OfLogs(logs))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let queues = QueuesServer::new(OfQueues(queues))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let (_, health) = tonic_health::server::health_reporter();
     let routes = Routes::new(logs)
+        .add_service(queues)
         .add_service(TopicsServer::new(OfTopics(topics)))
         .add_service(health)
         .add_service(reflection().build_v1()?)

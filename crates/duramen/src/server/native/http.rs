@@ -1,61 +1,48 @@
 //! The native API as HTTP: resources under /v1, JSON or protobuf bodies, pages or server-sent events.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use axum::Json;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
-use axum::http::request::Parts;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{BoxStream, StreamExt};
-use prost::Message;
+use futures_util::stream::StreamExt;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::forwarding::HOP;
-use super::identify::caller_of;
 use super::json::{self, As};
-use super::logs::{Logs, Origin};
+use super::logs::Logs;
 use super::openapi::{
     self, AppendProblems, ControlProblems, CreateProblems, DeleteProblems, GetProblems,
     ListProblems, PageProblems, ReadProblems, SessionProblems, TailProblems,
 };
 use super::problems::{self, Fault, METHOD_NOT_ALLOWED, UNSUPPORTED};
+use super::queues::Queues;
 use super::reading::WAIT_MS_MAX;
 use super::topics::Topics;
 use crate::proto;
 
-/// Largest body of a request, in bytes.
-const BODY_BYTES_MAX: usize = 16 << 20;
+mod parts;
+mod queues;
+
+use parts::{
+    Asked, BODY_BYTES_MAX, Body, Client, Events, Form, HEARTBEAT, LogPath, SlugPath, Surface,
+    TopicPath, wait_ms,
+};
+
 /// Records of a page, if the client names no number, and the most.
 const PAGE_RECORDS: u64 = 100;
 const PAGE_RECORDS_MAX: u64 = 1_000;
-/// Pause between two signs of life of an event stream without events.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-const PROTOBUF: &str = "application/x-protobuf";
-const EVENTS: &str = "text/event-stream";
 const MARKDOWN: &str = "text/markdown; charset=utf-8";
 /// The protocol, as clients of gRPC compile it.
 const PROTO: &str = include_str!("../../../proto/duramen/v1/duramen.proto");
 
-#[derive(Clone, Debug)]
-struct Surface {
-    logs: Logs,
-    topics: Topics,
-    /// Content of `/openapi.json`.
-    document: Bytes,
-}
-
 /// Returns the routes of all operations, and of the pages that explain them.
-pub(crate) fn routes(logs: Logs, topics: Topics) -> anyhow::Result<Router> {
+pub(crate) fn routes(logs: Logs, queues: Queues, topics: Topics) -> anyhow::Result<Router> {
     let routes = OpenApiRouter::with_openapi(openapi::document())
         .routes(routes!(list_topics))
         .routes(routes!(create_topic, get_topic, delete_topic))
@@ -64,12 +51,16 @@ pub(crate) fn routes(logs: Logs, topics: Topics) -> anyhow::Result<Router> {
         .routes(routes!(truncate))
         .routes(routes!(fence))
         .routes(routes!(open_session))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::get))
+        .routes(routes!(queues::enqueue, queues::retrieve))
+        .routes(routes!(queues::get_element))
         .routes(routes!(problem))
         .routes(routes!(protocol))
         .routes(routes!(document));
     let (routes, document) = routes.split_for_parts();
     let document = Bytes::from(openapi::with_optional_bodies(document).to_json()?);
-    let surface = Surface { logs, topics, document };
+    let surface = Surface { logs, queues, topics, document };
     Ok(routes.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(surface))
 }
 
@@ -123,221 +114,6 @@ async fn protocol() -> impl IntoResponse {
 )]
 async fn document(State(surface): State<Surface>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], surface.document)
-}
-
-/// Client of a request, and whether it wants protobuf.
-struct Client {
-    origin: Origin,
-    wants_protobuf: bool,
-    wants_events: bool,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Client {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let text =
-            |name: header::HeaderName| parts.headers.get(name).and_then(|it| it.to_str().ok());
-        let accepts = |kind: &str| text(header::ACCEPT).is_some_and(|it| it.contains(kind));
-        let caller = caller_of(&parts.extensions, text(header::USER_AGENT));
-        let origin = Origin { caller, is_passed_on: parts.headers.contains_key(HOP) };
-        Ok(Self { origin, wants_protobuf: accepts(PROTOBUF), wants_events: accepts(EVENTS) })
-    }
-}
-
-impl Client {
-    /// Answers with a message, or with the JSON of it.
-    fn answer<M: Message, J: serde::Serialize>(
-        &self,
-        status: StatusCode,
-        message: M,
-        json: impl FnOnce(M) -> J,
-    ) -> Response {
-        if self.wants_protobuf {
-            let kind = [(header::CONTENT_TYPE, PROTOBUF)];
-            (status, kind, message.encode_to_vec()).into_response()
-        } else {
-            (status, Json(json(message))).into_response()
-        }
-    }
-}
-
-/// Name of a log in a path.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-struct LogPath {
-    /// Name of the topic.
-    #[param(min_length = 1, max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
-    topic: String,
-    /// Number of the partition.
-    #[param(minimum = 0)]
-    partition: i32,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for LogPath {
-    type Rejection = Fault;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        let path = Path::<(String, i32)>::from_request_parts(parts, state).await;
-        let Path((topic, partition)) = path.map_err(|error: PathRejection| {
-            Fault::bad_request(&[("partition", error.body_text())])
-        })?;
-        Ok(Self { topic, partition })
-    }
-}
-
-/// Name of a topic in a path.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-struct TopicPath {
-    /// Name of the topic.
-    #[param(min_length = 1, max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
-    topic: String,
-}
-
-async fn word<S: Send + Sync>(
-    field: &'static str,
-    parts: &mut Parts,
-    state: &S,
-) -> Result<String, Fault> {
-    let path = Path::<String>::from_request_parts(parts, state).await;
-    path.map(|Path(word)| word)
-        .map_err(|error: PathRejection| Fault::bad_request(&[(field, error.body_text())]))
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for TopicPath {
-    type Rejection = Fault;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        Ok(Self { topic: word("topic", parts, state).await? })
-    }
-}
-
-/// Name of a kind of problem in a path.
-struct SlugPath(String);
-
-impl<S: Send + Sync> FromRequestParts<S> for SlugPath {
-    type Rejection = Fault;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        Ok(Self(word("slug", parts, state).await?))
-    }
-}
-
-/// Parameters of a query.
-struct Asked<T>(T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
-    type Rejection = Fault;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        let query = Query::<T>::from_request_parts(parts, state).await;
-        query
-            .map(|Query(query)| Self(query))
-            .map_err(|error: QueryRejection| Fault::bad_request(&[("query", error.body_text())]))
-    }
-}
-
-/// Kind of a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Json,
-    Protobuf,
-    Other,
-}
-
-/// The whole body of a request.
-struct Body {
-    form: Form,
-    headers: HeaderMap,
-    bytes: Bytes,
-}
-
-impl<S: Send + Sync> FromRequest<S> for Body {
-    type Rejection = Fault;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Fault> {
-        let headers = request.headers().clone();
-        let kind = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
-        let form = match kind.map(|it| it.split(';').next().unwrap_or("").trim()) {
-            Some("application/json") => Form::Json,
-            Some(PROTOBUF) => Form::Protobuf,
-            _ => Form::Other,
-        };
-        let bytes =
-            Bytes::from_request(request, state).await.map_err(|error: BytesRejection| {
-                if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                    let detail = format!("a body has at most {BODY_BYTES_MAX} bytes");
-                    Fault::too_large(BODY_BYTES_MAX as u64, detail)
-                } else {
-                    Fault::bad_request(&[("body", error.body_text())])
-                }
-            })?;
-        Ok(Self { form, headers, bytes })
-    }
-}
-
-impl Body {
-    fn json<T: DeserializeOwned>(&self) -> Result<T, Fault> {
-        let bytes: &[u8] = if self.bytes.is_empty() { b"{}" } else { &self.bytes };
-        serde_json::from_slice(bytes)
-            .map_err(|error| Fault::bad_request(&[("body", error.to_string())]))
-    }
-
-    fn protobuf<M: Message + Default>(&self) -> Result<M, Fault> {
-        M::decode(self.bytes.clone())
-            .map_err(|error| Fault::bad_request(&[("body", error.to_string())]))
-    }
-
-    fn header(&self, name: &'static str) -> Result<Option<&str>, Fault> {
-        let value = self.headers.get(name);
-        value
-            .map(|value| value.to_str())
-            .transpose()
-            .map_err(|_| Fault::bad_request(&[(name, "it is not text".to_owned())]))
-    }
-
-    /// Makes an append of one record: the body, with the rest in headers.
-    fn one_record(&self, path: LogPath) -> Result<proto::AppendRequest, Fault> {
-        let guard = json::Guard {
-            last: self.header("duramen-if-last")?.map(str::to_owned),
-            fence: self.header("duramen-fence")?.map(str::to_owned),
-        };
-        let wrong = || {
-            let reason =
-                "a session is like 4711.0, its id and epoch; duramen-sequence comes with it";
-            Fault::bad_request(&[("duramen-session", reason.to_owned())])
-        };
-        let session = match (self.header("duramen-session")?, self.header("duramen-sequence")?) {
-            (None, None) => None,
-            (Some(session), Some(sequence)) => {
-                let (id, epoch) = session.split_once('.').ok_or_else(wrong)?;
-                Some(proto::Session {
-                    id: id.parse().map_err(|_| wrong())?,
-                    epoch: epoch.parse().map_err(|_| wrong())?,
-                    sequence: sequence.parse().map_err(|_| wrong())?,
-                })
-            }
-            _ => return Err(wrong()),
-        };
-        let mut headers = Vec::new();
-        for (name, value) in &self.headers {
-            if let Some(name) = name.as_str().strip_prefix("duramen-header-") {
-                let value = Some(Bytes::copy_from_slice(value.as_bytes()));
-                headers.push(proto::Header { name: name.to_owned(), value });
-            }
-        }
-        let key = self.header("duramen-key")?.map(|key| Bytes::copy_from_slice(key.as_bytes()));
-        let value = Some(self.bytes.clone());
-        Ok(proto::AppendRequest {
-            topic: path.topic,
-            partition: path.partition,
-            records: vec![proto::Record { key, value, headers, timestamp_ms: 0 }],
-            guard: guard.message()?,
-            session,
-            ..proto::AppendRequest::default()
-        })
-    }
 }
 
 /// Appends records, all or none, as one entry
@@ -535,14 +311,6 @@ struct ReadQuery {
     how: As,
 }
 
-fn wait_ms(text: &str) -> Option<u32> {
-    let (number, factor) = match text.strip_suffix("ms") {
-        Some(number) => (number, 1),
-        None => (text.strip_suffix('s').unwrap_or(text), 1000),
-    };
-    number.parse::<u32>().ok()?.checked_mul(factor)
-}
-
 impl ReadQuery {
     fn message(self, path: LogPath, resume: Option<&str>) -> Result<proto::ReadRequest, Fault> {
         use proto::{Consistency, read_request::Start};
@@ -686,8 +454,6 @@ async fn empty(
     let end = tail.end.max(next);
     Ok(proto::ReadResponse { next, end, stable: next, ..proto::ReadResponse::default() })
 }
-
-type Events = BoxStream<'static, Result<Event, std::convert::Infallible>>;
 
 /// Answers with an event for each record, until the client goes, or the records end where it wants so many.
 async fn events(

@@ -70,6 +70,34 @@ pub(crate) struct Session {
     pub sequence: i32,
 }
 
+/// A message in a request.
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NewMessage {
+    /// Value as text.
+    pub value: Option<String>,
+    /// Value as any JSON, kept as its compact text, instead.
+    pub json: Option<Value>,
+    /// Value as base64, instead.
+    #[schema(format = Byte)]
+    pub base64: Option<String>,
+    pub headers: BTreeMap<String, String>,
+    /// Milliseconds since 1970; now if absent or 0.
+    pub timestamp_ms: i64,
+}
+
+/// An append to a queue in a request.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Enqueue {
+    #[schema(min_items = 1, max_items = 10_000)]
+    pub messages: Vec<NewMessage>,
+    pub session: Option<Session>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[schema(maximum = 4_294_967_295_u32)]
+    pub timeout_ms: u32,
+}
+
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Truncate {
@@ -190,6 +218,53 @@ pub(crate) struct Page {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ElementPage {
+    pub elements: Vec<Record>,
+    /// Position to go on behind; null if the log never had anything.
+    #[schema(value_type = Option<Position>)]
+    pub next: Option<String>,
+    /// There may be more elements now.
+    pub more: bool,
+    /// Elements before the page were wanted and are gone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct QueueExtent {
+    /// Name of the queue, if it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_base64: Option<String>,
+    pub partition: i32,
+    /// Null for a queue without elements.
+    #[schema(value_type = Option<Position>)]
+    pub first: Option<String>,
+    #[schema(value_type = Option<Position>)]
+    pub last: Option<String>,
+    /// Elements that are gone by retention may be counted.
+    pub about_elements: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct QueueName {
+    /// Name of the queue, if it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_base64: Option<String>,
+    pub partition: i32,
+    pub about_elements: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Queues {
+    pub queues: Vec<QueueName>,
+    pub more: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Topic {
     pub name: String,
     pub id: String,
@@ -284,6 +359,28 @@ impl Append {
     }
 }
 
+impl Enqueue {
+    pub(crate) fn message(
+        self,
+        topic: String,
+        queue: Bytes,
+    ) -> Result<proto::EnqueueRequest, Fault> {
+        let messages = self.messages.into_iter().map(|it| {
+            let NewMessage { value, json, base64, headers, timestamp_ms } = it;
+            let record =
+                NewRecord { value, json, base64, headers, timestamp_ms, ..NewRecord::default() };
+            record.message()
+        });
+        Ok(proto::EnqueueRequest {
+            topic,
+            queue,
+            messages: messages.collect::<Result<_, _>>()?,
+            session: self.session.map(Into::into),
+            timeout_ms: self.timeout_ms,
+        })
+    }
+}
+
 fn from_hex(field: &'static str, text: &str) -> Result<Bytes, Fault> {
     let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes());
     bytes.map(Bytes::from).map_err(|_| wrong(field, "it is in pairs of hexadecimal digits"))
@@ -339,6 +436,35 @@ impl From<proto::AppendResponse> for Appended {
             last: last.unwrap_or_default(),
             duplicate: it.duplicate,
         }
+    }
+}
+
+impl From<proto::EnqueueResponse> for Appended {
+    fn from(it: proto::EnqueueResponse) -> Self {
+        let proto::EnqueueResponse { first, last, duplicate } = it;
+        proto::AppendResponse { first, last, duplicate }.into()
+    }
+}
+
+impl From<proto::Queue> for QueueExtent {
+    fn from(it: proto::Queue) -> Self {
+        let (queue, queue_base64) = either(Some(it.name), As::Text);
+        Self {
+            queue,
+            queue_base64,
+            partition: it.partition,
+            first: it.first.map(|it| it.to_string()),
+            last: it.last.map(|it| it.to_string()),
+            about_elements: it.about_elements,
+        }
+    }
+}
+
+impl From<proto::QueueName> for QueueName {
+    fn from(it: proto::QueueName) -> Self {
+        let (queue, queue_base64) = either(Some(it.name), As::Text);
+        let (partition, about_elements) = (it.partition, it.about_elements);
+        Self { queue, queue_base64, partition, about_elements }
     }
 }
 

@@ -16,6 +16,7 @@ use super::charging::{Account, charged};
 use super::forwarding::Forwarding;
 use super::identify::Peer;
 use super::logs::Logs;
+use super::queues::Queues;
 use super::topics::Topics;
 use super::{grpc, http};
 use crate::server::budget::Budget;
@@ -59,9 +60,11 @@ pub(crate) struct Native {
 pub(crate) fn router(calls: &Calls, sources: Sources) -> anyhow::Result<Router> {
     let logs = Logs { calls: calls.clone(), forwarding: Forwarding::default() };
     let topics = Topics { calls: calls.clone() };
-    let grpc = grpc::routes(logs.clone(), topics.clone())?;
+    let forwarding = logs.forwarding.clone();
+    let queues = Queues { calls: calls.clone(), forwarding, topics: topics.clone() };
+    let grpc = grpc::routes(logs.clone(), queues.clone(), topics.clone())?;
     let metrics = crate::server::http::router(sources);
-    let all = grpc.merge(http::routes(logs, topics)?).merge(metrics);
+    let all = grpc.merge(http::routes(logs, queues, topics)?).merge(metrics);
     let all = all.fallback(http::unknown).method_not_allowed_fallback(http::wrong_method);
     Ok(all.layer(middleware::from_fn(charged)))
 }

@@ -2,26 +2,30 @@
 
 use bytes::Bytes;
 use duramen_broker::checked_batch::CheckedBatch;
-use duramen_broker::limits::{FENCE_BYTES_MAX, POINTER_BYTES_MAX};
-use duramen_broker::native::{self, Answer, Guard, Last, Log, Op, Problem, WantTail};
+use duramen_broker::limits::{FENCE_BYTES_MAX, POINTER_BYTES_MAX, QUEUE_NAME_BYTES_MAX};
+use duramen_broker::native::{
+    self, Answer, Guard, Last, Log, Op, Problem, Queue, Start, Target, WantQueue, WantTail,
+};
+use duramen_protocol::partitioner::key_number;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 
 use crate::proto::{
-    self as proto, AppendRequest, AppendResponse, FenceRequest, TruncateRequest, guard,
+    self as proto, AppendRequest, AppendResponse, EnqueueRequest, FenceRequest, RetrieveRequest,
+    TruncateRequest, guard, retrieve_request,
 };
 
 /// Most records of one append.
 const RECORDS_MAX: usize = 10_000;
 
 /// Reads the name of a log.
-pub(crate) fn log_of(topic: &str, partition: i32) -> Result<Log, Problem> {
+pub(crate) fn log_of(topic: &str, partition: i32) -> Result<Target, Problem> {
     if topic.is_empty() {
         return Err(wrong("topic", "a topic has a name"));
     }
     if partition < 0 {
         return Err(wrong("partition", "partitions count from 0"));
     }
-    Ok(Log { topic: topic.to_owned(), partition })
+    Ok(Target::Log(Log { topic: topic.to_owned(), partition }))
 }
 
 fn timeout_of(timeout_ms: u32) -> i32 {
@@ -75,25 +79,26 @@ fn token_of(field: &'static str, token: Option<&Bytes>) -> Result<Option<Bytes>,
 /// Reads an append, and makes the batch of its records.
 pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Problem> {
     let AppendRequest { topic, partition, records, batch, guard, session, timeout_ms } = request;
-    let log = log_of(topic, *partition)?;
+    let target = log_of(topic, *partition)?;
     let guard = guard_of(guard.as_ref())?;
     let batch = match (records.is_empty(), batch.is_empty()) {
         (true, true) => return Err(wrong("records", "there are none")),
         (false, false) => return Err(wrong("batch", "there are records already")),
-        (false, true) => batch_of(records, *session, now_ms)?,
+        (false, true) => batch_of(records, None, *session, now_ms)?,
         (true, false) if session.is_some() => {
             let reason = "a finished batch names its session itself";
             return Err(wrong("session", reason));
         }
-        (true, false) => {
-            CheckedBatch::of(batch.clone()).map_err(|error| wrong("batch", error.to_string()))?
-        }
+        (true, false) => CheckedBatch::of(batch.clone(), *partition)
+            .map_err(|error| wrong("batch", error.to_string()))?,
     };
-    Ok(Op::Append(native::Append { log, batch, guard, timeout_ms: timeout_of(*timeout_ms) }))
+    Ok(Op::Append(native::Append { target, batch, guard, timeout_ms: timeout_of(*timeout_ms) }))
 }
 
+/// Makes the batch of records; those of a queue have its name as their key.
 fn batch_of(
     records: &[proto::Record],
+    queue: Option<&Bytes>,
     session: Option<proto::Session>,
     now_ms: i64,
 ) -> Result<CheckedBatch, Problem> {
@@ -113,14 +118,91 @@ fn batch_of(
         let headers: Vec<_> = headers.collect();
         let record = NewRecord {
             timestamp: if record.timestamp_ms == 0 { now_ms } else { record.timestamp_ms },
-            key: record.key.as_deref(),
+            key: queue.or(record.key.as_ref()).map(|key| &key[..]),
             value: record.value.as_deref(),
             headers: &headers,
         };
         builder.push(&record).map_err(|error| wrong("records", error.to_string()))?;
     }
     let bytes = builder.build().map_err(|error| wrong("records", error.to_string()))?;
-    CheckedBatch::of(bytes).map_err(|error| wrong("records", error.to_string()))
+    // A batch of a queue goes where the node finds the queue; one of a log goes where it is sent.
+    let number = queue.map_or(0, |name| key_number(name));
+    CheckedBatch::of(bytes, number).map_err(|error| wrong("records", error.to_string()))
+}
+
+/// Reads the name of a queue.
+fn queue_of(topic: &str, name: &Bytes) -> Result<Target, Problem> {
+    if topic.is_empty() {
+        return Err(wrong("topic", "a topic has a name"));
+    }
+    if name.is_empty() || name.len() > QUEUE_NAME_BYTES_MAX {
+        return Err(wrong(
+            "queue",
+            format!("a queue's name has 1 to {QUEUE_NAME_BYTES_MAX} bytes"),
+        ));
+    }
+    Ok(Target::Queue(Queue { topic: topic.to_owned(), name: name.clone() }))
+}
+
+/// Reads an append to a queue, and makes the batch of its messages.
+pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Problem> {
+    let EnqueueRequest { topic, queue, messages, session, timeout_ms } = request;
+    let target = queue_of(topic, queue)?;
+    if messages.is_empty() {
+        return Err(wrong("messages", "there are none"));
+    }
+    if messages.iter().any(|it| it.key.as_ref().is_some_and(|key| key != queue)) {
+        return Err(wrong("messages", "the key of a message is its queue's name, or absent"));
+    }
+    let batch = batch_of(messages, Some(queue), *session, now_ms)?;
+    let (guard, timeout_ms) = (Guard::default(), timeout_of(*timeout_ms));
+    Ok(Op::Append(native::Append { target, batch, guard, timeout_ms }))
+}
+
+/// Reads a read of a queue that waits for so many milliseconds.
+pub(crate) fn retrieve_of(request: &RetrieveRequest, wait_ms: i32) -> Result<Op, Problem> {
+    let start = match request.start {
+        None => Start::Begin,
+        Some(retrieve_request::Start::After(position)) => {
+            Start::After(position_of("after", position)?)
+        }
+        Some(retrieve_request::Start::End(true)) => Start::End,
+        Some(retrieve_request::Start::End(false)) => {
+            return Err(wrong("end", "it is true, or absent"));
+        }
+    };
+    Ok(Op::Retrieve(native::Retrieve {
+        target: queue_of(&request.topic, &request.queue)?,
+        start,
+        wait_ms,
+        is_certain: request.consistency() == proto::Consistency::Latest,
+        skips_trimmed: request.skip_trimmed,
+    }))
+}
+
+/// Reads a question for one element.
+pub(crate) fn element_of(
+    request: &proto::GetElementRequest,
+    position: proto::Position,
+) -> Result<Op, Problem> {
+    Ok(Op::Retrieve(native::Retrieve {
+        target: queue_of(&request.topic, &request.queue)?,
+        start: Start::At(position_of("position", position)?.offset),
+        wait_ms: 0,
+        is_certain: true,
+        skips_trimmed: true,
+    }))
+}
+
+/// Reads a question about a queue.
+pub(crate) fn get_queue_of(request: &proto::GetQueueRequest) -> Result<Op, Problem> {
+    let target = queue_of(&request.topic, &request.queue)?;
+    Ok(Op::GetQueue(WantQueue { target, is_certain: true }))
+}
+
+/// Reads a question about the queues of one partition.
+pub(crate) fn list_queues_of(topic: &str, partition: i32) -> Result<Op, Problem> {
+    Ok(Op::ListQueues(WantTail { target: log_of(topic, partition)?, is_certain: true }))
 }
 
 fn pointer_of(pointer: Option<&proto::Pointer>) -> Result<Option<native::Pointer>, Problem> {
@@ -140,7 +222,7 @@ fn pointer_of(pointer: Option<&proto::Pointer>) -> Result<Option<native::Pointer
 /// Reads a truncation.
 pub(crate) fn truncate_of(request: &TruncateRequest) -> Result<Op, Problem> {
     Ok(Op::Truncate(native::Truncate {
-        log: log_of(&request.topic, request.partition)?,
+        target: log_of(&request.topic, request.partition)?,
         through: request.through.map(|it| position_of("through", it)).transpose()?,
         pointer: pointer_of(request.pointer.as_ref())?,
         fence: token_of("fence", request.fence.as_ref())?,
@@ -151,7 +233,7 @@ pub(crate) fn truncate_of(request: &TruncateRequest) -> Result<Op, Problem> {
 /// Reads a change of a fence.
 pub(crate) fn fence_of(request: &FenceRequest) -> Result<Op, Problem> {
     Ok(Op::Fence(native::SetFence {
-        log: log_of(&request.topic, request.partition)?,
+        target: log_of(&request.topic, request.partition)?,
         token: token_of("token", Some(&request.token))?.unwrap_or_default(),
         if_token: token_of("if_token", request.if_token.as_ref())?,
         timeout_ms: timeout_of(request.timeout_ms),
@@ -160,8 +242,8 @@ pub(crate) fn fence_of(request: &FenceRequest) -> Result<Op, Problem> {
 
 /// Reads a question about the ends of a log.
 pub(crate) fn tail_of(request: &proto::TailRequest) -> Result<Op, Problem> {
-    let log = log_of(&request.topic, request.partition)?;
-    Ok(Op::Tail(WantTail { log, is_certain: true }))
+    let target = log_of(&request.topic, request.partition)?;
+    Ok(Op::Tail(WantTail { target, is_certain: true }))
 }
 
 /// Writes the answer to an append.
@@ -173,7 +255,7 @@ pub(crate) fn appended(answer: Answer) -> AppendResponse {
             last: Some(last.into()),
             duplicate: is_duplicate,
         },
-        Answer::Tail(_) => unreachable!("an append has positions"),
+        Answer::Tail(_) | Answer::Span(_) => unreachable!("an append has positions"),
     }
 }
 

@@ -55,6 +55,10 @@ kinds! {
         "Create the topic with PUT /v1/topics/NAME, or mind its number of partitions.";
     TOPIC_EXISTS "topic-exists" 409 AlreadyExists false "There is such a topic already"
         "Its partitions or settings are others than the request wants.";
+    UNKNOWN_ELEMENT "unknown-element" 404 NotFound false "The queue has no such element"
+        "It was never there, or retention has removed it.";
+    NOT_A_QUEUE_TOPIC "not-a-queue-topic" 409 FailedPrecondition false "The topic's keys are no queues"
+        "Create a topic with the setting queue.enable=true; a topic that is there cannot become one.";
     LAST_MISMATCH "last-mismatch" 412 Aborted false "The log does not end where the append expects"
         "Somebody appended meanwhile. `last` is the log's last position, as a majority confirms: read up to it, then decide.";
     FENCED "fenced" 412 FailedPrecondition false "The log has another fence"
@@ -216,6 +220,11 @@ impl From<Problem> for Fault {
             Problem::SessionFenced => {
                 Self::new(SESSION_FENCED, "the session was opened again, with a higher epoch")
             }
+            Problem::NotAQueueTopic => Self::new(
+                NOT_A_QUEUE_TOPIC,
+                "queues are in topics that were created with queue.enable=true",
+            ),
+            Problem::Trimmed(first, pointer) => Self::trimmed(first, pointer.as_ref()),
             Problem::PositionDiverged(at) => Self::diverged(at),
             Problem::TooLarge(limit) => {
                 Self::too_large(limit, format!("the topic takes at most {limit} bytes at once"))

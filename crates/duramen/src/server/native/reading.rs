@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use duramen_broker::limits::DECOMPRESSED_BYTES_MAX;
-use duramen_broker::native::{self, Answer, Log, Op, Problem, WantTail};
+use duramen_broker::native::{self, Answer, Log, Op, Problem, Target, WantTail};
 use duramen_client::Fetched;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::BatchView;
@@ -64,7 +64,8 @@ impl Reading {
         request: ReadRequest,
         selection: Option<Selection>,
     ) -> Result<Self, Problem> {
-        let log = log_of(&request.topic, request.partition)?;
+        log_of(&request.topic, request.partition)?;
+        let log = Log { topic: request.topic.clone(), partition: request.partition };
         let is_latest = request.consistency() == proto::Consistency::Latest;
         let bytes = match request.bytes {
             0 => PAGE_BYTES,
@@ -301,7 +302,7 @@ impl Reading {
     }
 }
 
-fn written(records: &Records, record: &Record<'_>) -> proto::Record {
+pub(crate) fn written(records: &Records, record: &Record<'_>) -> proto::Record {
     let headers = record.headers.into_iter().map(|header| proto::Header {
         name: String::from_utf8_lossy(header.key).into_owned(),
         value: header.value.map(|value| records.share(value)),
@@ -319,8 +320,9 @@ fn wrong(field: &'static str, reason: String) -> Problem {
 }
 
 async fn tail(call: &mut Call, log: &Log, is_certain: bool) -> Result<native::Tail, Problem> {
-    match call.operate(Op::Tail(WantTail { log: log.clone(), is_certain })).await? {
+    let target = Target::Log(log.clone());
+    match call.operate(Op::Tail(WantTail { target, is_certain })).await? {
         Answer::Tail(tail) => Ok(tail),
-        Answer::Appended { .. } => unreachable!("nothing was appended"),
+        Answer::Appended { .. } | Answer::Span(_) => unreachable!("the question was another"),
     }
 }

@@ -1,10 +1,11 @@
-//! # Room card: indexer
+//! # Room card: indexing
 //!
 //! Purpose:    lead the queue indexes of a node: which log is read next, which memtable is flushed, which tables merge.
 //! Owns:       the orders of the node, and the merge at hand.
 //! Interface:  [`Indexer::order`], [`Indexer::step`]; [`Reader::index`] gives a replica's index to readers.
-//! Invariants: one step takes bounded work. Memtables are bounded for each log and in all. Orders are carried out before
-//!             merges. A table that fails to be written costs nothing but its memory.
+//! Invariants: the cursor passes a batch only after it was decoded and checked. A table of another log, or of more than
+//!             the log has, is removed when the index is opened. One step takes bounded work. Memtables are bounded for
+//!             each log and in all. Orders come before merges. A table that fails to be written costs only memory.
 //! Never:      threads and pauses, which the caller has; queues' contents.
 //! Tests:      `duramen-sim/tests/promises/keys.rs`.
 //! Start at:   [`Indexer::step`].
@@ -12,115 +13,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use twox_hash::XxHash3_64;
-
-use super::index::{Index, Stop};
-use super::{IndexError, Merge, Merged, Table};
-use crate::op::Identity;
-use crate::reader::Reader;
+use crate::keys::{Index, IndexError, Merge, Merged, Table};
+use crate::reader::{ReadError, Reader};
 use crate::{Disk, ReplicaId};
+
+mod order;
+mod reading;
+
+pub use order::{Indexed, Limits, Order, Touched, queue_hash};
+use reading::Stop;
 
 /// Size classes of tables: those of the largest are not merged.
 const CLASSES: u32 = 5;
-
-/// Returns the hash by which waiting readers of a queue are found. Each process has a seed of its own.
-pub fn queue_hash(name: &[u8], seed: u64) -> u64 {
-    XxHash3_64::oneshot_with_seed(seed, name)
-}
-
-/// Request to index a log up to an offset. The latest order of a replica counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    /// Replica whose log is indexed.
-    pub replica: ReplicaId,
-    /// Topic and partition of the replica.
-    pub identity: Identity,
-    /// Number of the log's beginning: each time a log begins anew it has another one.
-    pub beginning: u64,
-    /// Committed end of the log.
-    pub to: i64,
-}
-
-/// Outcome of a step for the replica of an [`Order`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Indexed {
-    /// Replica whose log was indexed.
-    pub replica: ReplicaId,
-    /// [`Order::beginning`].
-    pub beginning: u64,
-    /// Offset up to which the log is indexed now.
-    pub to: i64,
-    /// Queues that have records in the part that was indexed.
-    pub touched: Touched,
-    /// Reason why the order ended early: the caller orders it again later.
-    pub problem: Option<String>,
-}
-
-/// Set of queues.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Touched {
-    /// Queues with these hashes ([`queue_hash`]).
-    These(BTreeSet<u64>),
-    /// Any queue.
-    All,
-}
-
-impl Default for Touched {
-    fn default() -> Self {
-        Self::These(BTreeSet::new())
-    }
-}
-
-impl Touched {
-    /// Adds queues, up to a limit, behind which the set holds all.
-    pub(super) fn add(&mut self, hashes: impl Iterator<Item = u64>, limits: &Limits) {
-        let Self::These(known) = self else { return };
-        known.extend(hashes);
-        if known.len() > limits.touched {
-            *self = Self::All;
-        }
-    }
-}
-
-/// Bounds of a node's indexes. The simulator sets them low.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Bytes of one memtable, and of all.
-    pub memtable_bytes: (usize, usize),
-    /// Bytes of log that one memtable stands for, and all.
-    pub log_bytes: (u64, u64),
-    /// Bytes of the log read in one step.
-    pub step_bytes: u32,
-    /// Bytes of a table's block.
-    pub block_bytes: usize,
-    /// Number of neighbours of one size class that are merged.
-    pub merge_width: usize,
-    /// Bytes of a table of the smallest size class. The next class has eight times as many.
-    pub class_bytes: u64,
-    /// Bytes of entries merged in one step.
-    pub merge_bytes: usize,
-    /// Number of queues named in [`Touched`].
-    pub touched: usize,
-    /// Seed of [`queue_hash`], a secret of the process.
-    pub seed: u64,
-}
-
-impl Limits {
-    /// Returns the bounds of a real node.
-    pub fn new(seed: u64) -> Self {
-        Self {
-            memtable_bytes: (4 << 20, 64 << 20),
-            log_bytes: (64 << 20, 256 << 20),
-            step_bytes: 1 << 20,
-            block_bytes: super::BLOCK_BYTES_MAX,
-            merge_width: 8,
-            class_bytes: 1 << 20,
-            merge_bytes: 1 << 20,
-            touched: 4096,
-            seed,
-        }
-    }
-}
 
 /// Outcome of a step.
 #[derive(Debug)]
@@ -188,8 +92,13 @@ impl<D: Disk> Indexer<D> {
         }
     }
 
-    /// Does the next piece of work: reads a log on, or merges.
-    pub fn step(&mut self) -> Step {
+    /// Tells whether there is something to do.
+    pub fn has_work(&self) -> bool {
+        !self.waiting.is_empty() || !self.flushed.is_empty() || self.merging.is_some()
+    }
+
+    /// Does the next piece of work: reads a log on, or merges if it may.
+    pub fn step(&mut self, may_merge: bool) -> Step {
         let mut has_waited = false;
         for _ in 0..self.waiting.len() {
             let Some(replica) = self.waiting.pop_front() else { break };
@@ -201,8 +110,11 @@ impl<D: Disk> Indexer<D> {
                     has_waited = true;
                     self.waiting.push_back(replica);
                 }
-                Err(Stop::Log(crate::reader::ReadError::UnknownReplica)) => self.forget(replica),
                 Err(Stop::Log(error)) => {
+                    // A replica that is not there is gone, or storage has not made it yet: its node knows which.
+                    if matches!(error, ReadError::UnknownReplica) {
+                        self.forget(replica);
+                    }
                     let to = self.reader.index(replica).map_or(0, |index| index.cursor());
                     return Step::Indexed(Indexed {
                         replica,
@@ -214,10 +126,10 @@ impl<D: Disk> Indexer<D> {
                 }
             }
         }
-        match self.merge() {
-            Step::Idle if has_waited => Step::Wait,
-            step => step,
-        }
+        let is_merging = self.merging.is_some() || !self.flushed.is_empty();
+        let step = if may_merge { self.merge() } else { Step::Idle };
+        let is_waiting = has_waited || is_merging && !may_merge;
+        if matches!(step, Step::Idle) && is_waiting { Step::Wait } else { step }
     }
 
     fn forget(&mut self, replica: ReplicaId) {
@@ -234,13 +146,13 @@ impl<D: Disk> Indexer<D> {
         let index = if let Some(index) = files.index() {
             index
         } else {
-            let index = Index::open(&self.reader, order)?;
+            let index = Arc::new(reading::open(&self.reader, order)?);
             files.set_index(Some(Arc::clone(&index)));
             index
         };
         index.drop_damaged(self.reader.disk());
         index.trim(self.reader.disk(), files.start_offset());
-        let part = index.read_on(&self.reader, order.to, self.limits.step_bytes, &self.limits)?;
+        let part = reading::read_on(&self.reader, &index, order, &self.limits)?;
         let to = index.cursor();
         if to < order.to {
             self.waiting.push_back(replica);
@@ -276,7 +188,14 @@ impl<D: Disk> Indexer<D> {
     }
 
     fn flush_one(&mut self, replica: ReplicaId, index: &Arc<Index<D>>) {
-        match index.flush(&self.reader, &self.limits) {
+        // Of a disk that is almost full appends are refused soon, so the memtable does not grow for long.
+        let free_bytes = self.reader.disk().available().unwrap_or(u64::MAX);
+        if free_bytes < self.limits.free_bytes_min {
+            return;
+        }
+        let files = self.reader.catalog().get(replica);
+        let term_at = |offset| files.ok()?.term_at(offset);
+        match index.flush(self.reader.disk(), term_at, self.limits.block_bytes) {
             Ok(()) => _ = self.flushed.insert(replica),
             Err(error) => {
                 tracing::warn!(replica = replica.0, %error, "a part of a queue index stays in memory");

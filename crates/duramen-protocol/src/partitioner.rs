@@ -1,4 +1,12 @@
-//! Where a key goes: the same partition as with Kafka's Java client.
+//! # Room card: partitioner
+//!
+//! Purpose:    the partition of a key: the same as with Kafka's Java client.
+//! Owns:       Kafka's murmur2.
+//! Interface:  [`partition_of_key`], [`key_number`].
+//! Invariants: the answer is a function of the key and the count of partitions alone.
+//! Never:      keyless records; other partitioners.
+//! Tests:      below.
+//! Start at:   [`partition_of_key`].
 
 const SEED: u32 = 0x9747_b28c;
 const M: u32 = 0x5bd1_e995;
@@ -7,7 +15,12 @@ const R: u32 = 24;
 /// Returns the partition of `key` among `partitions`, as the Java client's default partitioner chooses it.
 /// Less than one partition counts as one.
 pub fn partition_of_key(key: &[u8], partitions: i32) -> i32 {
-    (murmur2(key) & 0x7fff_ffff).cast_signed() % partitions.max(1)
+    key_number(key) % partitions.max(1)
+}
+
+/// Returns the number whose remainder, divided by the count of partitions, is the partition of `key`.
+pub fn key_number(key: &[u8]) -> i32 {
+    (murmur2(key) & 0x7fff_ffff).cast_signed()
 }
 
 /// Computes Kafka's 32-bit murmur2.

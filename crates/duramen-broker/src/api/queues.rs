@@ -1,0 +1,170 @@
+//! The operations of the native API that read queues.
+//!
+//! A read needs the queue index up to all that was committed when it came. A read that waits is registered under its
+//! queue before anybody looks, so no element comes in between unseen.
+
+use duramen_protocol::partitioner::partition_of_key;
+use duramen_storage::sabotage::{self, Bug};
+
+use super::native::{diverges, find, refuse, reply};
+use crate::access::Operation;
+use crate::core::{Parked, QueueStage, QueueWait};
+use crate::event::RequestKey;
+use crate::native::{Answer, Op, Problem, Retrieve, Span, Start, Target};
+use crate::node::Node;
+use crate::session::RequestContext;
+
+/// Longest wait for the index, in milliseconds.
+const INDEX_WAIT_MS: i32 = 5_000;
+
+/// Serves an operation, now or later.
+pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, op: Op) {
+    let (operation, is_certain) = match &op {
+        Op::Retrieve(it) => (Operation::Read, it.is_certain),
+        Op::GetQueue(it) => (Operation::Describe, it.is_certain),
+        Op::ListQueues(it) => (Operation::Describe, it.is_certain),
+        other => unreachable!("{other:?} reads no queue"),
+    };
+    let replica = match find(node, &context, operation, op.target(), is_certain) {
+        Ok(replica) => replica,
+        Err(problem) => return refuse(node, key, problem),
+    };
+    let partition = &node.core.partitions[&replica];
+    if !partition.settings.queue {
+        return refuse(node, key, Problem::NotAQueueTopic);
+    }
+    let committed = partition.committed();
+    let wait = QueueWait { context, op, replica, stage: QueueStage::Behind(committed) };
+    let is_behind = is_certain && node.queues.indexed(replica) < committed;
+    if is_behind && !sabotage::is(Bug::CommittedTakenForIndexed) {
+        node.queues.await_index(replica, committed, key);
+        let deadline_us = node.core.now.deadline_us(INDEX_WAIT_MS);
+        return node.core.park(key, Parked::Queue(Box::new(wait)), deadline_us);
+    }
+    look_or_answer(node, key, wait);
+}
+
+/// Answers an operation whose index is there, or has a read look whether it has to wait.
+fn look_or_answer(node: &mut Node, key: RequestKey, mut wait: QueueWait) {
+    let wait_ms = match &wait.op {
+        Op::Retrieve(it) => it.wait_ms,
+        _ => 0,
+    };
+    if wait_ms <= 0 {
+        return answer(node, key, &wait);
+    }
+    let span = match span(node, &wait) {
+        Ok(span) => span,
+        Err(problem) => return refuse(node, key, problem),
+    };
+    // The end of now, wherever the end is when an element comes.
+    if let Op::Retrieve(it) = &mut wait.op
+        && it.start == Start::End
+    {
+        it.start = Start::At(span.from);
+    }
+    let deadline_us = node.core.now.deadline_us(wait_ms);
+    let is_late = sabotage::is(Bug::WaitsAfterLook);
+    let hash = node.queues.hash(&span.name);
+    wait.stage = QueueStage::Waiting(hash);
+    if !is_late {
+        node.queues.await_elements(wait.replica, hash, key);
+    }
+    node.queues.look(&mut node.core, key, span);
+    node.core.park(key, Parked::Queue(Box::new(wait)), deadline_us);
+}
+
+/// Goes on with a read whose index is there now, or whose queue may have an element.
+pub(super) fn on_ready(node: &mut Node, key: RequestKey) {
+    let Some(Parked::Queue(wait)) = node.unpark(key) else { return };
+    match wait.stage {
+        QueueStage::Behind(_) => look_or_answer(node, key, *wait),
+        QueueStage::Waiting(_) => answer(node, key, &wait),
+    }
+}
+
+/// Serves an operation again whose replica leads no more, or is gone.
+pub(super) fn on_lost(node: &mut Node, key: RequestKey) {
+    let Some(Parked::Queue(wait)) = node.unpark(key) else { return };
+    let QueueWait { context, op, .. } = *wait;
+    handle(node, key, context, op);
+}
+
+/// Answers an operation whose time is over.
+pub(super) fn on_timeout(node: &mut Node, key: RequestKey) {
+    let Some(Parked::Queue(wait)) = node.unpark(key) else { return };
+    match wait.stage {
+        QueueStage::Behind(_) => {
+            refuse(node, key, Problem::Busy("the index is behind the log"));
+        }
+        QueueStage::Waiting(_) => answer(node, key, &wait),
+    }
+}
+
+fn answer(node: &mut Node, key: RequestKey, wait: &QueueWait) {
+    let answer = span(node, wait).map(Answer::Span);
+    reply(node, key, answer, None, 0);
+}
+
+/// Returns the part of the log that an operation reads.
+fn span(node: &Node, wait: &QueueWait) -> Result<Span, Problem> {
+    let partition = node.core.partitions.get(&wait.replica).ok_or(Problem::NoLeader)?;
+    let (log_start, indexed) = (partition.log_start(), node.queues.indexed(wait.replica));
+    let stable = partition.stable().min(indexed.max(log_start));
+    let (start, skips, is_certain) = match &wait.op {
+        Op::Retrieve(Retrieve { start, skips_trimmed, is_certain, .. }) => {
+            (*start, *skips_trimmed, *is_certain)
+        }
+        _ => (Start::Begin, true, true),
+    };
+    let from = match start {
+        Start::Begin => log_start,
+        Start::End => stable,
+        Start::At(offset) => offset,
+        Start::After(position) => {
+            let is_known = position.offset < partition.committed();
+            if (is_certain || is_known)
+                && let Some(parted) = diverges(partition, position)
+            {
+                return Err(Problem::PositionDiverged(parted));
+            }
+            position.offset.saturating_add(1)
+        }
+    };
+    let has_skipped = from < log_start;
+    if has_skipped && !skips {
+        return Err(Problem::Trimmed(log_start, partition.controls.pointer.clone()));
+    }
+    let from = from.max(log_start);
+    let (aborted, end) = partition.aborted(from, stable);
+    let name = match wait.op.target() {
+        Target::Queue(queue) => queue.name.clone(),
+        Target::Log(_) => bytes::Bytes::new(),
+    };
+    debug_assert!(
+        name.is_empty()
+            || partition_of_key(&name, partition.settings.partitions) == partition.id.partition,
+        "a queue is in the partition of its name"
+    );
+    Ok(Span {
+        replica: wait.replica,
+        partition: partition.id.partition,
+        name,
+        from,
+        end,
+        is_whole: end == stable,
+        aborted: aborted
+            .iter()
+            .map(|it| (it.producer_id, it.first_offset, it.last_offset))
+            .collect(),
+        has_skipped,
+    })
+}
+
+/// Registers a read after its look, as a planted bug does.
+pub(crate) fn await_late(node: &mut Node, key: RequestKey) {
+    let Some(Parked::Queue(wait)) = node.core.parked(key) else { return };
+    if let QueueStage::Waiting(hash) = wait.stage {
+        node.queues.await_elements(wait.replica, hash, key);
+    }
+}

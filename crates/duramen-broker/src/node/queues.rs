@@ -1,0 +1,244 @@
+//! # Room card: queues
+//!
+//! Purpose:    follow the queue index of each log here: order it, learn how far it is, wake those who wait for it.
+//! Owns:       the indexed end of each log; reads that wait for the index, or for an element of their queue.
+//! Interface:  [`Queues::follow`] after a turn of a replica; [`Queues::on_indexed`], [`Queues::on_looked`]; the waits
+//!             of `api/queues.rs`.
+//! Invariants: one order of a log is under way at a time. A report about an earlier beginning of a log is no report. A
+//!             read is registered under its queue before anybody looks for its elements. A commit wakes the reads of
+//!             its own queues, or of all if it names too many.
+//! Never:      names of queues: a hash with a seed of the process stands for each. Elements: see
+//!             `read_plan/queues.rs`.
+//! Tests:      `node/tests/queues.rs`; `duramen-sim`.
+//! Start at:   [`Queues::follow`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duramen_protocol::wire::Uuid;
+use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
+use duramen_storage::op::{Identity, ReplicaId};
+use duramen_storage::sabotage::{self, Bug};
+
+use crate::core::{Core, Parked, QueueStage, QueueWait, Signal, Timer};
+use crate::event::{Action, Look, QueueLook, QueueLooked, RequestKey};
+use crate::native::Span;
+
+/// Time after which an order that failed is given again, in microseconds.
+const RETRY_US: u64 = 1_000_000;
+
+/// See the room card.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    logs: BTreeMap<ReplicaId, Indexing>,
+    /// Reads that have a look under way, by its ticket.
+    looks: BTreeMap<u64, RequestKey>,
+    tickets: u64,
+    seed: u64,
+}
+
+/// Index of one log, and those who wait for it.
+#[derive(Debug)]
+struct Indexing {
+    /// Number of the log's beginning that all of this is about.
+    beginning: u64,
+    /// Offset up to which the log is indexed; -1 before the index is open.
+    indexed: i64,
+    /// End of the order under way.
+    ordered: Option<i64>,
+    /// Reads that wait until the log is indexed up to an offset.
+    behind: BTreeSet<(i64, RequestKey)>,
+    /// Reads that wait for an element, by the hash of their queue.
+    waiting: BTreeMap<u64, BTreeSet<RequestKey>>,
+}
+
+impl Indexing {
+    fn new(beginning: u64) -> Self {
+        Self {
+            beginning,
+            indexed: -1,
+            ordered: None,
+            behind: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+        }
+    }
+}
+
+impl Queues {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { logs: BTreeMap::new(), looks: BTreeMap::new(), tickets: 0, seed }
+    }
+
+    /// Returns the seed of the hashes that stand for queues.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
+        queue_hash(name, self.seed)
+    }
+
+    /// Returns the offset up to which a log is indexed; -1 if its index is not open.
+    pub(crate) fn indexed(&self, replica: ReplicaId) -> i64 {
+        self.logs.get(&replica).map_or(-1, |log| log.indexed)
+    }
+
+    /// Returns the number of reads that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.logs.values().flat_map(|log| log.waiting.values()).map(BTreeSet::len).sum()
+    }
+
+    /// Returns the number of committed records that are not indexed.
+    pub(crate) fn lag(&self, core: &Core) -> u64 {
+        let lag = |(replica, log): (&ReplicaId, &Indexing)| {
+            let partition = core.partitions.get(replica)?;
+            let from = log.indexed.max(partition.log_start());
+            u64::try_from(partition.committed() - from).ok()
+        };
+        self.logs.iter().filter_map(lag).sum()
+    }
+
+    /// Orders the index of what a turn has committed.
+    pub(crate) fn follow(&mut self, core: &mut Core, replica: ReplicaId) {
+        let Some(partition) = core.partitions.get(&replica) else { return };
+        if !partition.settings.queue || partition.group.failure().is_some() {
+            return;
+        }
+        let (beginning, committed) = (partition.beginnings(), partition.committed());
+        let log = self.logs.entry(replica).or_insert_with(|| Indexing::new(beginning));
+        if log.beginning != beginning {
+            (log.beginning, log.indexed, log.ordered) = (beginning, -1, None);
+        }
+        // Storage may not have made the replica yet, and there is nothing to index.
+        if committed == 0 {
+            log.indexed = 0;
+        }
+        if log.ordered.is_some() || log.indexed >= committed {
+            return;
+        }
+        let id = partition.id;
+        let Some(topic) = core.controller.image.topic(Uuid(id.topic_id)) else { return };
+        let identity =
+            Identity { topic: topic.name.clone(), topic_id: id.topic_id, partition: id.partition };
+        log.ordered = Some(committed);
+        core.out.push(Action::Index(Order { replica, identity, beginning, to: committed }));
+    }
+
+    /// Takes a report about an order.
+    pub(crate) fn on_indexed(&mut self, core: &mut Core, indexed: Indexed) {
+        let Indexed { replica, beginning, to, touched, problem } = indexed;
+        let Some(log) = self.logs.get_mut(&replica) else { return };
+        if log.beginning != beginning {
+            return;
+        }
+        log.indexed = to;
+        if let Some(problem) = problem {
+            tracing::warn!(replica = replica.0, problem, "a log cannot be indexed");
+            log.ordered = None;
+            core.timers.insert((core.now.mono_us + RETRY_US, Timer::Queues));
+            return;
+        }
+        log.ordered = log.ordered.filter(|ordered| *ordered > to);
+        let ready = log.behind.iter().take_while(|(end, _)| *end <= to).map(|(_, key)| *key);
+        let mut ready: Vec<RequestKey> = ready.collect();
+        match touched {
+            Touched::All => ready.extend(log.waiting.values().flatten()),
+            Touched::These(hashes) => {
+                let cut = if sabotage::is(Bug::TouchedCut) { 1 } else { usize::MAX };
+                let touched = hashes.iter().take(cut).filter_map(|hash| log.waiting.get(hash));
+                ready.extend(touched.flatten());
+            }
+        }
+        core.signals.extend(ready.into_iter().map(Signal::QueueReady));
+        self.follow(core, replica);
+    }
+
+    /// Orders an index anew in which a reader found damage, or that is not there.
+    pub(crate) fn on_index_lost(&mut self, core: &mut Core, replica: ReplicaId) {
+        if let Some(log) = self.logs.get_mut(&replica) {
+            (log.indexed, log.ordered) = (-1, None);
+            self.follow(core, replica);
+        }
+    }
+
+    /// Gives orders again that failed.
+    pub(crate) fn on_timer(&mut self, core: &mut Core) {
+        let replicas: Vec<_> = self.logs.keys().copied().collect();
+        for replica in replicas {
+            self.follow(core, replica);
+        }
+    }
+
+    /// Has somebody look whether a part of a log has elements of a queue.
+    pub(crate) fn look(&mut self, core: &mut Core, key: RequestKey, span: Span) {
+        let ticket = self.tickets;
+        self.tickets += 1;
+        self.looks.insert(ticket, key);
+        core.out.push(Action::Look(Look::Queue(QueueLook { ticket, span })));
+    }
+
+    /// Takes the result of a look. Returns a read that waits on, if there is one.
+    pub(crate) fn on_looked(&mut self, core: &mut Core, looked: QueueLooked) -> Option<RequestKey> {
+        let key = self.looks.remove(&looked.ticket)?;
+        if looked.found {
+            core.signals.push_back(Signal::QueueReady(key));
+            return None;
+        }
+        Some(key)
+    }
+
+    pub(crate) fn await_index(&mut self, replica: ReplicaId, end: i64, key: RequestKey) {
+        let log = self.logs.get_mut(&replica).expect("a log that is behind is followed");
+        log.behind.insert((end, key));
+    }
+
+    pub(crate) fn await_elements(&mut self, replica: ReplicaId, hash: u64, key: RequestKey) {
+        let log = self.logs.get_mut(&replica).expect("a log that is indexed is followed");
+        log.waiting.entry(hash).or_default().insert(key);
+    }
+
+    /// Withdraws a read from everything that could wake it.
+    pub(crate) fn forget_read(&mut self, key: RequestKey, wait: &QueueWait) {
+        self.looks.retain(|_, waiting| *waiting != key);
+        let Some(log) = self.logs.get_mut(&wait.replica) else { return };
+        match wait.stage {
+            QueueStage::Behind(end) => _ = log.behind.remove(&(end, key)),
+            QueueStage::Waiting(hash) => {
+                if let Some(keys) = log.waiting.get_mut(&hash) {
+                    keys.remove(&key);
+                    if keys.is_empty() {
+                        log.waiting.remove(&hash);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has all reads of a replica served again, because it leads no more.
+    pub(crate) fn lose(&mut self, core: &mut Core, replica: ReplicaId) {
+        let Some(log) = self.logs.get(&replica) else { return };
+        let behind = log.behind.iter().map(|(_, key)| *key);
+        let all = behind.chain(log.waiting.values().flatten().copied());
+        core.signals.extend(all.map(Signal::QueueLost));
+    }
+
+    /// Forgets a replica that is gone.
+    pub(crate) fn forget(&mut self, core: &mut Core, replica: ReplicaId) {
+        self.lose(core, replica);
+        self.logs.remove(&replica);
+    }
+
+    /// Checks that each read that is registered waits.
+    pub(crate) fn inspect(&self, core: &Core) {
+        debug_assert!(
+            self.logs.iter().all(|(replica, log)| {
+                let waits = |key: &RequestKey| match core.parked(*key) {
+                    Some(Parked::Queue(wait)) => wait.replica == *replica,
+                    _ => false,
+                };
+                log.behind.iter().all(|(_, key)| waits(key))
+                    && log.waiting.values().flatten().all(waits)
+            }),
+            "a read is registered while it waits"
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! Operations on queues: the index, waits for it, waits for elements.
+
+use bytes::Bytes;
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::CreatePartitionsRequest;
+use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
+use duramen_protocol::messages::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
+use duramen_protocol::partitioner::{key_number, partition_of_key};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::{Request, Response};
+use duramen_storage::indexing::{Indexed, Touched};
+
+use super::harness::{Harness, NATIVE, new_topic, produce_request};
+use crate::checked_batch::CheckedBatch;
+use crate::event::Event;
+use crate::native::{
+    Answer, Append, Guard, Op, Position, Problem, Queue, Retrieve, Span, Start, Target, WantQueue,
+};
+
+fn node() -> Harness {
+    let mut it = Harness::new(&[]);
+    it.create("mail", &[("queue.enable", "true")]);
+    it
+}
+
+fn queue(name: &'static str) -> Target {
+    let name = Bytes::from_static(name.as_bytes());
+    Target::Queue(Queue { topic: "mail".to_owned(), name })
+}
+
+fn keyed(records: &[(Option<&str>, &str)], header: Option<&str>) -> Bytes {
+    let mut builder = BatchBuilder::new();
+    for (key, value) in records {
+        let headers: Vec<_> = header.iter().map(|name| (*name, None)).collect();
+        let record = NewRecord {
+            timestamp: 1_700_000_000_000,
+            key: key.map(str::as_bytes),
+            value: Some(value.as_bytes()),
+            headers: &headers,
+        };
+        builder.push(&record).expect("a record");
+    }
+    builder.build().expect("a batch")
+}
+
+fn enqueue(name: &'static str, values: &[&str]) -> Op {
+    let records: Vec<_> = values.iter().map(|value| (Some(name), *value)).collect();
+    let batch = CheckedBatch::of(keyed(&records, None), key_number(name.as_bytes()));
+    let batch = batch.expect("a batch");
+    Op::Append(Append { target: queue(name), batch, guard: Guard::default(), timeout_ms: 5_000 })
+}
+
+fn retrieve(name: &'static str, start: Start, wait_ms: i32) -> Op {
+    Op::Retrieve(Retrieve {
+        target: queue(name),
+        start,
+        wait_ms,
+        is_certain: true,
+        skips_trimmed: false,
+    })
+}
+
+fn ask(it: &mut Harness, op: Op) -> Result<Answer, Problem> {
+    let number = it.operate(op);
+    it.answer(number).expect("answered at once")
+}
+
+fn put(it: &mut Harness, name: &'static str, value: &str) -> Position {
+    match ask(it, enqueue(name, &[value])) {
+        Ok(Answer::Appended { last, .. }) => last,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn span(answer: Result<Answer, Problem>) -> Span {
+    match answer {
+        Ok(Answer::Span(span)) => span,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Returns the offsets that a reader of the span gets.
+fn shown(it: &Harness, span: &Span) -> Vec<i64> {
+    it.elements(span.replica, &span.name, span.from, span.end)
+}
+
+#[test]
+fn a_read_gets_its_queue_and_goes_on_where_it_was() {
+    let mut it = node();
+    put(&mut it, "alice", "a");
+    put(&mut it, "bob", "b");
+    let last = put(&mut it, "alice", "c");
+    let all = span(ask(&mut it, retrieve("alice", Start::Begin, 0)));
+    assert_eq!((shown(&it, &all), all.is_whole), (vec![0, 2], true));
+    let rest = span(ask(&mut it, retrieve("alice", Start::After(last), 0)));
+    assert_eq!(shown(&it, &rest), []);
+    let whole = Op::GetQueue(WantQueue { target: queue("bob"), is_certain: true });
+    let whole = span(ask(&mut it, whole));
+    assert_eq!(shown(&it, &whole), [1]);
+    // Somebody else's records of the same keys are elements, too.
+    let produced = it.produce("mail", keyed(&[(Some("bob"), "d"), (Some("alice"), "e")], None));
+    assert_eq!((produced.error_code, produced.base_offset), (0, 3));
+    let more = span(ask(&mut it, retrieve("alice", Start::After(last), 0)));
+    assert_eq!(shown(&it, &more), [4]);
+}
+
+#[test]
+fn a_read_waits_until_the_index_has_all_that_was_committed() {
+    let mut it = node();
+    it.is_indexing = false;
+    put(&mut it, "alice", "a");
+    let read = it.operate(retrieve("alice", Start::Begin, 0));
+    assert_eq!(it.answer(read), None, "the index is behind");
+    it.carry_out_orders();
+    it.run();
+    let found = span(it.answer(read).expect("the index is there"));
+    assert_eq!(shown(&it, &found), [0]);
+    put(&mut it, "alice", "b");
+    let read = it.operate(retrieve("alice", Start::Begin, 0));
+    it.pass_ms(5_001);
+    assert!(matches!(it.answer(read), Some(Err(Problem::Busy(_)))));
+}
+
+#[test]
+fn a_waiting_read_is_woken_by_its_own_queue_alone() {
+    let mut it = node();
+    let alice = it.operate(retrieve("alice", Start::Begin, 30_000));
+    let bob = it.operate(retrieve("bob", Start::End, 30_000));
+    assert_eq!((it.answer(alice), it.answer(bob)), (None, None));
+    put(&mut it, "carol", "c");
+    assert_eq!((it.answer(alice), it.answer(bob)), (None, None));
+    put(&mut it, "alice", "a");
+    let found = span(it.answer(alice).expect("woken"));
+    assert_eq!((shown(&it, &found), it.answer(bob)), (vec![1], None));
+    // The end is that of the time when the read came.
+    put(&mut it, "bob", "b");
+    let found = span(it.answer(bob).expect("woken"));
+    assert_eq!(shown(&it, &found), [2]);
+    // One that has an element does not wait.
+    let at_once = it.operate(retrieve("bob", Start::Begin, 30_000));
+    assert!(it.answer(at_once).is_some());
+}
+
+#[test]
+fn a_wait_ends_with_its_time_its_connection_and_its_topic() {
+    let mut it = node();
+    let late = it.operate(retrieve("alice", Start::Begin, 100));
+    it.pass_ms(101);
+    let nothing = span(it.answer(late).expect("its time is over"));
+    assert_eq!(shown(&it, &nothing), []);
+    it.operate(retrieve("alice", Start::Begin, 30_000));
+    assert_eq!(it.node.queues.waiting(), 1);
+    it.disconnect(NATIVE);
+    assert_eq!(it.node.queues.waiting(), 0);
+    let gone = it.operate(retrieve("alice", Start::Begin, 30_000));
+    let request = duramen_protocol::messages::DeleteTopicsRequest {
+        topic_names: vec!["mail".to_owned()],
+        timeout_ms: 1_000,
+        ..Default::default()
+    };
+    it.ask(request, 5);
+    assert_eq!(it.answer(gone), Some(Err(Problem::UnknownTopic)));
+}
+
+#[test]
+fn an_element_that_comes_during_the_look_wakes_the_read() {
+    let mut it = node();
+    it.is_prompt = false;
+    let read = it.operate(retrieve("alice", Start::Begin, 30_000));
+    it.run();
+    let looks = std::mem::take(&mut it.looks);
+    assert_eq!(looks.len(), 1, "somebody looks");
+    it.is_prompt = true;
+    put(&mut it, "alice", "a");
+    let found = span(it.answer(read).expect("woken"));
+    assert_eq!(shown(&it, &found), [0]);
+}
+
+#[test]
+fn too_many_queues_in_one_step_wake_all_and_an_old_report_is_none() {
+    let mut it = node();
+    put(&mut it, "carol", "c");
+    let read = it.operate(retrieve("alice", Start::Begin, 30_000));
+    let replica = it.replica("mail");
+    let report = |beginning, touched| {
+        Event::Indexed(Indexed { replica, beginning, to: 1, touched, problem: None })
+    };
+    it.step(report(7, Touched::All));
+    it.run();
+    assert_eq!(it.answer(read), None, "the report is about another beginning");
+    it.step(report(0, Touched::All));
+    it.run();
+    let nothing = span(it.answer(read).expect("it may be its queue"));
+    assert_eq!(shown(&it, &nothing), []);
+}
+
+#[test]
+fn an_index_that_is_lost_or_fails_is_ordered_again() {
+    let mut it = node();
+    put(&mut it, "alice", "a");
+    let replica = it.replica("mail");
+    it.is_indexing = false;
+    it.step(Event::IndexLost(replica));
+    it.run();
+    let read = it.operate(retrieve("alice", Start::Begin, 0));
+    assert_eq!(it.answer(read), None);
+    let beginning = it.orders.pop().expect("ordered again").beginning;
+    let (touched, problem) = (Touched::default(), Some("damaged".to_owned()));
+    it.step(Event::Indexed(Indexed { replica, beginning, to: 0, touched, problem }));
+    it.run();
+    assert!(it.orders.is_empty(), "it rests for a while");
+    it.pass_ms(1_001);
+    it.indexed.insert(replica, 0);
+    assert!(it.carry_out_orders());
+    it.run();
+    let found = span(it.answer(read).expect("indexed"));
+    assert_eq!(shown(&it, &found), [0]);
+}
+
+#[test]
+fn a_queue_topic_takes_what_its_readers_find_and_nothing_else() {
+    let mut it = Harness::new(&[]);
+    it.try_create(new_topic("mail", 3, &[("queue.enable", "true")]));
+    let name = "alice";
+    let own = partition_of_key(name.as_bytes(), 3);
+    let mut produce = |partition: i32, records: Bytes| {
+        let mut request = produce_request("mail", records, -1);
+        request.topic_data[0].partition_data[0].index = partition;
+        let id = it.send(request, 9);
+        let part = it.produced(id).expect("answered");
+        (ErrorCode::from_code(part.error_code).expect("known"), part.error_message)
+    };
+    let good = keyed(&[(Some(name), "a"), (Some(name), "b")], None);
+    assert_eq!(produce(own, good.clone()).0, ErrorCode::None);
+    for other in (0..3).filter(|partition| *partition != own) {
+        let (code, message) = produce(other, good.clone());
+        assert_eq!(code, ErrorCode::InvalidRecord);
+        assert!(message.expect("a reason").contains("murmur2_random"));
+    }
+    let long = "k".repeat(513);
+    let wrong = [
+        keyed(&[(Some(name), "a"), (None, "b")], None),
+        keyed(&[(Some(&long), "a")], None),
+        keyed(&[(Some(name), "a")], Some("duramen-edit")),
+    ];
+    for records in wrong {
+        let number = partition_of_key(long.as_bytes(), 3);
+        for partition in [own, number] {
+            assert_eq!(produce(partition, records.clone()).0, ErrorCode::InvalidRecord);
+        }
+    }
+    // Elsewhere all of that is taken.
+    it.create("t", &[]);
+    assert_eq!(it.produce("t", keyed(&[(None, "a")], Some("duramen-edit"))).error_code, 0);
+}
+
+#[test]
+fn a_topic_of_queues_stays_one_and_others_never_become_one() {
+    let mut it = node();
+    it.create("t", &[]);
+    assert_eq!(ask(&mut it, enqueue_to("t")), Err(Problem::NotAQueueTopic));
+    let request = CreatePartitionsRequest {
+        topics: vec![CreatePartitionsTopic {
+            name: "mail".to_owned(),
+            count: 2,
+            ..CreatePartitionsTopic::default()
+        }],
+        timeout_ms: 1_000,
+        ..CreatePartitionsRequest::default()
+    };
+    let Response::CreatePartitions(response) = it.ask(request, 2) else { panic!("another") };
+    assert_eq!(response.results[0].error_code, ErrorCode::InvalidPartitions.code());
+    for (topic, name, value) in [
+        ("mail", "queue.enable", "false"),
+        ("mail", "cleanup.policy", "compact"),
+        ("t", "queue.enable", "true"),
+    ] {
+        let config = AlterableConfig {
+            name: name.to_owned(),
+            config_operation: 0,
+            value: Some(value.to_owned()),
+        };
+        let resource = AlterConfigsResource {
+            resource_type: 2,
+            resource_name: topic.to_owned(),
+            configs: vec![config],
+        };
+        let request =
+            IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
+        let Response::IncrementalAlterConfigs(response) = it.ask(Request::from(request), 1) else {
+            panic!("another")
+        };
+        let code = response.responses[0].error_code;
+        assert_eq!(code, ErrorCode::InvalidConfig.code(), "{topic} {name}");
+    }
+    let both = [("queue.enable", "true"), ("cleanup.policy", "compact,delete")];
+    let response = it.try_create(new_topic("both", 1, &both));
+    assert_eq!(response.topics[0].error_code, ErrorCode::InvalidConfig.code());
+}
+
+fn enqueue_to(topic: &str) -> Op {
+    let Op::Append(append) = enqueue("alice", &["a"]) else { unreachable!("it is one") };
+    let name = Bytes::from_static(b"alice");
+    let target = Target::Queue(Queue { topic: topic.to_owned(), name });
+    Op::Append(Append { target, ..append })
+}

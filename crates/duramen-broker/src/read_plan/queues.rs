@@ -1,0 +1,221 @@
+//! Reads of queues: pages of elements, a queue's extent, lists of queues.
+
+use bytes::Bytes;
+use duramen_protocol::BatchView;
+use duramen_protocol::records::{Record, Records};
+use duramen_storage::keys::{Index, IndexError, NamedQueue};
+use duramen_storage::reader::ReadError;
+use duramen_storage::{Disk, Reader};
+
+use crate::limits::{DECOMPRESSED_BYTES_MAX, QUEUE_PAGE_BATCHES};
+use crate::native::{Position, Span};
+
+/// Why a queue was not read.
+#[derive(Debug)]
+pub enum QueueError<E> {
+    /// The index is not there, is behind, or is damaged: the node has to order it anew, and the read comes again.
+    Index,
+    /// The log cannot be read there.
+    Log(ReadError),
+    /// The batch that begins at this offset is none, or its records are none.
+    Unreadable(i64),
+    /// The taker's own.
+    Taker(E),
+}
+
+impl<E> QueueError<E> {
+    fn of_index(error: &IndexError) -> Self {
+        tracing::warn!(%error, "a queue index is made anew");
+        Self::Index
+    }
+}
+
+/// Verdict of a page's taker on an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The page goes on.
+    More,
+    /// The page ends with this element.
+    Last,
+}
+
+/// End of a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageEnd {
+    /// The last position that was looked at; `None` if the log has none.
+    pub next: Option<Position>,
+    /// True if there may be more elements now.
+    pub more: bool,
+}
+
+/// Extent of a queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Position of its first element.
+    pub first: Option<Position>,
+    /// Position of its last element.
+    pub last: Option<Position>,
+    /// About the number of its elements: those that are gone from its first batches, or aborted, may be counted.
+    pub about_elements: u64,
+}
+
+/// Hands the elements of a queue in a part of a log to `take`, in order.
+pub fn queue_page<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+    mut take: impl FnMut(&Records, &Record<'_>, Position) -> Result<Taken, E>,
+) -> Result<PageEnd, QueueError<E>> {
+    if span.is_empty() {
+        let last = span.end.checked_sub(1).filter(|last| *last >= 0);
+        let next = last.map(|last| position_at(reader, span, last)).transpose()?;
+        return Ok(PageEnd { next: next.flatten(), more: !span.is_whole });
+    }
+    let index = index_of(reader, span)?;
+    let found = index.postings(&span.name, span.from, QUEUE_PAGE_BATCHES);
+    let (postings, cursor) = found.map_err(|error| QueueError::of_index(&error))?;
+    if cursor < span.end {
+        return Err(QueueError::Index);
+    }
+    let is_cut = postings.len() == QUEUE_PAGE_BATCHES;
+    let mut last = None;
+    for posting in postings {
+        if posting.base_offset >= span.end {
+            break;
+        }
+        let Some(batch) = batch_at(reader, span, posting.base_offset)? else { continue };
+        let header = batch.header();
+        let at = |offset| Position {
+            term: header.partition_leader_epoch,
+            entry: header.base_offset,
+            offset,
+        };
+        last = Some(at(header.last_offset()));
+        if is_aborted(span, &batch) {
+            continue;
+        }
+        let unreadable = |_| QueueError::Unreadable(header.base_offset);
+        let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(unreadable)?;
+        for record in &records {
+            let record = record.map_err(unreadable)?;
+            let offset = records.offset(&record);
+            let is_here = span.from <= offset && offset < span.end;
+            if !is_here || record.key != Some(&span.name[..]) {
+                continue;
+            }
+            if take(&records, &record, at(offset)).map_err(QueueError::Taker)? == Taken::Last {
+                return Ok(PageEnd { next: Some(at(offset)), more: true });
+            }
+        }
+    }
+    if is_cut {
+        return Ok(PageEnd { next: last, more: true });
+    }
+    let next = position_at(reader, span, span.end - 1)?;
+    Ok(PageEnd { next, more: !span.is_whole })
+}
+
+/// Tells whether a part of a log has an element of a queue.
+pub(super) fn has_element<D: Disk>(reader: &Reader<D>, span: &Span) -> bool {
+    let mut has_one = false;
+    let page = queue_page::<D, ()>(reader, span, |_, _, _| {
+        has_one = true;
+        Ok(Taken::Last)
+    });
+    // The reader of a log that cannot be read learns why.
+    has_one || page.is_err()
+}
+
+/// Returns the extent of a queue.
+pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Extent, QueueError<E>> {
+    let mut extent = Extent::default();
+    let page = queue_page(reader, span, |_, _, position| {
+        extent.first = Some(position);
+        Ok(Taken::Last)
+    });
+    page?;
+    if span.is_empty() {
+        return Ok(extent);
+    }
+    let index = index_of(reader, span)?;
+    let mut before = span.end;
+    while extent.first.is_some() && extent.last.is_none() {
+        let found = index.last_before(&span.name, before);
+        let found = found.map_err(|error| QueueError::of_index(&error))?;
+        let Some(posting) = found.filter(|it| it.base_offset < span.end) else { break };
+        let only = Span { from: span.from.max(posting.base_offset), end: before, ..span.clone() };
+        queue_page(reader, &only, |_, _, position| {
+            extent.last = Some(position);
+            Ok(Taken::More)
+        })?;
+        before = posting.base_offset;
+    }
+    let named = index.names(&span.name, None, 1).map_err(|error| QueueError::of_index(&error))?;
+    let own = named.0.into_iter().find(|it| it.name == span.name);
+    extent.about_elements = own.map_or(0, |it| it.records);
+    Ok(extent)
+}
+
+/// Returns up to `limit` queues of a partition whose names begin with `prefix` and are behind `after`, in order.
+pub fn queue_names<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+    prefix: &[u8],
+    after: Option<&[u8]>,
+    limit: usize,
+) -> Result<Vec<NamedQueue>, QueueError<E>> {
+    if span.is_empty() {
+        return Ok(Vec::new());
+    }
+    let index = index_of(reader, span)?;
+    let found = index.names(prefix, after, limit);
+    let (names, cursor) = found.map_err(|error| QueueError::of_index(&error))?;
+    if cursor < span.end { Err(QueueError::Index) } else { Ok(names) }
+}
+
+fn index_of<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+) -> Result<std::sync::Arc<Index<D>>, QueueError<E>> {
+    reader.index(span.replica).ok_or(QueueError::Index)
+}
+
+/// Reads the batch that holds an offset; `None` if it is gone.
+fn batch_at<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+    offset: i64,
+) -> Result<Option<BatchView>, QueueError<E>> {
+    let read = || {
+        let found = reader.locate(span.replica, offset, span.end, 1, true)?;
+        found.map(|range| reader.read(span.replica, &range)).transpose()
+    };
+    let bytes: Option<Bytes> = match read() {
+        // A trim took the segment away in the middle of the read.
+        Err(ReadError::Removed) => read().map_err(QueueError::Log)?,
+        Err(ReadError::OutOfRange) => None,
+        other => other.map_err(QueueError::Log)?,
+    };
+    let parsed = bytes.map(|bytes| BatchView::parse(&bytes)).transpose();
+    parsed.map_err(|_| QueueError::Unreadable(offset))
+}
+
+fn position_at<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+    offset: i64,
+) -> Result<Option<Position>, QueueError<E>> {
+    let batch = batch_at(reader, span, offset)?;
+    Ok(batch.map(|batch| Position {
+        term: batch.header().partition_leader_epoch,
+        entry: batch.header().base_offset,
+        offset,
+    }))
+}
+
+fn is_aborted(span: &Span, batch: &BatchView) -> bool {
+    let header = batch.header();
+    header.attributes.is_transactional()
+        && span.aborted.iter().any(|(producer, first, last)| {
+            header.producer_id == *producer && (*first..=*last).contains(&header.base_offset)
+        })
+}

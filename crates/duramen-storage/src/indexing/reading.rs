@@ -1,0 +1,181 @@
+//! The log of one replica, read into its index; and the choice of tables when the index is opened.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::batch::{BatchView, batches};
+use duramen_protocol::records::Records;
+
+use super::order::{Limits, Order, Touched, queue_hash};
+use crate::Disk;
+use crate::catalog::LogFiles;
+use crate::format::{NEW_TABLE, table_range};
+use crate::keys::{Index, IndexError, Table, remove};
+use crate::op::Identity;
+use crate::reader::{ReadError, Reader};
+use crate::sabotage::{self, Bug};
+
+/// Most bytes of a batch's records, decompressed.
+const RECORD_BYTES_MAX: usize = 1 << 30;
+
+/// Why the log was not indexed further.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The replica has not written so far yet, or a segment went away: a later attempt succeeds.
+    Wait,
+    /// The log cannot be read there.
+    Log(ReadError),
+}
+
+impl From<ReadError> for Stop {
+    fn from(error: ReadError) -> Self {
+        if matches!(error, ReadError::Removed) { Self::Wait } else { Self::Log(error) }
+    }
+}
+
+/// A part of the log that was read.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// Bytes of its batches.
+    pub(super) bytes: u64,
+    /// Queues that have records in it.
+    pub(super) touched: Touched,
+}
+
+/// Opens the index of a replica: takes the tables that are of its log, and removes all others.
+pub(super) fn open<D: Disk>(reader: &Reader<D>, order: &Order) -> Result<Index<D>, Stop> {
+    let files = reader.catalog().get(order.replica)?;
+    let dir = order.identity.dir();
+    let disk_failed = |source| Stop::Log(ReadError::Disk { path: dir.clone(), source });
+    let disk = reader.disk();
+    let mut tables = Vec::new();
+    for name in disk.list(&dir).map_err(disk_failed)? {
+        let is_new = name.ends_with(NEW_TABLE);
+        if !is_new && table_range(&name).is_none() {
+            continue;
+        }
+        let opened = if is_new { None } else { open_table(disk, &dir, &name)? };
+        match opened.filter(|table| is_of(table, order, &files)) {
+            Some(table) => tables.push(table),
+            None => remove(disk, &format!("{dir}/{name}")),
+        }
+    }
+    let start = files.start_offset();
+    let (chain, others) = chain(tables, start);
+    for other in others {
+        remove(disk, other.path());
+    }
+    let cursor = chain.last().map_or(start, |last| last.header().to);
+    let Identity { topic_id, partition, .. } = order.identity;
+    Ok(Index::new((topic_id, partition), order.replica, dir.clone(), chain, cursor))
+}
+
+/// Reads about a step's bytes of the log, at most up to `to`, and indexes them.
+pub(super) fn read_on<D: Disk>(
+    reader: &Reader<D>,
+    index: &Index<D>,
+    order: &Order,
+    limits: &Limits,
+) -> Result<Part, Stop> {
+    let (replica, to) = (order.replica, order.to);
+    let files = reader.catalog().get(replica)?;
+    let from = index.cursor().max(files.start_offset()).min(to);
+    let Some(range) = reader.locate(replica, from, to, limits.step_bytes, true)? else {
+        if from < to {
+            return Err(Stop::Wait);
+        }
+        index.pass(from);
+        return Ok(Part { bytes: 0, touched: Touched::All });
+    };
+    let bytes = match reader.read(replica, &range) {
+        Err(ReadError::Damaged { .. }) if sabotage::is(Bug::CursorPassesDamage) => {
+            index.pass(to);
+            return Ok(Part { bytes: 0, touched: Touched::All });
+        }
+        read => read?,
+    };
+    let damaged = |what| {
+        let path = files.segment_of(from).map_or_else(String::new, |it| it.path());
+        Stop::Log(ReadError::Damaged { path, at: range.at, what })
+    };
+    let mut part = Part { bytes: bytes.len() as u64, touched: Touched::default() };
+    let mut found = Vec::new();
+    for batch in batches(bytes) {
+        // The last batch may be cut: the next part begins with it.
+        let Ok(batch) = batch else { break };
+        let header = *batch.header();
+        if header.base_offset >= to {
+            break;
+        }
+        let names = names_of(&batch);
+        let names = names.map_err(|()| damaged("a batch's records cannot be read"))?;
+        // The end of a transaction may show records of any queue.
+        if header.attributes.is_control() {
+            part.touched = Touched::All;
+        }
+        part.touched.add(names.keys().map(|name| queue_hash(name, limits.seed)), limits);
+        found.push((header, names));
+    }
+    if found.is_empty() {
+        return Err(damaged("there is no whole batch"));
+    }
+    index.insert(found, part.bytes);
+    Ok(part)
+}
+
+/// Opens a table; `None` for one that is of no use.
+fn open_table<D: Disk>(disk: &D, dir: &str, name: &str) -> Result<Option<Table<D>>, Stop> {
+    match Table::open(disk, dir, name) {
+        Ok(table) => Ok(Some(table)),
+        Err(IndexError::Disk { path, source, .. }) => {
+            Err(Stop::Log(ReadError::Disk { path, source }))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a table of a queue index is made anew");
+            Ok(None)
+        }
+    }
+}
+
+/// Tells whether a table was made of this log, as far as the log is there.
+fn is_of<D: Disk>(table: &Table<D>, order: &Order, files: &LogFiles<D>) -> bool {
+    let header = table.header();
+    let is_same =
+        header.topic_id == order.identity.topic_id && header.partition == order.identity.partition;
+    let is_below = header.to <= files.end_offset() || sabotage::is(Bug::TableAboveEndKept);
+    let is_current =
+        files.term_at(header.to - 1) == Some(header.term) || sabotage::is(Bug::TableTermUnchecked);
+    is_same && is_below && is_current && header.to > files.start_offset()
+}
+
+/// Chooses tables that adjoin from the log start on, the longest first. Returns the others as well.
+fn chain<D: Disk>(mut tables: Vec<Table<D>>, start: i64) -> (Vec<Table<D>>, Vec<Table<D>>) {
+    let mut chain: Vec<Table<D>> = Vec::new();
+    loop {
+        let fits = |table: &Table<D>| match chain.last() {
+            Some(last) => table.header().from == last.header().to,
+            None => table.header().from <= start,
+        };
+        let fitting = tables.iter().enumerate().filter(|(_, table)| fits(table));
+        let longest = fitting.max_by_key(|(_, table)| table.header().to);
+        let Some((at, _)) = longest else { return (chain, tables) };
+        chain.push(tables.swap_remove(at));
+    }
+}
+
+/// Returns the keys of a batch's records, and the number of records of each.
+fn names_of(batch: &BatchView) -> Result<BTreeMap<Box<[u8]>, u32>, ()> {
+    let mut names = BTreeMap::new();
+    if batch.header().attributes.is_control() {
+        return Ok(names);
+    }
+    let records = Records::of(batch, RECORD_BYTES_MAX).map_err(|_| ())?;
+    for record in &records {
+        let record = record.map_err(|_| ())?;
+        let Some(key) = record.key else { continue };
+        match names.get_mut(key) {
+            Some(records) => *records += 1,
+            None => _ = names.insert(key.into(), 1),
+        }
+    }
+    Ok(names)
+}

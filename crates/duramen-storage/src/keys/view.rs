@@ -1,0 +1,143 @@
+//! Tables and memtable read as one index, and a memtable written as a table.
+
+use bytes::Bytes;
+
+use super::block::{FactsWriter, Kind, PostingsWriter};
+use super::memtable::{Fact, Memtable, NamedQueue, Posting};
+use super::table::{Cursor, IndexError, Table, TableHeader};
+use super::writing::TableWriter;
+use crate::Disk;
+
+/// Writes a memtable as a table, whose range is the memtable's, into a replica's directory.
+pub fn flush<D: Disk>(
+    disk: &D,
+    dir: &str,
+    header: TableHeader,
+    memtable: &Memtable,
+    block_bytes_max: usize,
+) -> Result<Table<D>, IndexError> {
+    let range = (memtable.from(), memtable.to());
+    assert_eq!((header.from, header.to), range, "a table has the memtable's range");
+    let mut writer = TableWriter::begin(disk, dir, header, block_bytes_max)?;
+    for (name, postings, _) in memtable.all() {
+        let mut body = PostingsWriter::new(header.from);
+        for posting in postings {
+            body.push(*posting);
+        }
+        let records = body.records();
+        if let Some(body) = body.end() {
+            writer.push(name, &body, records)?;
+        }
+    }
+    writer.end_postings()?;
+    for (name, _, facts) in memtable.all() {
+        let mut body = FactsWriter::new(header.from);
+        for fact in facts {
+            body.push(fact);
+        }
+        if let Some(body) = body.end() {
+            writer.push(name, &body, 0)?;
+        }
+    }
+    writer.end()
+}
+
+/// The index at one state: tables that adjoin, oldest first, and the memtable behind them.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a, D: Disk> {
+    tables: &'a [Table<D>],
+    memtable: &'a Memtable,
+}
+
+impl<'a, D: Disk> View<'a, D> {
+    /// Joins tables and memtable.
+    pub fn new(tables: &'a [Table<D>], memtable: &'a Memtable) -> Self {
+        let ends = tables.iter().map(|table| table.header().to);
+        let begins = tables.iter().skip(1).map(|table| table.header().from);
+        for (end, begin) in ends.zip(begins.chain([memtable.from()])) {
+            assert_eq!(end, begin, "the parts of an index adjoin");
+        }
+        Self { tables, memtable }
+    }
+
+    /// Returns up to `limit` postings of a queue in order of offsets: all whose batches may hold an offset at or behind
+    /// `at`. The first batch may end before it.
+    pub fn postings(&self, name: &[u8], at: i64, limit: usize) -> Result<Vec<Posting>, IndexError> {
+        let mut postings = Vec::new();
+        for table in self.tables.iter().filter(|table| table.header().to > at) {
+            if postings.len() < limit {
+                table.postings(name, at, limit - postings.len(), &mut postings)?;
+            }
+        }
+        let rest = limit - postings.len();
+        postings.extend(self.memtable.postings(name, at).iter().take(rest));
+        Ok(postings)
+    }
+
+    /// Returns the last posting of a queue whose batch begins below an offset.
+    pub fn last_before(&self, name: &[u8], before: i64) -> Result<Option<Posting>, IndexError> {
+        let newest = self.memtable.postings(name, before - 1);
+        if let Some(last) = newest.iter().rfind(|it| it.base_offset < before) {
+            return Ok(Some(*last));
+        }
+        for table in self.tables.iter().rev().filter(|it| it.header().from < before) {
+            let mut found = Vec::new();
+            table.postings(name, before - 1, 1, &mut found)?;
+            if let Some(last) = found.pop().filter(|it| it.base_offset < before) {
+                return Ok(Some(last));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns all facts about a queue, newest first.
+    pub fn facts(&self, name: &[u8]) -> Result<Vec<Fact>, IndexError> {
+        let mut facts: Vec<_> = self.memtable.facts(name).iter().rev().cloned().collect();
+        for table in self.tables.iter().rev() {
+            facts.extend(table.facts(name)?.into_iter().rev());
+        }
+        Ok(facts)
+    }
+
+    /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, with their counts.
+    pub fn names(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<NamedQueue>, IndexError> {
+        let start = after.map_or(prefix, |after| after.max(prefix));
+        let mut cursors = Vec::new();
+        for table in self.tables {
+            for kind in [Kind::Postings, Kind::Facts] {
+                cursors.push((kind, Cursor::seek(table, kind, start)?));
+            }
+        }
+        let mut newest = self.memtable.names(start).peekable();
+        let mut queues = Vec::new();
+        while queues.len() < limit {
+            let in_tables = cursors.iter().filter_map(|(_, cursor)| Some(cursor.entry()?.0));
+            let name = in_tables.chain(newest.peek().map(|it| &it.name[..])).min();
+            let Some(name) = name.filter(|name| name.starts_with(prefix)) else { break };
+            let name = Bytes::copy_from_slice(name);
+            let here = newest.next_if(|queue| queue.name == name);
+            let mut queue = here.unwrap_or(NamedQueue { name, batches: 0, records: 0, facts: 0 });
+            for (kind, cursor) in &mut cursors {
+                let entry = cursor.entry().filter(|(found, _)| *found == queue.name);
+                let Some((_, body)) = entry else { continue };
+                match kind {
+                    Kind::Postings => {
+                        queue.batches += body.count;
+                        queue.records += body.records;
+                    }
+                    Kind::Facts => queue.facts += body.count,
+                }
+                cursor.advance()?;
+            }
+            if after.is_none_or(|after| queue.name > after) {
+                queues.push(queue);
+            }
+        }
+        Ok(queues)
+    }
+}

@@ -1,0 +1,50 @@
+//! The way to a node's native API, for commands on logs and queues.
+
+use anyhow::Context;
+use clap::Args;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+use tonic_types::StatusExt;
+
+use super::bootstrap::Output;
+use super::failure::refused;
+use crate::config::HostPort;
+
+/// Largest message, in bytes: a page of a read, and what frames it.
+pub(super) const MESSAGE_BYTES_MAX: usize = 33 << 20;
+
+/// Address of a node, and the form of results.
+#[derive(Debug, Args)]
+pub(super) struct Node {
+    /// Address of any node's native API
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9080", value_parser = address, help_heading = "Cluster")]
+    native: String,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    match HostPort::parse(text.trim())? {
+        HostPort { port: 0, .. } => Err(format!("{text} has no port to connect to")),
+        address => Ok(address.to_string()),
+    }
+}
+
+impl Node {
+    pub(super) async fn connect(&self) -> anyhow::Result<Channel> {
+        let at = &self.native;
+        let endpoint = Endpoint::from_shared(format!("http://{at}"));
+        endpoint.context("no address")?.connect().await.with_context(|| {
+            format!(
+                "no node serves the native API at {at}; start one with `duramen dev`, or name another with --native HOST:PORT"
+            )
+        })
+    }
+}
+
+/// Makes an error of a refusal, with the name of its kind for programs.
+#[expect(clippy::needless_pass_by_value, reason = "it stands where an error is mapped")]
+pub(super) fn failure(status: Status) -> anyhow::Error {
+    let kind = status.get_details_error_info().map(|info| info.reason);
+    refused(kind, status.message().to_owned())
+}

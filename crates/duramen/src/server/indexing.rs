@@ -1,0 +1,78 @@
+//! # Room card: indexing
+//!
+//! Purpose:    the one thread that keeps the queue indexes of this node's logs.
+//! Owns:       its pace.
+//! Interface:  [`start`], [`Indexing`].
+//! Invariants: it writes tables of the index and nothing else, and never waits for storage or the node. Merges leave
+//!             most of the disk to others.
+//! Never:      the choice of the next piece of work (`duramen_storage::indexing`).
+//! Tests:      `tests/native/queues.rs`.
+//! Start at:   [`Indexing::run`].
+//!
+//! Estimate for a commit of one small batch: two messages between threads, one read from the page cache, one walk over
+//! the records, two map lookups for each queue. Nothing is synced, or written before a memtable is full.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use duramen_broker::Event;
+use duramen_storage::Reader;
+use duramen_storage::indexing::{Indexer, Limits, Order, Step};
+
+use super::disk::RealDisk;
+use super::ending;
+use super::inbox::Inbox;
+use super::threads::Input;
+
+/// Pause after a piece of a merge: with pieces of 1 MiB, merges read at most 32 MiB a second.
+const MERGE_PAUSE: Duration = Duration::from_millis(31);
+/// Pause before a log is looked at again whose last batches storage has not written yet.
+const WRITE_PAUSE: Duration = Duration::from_millis(1);
+
+/// Parts that the thread starts with.
+#[derive(Debug)]
+pub struct Indexing {
+    /// Reader of logs.
+    pub reader: Reader<RealDisk>,
+    /// Bounds of the indexes.
+    pub limits: Limits,
+    /// Inbox of orders.
+    pub orders: Arc<Inbox<Order>>,
+    /// Inbox of the node.
+    pub node: Arc<Inbox<Input>>,
+}
+
+/// Starts the thread. It ends with the process.
+pub fn start(indexing: Indexing) -> io::Result<JoinHandle<()>> {
+    ending::spawn("duramen-index", move || indexing.run())
+}
+
+impl Indexing {
+    fn run(self) {
+        let mut indexer = Indexer::new(self.reader, self.limits);
+        let mut orders = VecDeque::new();
+        let mut merges_at = Instant::now();
+        loop {
+            for order in orders.drain(..) {
+                indexer.order(order);
+            }
+            let now = Instant::now();
+            let until = match indexer.step(merges_at <= now) {
+                Step::Indexed(indexed) => {
+                    self.node.push(Input::Event(Event::Indexed(indexed)));
+                    Some(now)
+                }
+                Step::Merged => {
+                    merges_at = Instant::now() + MERGE_PAUSE;
+                    Some(now)
+                }
+                Step::Wait => Some(now + WRITE_PAUSE),
+                Step::Idle => None,
+            };
+            self.orders.take_all(&mut orders, until);
+        }
+    }
+}

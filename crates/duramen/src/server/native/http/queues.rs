@@ -1,0 +1,364 @@
+//! The operations on queues as HTTP.
+
+use std::collections::HashMap;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::StreamExt;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::super::json::{self, As};
+use super::super::openapi::{
+    self, ElementProblems, EnqueueProblems, QueueProblems, RetrieveProblems,
+};
+use super::super::problems::Fault;
+use super::parts::{
+    Asked, Body, Client, Events, Form, HEARTBEAT, QueuePath, Surface, TopicPath, wait_ms,
+};
+use crate::proto;
+
+/// Appends messages to a queue, all or none, as one entry
+///
+/// A body that is neither JSON nor protobuf is one message. Each header `duramen-header-NAME` becomes a header NAME of
+/// the message.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/queues/{queue}/messages", operation_id = "Enqueue", tag = "Queues",
+    params(
+        QueuePath,
+        (
+            "duramen-session" = Option<String>, Header,
+            description = "Id and epoch of a session, with a dot between them.",
+            pattern = r"^[0-9]+\.[0-9]+$",
+        ),
+        (
+            "duramen-sequence" = Option<i32>, Header,
+            description = "Number of messages that the session appended to the queue's partition before.",
+            minimum = 0,
+        ),
+    ),
+    request_body(content(
+        (json::Enqueue = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+        (openapi::Binary = "application/octet-stream"),
+    )),
+    responses(
+        (
+            status = 200, description = "The positions of the messages.",
+            content((json::Appended = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        EnqueueProblems,
+    )
+)]
+pub(super) async fn enqueue(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    body: Body,
+) -> Result<Response, Fault> {
+    for name in ["duramen-if-last", "duramen-fence", "duramen-key", "duramen-id"] {
+        if body.header(name)?.is_some() {
+            let reason = "an append to a queue has no such condition yet".to_owned();
+            return Err(Fault::bad_request(&[(name, reason)]));
+        }
+    }
+    let request = match body.form {
+        Form::Json => body.json::<json::Enqueue>()?.message(topic, queue)?,
+        Form::Protobuf => proto::EnqueueRequest { topic, queue, ..body.protobuf()? },
+        Form::Other => proto::EnqueueRequest {
+            topic,
+            queue,
+            messages: vec![body.record(None)],
+            session: body.session()?,
+            timeout_ms: 0,
+        },
+    };
+    let answer = surface.queues.enqueue(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Appended::from))
+}
+
+/// Parameters of a read of a queue.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RetrieveQuery {
+    /// `begin`, `end`, or the position of the last element that the reader has.
+    #[param(pattern = r"^(begin|end|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$")]
+    after: Option<String>,
+    /// Most elements of the page: 1 to 1,000, 100 by default.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Size of the page, about, in bytes; 0 for 1 MiB.
+    #[param(maximum = 16_777_216)]
+    bytes: u32,
+    /// Longest wait for an element, such as 30s or 500ms; at most 60s.
+    #[param(pattern = "^([1-5]?[0-9]s|[0-9]{1,4}ms)$")]
+    wait: Option<String>,
+    /// `latest` shows all that was acknowledged before the call; `any_replica` what the node has, which may be less.
+    #[param(pattern = "^(latest|any_replica)$")]
+    consistency: Option<String>,
+    /// `fail` where the wanted elements are gone, or `skip` them.
+    #[param(pattern = "^(fail|skip)$")]
+    on_trimmed: Option<String>,
+    /// Expression of CEL that is true of the wanted elements, such as `json.level == "error"`.
+    #[param(max_length = 4096)]
+    filter: String,
+    /// Expressions of CEL by name, as a JSON object, whose results are returned instead of messages.
+    #[param(value_type = Option<String>)]
+    fields: Option<String>,
+    /// `fail` where an expression fails on an element, or `skip` the element.
+    #[param(pattern = "^(fail|skip)$")]
+    on_error: Option<String>,
+    /// Form of values.
+    #[serde(rename = "as")]
+    #[param(inline)]
+    how: As,
+}
+
+impl RetrieveQuery {
+    fn message(
+        self,
+        QueuePath { topic, queue }: QueuePath,
+        resume: Option<&str>,
+    ) -> Result<proto::RetrieveRequest, Fault> {
+        use proto::{Consistency, retrieve_request::Start};
+        let mut errors = Vec::new();
+        let start = match resume.or(self.after.as_deref()) {
+            None | Some("begin") => None,
+            Some("end") => Some(Start::End(true)),
+            Some(text) => Some(Start::After(json::position("after", text)?)),
+        };
+        let wait_ms = self.wait.as_deref().map_or(Some(0), wait_ms).unwrap_or_else(|| {
+            errors.push(("wait", "it is like 30s or 500ms".to_owned()));
+            0
+        });
+        if self.limit == Some(0) {
+            errors.push(("limit", "a page has at least one element".to_owned()));
+        }
+        let mut choose = |field, text: Option<String>, usual: &str, other: &str| match text {
+            Some(text) if text == other => true,
+            Some(text) if text != usual => {
+                errors.push((field, format!("it is {usual} or {other}")));
+                false
+            }
+            _ => false,
+        };
+        let is_any = choose("consistency", self.consistency, "latest", "any_replica");
+        let skip_trimmed = choose("on_trimmed", self.on_trimmed, "fail", "skip");
+        let skip_failed = choose("on_error", self.on_error, "fail", "skip");
+        let fields = self.fields.as_deref().map_or(Ok(HashMap::new()), serde_json::from_str);
+        let fields = fields.unwrap_or_else(|error| {
+            errors
+                .push(("fields", format!("it is a JSON object of names and expressions: {error}")));
+            HashMap::new()
+        });
+        if !errors.is_empty() {
+            return Err(Fault::bad_request(&errors));
+        }
+        Ok(proto::RetrieveRequest {
+            topic,
+            queue,
+            start,
+            limit: self.limit.unwrap_or(0),
+            bytes: self.bytes,
+            wait_ms,
+            filter: self.filter,
+            fields,
+            consistency: if is_any { Consistency::AnyReplica } else { Consistency::Latest }.into(),
+            skip_trimmed,
+            skip_failed,
+        })
+    }
+}
+
+/// Reads elements of a queue in their order: a page, or an event stream that goes on until the client goes
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}/queues/{queue}/messages", operation_id = "Retrieve", tag = "Queues",
+    params(
+        QueuePath,
+        RetrieveQuery,
+        (
+            "last-event-id" = Option<String>, Header,
+            description = "Position behind which an event stream goes on, instead of `after`.",
+        ),
+    ),
+    responses(
+        (
+            status = 200, description = "A page; or with `Accept: text/event-stream` an event `element` for \
+                each element, whose id is the position to go on behind, and an event `problem` at the end.",
+            content((json::ElementPage = "application/json"),
+                (openapi::Binary = "application/x-protobuf"), (String = "text/event-stream"))
+        ),
+        RetrieveProblems,
+    )
+)]
+pub(super) async fn retrieve(
+    State(surface): State<Surface>,
+    client: Client,
+    path: QueuePath,
+    Asked(query): Asked<RetrieveQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Fault> {
+    let how = query.how;
+    if client.wants_events {
+        let resume = headers.get("last-event-id").and_then(|it| it.to_str().ok());
+        let request = query.message(path, resume)?;
+        return events(&surface, &client, request, how).await;
+    }
+    let request = query.message(path, None)?;
+    let answer = surface.queues.retrieve(&client.origin, request).await?;
+    let json = |page: proto::RetrieveResponse| json::ElementPage {
+        elements: page.elements.into_iter().map(|it| json::record(it, how)).collect(),
+        next: page.next.map(|it| it.to_string()),
+        more: page.more,
+        skipped: page.skipped,
+    };
+    Ok(client.answer(StatusCode::OK, answer, json))
+}
+
+/// Answers with an event for each element, until the client goes.
+async fn events(
+    surface: &Surface,
+    client: &Client,
+    request: proto::RetrieveRequest,
+    how: As,
+) -> Result<Response, Fault> {
+    // A wrong request is refused before the stream begins.
+    let first = proto::RetrieveRequest { wait_ms: 0, limit: 1, ..request.clone() };
+    surface.queues.retrieve(&client.origin, first).await?;
+    let pages = surface.queues.follow(&client.origin, request);
+    let events: Events = pages
+        .map(move |page| match page {
+            Ok(page) => futures_util::stream::iter(events_of(page, how)).boxed(),
+            Err(fault) => {
+                let event = Event::default().event("problem").data(fault.document().to_string());
+                futures_util::stream::once(async { Ok(event) }).boxed()
+            }
+        })
+        .flatten()
+        .boxed();
+    let alive = KeepAlive::new().interval(HEARTBEAT);
+    Ok(Sse::new(events).keep_alive(alive).into_response())
+}
+
+fn events_of(
+    page: proto::RetrieveResponse,
+    how: As,
+) -> Vec<Result<Event, std::convert::Infallible>> {
+    let Some(next) = page.next.filter(|_| page.elements.is_empty()) else {
+        let event = |it: proto::ReadRecord| {
+            let id = it.position.map(|position| position.to_string()).unwrap_or_default();
+            let data = serde_json::to_string(&json::record(it, how)).unwrap_or_default();
+            Ok(Event::default().id(id).event("element").data(data))
+        };
+        return page.elements.into_iter().map(event).collect();
+    };
+    // Nothing came, or a filter let nothing through: the reader stores how far it is.
+    let data = serde_json::json!({ "next": next.to_string() }).to_string();
+    vec![Ok(Event::default().id(next.to_string()).event("progress").data(data))]
+}
+
+/// Name of an element in a path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+struct ElementPath {
+    /// Position of the element.
+    #[param(value_type = openapi::Position)]
+    #[expect(dead_code, reason = "it is for the document")]
+    position: String,
+}
+
+/// Reads one element
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}/queues/{queue}/messages/{position}", operation_id = "GetElement", tag = "Queues",
+    params(QueuePath, ElementPath),
+    responses(
+        (
+            status = 200, description = "The element.",
+            content((json::Record = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        ElementProblems,
+    )
+)]
+pub(super) async fn get_element(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    uri: axum::http::Uri,
+) -> Result<Response, Fault> {
+    let text = uri.path().rsplit('/').next().unwrap_or_default();
+    let position = Some(json::position("position", text)?);
+    let request = proto::GetElementRequest { topic, queue, position };
+    let answer = surface.queues.get_element(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, |it| json::record(it, As::Text)))
+}
+
+/// Tells where a queue begins and ends, and about how much it has
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}/queues/{queue}", operation_id = "GetQueue", tag = "Queues",
+    params(QueuePath),
+    responses(
+        (
+            status = 200, description = "The queue; one that was never used has no elements.",
+            content((json::QueueExtent = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        QueueProblems,
+    )
+)]
+pub(super) async fn get(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+) -> Result<Response, Fault> {
+    let request = proto::GetQueueRequest { topic, queue };
+    let answer = surface.queues.get_queue(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::QueueExtent::from))
+}
+
+/// Parameters of a list of queues.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListQuery {
+    /// Beginning of the names.
+    prefix: String,
+    /// The last name of the page before.
+    after: String,
+    /// Most queues of the page; 0 for 1,000.
+    #[param(maximum = 1000)]
+    limit: u32,
+    /// Only queues of this partition.
+    #[param(minimum = 0)]
+    partition: Option<i32>,
+}
+
+/// Lists queues of a topic by their names
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}/queues", operation_id = "ListQueues", tag = "Queues",
+    params(TopicPath, ListQuery),
+    responses(
+        (
+            status = 200, description = "A page of queues.",
+            content((json::Queues = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        QueueProblems,
+    )
+)]
+pub(super) async fn list(
+    State(surface): State<Surface>,
+    client: Client,
+    TopicPath { topic }: TopicPath,
+    Asked(query): Asked<ListQuery>,
+) -> Result<Response, Fault> {
+    let ListQuery { prefix, after, limit, partition } = query;
+    let (prefix, after) = (prefix.into(), after.into());
+    let request = proto::ListQueuesRequest { topic, prefix, after, limit, partition };
+    let answer = surface.queues.list(&client.origin, request).await?;
+    let json = |it: proto::ListQueuesResponse| json::Queues {
+        queues: it.queues.into_iter().map(Into::into).collect(),
+        more: it.more,
+    };
+    Ok(client.answer(StatusCode::OK, answer, json))
+}
