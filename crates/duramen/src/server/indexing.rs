@@ -10,7 +10,7 @@
 //! Start at:   [`Indexing::run`].
 //!
 //! Estimate for a commit of one small batch: two messages between threads, one read from the page cache, one walk over
-//! the records, two map lookups for each queue. Nothing is synced, or written before a memtable is full.
+//! the records. Each queue in it costs two map lookups. Nothing is synced, or written before a memtable is full.
 
 use std::collections::VecDeque;
 use std::io;
