@@ -15,14 +15,15 @@ use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::{LogRead, Look, ReadLog};
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
-use duramen_broker::native::Answered;
+use duramen_broker::native::{Answer, Answered, Position, Problem, Span};
+use duramen_broker::read_plan::{QueueError, Taken, queue_page};
 use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, Standing, read_plan};
 use duramen_protocol::Response;
 use duramen_storage::indexing::{Indexer, Limits, Step};
 use duramen_storage::mending::Mended;
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
-use duramen_storage::{Done, Reader, Storage};
+use duramen_storage::{Done, Reader, ReplicaId, Storage};
 
 use crate::compacting::Compactor;
 use crate::disk::{Faults, SimDisk, SimFile};
@@ -33,6 +34,8 @@ use crate::trace::tell;
 
 /// Batch bytes that a node may hold before their sync.
 const IN_FLIGHT_MAX: u64 = 1024 * 1024;
+/// Elements of a page of a queue.
+const PAGE: usize = 3;
 /// Size of storage's reserve file. A harness fills a disk only once that file is there.
 pub(crate) const RESERVE_BYTES: u64 = 1024 * 1024;
 
@@ -57,6 +60,8 @@ pub(crate) enum Came {
     Silence,
     Response(Response),
     Native(Answered),
+    /// Elements of a queue with their values, the last position that was looked at, and whether there is more.
+    Page(Vec<(Position, Bytes)>, Option<Position>, bool),
 }
 
 /// A living process.
@@ -69,6 +74,8 @@ struct Life {
     looks: Vec<Look>,
     compactor: Compactor,
     indexer: Indexer<SimDisk>,
+    /// Replicas whose index a reader found to be of no use.
+    lost: Vec<ReplicaId>,
     /// Syncs to run, and results to report; true for those of the journal.
     to_run: Vec<(SyncRequest<SimFile>, bool)>,
     ran: Vec<(SyncId, bool, io::Result<()>)>,
@@ -229,6 +236,7 @@ impl Machine {
             looks: Vec::new(),
             compactor,
             indexer,
+            lost: Vec::new(),
             to_run: Vec::new(),
             ran: Vec::new(),
             early: (self.bug == Some(NodeBug::PersistedEarly)).then(Vec::new),
@@ -284,7 +292,7 @@ impl Machine {
     }
 
     /// Carries out the reads of a reply.
-    pub(crate) fn answer(&self, reply: Reply) -> Came {
+    pub(crate) fn answer(&mut self, reply: Reply) -> Came {
         let Some(reader) = self.reader() else { return Came::Silence };
         Came::Response(match reply {
             Reply::Nothing { .. } => return Came::Silence,
@@ -294,8 +302,31 @@ impl Machine {
             Reply::ListOffsets(plan) => read_plan::list_offsets(&reader, *plan).into(),
             Reply::LogDirs(response) => (*response).into(),
             Reply::Replicas(plan) => read_plan::digests(&reader, *plan).into(),
-            Reply::Native(answered) => return Came::Native(read_plan::native(&reader, *answered)),
+            Reply::Native(answered) => match answered.answer {
+                Ok(Answer::Span(span)) => return self.read_queue(&reader, &span),
+                _ => return Came::Native(read_plan::native(&reader, *answered)),
+            },
         })
+    }
+
+    fn read_queue(&mut self, reader: &Reader<SimDisk>, span: &Span) -> Came {
+        let mut elements = Vec::new();
+        let page = queue_page::<_, ()>(reader, span, |records, record, position| {
+            let value = record.value.map(|value| records.share(value)).unwrap_or_default();
+            elements.push((position, value));
+            Ok(if elements.len() < PAGE { Taken::More } else { Taken::Last })
+        });
+        match page {
+            Ok(end) => Came::Page(elements, end.next, end.more),
+            Err(error) => {
+                tell(|| format!("a queue is not read: {error:?}"));
+                if let (QueueError::Index, Some(life)) = (error, &mut self.life) {
+                    life.lost.push(span.replica);
+                }
+                let answer = Err(Problem::Busy("the index is made anew"));
+                Came::Native(Answered { answer, lacking: None, rest_ms: 0 })
+            }
+        }
     }
 
     /// Carries out one of the reads that the node asked for, with a chance of so many in a thousand.
@@ -317,6 +348,9 @@ impl Machine {
     /// Does a piece of the work on queue indexes, with a chance of so many in a thousand.
     pub(crate) fn index(&mut self, odds: u64, chance: &mut Prng) -> Option<Event> {
         let life = self.life.as_mut()?;
+        if let Some(replica) = life.lost.pop() {
+            return Some(Event::IndexLost(replica));
+        }
         if !life.indexer.has_work() || !chance.chance(odds) {
             return None;
         }

@@ -104,6 +104,8 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("a fence lets in until it is committed", Bug::Broker(Inside::FenceOfCommitted)),
     ("an image without fence and pointer", Bug::Broker(Inside::ImageWithoutControls)),
     ("a truncation forgets the pointer", Bug::Broker(Inside::PointerLost)),
+    ("a read of a queue waits for no index", Bug::Broker(Inside::CommittedTakenForIndexed)),
+    ("a filter of a queue table lacks names", Bug::Broker(Inside::TableFilterHalf)),
 ];
 
 /// See above: none of them is compiled in.

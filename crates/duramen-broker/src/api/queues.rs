@@ -34,6 +34,8 @@ pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
         return refuse(node, key, Problem::NotAQueueTopic);
     }
     let committed = partition.committed();
+    // A replica that has just begun may have had no turn yet.
+    node.queues.follow(&mut node.core, replica);
     let wait = QueueWait { context, op, replica, stage: QueueStage::Behind(committed) };
     let is_behind = is_certain && node.queues.indexed(replica) < committed;
     if is_behind && !sabotage::is(Bug::CommittedTakenForIndexed) {

@@ -66,7 +66,8 @@ pub fn queue_page<D: Disk, E>(
     mut take: impl FnMut(&Records, &Record<'_>, Position) -> Result<Taken, E>,
 ) -> Result<PageEnd, QueueError<E>> {
     if span.is_empty() {
-        let last = span.end.checked_sub(1).filter(|last| *last >= 0);
+        // A replica that is behind the reader's position has none to go on behind.
+        let last = Some(span.end - 1).filter(|last| *last >= 0 && span.end == span.from);
         let next = last.map(|last| position_at(reader, span, last)).transpose()?;
         return Ok(PageEnd { next: next.flatten(), more: !span.is_whole });
     }

@@ -32,6 +32,7 @@ mod governing;
 pub(super) mod keyed;
 mod native;
 mod passing;
+mod queueing;
 mod reading;
 mod removing;
 mod requests;
@@ -745,6 +746,8 @@ impl Clients {
         let Some(at) = at else { return Ok(()) }; // its connection is gone
         let response = match came {
             Came::Native(answered) => return self.on_answered(at, &answered),
+            Came::Page(elements, next, more) => return self.on_page(at, &elements, (next, more)),
+            Came::Response(it) if at >= self.first_native() => return self.on_kafkas(at, &it),
             Came::Response(response) => Some(response),
             Came::Silence => None,
         };

@@ -12,9 +12,11 @@ use duramen_broker::native::{
     Target, Truncate, WantTail,
 };
 use duramen_broker::session::{Prepared, RequestContext};
+use duramen_protocol::Response;
 use duramen_protocol::compression::Codec;
 
 use super::super::oracle::{Oracle, Place, Standing};
+use super::queueing::{self, QUEUERS, Queuers};
 use super::{CLIENTS, Clients, PARTITIONS};
 use crate::batch::Records;
 use crate::failure::{Failure, wrong};
@@ -42,10 +44,23 @@ pub(super) struct Question {
 
 #[derive(Clone, Debug)]
 enum Asked {
-    Append { number: u64, count: i64, last: Option<Last> },
-    Tail { is_certain: bool },
-    Truncate { offset: i64, pointer: Option<u64> },
-    Fence { token: u64 },
+    Append {
+        number: u64,
+        count: i64,
+        last: Option<Last>,
+    },
+    Tail {
+        is_certain: bool,
+    },
+    Truncate {
+        offset: i64,
+        pointer: Option<u64>,
+    },
+    Fence {
+        token: u64,
+    },
+    /// Of a queue: the other fields say nothing.
+    Queue(queueing::Question),
 }
 
 /// A fence or pointer that somebody asked for. Each is asked for once.
@@ -86,6 +101,8 @@ struct Native {
 #[derive(Debug, Default)]
 pub(super) struct Natives {
     all: Vec<Native>,
+    /// Clients of queues, if there are some: these come last.
+    queuers: Option<Queuers>,
     logs: BTreeMap<Place, Seen>,
     /// Counts questions and answers.
     moment: u64,
@@ -134,11 +151,10 @@ impl Clients {
         let natives = self.natives.as_mut()?;
         let (work, oracle) = (&mut self.work, &mut self.oracle);
         let means = &mut Means { work, oracle, next_batch: &mut self.next_batch, wall_ms };
-        let (question, op) = natives.choose(native, means)?;
+        let (question, request) = natives.choose(native, means)?;
         self.correlation += 1;
         self.requests += 1;
         tell(|| format!("client {at} asks {question:?}"));
-        let request = Prepared::Native(Box::new(op));
         let context = RequestContext {
             principal: "User:ANONYMOUS".into(),
             client_id: None,
@@ -166,6 +182,31 @@ impl Clients {
         }
     }
 
+    /// Judges a page of a queue.
+    pub(super) fn on_page(
+        &mut self,
+        at: usize,
+        elements: &[(Position, Bytes)],
+        end: (Option<Position>, bool),
+    ) -> Result<(), Failure> {
+        match (self.all[at].outstanding.take(), &mut self.natives) {
+            (Some((_, super::Asked::Native(question))), Some(natives)) => {
+                natives.on_page(&question, elements, end)
+            }
+            (other, _) => wrong(format!("a page answers {other:?}")),
+        }
+    }
+
+    /// Judges a response to a client of the native API.
+    pub(super) fn on_kafkas(&mut self, at: usize, response: &Response) -> Result<(), Failure> {
+        match (self.all[at].outstanding.take(), &mut self.natives) {
+            (Some((_, super::Asked::Native(_))), Some(Natives { queuers: Some(queuers), .. })) => {
+                queuers.on_created(response)
+            }
+            (other, _) => wrong(format!("{response:?} answers {other:?}")),
+        }
+    }
+
     /// Returns the number of native operations that were done, and of those that a guard refused.
     pub(crate) fn operated(&self) -> (u64, u64) {
         self.natives.as_ref().map_or((0, 0), |natives| (natives.done, natives.refused))
@@ -176,12 +217,13 @@ impl Natives {
     /// Returns the clients of a run, if it has some.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let all = (0..NATIVES).map(|_| Native::default()).collect();
-        (seed % 4 == 1).then(|| Self { all, ..Self::default() })
+        let queuers = Queuers::of(seed);
+        (seed % 4 == 1).then(|| Self { all, queuers, ..Self::default() })
     }
 
     /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        self.all.len() + self.queuers.as_ref().map_or(0, |_| QUEUERS)
     }
 
     pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
@@ -190,14 +232,28 @@ impl Natives {
 
     pub(super) fn begin_last_phase(&mut self) {
         self.untold = (0..PARTITIONS).map(|partition| (TOPIC.to_owned(), partition)).collect();
+        self.queuers.iter_mut().for_each(Queuers::begin_last_phase);
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.untold.is_empty()
+        self.untold.is_empty() && self.queuers.as_ref().is_none_or(Queuers::is_done)
     }
 
     /// Returns an operation that client `at` asks for now, if it does.
-    fn choose(&mut self, at: usize, means: &mut Means<'_>) -> Option<(Question, Op)> {
+    fn choose(&mut self, at: usize, means: &mut Means<'_>) -> Option<(Question, Prepared)> {
+        if at >= self.all.len() {
+            let (work, wall_ms) = (&mut *means.work, means.wall_ms);
+            let (asked, request) = self.queuers.as_mut()?.choose(work, wall_ms);
+            let place = (queueing::TOPIC.to_owned(), 0);
+            let question =
+                Question { place, asked: Asked::Queue(asked), fence: None, least: 0, sent: 0 };
+            return Some((question, request));
+        }
+        let (question, op) = self.choose_on_logs(at, means)?;
+        Some((question, Prepared::Native(Box::new(op))))
+    }
+
+    fn choose_on_logs(&mut self, at: usize, means: &mut Means<'_>) -> Option<(Question, Op)> {
         if means.oracle.topics[TOPIC].standing != Standing::Live {
             return None;
         }
@@ -322,6 +378,12 @@ impl Natives {
     ) -> Result<(), Failure> {
         self.moment += 1;
         tell(|| format!("  native {question:?}: {:?}", answered.answer));
+        if let (Asked::Queue(asked), Some(queuers)) = (&question.asked, &mut self.queuers) {
+            if let Err(Problem::Elsewhere(node, _)) = &answered.answer {
+                self.aims.push((at, *node));
+            }
+            return queuers.on_answer(asked, &answered.answer);
+        }
         if let Asked::Truncate { offset, .. } = question.asked {
             oracle.on_trim_answered(&question.place, offset);
         }
@@ -344,6 +406,20 @@ impl Natives {
             }
             Ok(other) => wrong(format!("{question:?} is answered with {other:?}")),
             Err(problem) => self.on_problem(oracle, leaps, at, question, problem),
+        }
+    }
+
+    fn on_page(
+        &mut self,
+        question: &Question,
+        elements: &[(Position, Bytes)],
+        end: (Option<Position>, bool),
+    ) -> Result<(), Failure> {
+        tell(|| format!("  native {question:?}: {elements:?} {end:?}"));
+        self.done += 1;
+        match (&question.asked, &mut self.queuers) {
+            (Asked::Queue(asked), Some(queuers)) => queuers.on_page(asked, elements, end),
+            _ => wrong(format!("a page answers {question:?}")),
         }
     }
 

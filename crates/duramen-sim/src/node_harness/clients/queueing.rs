@@ -1,0 +1,317 @@
+//! Clients of queues: they enqueue, read pages, and wait, on a topic of their own.
+//!
+//! Each element is in its queue once, in its place, with its content. A read shows all that was acknowledged before the
+//! question, up to where it says that it looked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use duramen_broker::checked_batch::CheckedBatch;
+use duramen_broker::native::{
+    Answer, Append, Guard, Op, Position, Problem, Queue, Retrieve, Start, Target,
+};
+use duramen_broker::session::Prepared;
+use duramen_protocol::messages::CreateTopicsRequest;
+use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use duramen_protocol::partitioner::{key_number, partition_of_key};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::{ErrorCode, Request, Response};
+
+use crate::failure::{Failure, wrong};
+use crate::prng::Prng;
+
+/// The topic of the queues. No other client uses it.
+pub(super) const TOPIC: &str = "mails";
+/// Number of these clients.
+pub(super) const QUEUERS: usize = 3;
+const PARTITIONS: i32 = 2;
+const QUEUES: u64 = 9;
+
+/// A question of one of these clients.
+#[derive(Clone, Debug)]
+pub(super) enum Question {
+    Create,
+    Enqueue {
+        number: u64,
+        count: i64,
+    },
+    Retrieve {
+        queue: String,
+        /// Offset behind which the page begins.
+        after: i64,
+        /// Offsets behind it that were acknowledged before the question.
+        due: BTreeSet<i64>,
+        is_certain: bool,
+        /// True if it reads the queue through in the last phase.
+        is_last: bool,
+    },
+}
+
+/// A batch that was sent.
+#[derive(Clone, Debug)]
+struct Sent {
+    queue: String,
+    count: i64,
+    is_refused: bool,
+}
+
+/// One queue, as the clients know it.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    acked: BTreeSet<i64>,
+    /// The position that each reader goes on behind.
+    next: Option<Position>,
+}
+
+/// See above.
+#[derive(Debug, Default)]
+pub(super) struct Queuers {
+    is_made: bool,
+    sent: BTreeMap<u64, Sent>,
+    queues: BTreeMap<String, Known>,
+    /// Batch, and place in it, of the element at an offset of a partition.
+    at: BTreeMap<(i32, i64), (u64, u8)>,
+    batches: u64,
+    /// Queues to read through before the run is over, each with the position to go on behind.
+    unread: BTreeMap<String, Option<Position>>,
+}
+
+fn name_of(number: u64) -> String {
+    format!("queue-{number}")
+}
+
+fn target(queue: &str) -> Target {
+    let name = Bytes::copy_from_slice(queue.as_bytes());
+    Target::Queue(Queue { topic: TOPIC.to_owned(), name })
+}
+
+fn partition_of(queue: &str) -> i32 {
+    partition_of_key(queue.as_bytes(), PARTITIONS)
+}
+
+impl Queuers {
+    /// Returns the clients of a run, if it has some.
+    pub(super) fn of(seed: u64) -> Option<Self> {
+        (seed % 8 == 5).then(Self::default)
+    }
+
+    pub(super) fn begin_last_phase(&mut self) {
+        self.unread = self.queues.keys().map(|queue| (queue.clone(), None)).collect();
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.unread.is_empty()
+    }
+
+    /// Returns a request that one of the clients asks now.
+    pub(super) fn choose(&mut self, work: &mut Prng, wall_ms: i64) -> (Question, Prepared) {
+        if !self.is_made {
+            return (Question::Create, Prepared::Request(create()));
+        }
+        if let Some((queue, after)) = self.unread.first_key_value() {
+            let (queue, start) = (queue.clone(), after.map_or(Start::Begin, Start::After));
+            return self.retrieve(queue, (start, 0), true, true);
+        }
+        let queue = name_of(work.below(QUEUES));
+        if work.below(10) < 4 {
+            return self.enqueue(queue, work, wall_ms);
+        }
+        let next = self.queues.get(&queue).and_then(|known| known.next);
+        let start = match work.below(4) {
+            0 => Start::Begin,
+            _ => next.map_or(Start::Begin, Start::After),
+        };
+        let wait_ms = if work.chance(500) { 0 } else { *work.pick(&[1, 50, 2000]) };
+        let is_certain = work.chance(800);
+        self.retrieve(queue, (start, wait_ms), is_certain, false)
+    }
+
+    fn enqueue(&mut self, queue: String, work: &mut Prng, wall_ms: i64) -> (Question, Prepared) {
+        self.batches += 1;
+        let (number, count) = (self.batches, work.between(1, 4));
+        let mut builder = BatchBuilder::new();
+        for index in 0..count {
+            let mut value = number.to_be_bytes().to_vec();
+            value.push(u8::try_from(index).expect("small"));
+            value.resize(usize::try_from(work.between(9, 300)).expect("small"), 7);
+            let record = NewRecord {
+                timestamp: wall_ms,
+                key: Some(queue.as_bytes()),
+                value: Some(&value),
+                headers: &[],
+            };
+            builder.push(&record).expect("a small record");
+        }
+        let count = i64::try_from(count).expect("small");
+        let batch = builder.build().expect("a small batch");
+        let batch = CheckedBatch::of(batch, key_number(queue.as_bytes())).expect("it is right");
+        let (target, guard) = (target(&queue), Guard::default());
+        self.sent.insert(number, Sent { queue, count, is_refused: false });
+        let op = Op::Append(Append { target, batch, guard, timeout_ms: 10_000 });
+        (Question::Enqueue { number, count }, Prepared::Native(Box::new(op)))
+    }
+
+    fn retrieve(
+        &mut self,
+        queue: String,
+        (start, wait_ms): (Start, i32),
+        is_certain: bool,
+        is_last: bool,
+    ) -> (Question, Prepared) {
+        let after = if let Start::After(position) = start { position.offset } else { -1 };
+        let known = self.queues.entry(queue.clone()).or_default();
+        let due = known.acked.range(after + 1..).copied().collect();
+        let op = Op::Retrieve(Retrieve {
+            target: target(&queue),
+            start,
+            wait_ms,
+            is_certain,
+            skips_trimmed: false,
+        });
+        let question = Question::Retrieve { queue, after, due, is_certain, is_last };
+        (question, Prepared::Native(Box::new(op)))
+    }
+
+    pub(super) fn on_created(&mut self, response: &Response) -> Result<(), Failure> {
+        let Response::CreateTopics(response) = response else {
+            return wrong(format!("{response:?} answers the creation of a topic"));
+        };
+        let code = ErrorCode::from_code(response.topics[0].error_code);
+        self.is_made =
+            matches!(code, Some(ErrorCode::None | ErrorCode::TopicAlreadyExists)) || self.is_made;
+        Ok(())
+    }
+
+    /// Judges an answer that is no page.
+    pub(super) fn on_answer(
+        &mut self,
+        question: &Question,
+        answer: &Result<Answer, Problem>,
+    ) -> Result<(), Failure> {
+        match (question, answer) {
+            (
+                Question::Enqueue { number, count },
+                Ok(Answer::Appended { first, last, is_duplicate: false }),
+            ) => {
+                if last.offset != first.offset + count - 1 || first.entry != first.offset {
+                    return wrong(format!("batch {number} of {count} is at {first:?}, {last:?}"));
+                }
+                let queue = self.sent[number].queue.clone();
+                for (index, offset) in (0..).zip(first.offset..=last.offset) {
+                    self.place(&queue, offset, (*number, index))?;
+                    self.queues.entry(queue.clone()).or_default().acked.insert(offset);
+                }
+                Ok(())
+            }
+            (Question::Enqueue { .. }, Err(Problem::OutcomeUnknown)) => Ok(()),
+            (Question::Enqueue { number, .. }, Err(problem)) => {
+                let sent = self.sent.get_mut(number).expect("it was sent");
+                sent.is_refused = true;
+                let is_there = self.at.values().any(|(batch, _)| batch == number);
+                if is_there {
+                    return wrong(format!("batch {number} is there, and was refused: {problem:?}"));
+                }
+                refusal(question, problem)
+            }
+            (_, Err(problem)) => refusal(question, problem),
+            _ => wrong(format!("{question:?} is answered with {answer:?}")),
+        }
+    }
+
+    /// Notes that an element is at an offset.
+    fn place(&mut self, queue: &str, offset: i64, element: (u64, u8)) -> Result<(), Failure> {
+        let here = self.at.entry((partition_of(queue), offset)).or_insert(element);
+        if *here != element {
+            return wrong(format!("{queue}: {here:?} was at {offset}, and is {element:?}"));
+        }
+        Ok(())
+    }
+
+    /// Judges a page.
+    pub(super) fn on_page(
+        &mut self,
+        question: &Question,
+        elements: &[(Position, Bytes)],
+        (next, more): (Option<Position>, bool),
+    ) -> Result<(), Failure> {
+        let Question::Retrieve { queue, after, due, is_certain, is_last } = question else {
+            return wrong(format!("a page answers {question:?}"));
+        };
+        let mut before = *after;
+        for (position, value) in elements {
+            if position.offset <= before || position.entry > position.offset {
+                return wrong(format!("{queue}: {position:?} is behind {before}"));
+            }
+            before = position.offset;
+            let number: Option<[u8; 8]> = value.get(..8).and_then(|it| it.try_into().ok());
+            let (Some(number), Some(index)) = (number, value.get(8)) else {
+                return wrong(format!("{queue}: nobody sent {value:?}"));
+            };
+            let number = u64::from_be_bytes(number);
+            match self.sent.get(&number) {
+                Some(sent) if sent.queue == *queue && i64::from(*index) < sent.count => {
+                    if sent.is_refused {
+                        return wrong(format!("{queue}: batch {number} was refused, and is there"));
+                    }
+                }
+                other => return wrong(format!("{queue}: {number} is of {other:?}")),
+            }
+            self.place(queue, position.offset, (number, *index))?;
+        }
+        if next.is_some_and(|next| next.offset < before) {
+            return wrong(format!("{queue}: a page ends at {next:?}, and shows {before}"));
+        }
+        // A page that is not the last one shows all up to where it has looked.
+        let looked = if more { next.map_or(*after, |next| next.offset) } else { i64::MAX };
+        let shown: BTreeSet<i64> = elements.iter().map(|(position, _)| position.offset).collect();
+        let missing = due.iter().find(|offset| **offset <= looked && !shown.contains(offset));
+        if let Some(missing) = missing.filter(|_| *is_certain) {
+            return wrong(format!(
+                "{queue}: a page behind {after} up to {looked} lacks {missing}, which was acknowledged"
+            ));
+        }
+        let known = self.queues.entry(queue.clone()).or_default();
+        known.next = next.or(known.next);
+        if *is_last {
+            if more && next.is_some() {
+                self.unread.insert(queue.clone(), next);
+            } else {
+                self.unread.remove(queue);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Judges a refusal: it is of the cluster's state, and not of the request.
+fn refusal(question: &Question, problem: &Problem) -> Result<(), Failure> {
+    match problem {
+        Problem::Elsewhere(..)
+        | Problem::NoLeader
+        | Problem::NotEnoughReplicas
+        | Problem::DiskFull(_)
+        | Problem::Damaged
+        | Problem::Busy(_)
+        | Problem::UnknownTopic
+        | Problem::OutcomeUnknown
+        // The clock has leapt.
+        | Problem::BadRequest("records", _) => Ok(()),
+        _ => wrong(format!("{question:?} is refused: {problem:?}")),
+    }
+}
+
+fn create() -> Request {
+    let configs = [("queue.enable", "true"), ("retention.ms", "-1"), ("segment.bytes", "16384")];
+    let config = |(name, value): (&str, &str)| CreatableTopicConfig {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+    };
+    let topic = CreatableTopic {
+        name: TOPIC.to_owned(),
+        num_partitions: PARTITIONS,
+        replication_factor: -1,
+        configs: configs.into_iter().map(config).collect(),
+        ..CreatableTopic::default()
+    };
+    CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() }.into()
+}
