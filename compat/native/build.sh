@@ -52,7 +52,8 @@ generate --plugin protoc-gen-ts=node_modules/.bin/protoc-gen-ts --ts_out sources
     --ts_opt generate_dependencies,long_type_string,client_generic,ts_nocheck google/rpc/status.proto google/rpc/error_details.proto
 find sources -name '*.ts' -exec node_modules/.bin/tsc --module commonjs --target es2020 --noResolve --typeRoots none --rootDir sources --outDir gen {} + >&2
 
-cargo build --quiet --locked --manifest-path "$here/rust/Cargo.toml" --target-dir "$place/rust" >&2
+# Clones share the cache, and the protocol's file of each has times of its own.
+DURAMEN_PROTOCOL=${version%% *} cargo build --quiet --locked --manifest-path "$here/rust/Cargo.toml" --target-dir "$place/rust" >&2
 
 echo "$version" >"$place/.complete"
 echo "$place"

@@ -20,6 +20,11 @@ ANSWERS = {
     "Logs.Truncate": duramen_pb2.Tail,
     "Logs.Fence": duramen_pb2.Tail,
     "Logs.OpenSession": duramen_pb2.Session,
+    "Queues.Enqueue": duramen_pb2.EnqueueResponse,
+    "Queues.Retrieve": duramen_pb2.RetrieveResponse,
+    "Queues.GetElement": duramen_pb2.ReadRecord,
+    "Queues.GetQueue": duramen_pb2.Queue,
+    "Queues.ListQueues": duramen_pb2.ListQueuesResponse,
     "Topics.CreateTopic": duramen_pb2.Topic,
     "Topics.GetTopic": duramen_pb2.Topic,
     "Topics.ListTopics": duramen_pb2.ListTopicsResponse,
@@ -88,6 +93,7 @@ BODIES = {
     "Logs.Append": {"records": ("records", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
     "Logs.Truncate": {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT},
     "Logs.Fence": {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT},
+    "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "session": ("session", session_json), **TIMEOUT},
     "Topics.CreateTopic": {"partitions": ("partitions", int), "replicationFactor": ("replication_factor", int), "settings": ("settings", same)},
 }  # fmt: skip
 QUERIES = {
@@ -96,6 +102,11 @@ QUERIES = {
         "waitMs": ("wait", lambda ms: f"{ms}ms"), "consistency": ("consistency", str.lower), "skipTrimmed": ("on_trimmed", lambda _: "skip"),
         "filter": ("filter", same), "fields": ("fields", json.dumps), "skipFailed": ("on_error", lambda _: "skip"),
     },
+    "Queues.Retrieve": {
+        "after": ("after", position_text), "limit": ("limit", str), "waitMs": ("wait", lambda ms: f"{ms}ms"), "consistency": ("consistency", str.lower),
+        "filter": ("filter", same), "fields": ("fields", json.dumps),
+    },
+    "Queues.ListQueues": {"prefix": ("prefix", text_of), "after": ("after", text_of), "limit": ("limit", str)},
     "Topics.ListTopics": {"prefix": ("prefix", same), "after": ("after", same), "limit": ("limit", str)},
 }  # fmt: skip
 
@@ -107,6 +118,14 @@ def path_of(method, request):
     if method.startswith("Topics."):
         verb = {"CreateTopic": "PUT", "GetTopic": "GET", "DeleteTopic": "DELETE"}[method.split(".")[1]]
         return verb, f"/v1/topics/{quote(request.pop('name'), safe='')}"
+    if method.startswith("Queues."):
+        queues = f"/v1/topics/{quote(request.pop('topic'), safe='')}/queues"
+        if method == "Queues.ListQueues":
+            return "GET", queues
+        queue = f"{queues}/{quote(base64.b64decode(request.pop('queue')), safe='')}"
+        if method == "Queues.GetElement":
+            return "GET", f"{queue}/messages/{position_text(request.pop('position'))}"
+        return {"Enqueue": ("POST", f"{queue}/messages"), "Retrieve": ("GET", f"{queue}/messages"), "GetQueue": ("GET", queue)}[method.split(".")[1]]
     log = f"/v1/topics/{quote(request.pop('topic'), safe='')}/partitions/{request.pop('partition', 0)}"
     verb, rest = {
         "Append": ("POST", "/records"), "Read": ("GET", "/records"), "Tail": ("GET", ""), "Truncate": ("POST", "/truncate"), "Fence": ("PUT", "/fence"),
@@ -114,8 +133,24 @@ def path_of(method, request):
     return verb, log + rest
 
 
+def encoded(message, name):
+    """Bytes that JSON has as text, or as base64."""
+    return base64.b64encode(message[name].encode()).decode() if name in message else message.get(f"{name}_base64")
+
+
+def element_of(element):
+    position = position_of(element["position"])
+    return {"position": position, "fields": element["fields"]} if "fields" in element else {"position": position, "record": record_of(element)}
+
+
+def queue_of(queue):
+    made = {"name": encoded(queue, "queue"), "partition": queue["partition"], "aboutElements": queue["about_elements"]}
+    return made | {name: position_of(queue[name]) for name in ("first", "last") if queue.get(name)}
+
+
 def record_of(record):
-    made = {"key": record.get("key_base64"), "value": record.get("base64"), "timestampMs": record["timestamp_ms"]}
+    value = record.get("base64", base64.b64encode(record["value"].encode()).decode() if "value" in record else None)
+    made = {"key": record.get("key_base64"), "value": value, "timestampMs": record["timestamp_ms"]}
     made["headers"] = [{"name": name, "value": base64.b64encode(value.encode()).decode()} for name, value in record.get("headers", {}).items()]
     return {name: value for name, value in made.items() if value is not None}
 
@@ -134,7 +169,14 @@ def topic_of(topic):
 
 
 def answer_of(method, answer):
-    if method == "Logs.Append":
+    if method == "Queues.Retrieve":
+        made = {"elements": list(map(element_of, answer["elements"])), "more": answer["more"]}
+        return {**made, **({"next": position_of(answer["next"])} if answer["next"] else {})}
+    if method == "Queues.ListQueues":
+        return {**answer, "queues": list(map(queue_of, answer["queues"]))}
+    if method in ("Queues.GetElement", "Queues.GetQueue"):
+        return element_of(answer) if method == "Queues.GetElement" else queue_of(answer)
+    if method in ("Logs.Append", "Queues.Enqueue"):
         return {**answer, "first": position_of(answer["first"]), "last": position_of(answer["last"])}
     if method == "Logs.Read":
         answer.pop("more")
@@ -152,7 +194,7 @@ def answer_of(method, answer):
 
 def query_of(method, request):
     fields = renamed(request, **QUERIES.get(method, {}))
-    return "?" + urlencode({**fields, **({"as": "base64"} if method == "Logs.Read" else {})})
+    return "?" + urlencode({**fields, **({"as": "base64"} if method in ("Logs.Read", "Queues.Retrieve") else {})})
 
 
 def call(step):

@@ -109,6 +109,22 @@ def wrong(*fields):
     return Problem("bad-request", {"errors": [{"field": name, "reason": "*"} for name in fields]})
 
 
+def enqueue(queue, values, expected, save="", **more):
+    return Step("Queues.Enqueue", {"topic": "${t}", "queue": b64(queue), "messages": [rec(value) for value in values], **more}, expected, save)
+
+
+def retrieve(queue, expected, beside=False, **more):
+    return Step("Queues.Retrieve", {"topic": "${t}", "queue": b64(queue), **more}, expected, beside=beside)
+
+
+def elements(*them, next, **more):
+    return {"elements": list(them), "next": next, **more}
+
+
+def named(queue, elements):
+    return {"name": b64(queue), "partition": 0, "aboutElements": elements}
+
+
 ONE = create(partitions=1)
 KEYED = rec("one", key="k", headers=[("h", "v"), ("i", "")])
 # Bytes that are no text, in an order of headers that JSON does not keep, and a header and a record without values.
@@ -267,6 +283,46 @@ GROUPS = {
         read(Problem("filter-invalid", {"field": "filter"}), filter="text.matches('x')"),
         read(Problem("filter-invalid", {"field": "fields.y"}), fields={"y": "nothing"}),
         read(wrong("raw"), filter="true", raw=True, without={"curl": "HTTP has no raw batches"}),
+    ],
+    "queues": [
+        create(partitions=1, settings={"queue.enable": "true"}),
+        retrieve("alice", {"elements": []}),
+        enqueue("alice", ["a0", "a1"], appended(0, 1), "a"),
+        enqueue("bob", ["b0"], appended(2)),
+        enqueue(b"\x00/\xff", ["odd"], appended(3)),
+        enqueue("alice", ["a2"], appended(4), "c"),
+        retrieve("alice", elements(shown(0, "a0", 0), shown(1, "a1", 0), shown(4, "a2"), next=pos(4))),
+        retrieve("alice", elements(shown(0, "a0", 0), next=pos(0), more=True), limit=1),
+        retrieve("alice", elements(shown(4, "a2"), next=pos(4)), after="${a.last}"),
+        retrieve("alice", elements(shown(4, "a2"), next=pos(4)), after="${a.last}", consistency="ANY_REPLICA", waitMs=30_000),
+        retrieve(b"\x00/\xff", elements(shown(3, "odd"), next=pos(4))),
+        retrieve("nobody", elements(next=pos(4)), waitMs=20),
+        retrieve("alice", elements(shown(1, "a1", 0), next=pos(4)), filter="text == 'a1'"),
+        retrieve("alice", elements({"position": pos(4), "fields": {"at": 4}}, next=pos(4)), fields={"at": "offset"}, after="${a.last}"),
+        retrieve("alice", elements(shown(6, "a3"), next="*"), beside=True, after="${c.last}", waitMs=60_000),
+        enqueue("bob", ["b1"], appended(5)),
+        enqueue("alice", ["a3"], appended(6), "d"),
+        Awaited(elements(shown(6, "a3"), next="*")),
+        Step("Queues.GetElement", {"topic": "${t}", "queue": b64("alice"), "position": "${a.last}"}, shown(1, "a1", 0)),
+        Step("Queues.GetElement", {"topic": "${t}", "queue": b64("bob"), "position": "${a.last}"}, Problem("unknown-element")),
+        Step("Queues.GetQueue", {"topic": "${t}", "queue": b64("alice")}, {**named("alice", 4), "first": "${a.first}", "last": "${d.last}"}),
+        Step("Queues.GetQueue", {"topic": "${t}", "queue": b64("nobody")}, named("nobody", 0)),
+        Step("Queues.ListQueues", {"topic": "${t}"}, {"queues": [named(b"\x00/\xff", 1), named("alice", 4), named("bob", 2)]}),
+        Step("Queues.ListQueues", {"topic": "${t}", "prefix": b64("a"), "limit": 1}, {"queues": [named("alice", 4)]}),
+        Step("Queues.ListQueues", {"topic": "${t}", "after": b64("alice"), "limit": 1}, {"queues": [named("bob", 2)]}),
+        retrieve("alice", wrong("limit"), limit=1001),
+        retrieve("alice", Problem("position-diverged", {"diverged_at": 7}), after={"term": "${d.last.term}", "entry": 9, "offset": 9}),
+        enqueue("q" * 513, ["x"], wrong("queue")),
+        enqueue("q" * 512, ["long"], appended(7)),
+        enqueue("alice", [], wrong("messages")),
+        create("${t}-plain", partitions=1),
+        Step("Queues.Enqueue", {"topic": "${t}-plain", "queue": b64("a"), "messages": [rec("x")]}, Problem("not-a-queue-topic")),
+        Step("Queues.ListQueues", {"topic": "no-such-topic"}, Problem("unknown-topic")),
+        # An element is a record of the log, too, and its key is the queue's name.
+        read(page(shown(2, rec("b0", key="bob"))), limit=1, **{"from": 2}),
+        append([rec("by its key", key="bob")], appended(8)),
+        retrieve("bob", elements(shown(8, "by its key"), next=pos(8)), after={"term": "${d.last.term}", "entry": 6, "offset": 6}),
+        append(["no key"], wrong("records")),
     ],
     "truncations": [
         ONE,

@@ -98,6 +98,12 @@ func logs[Q, A any](method func(duramenv1.LogsClient, context.Context, Q, ...grp
 	}
 }
 
+func queues[Q, A any](method func(duramenv1.QueuesClient, context.Context, Q, ...grpc.CallOption) (A, error)) func(grpc.ClientConnInterface, context.Context, Q, ...grpc.CallOption) (A, error) {
+	return func(conn grpc.ClientConnInterface, ctx context.Context, request Q, options ...grpc.CallOption) (A, error) {
+		return method(duramenv1.NewQueuesClient(conn), ctx, request, options...)
+	}
+}
+
 func topics[Q, A any](method func(duramenv1.TopicsClient, context.Context, Q, ...grpc.CallOption) (A, error)) func(grpc.ClientConnInterface, context.Context, Q, ...grpc.CallOption) (A, error) {
 	return func(conn grpc.ClientConnInterface, ctx context.Context, request Q, options ...grpc.CallOption) (A, error) {
 		return method(duramenv1.NewTopicsClient(conn), ctx, request, options...)
@@ -111,6 +117,11 @@ var calls = map[string]call{
 	"Logs.Truncate":      unary(logs(duramenv1.LogsClient.Truncate)),
 	"Logs.Fence":         unary(logs(duramenv1.LogsClient.Fence)),
 	"Logs.OpenSession":   unary(logs(duramenv1.LogsClient.OpenSession)),
+	"Queues.Enqueue":     unary(queues(duramenv1.QueuesClient.Enqueue)),
+	"Queues.Retrieve":    unary(queues(duramenv1.QueuesClient.Retrieve)),
+	"Queues.GetElement":  unary(queues(duramenv1.QueuesClient.GetElement)),
+	"Queues.GetQueue":    unary(queues(duramenv1.QueuesClient.GetQueue)),
+	"Queues.ListQueues":  unary(queues(duramenv1.QueuesClient.ListQueues)),
 	"Topics.CreateTopic": unary(topics(duramenv1.TopicsClient.CreateTopic)),
 	"Topics.GetTopic":    unary(topics(duramenv1.TopicsClient.GetTopic)),
 	"Topics.ListTopics":  unary(topics(duramenv1.TopicsClient.ListTopics)),

@@ -9,12 +9,18 @@ import com.google.rpc.ErrorInfo;
 import dev.duramen.v1.AppendRequest;
 import dev.duramen.v1.CreateTopicRequest;
 import dev.duramen.v1.DeleteTopicRequest;
+import dev.duramen.v1.EnqueueRequest;
 import dev.duramen.v1.FenceRequest;
+import dev.duramen.v1.GetElementRequest;
+import dev.duramen.v1.GetQueueRequest;
 import dev.duramen.v1.GetTopicRequest;
+import dev.duramen.v1.ListQueuesRequest;
 import dev.duramen.v1.ListTopicsRequest;
 import dev.duramen.v1.LogsGrpc;
 import dev.duramen.v1.OpenSessionRequest;
+import dev.duramen.v1.QueuesGrpc;
 import dev.duramen.v1.ReadRequest;
+import dev.duramen.v1.RetrieveRequest;
 import dev.duramen.v1.TailRequest;
 import dev.duramen.v1.TopicsGrpc;
 import dev.duramen.v1.TruncateRequest;
@@ -68,6 +74,7 @@ final class Driver {
         long deadline = step.get("deadline_s").getAsLong();
         String request = step.get("request").toString();
         LogsGrpc.LogsBlockingStub logs = LogsGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
+        QueuesGrpc.QueuesBlockingStub queues = QueuesGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
         TopicsGrpc.TopicsBlockingStub topics = TopicsGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
         String method = step.get("method").getAsString();
         if (method.equals("Logs.Read")) {
@@ -79,6 +86,11 @@ final class Driver {
             case "Logs.Truncate" -> logs.truncate(read(request, TruncateRequest.newBuilder()).build());
             case "Logs.Fence" -> logs.fence(read(request, FenceRequest.newBuilder()).build());
             case "Logs.OpenSession" -> logs.openSession(OpenSessionRequest.getDefaultInstance());
+            case "Queues.Enqueue" -> queues.enqueue(read(request, EnqueueRequest.newBuilder()).build());
+            case "Queues.Retrieve" -> queues.retrieve(read(request, RetrieveRequest.newBuilder()).build());
+            case "Queues.GetElement" -> queues.getElement(read(request, GetElementRequest.newBuilder()).build());
+            case "Queues.GetQueue" -> queues.getQueue(read(request, GetQueueRequest.newBuilder()).build());
+            case "Queues.ListQueues" -> queues.listQueues(read(request, ListQueuesRequest.newBuilder()).build());
             case "Topics.CreateTopic" -> topics.createTopic(read(request, CreateTopicRequest.newBuilder()).build());
             case "Topics.GetTopic" -> topics.getTopic(read(request, GetTopicRequest.newBuilder()).build());
             case "Topics.ListTopics" -> topics.listTopics(read(request, ListTopicsRequest.newBuilder()).build());

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 OPTIONS = [("grpc.max_receive_message_length", 33 << 20), ("grpc.enable_retries", 0)]
-STUBS = {"Logs": duramen_pb2_grpc.LogsStub, "Topics": duramen_pb2_grpc.TopicsStub}
+STUBS = {"Logs": duramen_pb2_grpc.LogsStub, "Queues": duramen_pb2_grpc.QueuesStub, "Topics": duramen_pb2_grpc.TopicsStub}
 
 
 def call(channel, step, answers):

@@ -8,6 +8,7 @@ fn main() {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates/duramen/proto");
     let file = protos.join("duramen/v1/duramen.proto");
     println!("cargo::rerun-if-changed={}", file.display());
+    println!("cargo::rerun-if-env-changed=DURAMEN_PROTOCOL");
     let descriptors = protox::compile(["duramen/v1/duramen.proto"], [&protos]).expect("the file compiles");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
     std::fs::write(Path::new(&out).join("descriptors.bin"), descriptors.encode_to_vec()).expect("the directory is ours");

@@ -16,6 +16,7 @@ mod proto {
     tonic::include_proto!("duramen.v1");
 }
 use proto::logs_client::LogsClient;
+use proto::queues_client::QueuesClient;
 use proto::topics_client::TopicsClient;
 
 const MESSAGE_BYTES_MAX: usize = 33 << 20;
@@ -43,6 +44,7 @@ impl Json {
 async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Value>) -> Result<(), Status> {
     let deadline = Duration::from_secs(step["deadline_s"].as_u64().expect("a number"));
     let mut logs = LogsClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let mut queues = QueuesClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut topics = TopicsClient::new(channel.clone());
     macro_rules! one {
         ($client:ident . $method:ident, $request:literal, $answer:literal) => {{
@@ -58,6 +60,11 @@ async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Val
         "Logs.Truncate" => one!(logs.truncate, "TruncateRequest", "Tail"),
         "Logs.Fence" => one!(logs.fence, "FenceRequest", "Tail"),
         "Logs.OpenSession" => one!(logs.open_session, "OpenSessionRequest", "Session"),
+        "Queues.Enqueue" => one!(queues.enqueue, "EnqueueRequest", "EnqueueResponse"),
+        "Queues.Retrieve" => one!(queues.retrieve, "RetrieveRequest", "RetrieveResponse"),
+        "Queues.GetElement" => one!(queues.get_element, "GetElementRequest", "ReadRecord"),
+        "Queues.GetQueue" => one!(queues.get_queue, "GetQueueRequest", "Queue"),
+        "Queues.ListQueues" => one!(queues.list_queues, "ListQueuesRequest", "ListQueuesResponse"),
         "Topics.CreateTopic" => one!(topics.create_topic, "CreateTopicRequest", "Topic"),
         "Topics.GetTopic" => one!(topics.get_topic, "GetTopicRequest", "Topic"),
         "Topics.ListTopics" => one!(topics.list_topics, "ListTopicsRequest", "ListTopicsResponse"),
