@@ -84,6 +84,8 @@ struct Told {
     code: i16,
     /// Id of the member, if it did not know it.
     id: Option<String>,
+    /// Epoch of a member of the consumer protocol.
+    epoch: Option<i32>,
     /// Partitions that the member is to use.
     has: Option<BTreeSet<i32>>,
     /// True if the group is one of the consumer protocol.
@@ -99,6 +101,9 @@ pub(super) struct Owners {
     /// Static names with which a new member was sent, and not answered well yet. The coordinator may have replaced the
     /// former member already, and others may hear of its partitions before the new one hears anything.
     replacing: BTreeSet<&'static str>,
+    /// Members that a coordinator did not know any more, each with the epoch that it was told since. A group that was
+    /// forgotten begins with new epochs, so a member may come into one that it had before. It may commit by it then.
+    forgotten: BTreeMap<String, Option<i32>>,
     term: u64,
     is_of_consumers: Option<bool>,
     /// Assignments that were told. Below, the times that the group became one of the consumer protocol, and one of the
@@ -126,12 +131,13 @@ pub(super) fn synced(assignment: &bytes::Bytes) -> Result<BTreeSet<i32>, Failure
 }
 
 fn told(response: &Response, topic_id: Option<Uuid>) -> Result<Option<Told>, Failure> {
-    let of = |code| Told { code, id: None, has: None, is_of_consumers: None };
+    let of = |code| Told { code, id: None, epoch: None, has: None, is_of_consumers: None };
     Ok(Some(match response {
         Response::ConsumerGroupHeartbeat(it) => {
             let has = it.assignment.as_ref().map(|it| assigned(it, topic_id));
             let is_of_consumers = (it.member_epoch > 0).then_some(true);
-            Told { has, is_of_consumers, ..of(it.error_code) }
+            let epoch = Some(it.member_epoch);
+            Told { epoch, has, is_of_consumers, ..of(it.error_code) }
         }
         Response::JoinGroup(it) => {
             // A group of the consumer protocol has no leader that its members know.
@@ -184,6 +190,7 @@ impl Owners {
     pub(super) fn is_void(&self, id: &str, epoch: i32, partition: i32) -> bool {
         let may = |owner: &Owner| owner.given_up.get(&partition) == Some(&epoch);
         !self.all.get(id).is_some_and(may)
+            && self.forgotten.get(id) != Some(&Some(epoch))
             && self.newest.get(&partition).is_some_and(|newest| newest != id)
     }
 
@@ -211,8 +218,12 @@ impl Owners {
             | ErrorCode::FencedMemberEpoch = code_of(told.code)
             {
                 self.all.remove(&beat.id);
+                self.forgotten.insert(beat.id.clone(), None);
             }
             return Ok(());
+        }
+        if let Some(epoch) = self.forgotten.get_mut(&beat.id) {
+            *epoch = told.epoch;
         }
         if beat.kind == Kind::Leave {
             self.all.remove(&beat.id);
