@@ -691,7 +691,8 @@ struct Walk<'a, D: Disk> {
     segment: &'a Segment<D>,
     file: &'a D::File,
     path: String,
-    size: u64,
+    /// Bytes of the segment, and the offset behind its last batch.
+    written: (u64, i64),
     at: u64,
     offset: i64,
 }
@@ -704,8 +705,8 @@ impl<'a, D: Disk> Walk<'a, D> {
         file: &'a D::File,
         (at, offset): (u64, i64),
     ) -> Self {
-        let (path, (size, _)) = (segment.path(), segment.written());
-        Self { reader, files, segment, file, path, size, at, offset }
+        let (path, written) = (segment.path(), segment.written());
+        Self { reader, files, segment, file, path, written, at, offset }
     }
 
     fn step(&mut self) -> Result<Place, ReadError> {
@@ -728,8 +729,13 @@ impl<'a, D: Disk> Walk<'a, D> {
     fn check(&self, batch: &Descriptor, end: u64) -> Result<(), ReadError> {
         let at = self.at;
         let damaged = |what| Err(ReadError::Damaged { path: self.path.clone(), at, what });
-        if end > self.size {
+        let (size, written_end) = self.written;
+        if end > size || batch.end_offset() > written_end {
             return damaged("a batch reaches past the end");
+        }
+        // The file of another log has sound batches, but their offsets end elsewhere.
+        if end == size && batch.end_offset() < written_end && self.segment.is_dense() {
+            return damaged("the last batches of the segment are missing");
         }
         let length = batch.length as usize;
         let bytes = self.reader.read_file(&self.path, self.file, at, length)?;
