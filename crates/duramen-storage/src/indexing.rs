@@ -82,12 +82,7 @@ impl<D: Disk> Indexer<D> {
     pub fn order(&mut self, order: Order) {
         let replica = order.replica;
         self.orders.insert(replica, order);
-        self.wake(replica);
-    }
-
-    /// Looks at a replica again: a reader has found damage in its index.
-    pub fn wake(&mut self, replica: ReplicaId) {
-        if self.orders.contains_key(&replica) && !self.waiting.contains(&replica) {
+        if !self.waiting.contains(&replica) {
             self.waiting.push_back(replica);
         }
     }
@@ -104,8 +99,7 @@ impl<D: Disk> Indexer<D> {
             let Some(replica) = self.waiting.pop_front() else { break };
             let Some(order) = self.orders.get(&replica).cloned() else { continue };
             match self.carry_out(&order) {
-                Ok(Some(indexed)) => return Step::Indexed(indexed),
-                Ok(None) => {}
+                Ok(indexed) => return Step::Indexed(indexed),
                 Err(Stop::Wait) => {
                     has_waited = true;
                     self.waiting.push_back(replica);
@@ -139,8 +133,8 @@ impl<D: Disk> Indexer<D> {
         self.sizes.remove(&replica);
     }
 
-    /// Reads one log on. Returns `None` if its order needs nothing.
-    fn carry_out(&mut self, order: &Order) -> Result<Option<Indexed>, Stop> {
+    /// Reads one log on.
+    fn carry_out(&mut self, order: &Order) -> Result<Indexed, Stop> {
         let replica = order.replica;
         let files = self.reader.catalog().get(replica)?;
         let index = if let Some(index) = files.index() {
@@ -159,7 +153,7 @@ impl<D: Disk> Indexer<D> {
         }
         self.flush(replica, &index);
         let (beginning, touched) = (order.beginning, part.touched);
-        Ok(Some(Indexed { replica, beginning, to, touched, problem: None }))
+        Ok(Indexed { replica, beginning, to, touched, problem: None })
     }
 
     /// Flushes the memtable that was just written to if it is full, and the largest one if all together are.

@@ -30,6 +30,7 @@ pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
         Err(problem) => return refuse(node, key, problem),
     };
     let partition = &node.core.partitions[&replica];
+    // The target of a list is a log.
     if !partition.settings.queue {
         return refuse(node, key, Problem::NotAQueueTopic);
     }
@@ -66,13 +67,15 @@ fn look_or_answer(node: &mut Node, key: RequestKey, mut wait: QueueWait) {
         it.start = Start::At(span.from);
     }
     let deadline_us = node.core.now.deadline_us(wait_ms);
-    let is_late = sabotage::is(Bug::WaitsAfterLook);
+    if !node.queues.has_room() {
+        return refuse(node, key, Problem::Busy("too many reads wait for elements of queues"));
+    }
     let hash = node.queues.hash(&span.name);
-    wait.stage = QueueStage::Waiting(hash);
-    if !is_late {
+    if !sabotage::is(Bug::WaitsAfterLook) {
         node.queues.await_elements(wait.replica, hash, key);
     }
-    node.queues.look(&mut node.core, key, span);
+    let ticket = node.queues.look(&mut node.core, key, span);
+    wait.stage = QueueStage::Waiting { hash, ticket };
     node.core.park(key, Parked::Queue(Box::new(wait)), deadline_us);
 }
 
@@ -81,7 +84,7 @@ pub(super) fn on_ready(node: &mut Node, key: RequestKey) {
     let Some(Parked::Queue(wait)) = node.unpark(key) else { return };
     match wait.stage {
         QueueStage::Behind(_) => look_or_answer(node, key, *wait),
-        QueueStage::Waiting(_) => answer(node, key, &wait),
+        QueueStage::Waiting { .. } => answer(node, key, &wait),
     }
 }
 
@@ -99,7 +102,7 @@ pub(super) fn on_timeout(node: &mut Node, key: RequestKey) {
         QueueStage::Behind(_) => {
             refuse(node, key, Problem::Busy("the index is behind the log"));
         }
-        QueueStage::Waiting(_) => answer(node, key, &wait),
+        QueueStage::Waiting { .. } => answer(node, key, &wait),
     }
 }
 
@@ -166,7 +169,7 @@ fn span(node: &Node, wait: &QueueWait) -> Result<Span, Problem> {
 /// Registers a read after its look, as a planted bug does.
 pub(crate) fn await_late(node: &mut Node, key: RequestKey) {
     let Some(Parked::Queue(wait)) = node.core.parked(key) else { return };
-    if let QueueStage::Waiting(hash) = wait.stage {
+    if let QueueStage::Waiting { hash, .. } = wait.stage {
         node.queues.await_elements(wait.replica, hash, key);
     }
 }

@@ -122,8 +122,8 @@ pub(crate) struct QueueWait {
 pub(crate) enum QueueStage {
     /// The index reaches this offset.
     Behind(i64),
-    /// An element of the queue with this hash.
-    Waiting(u64),
+    /// An element of the queue with this hash, or the look with this ticket.
+    Waiting { hash: u64, ticket: u64 },
 }
 
 /// A fetch that waits for more records.

@@ -4,15 +4,16 @@
 //! Owns:       the indexed end of each log; reads that wait for the index, or for an element of their queue.
 //! Interface:  [`Queues::follow`] after a turn of a replica; [`Queues::on_indexed`], [`Queues::on_looked`]; the waits
 //!             of `api/queues.rs`.
-//! Invariants: one order of a log is under way at a time. A report about an earlier beginning of a log is no report. A
-//!             read is registered under its queue before anybody looks for its elements. A commit wakes the reads of
-//!             its own queues, or of all if it names too many.
+//! Invariants: one order of a log is under way at a time, and none for a second after one that failed. A report about
+//!             an earlier beginning of a log is no report. A read is registered under its queue before anybody looks
+//!             for its elements. A commit wakes the reads of its own queues, or of all if it names too many. A bounded
+//!             number of looks is under way.
 //! Never:      names of queues: a hash with a seed of the process stands for each. Elements: see
 //!             `read_plan/queues.rs`.
 //! Tests:      `node/tests/queues.rs`; `duramen-sim`.
 //! Start at:   [`Queues::follow`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use duramen_protocol::wire::Uuid;
 use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
@@ -21,6 +22,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use crate::core::{Core, Parked, QueueStage, QueueWait, Signal, Timer};
 use crate::event::{Action, Look, QueueLook, QueueLooked, RequestKey};
+use crate::limits::{QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::Span;
 
 /// Time after which an order that failed is given again, in microseconds.
@@ -30,9 +32,14 @@ const RETRY_US: u64 = 1_000_000;
 #[derive(Debug)]
 pub(crate) struct Queues {
     logs: BTreeMap<ReplicaId, Indexing>,
-    /// Reads that have a look under way, by its ticket.
+    /// Reads that have a look under way, or before them, by its ticket.
     looks: BTreeMap<u64, RequestKey>,
+    /// Looks that wait until others are done.
+    later: VecDeque<QueueLook>,
+    under_way: usize,
     tickets: u64,
+    /// Reads that wait for an element.
+    waiting: usize,
     seed: u64,
 }
 
@@ -45,6 +52,8 @@ struct Indexing {
     indexed: i64,
     /// End of the order under way.
     ordered: Option<i64>,
+    /// Time before which nothing is ordered, because an order failed, in microseconds.
+    paused_until_us: u64,
     /// Reads that wait until the log is indexed up to an offset.
     behind: BTreeSet<(i64, RequestKey)>,
     /// Reads that wait for an element, by the hash of their queue.
@@ -57,6 +66,7 @@ impl Indexing {
             beginning,
             indexed: -1,
             ordered: None,
+            paused_until_us: 0,
             behind: BTreeSet::new(),
             waiting: BTreeMap::new(),
         }
@@ -65,7 +75,15 @@ impl Indexing {
 
 impl Queues {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { logs: BTreeMap::new(), looks: BTreeMap::new(), tickets: 0, seed }
+        Self {
+            logs: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            later: VecDeque::new(),
+            under_way: 0,
+            tickets: 0,
+            waiting: 0,
+            seed,
+        }
     }
 
     /// Returns the seed of the hashes that stand for queues.
@@ -82,9 +100,14 @@ impl Queues {
         self.logs.get(&replica).map_or(-1, |log| log.indexed)
     }
 
-    /// Returns the number of reads that wait.
+    /// Returns the number of reads that wait for an element.
     pub(crate) fn waiting(&self) -> usize {
-        self.logs.values().flat_map(|log| log.waiting.values()).map(BTreeSet::len).sum()
+        self.waiting
+    }
+
+    /// Tells whether another read may wait for an element.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting < QUEUE_READS_WAITING_MAX
     }
 
     /// Returns the number of committed records that are not indexed.
@@ -112,7 +135,8 @@ impl Queues {
         if committed == 0 {
             log.indexed = 0;
         }
-        if log.ordered.is_some() || log.indexed >= committed {
+        let is_paused = core.now.mono_us < log.paused_until_us;
+        if log.ordered.is_some() || log.indexed >= committed || is_paused {
             return;
         }
         let id = partition.id;
@@ -133,8 +157,8 @@ impl Queues {
         log.indexed = to;
         if let Some(problem) = problem {
             tracing::warn!(replica = replica.0, problem, "a log cannot be indexed");
-            log.ordered = None;
-            core.timers.insert((core.now.mono_us + RETRY_US, Timer::Queues));
+            (log.ordered, log.paused_until_us) = (None, core.now.mono_us + RETRY_US);
+            core.timers.insert((log.paused_until_us, Timer::Queues));
             return;
         }
         log.ordered = log.ordered.filter(|ordered| *ordered > to);
@@ -168,16 +192,32 @@ impl Queues {
         }
     }
 
-    /// Has somebody look whether a part of a log has elements of a queue.
-    pub(crate) fn look(&mut self, core: &mut Core, key: RequestKey, span: Span) {
+    /// Has somebody look whether a part of a log has elements of a queue. Returns the look's ticket.
+    pub(crate) fn look(&mut self, core: &mut Core, key: RequestKey, span: Span) -> u64 {
         let ticket = self.tickets;
         self.tickets += 1;
         self.looks.insert(ticket, key);
-        core.out.push(Action::Look(Look::Queue(QueueLook { ticket, span })));
+        self.later.push_back(QueueLook { ticket, span });
+        self.look_on(core);
+        ticket
+    }
+
+    /// Begins the looks that there is room for.
+    fn look_on(&mut self, core: &mut Core) {
+        while self.under_way < QUEUE_LOOKS_MAX {
+            let Some(look) = self.later.pop_front() else { return };
+            // The read may be answered or gone.
+            if self.looks.contains_key(&look.ticket) {
+                self.under_way += 1;
+                core.out.push(Action::Look(Look::Queue(look)));
+            }
+        }
     }
 
     /// Takes the result of a look. Returns a read that waits on, if there is one.
     pub(crate) fn on_looked(&mut self, core: &mut Core, looked: QueueLooked) -> Option<RequestKey> {
+        self.under_way -= 1;
+        self.look_on(core);
         let key = self.looks.remove(&looked.ticket)?;
         if looked.found {
             core.signals.push_back(Signal::QueueReady(key));
@@ -193,21 +233,25 @@ impl Queues {
 
     pub(crate) fn await_elements(&mut self, replica: ReplicaId, hash: u64, key: RequestKey) {
         let log = self.logs.get_mut(&replica).expect("a log that is indexed is followed");
-        log.waiting.entry(hash).or_default().insert(key);
+        self.waiting += usize::from(log.waiting.entry(hash).or_default().insert(key));
     }
 
     /// Withdraws a read from everything that could wake it.
     pub(crate) fn forget_read(&mut self, key: RequestKey, wait: &QueueWait) {
-        self.looks.retain(|_, waiting| *waiting != key);
-        let Some(log) = self.logs.get_mut(&wait.replica) else { return };
+        let log = self.logs.get_mut(&wait.replica);
         match wait.stage {
-            QueueStage::Behind(end) => _ = log.behind.remove(&(end, key)),
-            QueueStage::Waiting(hash) => {
-                if let Some(keys) = log.waiting.get_mut(&hash) {
-                    keys.remove(&key);
-                    if keys.is_empty() {
-                        log.waiting.remove(&hash);
-                    }
+            QueueStage::Behind(end) => {
+                if let Some(log) = log {
+                    log.behind.remove(&(end, key));
+                }
+            }
+            QueueStage::Waiting { hash, ticket } => {
+                self.looks.remove(&ticket);
+                let Some(log) = log else { return };
+                let Some(keys) = log.waiting.get_mut(&hash) else { return };
+                self.waiting -= usize::from(keys.remove(&key));
+                if keys.is_empty() {
+                    log.waiting.remove(&hash);
                 }
             }
         }
@@ -224,7 +268,8 @@ impl Queues {
     /// Forgets a replica that is gone.
     pub(crate) fn forget(&mut self, core: &mut Core, replica: ReplicaId) {
         self.lose(core, replica);
-        self.logs.remove(&replica);
+        let Some(log) = self.logs.remove(&replica) else { return };
+        self.waiting -= log.waiting.values().map(BTreeSet::len).sum::<usize>();
     }
 
     /// Checks that each read that is registered waits.
@@ -239,6 +284,11 @@ impl Queues {
                     && log.waiting.values().flatten().all(waits)
             }),
             "a read is registered while it waits"
+        );
+        debug_assert_eq!(
+            self.waiting,
+            self.logs.values().flat_map(|log| log.waiting.values()).map(BTreeSet::len).sum(),
+            "the reads that wait are counted"
         );
     }
 }

@@ -150,10 +150,10 @@ impl<D: Disk> Index<D> {
         found
     }
 
-    /// Takes damaged tables out, and all behind them: their range is indexed anew. Returns true if there were any.
-    pub(crate) fn drop_damaged(&self, disk: &D) -> bool {
+    /// Takes damaged tables out, and all behind them: their range is indexed anew.
+    pub(crate) fn drop_damaged(&self, disk: &D) {
         if !self.has_damage.swap(false, Ordering::AcqRel) {
-            return false;
+            return;
         }
         let damaged =
             std::mem::take(&mut *self.damaged.lock().unwrap_or_else(PoisonError::into_inner));
@@ -171,7 +171,6 @@ impl<D: Disk> Index<D> {
             );
             remove(disk, table.path());
         }
-        !dropped.is_empty()
     }
 
     /// Removes tables of a part of the log that is gone.

@@ -15,6 +15,7 @@ use duramen_storage::indexing::{Indexed, Touched};
 use super::harness::{Harness, NATIVE, new_topic, produce_request};
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
+use crate::limits::{QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::{
     Answer, Append, Guard, Op, Position, Problem, Queue, Retrieve, Span, Start, Target, WantQueue,
 };
@@ -211,12 +212,35 @@ fn an_index_that_is_lost_or_fails_is_ordered_again() {
     it.step(Event::Indexed(Indexed { replica, beginning, to: 0, touched, problem }));
     it.run();
     assert!(it.orders.is_empty(), "it rests for a while");
+    put(&mut it, "alice", "b");
+    assert!(it.orders.is_empty(), "a commit does not end the rest");
     it.pass_ms(1_001);
     it.indexed.insert(replica, 0);
     assert!(it.carry_out_orders());
     it.run();
     let found = span(it.answer(read).expect("indexed"));
-    assert_eq!(shown(&it, &found), [0]);
+    assert_eq!(shown(&it, &found), [0, 1]);
+}
+
+#[test]
+fn the_looks_and_the_reads_that_wait_are_bounded() {
+    let mut it = node();
+    it.is_prompt = false;
+    let read = || retrieve("alice", Start::Begin, 30_000);
+    let reads: Vec<_> = (0..QUEUE_READS_WAITING_MAX).map(|_| it.operate(read())).collect();
+    it.run();
+    assert_eq!(it.looks.len(), QUEUE_LOOKS_MAX);
+    it.is_prompt = true;
+    it.run();
+    assert_eq!((it.looks.len(), it.node.queues.waiting()), (0, QUEUE_READS_WAITING_MAX));
+    let busy = it.operate(read());
+    assert!(matches!(it.answer(busy), Some(Err(Problem::Busy(_)))));
+    put(&mut it, "alice", "a");
+    for read in reads {
+        let found = span(it.answer(read).expect("woken"));
+        assert_eq!(shown(&it, &found), [0]);
+    }
+    assert_eq!(it.node.queues.waiting(), 0);
 }
 
 #[test]
