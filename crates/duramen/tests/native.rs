@@ -30,6 +30,8 @@ use tonic_types::StatusExt;
 
 #[path = "native/queues.rs"]
 mod queues;
+#[path = "native/queue_streams.rs"]
+mod queue_streams;
 
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(30);

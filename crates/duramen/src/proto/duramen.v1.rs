@@ -293,6 +293,86 @@ pub struct EnqueueResponse {
     pub duplicate: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EnqueueManyRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    /// At most 10000.
+    #[prost(message, repeated, tag = "2")]
+    pub messages: ::prost::alloc::vec::Vec<QueueMessage>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[prost(uint32, tag = "3")]
+    pub timeout_ms: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct QueueMessage {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub queue: ::prost::bytes::Bytes,
+    /// A record without a key.
+    #[prost(message, optional, tag = "2")]
+    pub message: ::core::option::Option<Record>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EnqueueManyResponse {
+    /// In the order of the messages.
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<EnqueueResult>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EnqueueResult {
+    #[prost(oneof = "enqueue_result::Result", tags = "1, 2")]
+    pub result: ::core::option::Option<enqueue_result::Result>,
+}
+/// Nested message and enum types in `EnqueueResult`.
+pub mod enqueue_result {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Result {
+        #[prost(message, tag = "1")]
+        Position(super::Position),
+        /// The message was not appended, or, if the reason is outcome-unknown, may be.
+        #[prost(message, tag = "2")]
+        Problem(super::Problem),
+    }
+}
+/// Why one of several appends failed: what a google.rpc.ErrorInfo says of a call.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Problem {
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub detail: ::prost::alloc::string::String,
+    /// Members of the problem document, as JSON.
+    #[prost(map = "string, string", tag = "3")]
+    pub metadata: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EnqueueStreamRequest {
+    /// The client's name for the request; the answer has it, too.
+    #[prost(uint64, tag = "1")]
+    pub call: u64,
+    #[prost(message, optional, tag = "2")]
+    pub request: ::core::option::Option<EnqueueRequest>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EnqueueStreamResponse {
+    #[prost(uint64, tag = "1")]
+    pub call: u64,
+    #[prost(oneof = "enqueue_stream_response::Result", tags = "2, 3")]
+    pub result: ::core::option::Option<enqueue_stream_response::Result>,
+}
+/// Nested message and enum types in `EnqueueStreamResponse`.
+pub mod enqueue_stream_response {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Result {
+        #[prost(message, tag = "2")]
+        Appended(super::EnqueueResponse),
+        #[prost(message, tag = "3")]
+        Problem(super::Problem),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RetrieveRequest {
     #[prost(string, tag = "1")]
     pub topic: ::prost::alloc::string::String,
@@ -355,6 +435,88 @@ pub struct RetrieveResponse {
     #[prost(bool, tag = "4")]
     pub skipped: bool,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SubscribeRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    /// Each queue once.
+    #[prost(message, repeated, tag = "2")]
+    pub cursors: ::prost::alloc::vec::Vec<Cursor>,
+    /// Expression of CEL that is true of the wanted elements.
+    #[prost(string, tag = "3")]
+    pub filter: ::prost::alloc::string::String,
+    /// Expressions of CEL by name, whose results are returned instead of messages.
+    #[prost(map = "string, string", tag = "4")]
+    pub fields: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// Memory that the node may use for elements on their way, about, in bytes; 0 for 1 MiB, at most 16 MiB.
+    #[prost(uint32, tag = "5")]
+    pub bytes: u32,
+    #[prost(enumeration = "Consistency", tag = "6")]
+    pub consistency: i32,
+    /// Goes on at the first element that there is if the log begins behind a cursor.
+    #[prost(bool, tag = "7")]
+    pub skip_trimmed: bool,
+    /// Leaves out elements on which an expression fails.
+    #[prost(bool, tag = "8")]
+    pub skip_failed: bool,
+}
+/// A queue, and the place to begin at; its first element, if absent.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Cursor {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub queue: ::prost::bytes::Bytes,
+    #[prost(oneof = "cursor::Start", tags = "2, 3")]
+    pub start: ::core::option::Option<cursor::Start>,
+}
+/// Nested message and enum types in `Cursor`.
+pub mod cursor {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Start {
+        /// Behind this position.
+        #[prost(message, tag = "2")]
+        After(super::Position),
+        /// Behind the last element.
+        #[prost(bool, tag = "3")]
+        End(bool),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SubscribeResponse {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub queue: ::prost::bytes::Bytes,
+    /// Position to go on behind. It moves on over what is no element of the queue, too. Absent if the log never had
+    /// anything.
+    #[prost(message, optional, tag = "6")]
+    pub next: ::core::option::Option<Position>,
+    #[prost(oneof = "subscribe_response::Event", tags = "2, 3, 4, 5")]
+    pub event: ::core::option::Option<subscribe_response::Event>,
+}
+/// Nested message and enum types in `SubscribeResponse`.
+pub mod subscribe_response {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Event {
+        #[prost(message, tag = "2")]
+        Element(super::ReadRecord),
+        /// The log begins behind the cursor, and the read went on there.
+        #[prost(message, tag = "3")]
+        Trimmed(super::Trimmed),
+        /// The reader has all elements that the queue had.
+        #[prost(message, tag = "4")]
+        CaughtUp(super::CaughtUp),
+        /// Nothing came for a while.
+        #[prost(message, tag = "5")]
+        Heartbeat(super::Heartbeat),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Trimmed {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CaughtUp {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Heartbeat {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetElementRequest {
     #[prost(string, tag = "1")]
@@ -1270,6 +1432,60 @@ pub mod queues_client {
             req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Queues", "Enqueue"));
             self.inner.unary(req, path, codec).await
         }
+        /// Appends messages to many queues of a topic: those of one partition all or none, as one entry. Each message has a
+        /// result of its own.
+        pub async fn enqueue_many(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EnqueueManyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EnqueueManyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/EnqueueMany",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "EnqueueMany"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Appends as `Enqueue` does, without a wait for the answer before. Answers keep the order of the requests, and so
+        /// do the messages of one queue.
+        pub async fn enqueue_stream(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::EnqueueStreamRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::EnqueueStreamResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/EnqueueStream",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "EnqueueStream"));
+            self.inner.streaming(req, path, codec).await
+        }
         /// Reads elements of a queue in their order, or waits for the first one.
         pub async fn retrieve(
             &mut self,
@@ -1294,6 +1510,32 @@ pub mod queues_client {
             req.extensions_mut()
                 .insert(GrpcMethod::new("duramen.v1.Queues", "Retrieve"));
             self.inner.unary(req, path, codec).await
+        }
+        /// Reads up to 64 queues to their ends, and each element that comes, until the client goes. The elements of one
+        /// queue come in their order.
+        pub async fn subscribe(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SubscribeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::SubscribeResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/Subscribe",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "Subscribe"));
+            self.inner.server_streaming(req, path, codec).await
         }
         /// Reads one element.
         pub async fn get_element(
@@ -1384,6 +1626,30 @@ pub mod queues_server {
             &self,
             request: tonic::Request<super::EnqueueRequest>,
         ) -> std::result::Result<tonic::Response<super::EnqueueResponse>, tonic::Status>;
+        /// Appends messages to many queues of a topic: those of one partition all or none, as one entry. Each message has a
+        /// result of its own.
+        async fn enqueue_many(
+            &self,
+            request: tonic::Request<super::EnqueueManyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EnqueueManyResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the EnqueueStream method.
+        type EnqueueStreamStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::EnqueueStreamResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Appends as `Enqueue` does, without a wait for the answer before. Answers keep the order of the requests, and so
+        /// do the messages of one queue.
+        async fn enqueue_stream(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::EnqueueStreamRequest>>,
+        ) -> std::result::Result<
+            tonic::Response<Self::EnqueueStreamStream>,
+            tonic::Status,
+        >;
         /// Reads elements of a queue in their order, or waits for the first one.
         async fn retrieve(
             &self,
@@ -1392,6 +1658,18 @@ pub mod queues_server {
             tonic::Response<super::RetrieveResponse>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Subscribe method.
+        type SubscribeStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::SubscribeResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Reads up to 64 queues to their ends, and each element that comes, until the client goes. The elements of one
+        /// queue come in their order.
+        async fn subscribe(
+            &self,
+            request: tonic::Request<super::SubscribeRequest>,
+        ) -> std::result::Result<tonic::Response<Self::SubscribeStream>, tonic::Status>;
         /// Reads one element.
         async fn get_element(
             &self,
@@ -1532,6 +1810,99 @@ pub mod queues_server {
                     };
                     Box::pin(fut)
                 }
+                "/duramen.v1.Queues/EnqueueMany" => {
+                    #[allow(non_camel_case_types)]
+                    struct EnqueueManySvc<T: Queues>(pub Arc<T>);
+                    impl<
+                        T: Queues,
+                    > tonic::server::UnaryService<super::EnqueueManyRequest>
+                    for EnqueueManySvc<T> {
+                        type Response = super::EnqueueManyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EnqueueManyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::enqueue_many(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EnqueueManySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/EnqueueStream" => {
+                    #[allow(non_camel_case_types)]
+                    struct EnqueueStreamSvc<T: Queues>(pub Arc<T>);
+                    impl<
+                        T: Queues,
+                    > tonic::server::StreamingService<super::EnqueueStreamRequest>
+                    for EnqueueStreamSvc<T> {
+                        type Response = super::EnqueueStreamResponse;
+                        type ResponseStream = T::EnqueueStreamStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::EnqueueStreamRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::enqueue_stream(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EnqueueStreamSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/duramen.v1.Queues/Retrieve" => {
                     #[allow(non_camel_case_types)]
                     struct RetrieveSvc<T: Queues>(pub Arc<T>);
@@ -1571,6 +1942,52 @@ pub mod queues_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/Subscribe" => {
+                    #[allow(non_camel_case_types)]
+                    struct SubscribeSvc<T: Queues>(pub Arc<T>);
+                    impl<
+                        T: Queues,
+                    > tonic::server::ServerStreamingService<super::SubscribeRequest>
+                    for SubscribeSvc<T> {
+                        type Response = super::SubscribeResponse;
+                        type ResponseStream = T::SubscribeStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SubscribeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::subscribe(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SubscribeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

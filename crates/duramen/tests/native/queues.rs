@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 
 use super::{Node, PATIENCE, QueuesClient};
 
-async fn start(dir: &Path, partitions: i32) -> Node {
+pub(super) async fn start(dir: &Path, partitions: i32) -> Node {
     let node = Node::start(dir);
     let settings = [("queue.enable".to_owned(), "true".to_owned())].into();
     let create =
@@ -27,7 +27,7 @@ async fn start(dir: &Path, partitions: i32) -> Node {
     node
 }
 
-async fn enqueue(queues: &mut QueuesClient<Channel>, name: &str, values: &[&str]) -> Position {
+pub(super) async fn enqueue(queues: &mut QueuesClient<Channel>, name: &str, values: &[&str]) -> Position {
     let message =
         |value: &&str| Record { value: Some((*value).to_owned().into()), ..Record::default() };
     let request = EnqueueRequest {
@@ -39,7 +39,7 @@ async fn enqueue(queues: &mut QueuesClient<Channel>, name: &str, values: &[&str]
     queues.enqueue(request).await.unwrap().into_inner().last.unwrap()
 }
 
-fn retrieve(name: &str, after: Option<Position>) -> RetrieveRequest {
+pub(super) fn retrieve(name: &str, after: Option<Position>) -> RetrieveRequest {
     RetrieveRequest {
         topic: "t".into(),
         queue: name.to_owned().into(),
@@ -54,7 +54,7 @@ fn values(page: &RetrieveResponse) -> Vec<String> {
 }
 
 /// Reads a queue page by page, with so many elements on each.
-async fn all(queues: &mut QueuesClient<Channel>, name: &str, limit: u32) -> Vec<String> {
+pub(super) async fn all(queues: &mut QueuesClient<Channel>, name: &str, limit: u32) -> Vec<String> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let request = RetrieveRequest { limit, ..retrieve(name, after) };
@@ -188,7 +188,7 @@ async fn queues_by_http_and_json() {
     for (method, path, headers, body, field) in [
         ("POST", path, vec!["duramen-if-last: none"], "x", "duramen-if-last"),
         ("GET", "/v1/topics/t/queues/a/messages?limit=1001", vec![], "", "limit"),
-        ("GET", "/v1/topics/t/queues/a/messages?wait=61s", vec![], "", "wait_ms"),
+        ("GET", "/v1/topics/t/queues/a/messages?wait=61s", vec![], "", "wait"),
         ("GET", "/v1/topics/t/queues//messages", vec![], "", "queue"),
     ] {
         let (status, text) = node.ask(method, path, &headers, body);

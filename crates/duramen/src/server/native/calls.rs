@@ -47,6 +47,13 @@ pub(crate) struct Caller {
     pub client_id: Option<String>,
 }
 
+/// Client of an operation, and whether another node has passed the call on.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub caller: Caller,
+    pub is_passed_on: bool,
+}
+
 /// One connection to the node, for a stream or for one call. The node forgets what waits for it when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Call {

@@ -2,9 +2,9 @@
 //!
 //! Purpose:    charge the bodies of requests and answers of the native API to the node's budget of memory.
 //! Owns:       [`Account`], one a connection; [`Item`], one a body on its way.
-//! Interface:  [`charged`], which wraps both bodies of a call; [`Account::evicted`].
+//! Interface:  [`charged`], which wraps both bodies of a call; [`Account::hold`], [`Account::evicted`].
 //! Invariants: a body is read, or made, only while there is room. A request is charged until it is answered, an answer
-//!             frame by frame until the transport has taken it. All bodies of a connection share one charge.
+//!             and a stream of requests frame by frame until the next one. All bodies of a connection share one charge.
 //! Never:      the bound of one body (see `http` and `forwarding`).
 //! Tests:      below; `tests/native.rs`; `compat/hostile`.
 //! Start at:   [`charged`].
@@ -53,6 +53,13 @@ impl Account {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Charges bytes until the item is dropped: a message of a stream that waits for its answer.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Item {
+        let mut item = self.item();
+        item.hold(bytes, false);
+        item
+    }
+
     fn item(self: &Arc<Self>) -> Item {
         let mut held = self.held();
         held.next_item += 1;
@@ -77,7 +84,7 @@ impl Account {
 }
 
 /// Bytes that one body holds.
-struct Item {
+pub(crate) struct Item {
     account: Arc<Account>,
     number: u64,
     bytes: u64,
@@ -126,7 +133,7 @@ impl Drop for Item {
 struct Charged {
     body: Body,
     item: Arc<Mutex<Item>>,
-    /// True for a request: its frames are held until the answer.
+    /// True for a request with one answer: its frames are held until then.
     is_request: bool,
 }
 
@@ -171,6 +178,9 @@ fn body(account: &Arc<Account>, body: Body, is_request: bool) -> (Body, Arc<Mute
     (Body::new(charged), item)
 }
 
+/// Ends of the paths whose requests are streams: each message has an answer of its own.
+const STREAMS: [&str; 1] = ["/EnqueueStream"];
+
 /// Serves a call whose bodies are charged to its connection.
 pub(crate) async fn charged(
     Extension(account): Extension<Arc<Account>>,
@@ -178,8 +188,9 @@ pub(crate) async fn charged(
     next: Next,
 ) -> Response {
     let mut held = None;
+    let is_stream = STREAMS.iter().any(|end| request.uri().path().ends_with(end));
     let request = request.map(|inner| {
-        let (inner, item) = body(&account, inner, true);
+        let (inner, item) = body(&account, inner, !is_stream);
         held = Some(item);
         inner
     });

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use duramen_broker::native::Place;
-use tonic::Request;
+use duramen_broker::native::{Answer, Op, Place, Problem};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
 
+use super::calls::{Call, Calls, Origin};
 use super::problems::{Fault, NO_LEADER};
 use crate::proto::logs_client::LogsClient;
 use crate::proto::queues_client::QueuesClient;
@@ -66,4 +67,27 @@ pub(crate) fn passed_on<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert(HOP, "1".parse().expect("it is ASCII"));
     request
+}
+
+/// Answer of another node.
+pub(crate) type Answered<T> = Result<Response<T>, Status>;
+
+/// Carries an operation out here, or has the node carry it out that leads.
+pub(crate) async fn carry<A>(
+    calls: &Calls,
+    origin: &Origin,
+    op: Result<Op, Problem>,
+    pass: impl AsyncFnOnce(Place) -> Answered<A>,
+    finish: impl AsyncFnOnce(Call, Answer) -> Result<A, Fault>,
+) -> Result<A, Fault> {
+    let op = op?;
+    let mut call = calls.begin(&origin.caller);
+    match call.operate(op).await {
+        Ok(answer) => finish(call, answer).await,
+        Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
+            let answer = pass(place).await;
+            answer.map(Response::into_inner).map_err(|it| Fault::of_status(&it))
+        }
+        Err(problem) => Err(problem.into()),
+    }
 }

@@ -1,12 +1,16 @@
 //! The native API as gRPC: each method is one operation.
 
+use std::sync::Arc;
+
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
 use tonic::service::Routes;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
+use super::calls::Origin;
+use super::charging::Account;
 use super::forwarding::{HOP, MESSAGE_BYTES_MAX};
 use super::identify::caller_of;
-use super::logs::{Logs, Origin};
+use super::logs::Logs;
 use super::queues::Queues;
 use super::topics::Topics;
 use crate::proto::logs_server::{self, LogsServer};
@@ -14,10 +18,12 @@ use crate::proto::queues_server::{self, QueuesServer};
 use crate::proto::topics_server::{self, TopicsServer};
 use crate::proto::{
     AppendRequest, AppendResponse, CreateTopicRequest, DeleteTopicRequest, DeleteTopicResponse,
-    EnqueueRequest, EnqueueResponse, FenceRequest, GetElementRequest, GetQueueRequest,
-    GetTopicRequest, ListQueuesRequest, ListQueuesResponse, ListTopicsRequest, ListTopicsResponse,
+    EnqueueManyRequest, EnqueueManyResponse, EnqueueRequest, EnqueueResponse, EnqueueStreamRequest,
+    EnqueueStreamResponse, FenceRequest, GetElementRequest, GetQueueRequest, GetTopicRequest,
+    ListQueuesRequest, ListQueuesResponse, ListTopicsRequest, ListTopicsResponse,
     OpenSessionRequest, Queue, ReadRecord, ReadRequest, ReadResponse, RetrieveRequest,
-    RetrieveResponse, Session, Tail, TailRequest, Topic, TruncateRequest,
+    RetrieveResponse, Session, SubscribeRequest, SubscribeResponse, Tail, TailRequest, Topic,
+    TruncateRequest,
 };
 
 fn origin_of<T>(request: &Request<T>) -> Origin {
@@ -79,12 +85,42 @@ struct OfQueues(Queues);
 
 #[tonic::async_trait]
 impl queues_server::Queues for OfQueues {
+    type EnqueueStreamStream = BoxStream<'static, Result<EnqueueStreamResponse, Status>>;
+    type SubscribeStream = BoxStream<'static, Result<SubscribeResponse, Status>>;
+
     async fn enqueue(
         &self,
         request: Request<EnqueueRequest>,
     ) -> Result<Response<EnqueueResponse>, Status> {
         let origin = origin_of(&request);
         Ok(self.0.enqueue(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn enqueue_many(
+        &self,
+        request: Request<EnqueueManyRequest>,
+    ) -> Result<Response<EnqueueManyResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.enqueue_many(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn enqueue_stream(
+        &self,
+        request: Request<Streaming<EnqueueStreamRequest>>,
+    ) -> Result<Response<Self::EnqueueStreamStream>, Status> {
+        let origin = origin_of(&request);
+        let account = request.extensions().get::<Arc<Account>>().cloned();
+        let account = account.expect("the listener gives each connection an account");
+        Ok(Response::new(self.0.enqueue_stream(origin, account, request.into_inner())))
+    }
+
+    async fn subscribe(
+        &self,
+        request: Request<SubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let origin = origin_of(&request);
+        let events = self.0.subscribe(&origin, request.into_inner()).await?;
+        Ok(Response::new(events.map_err(Status::from).boxed()))
     }
 
     async fn retrieve(

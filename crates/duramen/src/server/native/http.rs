@@ -1,12 +1,10 @@
 //! The native API as HTTP: resources under /v1, JSON or protobuf bodies, pages or server-sent events.
 
-use std::collections::HashMap;
-
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::StreamExt;
 use serde::Deserialize;
@@ -22,7 +20,6 @@ use super::openapi::{
 };
 use super::problems::{self, Fault, METHOD_NOT_ALLOWED, UNSUPPORTED};
 use super::queues::Queues;
-use super::reading::WAIT_MS_MAX;
 use super::topics::Topics;
 use crate::proto;
 
@@ -30,8 +27,7 @@ mod parts;
 mod queues;
 
 use parts::{
-    Asked, BODY_BYTES_MAX, Body, Client, Events, Form, HEARTBEAT, LogPath, SlugPath, Surface,
-    TopicPath, wait_ms,
+    Asked, BODY_BYTES_MAX, Body, Client, Form, LogPath, SlugPath, Surface, TopicPath, Wishes,
 };
 
 /// Records of a page, if the client names no number, and the most.
@@ -54,6 +50,8 @@ pub(crate) fn routes(logs: Logs, queues: Queues, topics: Topics) -> anyhow::Resu
         .routes(routes!(queues::list))
         .routes(routes!(queues::get))
         .routes(routes!(queues::enqueue, queues::retrieve))
+        .routes(routes!(queues::enqueue_many))
+        .routes(routes!(queues::subscribe))
         .routes(routes!(queues::get_element))
         .routes(routes!(problem))
         .routes(routes!(protocol))
@@ -313,7 +311,7 @@ struct ReadQuery {
 
 impl ReadQuery {
     fn message(self, path: LogPath, resume: Option<&str>) -> Result<proto::ReadRequest, Fault> {
-        use proto::{Consistency, read_request::Start};
+        use proto::read_request::Start;
         let mut errors = Vec::new();
         let start = match (resume, self.from.as_deref(), self.after.as_deref()) {
             (_, Some(_), Some(_)) => {
@@ -334,30 +332,14 @@ impl ReadQuery {
             }
             (_, None, Some(text)) => Some(Start::After(json::position("after", text)?)),
         };
-        let wait_ms = self.wait.as_deref().map_or(Some(0), wait_ms).unwrap_or_else(|| {
-            errors.push(("wait", "it is like 30s or 500ms".to_owned()));
-            0
-        });
-        let mut choose = |field, text: Option<String>, usual: &str, other: &str| match text {
-            Some(text) if text == other => true,
-            Some(text) if text != usual => {
-                errors.push((field, format!("it is {usual} or {other}")));
-                false
-            }
-            _ => false,
+        let wishes = Wishes {
+            wait: self.wait,
+            consistency: self.consistency,
+            on_trimmed: self.on_trimmed,
+            on_error: self.on_error,
+            fields: self.fields,
         };
-        let is_any = choose("consistency", self.consistency, "latest", "any_replica");
-        let skip_trimmed = choose("on_trimmed", self.on_trimmed, "fail", "skip");
-        let skip_failed = choose("on_error", self.on_error, "fail", "skip");
-        let fields = self.fields.as_deref().map_or(Ok(HashMap::new()), serde_json::from_str);
-        let fields = fields.unwrap_or_else(|error| {
-            errors
-                .push(("fields", format!("it is a JSON object of names and expressions: {error}")));
-            HashMap::new()
-        });
-        if wait_ms > WAIT_MS_MAX {
-            errors.push(("wait", format!("a read waits at most {WAIT_MS_MAX} ms")));
-        }
+        let wished = wishes.read(&mut errors);
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
@@ -367,12 +349,12 @@ impl ReadQuery {
             start,
             limit: self.limit.unwrap_or(0),
             bytes: self.bytes,
-            wait_ms,
-            consistency: if is_any { Consistency::AnyReplica } else { Consistency::Latest }.into(),
-            skip_trimmed,
+            wait_ms: wished.wait_ms,
+            consistency: wished.consistency.into(),
+            skip_trimmed: wished.skip_trimmed,
             filter: self.filter,
-            fields,
-            skip_failed,
+            fields: wished.fields,
+            skip_failed: wished.skip_failed,
             ..proto::ReadRequest::default()
         })
     }
@@ -463,30 +445,19 @@ async fn events(
     how: As,
 ) -> Result<Response, Fault> {
     let pages = surface.logs.read(&client.origin, request).await?;
-    let events: Events = pages
-        .map(move |page| match page {
-            Ok(page) => futures_util::stream::iter(events_of(page, how)).boxed(),
-            Err(fault) => {
-                let event = Event::default().event("problem").data(fault.document().to_string());
-                futures_util::stream::once(async { Ok(event) }).boxed()
-            }
-        })
-        .flatten()
-        .boxed();
-    let alive = KeepAlive::new().interval(HEARTBEAT);
-    Ok(Sse::new(events).keep_alive(alive).into_response())
+    Ok(parts::events_of(pages, move |page| events_of(page, how)))
 }
 
-fn events_of(page: proto::ReadResponse, how: As) -> Vec<Result<Event, std::convert::Infallible>> {
+fn events_of(page: proto::ReadResponse, how: As) -> Vec<Event> {
     let event = |it: proto::ReadRecord| {
         let next = it.position.map_or(0, |position| position.offset + 1);
         let data = serde_json::to_string(&json::record(it, how)).unwrap_or_default();
-        Ok(Event::default().id(next.to_string()).event("record").data(data))
+        Event::default().id(next.to_string()).event("record").data(data)
     };
     if page.records.is_empty() {
         // A filter let nothing through: the reader stores how far it is.
         let data = serde_json::json!({ "next": page.next }).to_string();
-        return vec![Ok(Event::default().id(page.next.to_string()).event("progress").data(data))];
+        return vec![Event::default().id(page.next.to_string()).event("progress").data(data)];
     }
     page.records.into_iter().map(event).collect()
 }

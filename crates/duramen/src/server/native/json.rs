@@ -98,6 +98,104 @@ pub(crate) struct Enqueue {
     pub timeout_ms: u32,
 }
 
+/// A message and its queue in a request.
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct QueueMessage {
+    /// Name of the queue as text.
+    pub queue: Option<String>,
+    /// Name of the queue as base64, instead.
+    #[schema(format = Byte)]
+    pub queue_base64: Option<String>,
+    pub message: NewMessage,
+}
+
+/// An append to many queues in a request.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct EnqueueMany {
+    #[schema(min_items = 1, max_items = 10_000)]
+    pub messages: Vec<QueueMessage>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[schema(maximum = 4_294_967_295_u32)]
+    pub timeout_ms: u32,
+}
+
+/// Result of an append to many queues.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Enqueued {
+    /// In the order of the messages.
+    pub results: Vec<EnqueueResult>,
+}
+
+/// Result of one message: its position, or why it has none.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct EnqueueResult {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Position>)]
+    pub position: Option<String>,
+    /// Problem document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub problem: Option<Value>,
+}
+
+/// A queue that is followed.
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Cursor {
+    /// Name of the queue as text.
+    pub queue: Option<String>,
+    /// Name of the queue as base64, instead.
+    #[schema(format = Byte)]
+    pub queue_base64: Option<String>,
+    /// `begin`, `end`, or the position of the last element that the reader has.
+    #[schema(pattern = r"^(begin|end|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$")]
+    pub after: Option<String>,
+}
+
+/// A subscription in a request.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Subscribe {
+    #[schema(min_items = 1, max_items = 64)]
+    pub cursors: Vec<Cursor>,
+    /// Expression of CEL that is true of the wanted elements.
+    #[schema(max_length = 4096)]
+    pub filter: String,
+    /// Expressions of CEL by name, whose results are returned instead of messages.
+    pub fields: HashMap<String, String>,
+    /// Memory that the node may use for elements on their way, about, in bytes; 0 for 1 MiB.
+    #[schema(maximum = 16_777_216)]
+    pub bytes: u32,
+    /// True for what the nodes have, which may be less than what was acknowledged.
+    pub any_replica: bool,
+    /// Goes on at the first element that there is if the log begins behind a cursor.
+    pub skip_trimmed: bool,
+    /// Leaves out elements on which an expression fails.
+    pub skip_failed: bool,
+    /// Form of values.
+    #[serde(rename = "as")]
+    #[schema(inline)]
+    pub how: As,
+}
+
+/// An event of a subscription.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct QueueEvent {
+    /// Name of the queue, if it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_base64: Option<String>,
+    /// Position to go on behind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Position>)]
+    pub next: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub element: Option<Record>,
+}
+
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Truncate {
@@ -359,18 +457,106 @@ impl Append {
     }
 }
 
+impl NewMessage {
+    fn message(self) -> Result<proto::Record, Fault> {
+        let Self { value, json, base64, headers, timestamp_ms } = self;
+        let (key, key_base64) = (None, None);
+        NewRecord { key, key_base64, value, json, base64, headers, timestamp_ms }.message()
+    }
+}
+
+/// Reads the name of a queue.
+fn queue_of(text: Option<String>, base64: Option<&str>) -> Result<Bytes, Fault> {
+    match (text, base64) {
+        (Some(text), None) => Ok(text.into()),
+        (None, Some(base64)) => from_base64("queue_base64", base64),
+        _ => Err(wrong("queue", "it is one of queue and queue_base64")),
+    }
+}
+
+impl EnqueueMany {
+    pub(crate) fn message(self, topic: String) -> Result<proto::EnqueueManyRequest, Fault> {
+        let messages = self.messages.into_iter().map(|it| {
+            let queue = queue_of(it.queue, it.queue_base64.as_deref())?;
+            Ok(proto::QueueMessage { queue, message: Some(it.message.message()?) })
+        });
+        let messages = messages.collect::<Result<_, Fault>>()?;
+        Ok(proto::EnqueueManyRequest { topic, messages, timeout_ms: self.timeout_ms })
+    }
+}
+
+impl From<proto::EnqueueManyResponse> for Enqueued {
+    fn from(it: proto::EnqueueManyResponse) -> Self {
+        use proto::enqueue_result::Result;
+        let result = |it: proto::EnqueueResult| match it.result {
+            Some(Result::Position(position)) => {
+                EnqueueResult { position: Some(position.to_string()), problem: None }
+            }
+            Some(Result::Problem(problem)) => {
+                EnqueueResult { position: None, problem: Some(Fault::from(problem).document()) }
+            }
+            None => EnqueueResult::default(),
+        };
+        Self { results: it.results.into_iter().map(result).collect() }
+    }
+}
+
+impl Cursor {
+    fn message(self) -> Result<proto::Cursor, Fault> {
+        use proto::cursor::Start;
+        let queue = queue_of(self.queue, self.queue_base64.as_deref())?;
+        let start = match self.after.as_deref() {
+            None | Some("begin") => None,
+            Some("end") => Some(Start::End(true)),
+            Some(text) => Some(Start::After(position("after", text)?)),
+        };
+        Ok(proto::Cursor { queue, start })
+    }
+}
+
+impl Subscribe {
+    pub(crate) fn message(self, topic: String) -> Result<(proto::SubscribeRequest, As), Fault> {
+        use proto::Consistency;
+        let cursors = self.cursors.into_iter().map(Cursor::message);
+        let consistency =
+            if self.any_replica { Consistency::AnyReplica } else { Consistency::Latest };
+        let request = proto::SubscribeRequest {
+            topic,
+            cursors: cursors.collect::<Result<_, _>>()?,
+            filter: self.filter,
+            fields: self.fields,
+            bytes: self.bytes,
+            consistency: consistency.into(),
+            skip_trimmed: self.skip_trimmed,
+            skip_failed: self.skip_failed,
+        };
+        Ok((request, self.how))
+    }
+}
+
+impl QueueEvent {
+    /// Returns an event, and its name.
+    pub(crate) fn of(it: proto::SubscribeResponse, how: As) -> (&'static str, Self) {
+        use proto::subscribe_response::Event;
+        let (queue, queue_base64) = either(Some(it.queue), As::Text);
+        let next = it.next.map(|it| it.to_string());
+        let (name, element) = match it.event {
+            Some(Event::Element(it)) => ("element", Some(record(it, how))),
+            Some(Event::Trimmed(_)) => ("trimmed", None),
+            Some(Event::CaughtUp(_)) => ("caught_up", None),
+            Some(Event::Heartbeat(_)) | None => ("heartbeat", None),
+        };
+        (name, Self { queue, queue_base64, next, element })
+    }
+}
+
 impl Enqueue {
     pub(crate) fn message(
         self,
         topic: String,
         queue: Bytes,
     ) -> Result<proto::EnqueueRequest, Fault> {
-        let messages = self.messages.into_iter().map(|it| {
-            let NewMessage { value, json, base64, headers, timestamp_ms } = it;
-            let record =
-                NewRecord { value, json, base64, headers, timestamp_ms, ..NewRecord::default() };
-            record.message()
-        });
+        let messages = self.messages.into_iter().map(NewMessage::message);
         Ok(proto::EnqueueRequest {
             topic,
             queue,
@@ -492,7 +678,7 @@ impl From<proto::Tail> for Tail {
 }
 
 /// Form of written values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum As {
     /// As text where the bytes are UTF-8, else as base64.

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use duramen_broker::native::{Answer, Op, Problem};
+use duramen_broker::native::{Answer, Op, Place, Problem};
 use duramen_protocol::messages::InitProducerIdRequest;
 use duramen_protocol::{ErrorCode, Response};
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
@@ -10,8 +10,8 @@ use tokio::task::block_in_place;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use super::calls::{Caller, Calls};
-use super::forwarding::{Forwarding, passed_on};
+use super::calls::{Calls, Origin};
+use super::forwarding::{Answered, Forwarding, carry, passed_on};
 use super::messages::{append_of, appended, fence_of, tail, tail_of, truncate_of};
 use super::problems::{Fault, NOT_AUTHORIZED};
 use super::reading::Reading;
@@ -22,21 +22,12 @@ use crate::proto::{
     Session, Tail, TailRequest, TruncateRequest,
 };
 
-/// Client of an operation, and whether another node has passed the call on.
-#[derive(Clone, Debug)]
-pub(crate) struct Origin {
-    pub caller: Caller,
-    pub is_passed_on: bool,
-}
-
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Logs {
     pub calls: Calls,
     pub forwarding: Forwarding,
 }
-
-type Answered<T> = Result<tonic::Response<T>, Status>;
 
 impl Logs {
     /// Carries an operation out here, or passes its message on to the node that leads.
@@ -48,15 +39,8 @@ impl Logs {
         pass: impl AsyncFnOnce(LogsClient<Channel>, Request<M>) -> Answered<A>,
         write: impl FnOnce(Answer) -> A,
     ) -> Result<A, Fault> {
-        let op = op?;
-        match self.calls.begin(&origin.caller).operate(op).await {
-            Ok(answer) => Ok(write(answer)),
-            Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
-                let answer = pass(self.forwarding.logs(&place)?, passed_on(message)).await;
-                answer.map(tonic::Response::into_inner).map_err(|it| Fault::of_status(&it))
-            }
-            Err(problem) => Err(problem.into()),
-        }
+        let pass = async |place: Place| pass(self.forwarding.logs(&place)?, passed_on(message)).await;
+        carry(&self.calls, origin, op, pass, async |_, answer| Ok(write(answer))).await
     }
 
     pub(crate) async fn append(
@@ -105,6 +89,10 @@ impl Logs {
         request: ReadRequest,
     ) -> Result<BoxStream<'static, Result<ReadResponse, Fault>>, Fault> {
         let selection = block_in_place(|| Selection::of(&request))?;
+        if request.raw && selection.is_some() {
+            let reason = "whole batches cannot be filtered".to_owned();
+            return Err(Fault::bad_request(&[("raw", reason)]));
+        }
         let call = self.calls.begin(&origin.caller);
         match Reading::begin(call, request.clone(), selection).await {
             Ok(reading) => {

@@ -10,8 +10,8 @@ use duramen_protocol::partitioner::key_number;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 
 use crate::proto::{
-    self as proto, AppendRequest, AppendResponse, EnqueueRequest, FenceRequest, RetrieveRequest,
-    TruncateRequest, guard, retrieve_request,
+    self as proto, AppendRequest, AppendResponse, EnqueueManyRequest, EnqueueRequest, FenceRequest,
+    QueueMessage, RetrieveRequest, TruncateRequest, guard, retrieve_request,
 };
 
 /// Most records of one append.
@@ -84,7 +84,7 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
     let batch = match (records.is_empty(), batch.is_empty()) {
         (true, true) => return Err(wrong("records", "there are none")),
         (false, false) => return Err(wrong("batch", "there are records already")),
-        (false, true) => batch_of(records, None, *session, now_ms)?,
+        (false, true) => batch_of(records, None, *partition, *session, now_ms)?,
         (true, false) if session.is_some() => {
             let reason = "a finished batch names its session itself";
             return Err(wrong("session", reason));
@@ -95,10 +95,12 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
     Ok(Op::Append(native::Append { target, batch, guard, timeout_ms: timeout_of(*timeout_ms) }))
 }
 
-/// Makes the batch of records; those of a queue have its name as their key.
+/// Makes the batch of records for the partition that their keys belong to, or that `number` stands for; those of a
+/// queue have its name as their key.
 fn batch_of(
     records: &[proto::Record],
     queue: Option<&Bytes>,
+    number: i32,
     session: Option<proto::Session>,
     now_ms: i64,
 ) -> Result<CheckedBatch, Problem> {
@@ -125,8 +127,6 @@ fn batch_of(
         builder.push(&record).map_err(|error| wrong("records", error.to_string()))?;
     }
     let bytes = builder.build().map_err(|error| wrong("records", error.to_string()))?;
-    // A batch of a queue goes where the node finds the queue; one of a log goes where it is sent.
-    let number = queue.map_or(0, |name| key_number(name));
     CheckedBatch::of(bytes, number).map_err(|error| wrong("records", error.to_string()))
 }
 
@@ -154,9 +154,44 @@ pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Pr
     if messages.iter().any(|it| it.key.as_ref().is_some_and(|key| key != queue)) {
         return Err(wrong("messages", "the key of a message is its queue's name, or absent"));
     }
-    let batch = batch_of(messages, Some(queue), *session, now_ms)?;
+    // The node finds the partition by the number of the name.
+    let batch = batch_of(messages, Some(queue), key_number(queue), *session, now_ms)?;
     let (guard, timeout_ms) = (Guard::default(), timeout_of(*timeout_ms));
     Ok(Op::Append(native::Append { target, batch, guard, timeout_ms }))
+}
+
+/// Checks what needs no node of an append to many queues.
+pub(crate) fn check_many(request: &EnqueueManyRequest) -> Result<(), Problem> {
+    if request.messages.is_empty() {
+        return Err(wrong("messages", "there are none"));
+    }
+    if request.messages.len() > RECORDS_MAX {
+        return Err(wrong("messages", format!("one call has at most {RECORDS_MAX}")));
+    }
+    for QueueMessage { queue, message } in &request.messages {
+        queue_of(&request.topic, queue)?;
+        let Some(message) = message else {
+            return Err(wrong("messages", "a queue has no message"));
+        };
+        if message.key.as_ref().is_some_and(|key| key != queue) {
+            return Err(wrong("messages", "the key of a message is its queue's name, or absent"));
+        }
+    }
+    Ok(())
+}
+
+/// Reads an append to many queues of one partition, which [`check_many`] has passed, and makes its batch.
+pub(crate) fn enqueue_many_of(request: &EnqueueManyRequest, now_ms: i64) -> Result<Op, Problem> {
+    let EnqueueManyRequest { topic, messages, timeout_ms } = request;
+    let Some(first) = messages.first() else { return Err(wrong("messages", "there are none")) };
+    let record = |it: &QueueMessage| {
+        let key = Some(it.queue.clone());
+        proto::Record { key, ..it.message.clone().unwrap_or_default() }
+    };
+    let records: Vec<_> = messages.iter().map(record).collect();
+    let batch = batch_of(&records, None, key_number(&first.queue), None, now_ms)?;
+    let (target, guard) = (queue_of(topic, &first.queue)?, Guard::default());
+    Ok(Op::Append(native::Append { target, batch, guard, timeout_ms: timeout_of(*timeout_ms) }))
 }
 
 /// Reads a read of a queue that waits for so many milliseconds.

@@ -1,5 +1,6 @@
 //! Problems: why a call failed, in words, as RFC 9457 has them for HTTP and as `google.rpc.ErrorInfo` for gRPC.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -176,17 +177,38 @@ impl Fault {
     /// Reads the problem that another node answered with. A failure below gRPC leaves open what the node did.
     pub(crate) fn of_status(status: &Status) -> Self {
         let details = status.get_error_details();
-        let info = details.error_info();
-        let kind = info.and_then(|info| KINDS.iter().find(|kind| kind.slug == info.reason));
-        let (Some(info), Some(kind)) = (info, kind) else {
-            return Self::outcome_unknown(format!("another node: {}", status.message()));
-        };
+        let detail = status.message();
+        let fault = details.error_info().map(|it| Self::of_parts(&it.reason, detail, &it.metadata));
+        fault.flatten().unwrap_or_else(|| Self::outcome_unknown(format!("another node: {detail}")))
+    }
+
+    fn of_parts(reason: &str, detail: &str, metadata: &HashMap<String, String>) -> Option<Self> {
+        let kind = KINDS.iter().find(|kind| kind.slug == reason)?;
         let member = |(name, text): (&String, &String)| {
             let value = serde_json::from_str(text).unwrap_or_else(|_| text.clone().into());
             (name.clone(), value)
         };
-        let members = info.metadata.iter().map(member).collect();
-        Self { kind: *kind, detail: status.message().to_owned(), members }
+        let members = metadata.iter().map(member).collect();
+        Some(Self { kind: *kind, detail: detail.to_owned(), members })
+    }
+
+    fn metadata(&self) -> HashMap<String, String> {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        self.members.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+    }
+}
+
+impl From<Fault> for proto::Problem {
+    fn from(fault: Fault) -> Self {
+        let metadata = fault.metadata();
+        Self { reason: fault.kind.slug.to_owned(), detail: fault.detail, metadata }
+    }
+}
+
+impl From<proto::Problem> for Fault {
+    fn from(it: proto::Problem) -> Self {
+        Self::of_parts(&it.reason, &it.detail, &it.metadata)
+            .unwrap_or_else(|| Self::outcome_unknown(it.detail))
     }
 }
 
@@ -244,18 +266,10 @@ impl From<Problem> for Fault {
 
 impl From<Fault> for Status {
     fn from(fault: Fault) -> Self {
+        let metadata = fault.metadata();
         let Fault { kind, detail, members } = fault;
-        let as_text = |value: &Value| match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        let metadata = members.iter().map(|(name, value)| (name.clone(), as_text(value)));
         let mut details = ErrorDetails::new();
-        details.set_error_info(
-            kind.slug,
-            DOMAIN,
-            metadata.collect::<std::collections::HashMap<_, _>>(),
-        );
+        details.set_error_info(kind.slug, DOMAIN, metadata);
         if kind.may_pass {
             details.set_retry_info(Some(RETRY_AFTER));
         }
@@ -347,6 +361,7 @@ mod tests {
         for problem in problems {
             let fault = Fault::from(problem);
             assert_eq!(Fault::of_status(&Status::from(fault.clone())), fault);
+            assert_eq!(Fault::from(proto::Problem::from(fault.clone())), fault);
         }
         let unknown = Fault::of_status(&Status::unavailable("gone"));
         assert_eq!(unknown.kind, OUTCOME_UNKNOWN);

@@ -1,38 +1,36 @@
-//! The operations on queues, in the messages of the protocol: here, or once at the node that leads the queue's log.
+//! The operations that read queues, in the messages of the protocol: here, or once at the node that leads the queue's
+//! log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use duramen_broker::native::{Answer, Op, Problem, Span};
+use duramen_broker::native::{Answer, Op, Place, Problem, Span};
 use duramen_broker::read_plan::{Taken, queue_extent, queue_names, queue_page};
-use futures_util::stream::{BoxStream, StreamExt, try_unfold};
 use tokio::task::block_in_place;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::Request;
 
-use super::calls::{Call, Calls};
-use super::forwarding::{Forwarding, passed_on};
-use super::logs::Origin;
-use super::messages::{element_of, enqueue_of, get_queue_of, list_queues_of, retrieve_of};
+use super::calls::{Call, Calls, Origin};
+use super::forwarding::{Answered, Forwarding, carry, passed_on};
+use super::messages::{element_of, get_queue_of, list_queues_of, retrieve_of};
 use super::problems::{Fault, UNKNOWN_ELEMENT};
 use super::reading::{WAIT_MS_MAX, written};
 use super::selecting::{Selected, Selection};
 use super::topics::Topics;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
-    EnqueueRequest, EnqueueResponse, GetElementRequest, GetQueueRequest, GetTopicRequest,
-    ListQueuesRequest, ListQueuesResponse, Position, Queue, QueueName, ReadRecord, ReadRequest,
-    RetrieveRequest, RetrieveResponse, retrieve_request,
+    GetElementRequest, GetQueueRequest, ListQueuesRequest, ListQueuesResponse, Position, Queue,
+    QueueName, ReadRecord, RetrieveRequest, RetrieveResponse, retrieve_request,
 };
 
 /// Elements of a page, if the client names no number, and the most.
 const ELEMENTS: u32 = 100;
 pub(crate) const ELEMENTS_MAX: u32 = 1_000;
 /// Bytes of a page, and the most.
-const PAGE_BYTES: u32 = 1 << 20;
-const PAGE_BYTES_MAX: u32 = 16 << 20;
+pub(super) const PAGE_BYTES: u32 = 1 << 20;
+pub(super) const PAGE_BYTES_MAX: u32 = 16 << 20;
 /// Names of a page, which is the most.
 const NAMES_MAX: u32 = 1_000;
 /// Time after which a page with expressions ends.
@@ -45,8 +43,6 @@ pub(crate) struct Queues {
     pub forwarding: Forwarding,
     pub topics: Topics,
 }
-
-type Answered<T> = Result<tonic::Response<T>, Status>;
 
 /// Size of a page, and what a reader wants of it.
 struct Page {
@@ -70,20 +66,14 @@ impl Page {
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
-        let expressions = ReadRequest {
-            filter: request.filter.clone(),
-            fields: request.fields.clone(),
-            skip_failed: request.skip_failed,
-            ..ReadRequest::default()
-        };
-        let selection = block_in_place(|| Selection::of(&expressions))?;
+        let selection = block_in_place(|| Selection::of(request))?;
         Ok(Arc::new(Self { limit, bytes, selection }))
     }
 }
 
 impl Queues {
     /// Carries an operation out here, or passes its message on to the node that leads.
-    async fn carry<M, A>(
+    pub(super) async fn carry<M, A>(
         &self,
         origin: &Origin,
         op: Result<Op, Problem>,
@@ -91,36 +81,9 @@ impl Queues {
         pass: impl AsyncFnOnce(QueuesClient<Channel>, Request<M>) -> Answered<A>,
         finish: impl AsyncFnOnce(Call, Answer) -> Result<A, Fault>,
     ) -> Result<A, Fault> {
-        let op = op?;
-        let mut call = self.calls.begin(&origin.caller);
-        match call.operate(op).await {
-            Ok(answer) => finish(call, answer).await,
-            Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
-                let answer = pass(self.forwarding.queues(&place)?, passed_on(message)).await;
-                answer.map(tonic::Response::into_inner).map_err(|it| Fault::of_status(&it))
-            }
-            Err(problem) => Err(problem.into()),
-        }
-    }
-
-    pub(crate) async fn enqueue(
-        &self,
-        origin: &Origin,
-        request: EnqueueRequest,
-    ) -> Result<EnqueueResponse, Fault> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now_ms = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
-        let op = block_in_place(|| enqueue_of(&request, now_ms));
-        let pass = async |mut node: QueuesClient<Channel>, it| node.enqueue(it).await;
-        let finish = async |_, answer| match answer {
-            Answer::Appended { first, last, is_duplicate } => Ok(EnqueueResponse {
-                first: Some(first.into()),
-                last: Some(last.into()),
-                duplicate: is_duplicate,
-            }),
-            other => unreachable!("{other:?} answers no append"),
-        };
-        self.carry(origin, op, request, pass, finish).await
+        let pass =
+            async |place: Place| pass(self.forwarding.queues(&place)?, passed_on(message)).await;
+        carry(&self.calls, origin, op, pass, finish).await
     }
 
     /// Reads a page. An empty one comes once the wait is over.
@@ -156,24 +119,6 @@ impl Queues {
             }
             request.start = answer.next.map(retrieve_request::Start::After);
         }
-    }
-
-    /// Reads a queue page by page, and waits for more at its end until the client goes.
-    pub(crate) fn follow(
-        &self,
-        origin: &Origin,
-        request: RetrieveRequest,
-    ) -> BoxStream<'static, Result<RetrieveResponse, Fault>> {
-        let first = RetrieveRequest { wait_ms: WAIT_MS_MAX, ..request };
-        let state = (self.clone(), origin.clone(), first);
-        let pages = try_unfold(state, async |(queues, origin, mut request)| {
-            let page = queues.retrieve(&origin, request.clone()).await?;
-            if let Some(next) = page.next {
-                request.start = Some(retrieve_request::Start::After(next));
-            }
-            Ok(Some((page, (queues, origin, request))))
-        });
-        pages.boxed()
     }
 
     pub(crate) async fn get_element(
@@ -237,8 +182,7 @@ impl Queues {
         let partitions = if let Some(partition) = request.partition {
             partition..partition.saturating_add(1)
         } else {
-            let name = request.topic.clone();
-            0..self.topics.get(&origin.caller, GetTopicRequest { name }).await?.partitions
+            0..self.topics.partitions(&origin.caller, &request.topic).await?
         };
         let mut queues: Vec<QueueName> = Vec::new();
         let mut more = false;

@@ -21,7 +21,7 @@ use duramen_protocol::records::{Record, Records};
 use prost_types::value::Kind;
 
 use super::problems::{FILTER_FAILED, FILTER_INVALID, Fault};
-use crate::proto::{Position, ReadRequest};
+use crate::proto::{Position, ReadRequest, RetrieveRequest};
 
 /// Most bytes of one expression, and most expressions of a projection.
 const TEXT_BYTES_MAX: usize = 4 << 10;
@@ -71,6 +71,27 @@ const FUNCTIONS: [&str; 26] = [
     "string",
 ];
 
+/// Expressions of a read, as its client wrote them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub filter: &'a str,
+    pub fields: &'a HashMap<String, String>,
+    /// True if records on which an expression fails are left out.
+    pub skips_failed: bool,
+}
+
+impl<'a> From<&'a ReadRequest> for Wanted<'a> {
+    fn from(it: &'a ReadRequest) -> Self {
+        Self { filter: &it.filter, fields: &it.fields, skips_failed: it.skip_failed }
+    }
+}
+
+impl<'a> From<&'a RetrieveRequest> for Wanted<'a> {
+    fn from(it: &'a RetrieveRequest) -> Self {
+        Self { filter: &it.filter, fields: &it.fields, skips_failed: it.skip_failed }
+    }
+}
+
 /// Expression of a read.
 #[derive(Debug)]
 struct Expression {
@@ -109,33 +130,30 @@ pub(crate) enum Selected {
 
 impl Selection {
     /// Compiles the expressions of a read, if it has some.
-    pub(crate) fn of(request: &ReadRequest) -> Result<Option<Self>, Fault> {
-        if request.filter.is_empty() && request.fields.is_empty() {
+    pub(crate) fn of<'a>(wanted: impl Into<Wanted<'a>>) -> Result<Option<Self>, Fault> {
+        let wanted = wanted.into();
+        if wanted.filter.is_empty() && wanted.fields.is_empty() {
             return Ok(None);
         }
         // The library's parser recurses: texts of the largest size take it 1 MiB of stack, half of what a thread has.
         std::thread::scope(|scope| {
             let compiling = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let compiled = compiling.spawn_scoped(scope, || Self::compile(request).map(Some));
+            let compiled = compiling.spawn_scoped(scope, || Self::compile(wanted).map(Some));
             let compiled = compiled.map_err(|_| Fault::from(Problem::Busy(NO_THREAD)))?;
             compiled.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    fn compile(request: &ReadRequest) -> Result<Self, Fault> {
-        if request.raw {
-            let reason = "whole batches cannot be filtered".to_owned();
-            return Err(Fault::bad_request(&[("raw", reason)]));
-        }
-        if request.fields.len() > FIELDS_MAX {
+    fn compile(wanted: Wanted<'_>) -> Result<Self, Fault> {
+        if wanted.fields.len() > FIELDS_MAX {
             let reason = format!("a projection has at most {FIELDS_MAX} fields");
             return Err(Fault::bad_request(&[("fields", reason)]));
         }
         let env = Arc::new(Env::stdlib());
-        let filter = Some(&request.filter).filter(|text| !text.is_empty());
+        let filter = Some(wanted.filter).filter(|text| !text.is_empty());
         let filter = filter.map(|text| Expression::of(&env, "filter".to_owned(), text));
         let mut fields = Vec::new();
-        for (name, text) in &request.fields {
+        for (name, text) in wanted.fields {
             let field = format!("fields.{name}");
             fields.push((name.clone(), Expression::of(&env, field, text)?));
         }
@@ -144,7 +162,7 @@ impl Selection {
             fields,
             variables: Vec::new(),
             env,
-            skips_failed: request.skip_failed,
+            skips_failed: wanted.skips_failed,
         };
         let all = selection.fields.iter().map(|(_, it)| it).chain(&selection.filter);
         let named: Vec<_> = all.map(|it| it.program.references()).collect();

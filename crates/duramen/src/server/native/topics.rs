@@ -104,18 +104,28 @@ impl Topics {
         self.get(caller, GetTopicRequest { name }).await
     }
 
-    pub(crate) async fn get(
-        &self,
-        caller: &Caller,
-        request: GetTopicRequest,
-    ) -> Result<Topic, Fault> {
-        let topic = MetadataRequestTopic { name: Some(request.name), ..Default::default() };
+    /// Returns the number of a topic's partitions.
+    pub(crate) async fn partitions(&self, caller: &Caller, name: &str) -> Result<i32, Fault> {
+        Ok(self.find(caller, name).await?.partitions)
+    }
+
+    /// Finds a topic, without its settings.
+    async fn find(&self, caller: &Caller, name: &str) -> Result<Topic, Fault> {
+        let topic = MetadataRequestTopic { name: Some(name.to_owned()), ..Default::default() };
         let found = self.metadata(caller, Some(vec![topic])).await?.into_iter().next();
         let found = found.ok_or_else(|| Fault::from(Problem::UnknownTopic))?;
         if found.error_code != 0 && found.partitions.is_empty() {
             return Err(fault_of(found.error_code, None));
         }
-        let mut topic = topic_of(found);
+        Ok(topic_of(found))
+    }
+
+    pub(crate) async fn get(
+        &self,
+        caller: &Caller,
+        request: GetTopicRequest,
+    ) -> Result<Topic, Fault> {
+        let mut topic = self.find(caller, &request.name).await?;
         topic.settings = self.settings(caller, &topic.name).await?;
         Ok(topic)
     }

@@ -1,5 +1,7 @@
 //! Parts of requests that the handlers take: client, words of the path, query, body.
 
+use std::collections::HashMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::Json;
@@ -8,32 +10,31 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::sse::Event;
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream, StreamExt};
 use percent_encoding::percent_decode_str;
 use prost::Message;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
+use super::super::calls::Origin;
 use super::super::forwarding::HOP;
 use super::super::identify::caller_of;
 use super::super::json;
-use super::super::logs::{Logs, Origin};
+use super::super::logs::Logs;
 use super::super::problems::Fault;
 use super::super::queues::Queues;
+use super::super::reading::WAIT_MS_MAX;
 use super::super::topics::Topics;
 use crate::proto;
 
 /// Largest body of a request, in bytes.
 pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
 /// Pause between two signs of life of an event stream without events.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
+const HEARTBEAT: Duration = Duration::from_secs(15);
 pub(super) const PROTOBUF: &str = "application/x-protobuf";
 pub(super) const EVENTS: &str = "text/event-stream";
-
-/// Events of a stream.
-pub(super) type Events = BoxStream<'static, Result<Event, std::convert::Infallible>>;
 
 /// Operations of all handlers.
 #[derive(Clone, Debug)]
@@ -46,12 +47,89 @@ pub(super) struct Surface {
 }
 
 /// Reads a duration such as 30s or 500ms.
-pub(super) fn wait_ms(text: &str) -> Option<u32> {
+fn wait_ms(text: &str) -> Option<u32> {
     let (number, factor) = match text.strip_suffix("ms") {
         Some(number) => (number, 1),
         None => (text.strip_suffix('s').unwrap_or(text), 1000),
     };
     number.parse::<u32>().ok()?.checked_mul(factor)
+}
+
+/// Wishes of a read that are words in a query.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    pub wait: Option<String>,
+    pub consistency: Option<String>,
+    pub on_trimmed: Option<String>,
+    pub on_error: Option<String>,
+    /// JSON object of names and expressions.
+    pub fields: Option<String>,
+}
+
+/// The same, read.
+#[derive(Debug)]
+pub(super) struct Wished {
+    pub wait_ms: u32,
+    pub consistency: proto::Consistency,
+    pub skip_trimmed: bool,
+    pub skip_failed: bool,
+    pub fields: HashMap<String, String>,
+}
+
+impl Wishes {
+    /// Reads all of them, and notes those that are wrong.
+    pub(super) fn read(self, errors: &mut Vec<(&'static str, String)>) -> Wished {
+        let wait_ms = self.wait.as_deref().map_or(Some(0), wait_ms).unwrap_or_else(|| {
+            errors.push(("wait", "it is like 30s or 500ms".to_owned()));
+            0
+        });
+        if wait_ms > WAIT_MS_MAX {
+            errors.push(("wait", format!("a read waits at most {WAIT_MS_MAX} ms")));
+        }
+        let mut choose = |field, text: Option<String>, usual: &str, other: &str| match text {
+            Some(text) if text == other => true,
+            Some(text) if text != usual => {
+                errors.push((field, format!("it is {usual} or {other}")));
+                false
+            }
+            _ => false,
+        };
+        let is_any = choose("consistency", self.consistency, "latest", "any_replica");
+        let skip_trimmed = choose("on_trimmed", self.on_trimmed, "fail", "skip");
+        let skip_failed = choose("on_error", self.on_error, "fail", "skip");
+        let fields = self.fields.as_deref().map_or(Ok(HashMap::new()), serde_json::from_str);
+        let fields = fields.unwrap_or_else(|error| {
+            errors
+                .push(("fields", format!("it is a JSON object of names and expressions: {error}")));
+            HashMap::new()
+        });
+        let consistency = if is_any {
+            proto::Consistency::AnyReplica
+        } else {
+            proto::Consistency::Latest
+        };
+        Wished { wait_ms, consistency, skip_trimmed, skip_failed, fields }
+    }
+}
+
+/// Answers with the events of a stream's items. The last one is its problem, if it has one.
+pub(super) fn events_of<T: Send + 'static, I>(
+    items: BoxStream<'static, Result<T, Fault>>,
+    mut events_of: impl FnMut(T) -> I + Send + 'static,
+) -> Response
+where
+    I: IntoIterator<Item = Event>,
+    I::IntoIter: Send + 'static,
+{
+    let events = items.map(move |item| match item {
+        Ok(item) => stream::iter(events_of(item)).boxed(),
+        Err(fault) => {
+            let event = Event::default().event("problem").data(fault.document().to_string());
+            stream::once(async { event }).boxed()
+        }
+    });
+    let alive = KeepAlive::new().interval(HEARTBEAT);
+    Sse::new(events.flatten().map(Ok::<_, Infallible>)).keep_alive(alive).into_response()
 }
 
 /// Client of a request, and whether it wants protobuf.
@@ -62,7 +140,7 @@ pub(super) struct Client {
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Client {
-    type Rejection = std::convert::Infallible;
+    type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let text =

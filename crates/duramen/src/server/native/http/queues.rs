@@ -1,12 +1,9 @@
 //! The operations on queues as HTTP.
 
-use std::collections::HashMap;
-
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
-use futures_util::stream::StreamExt;
+use axum::response::Response;
+use axum::response::sse::Event;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -15,9 +12,7 @@ use super::super::openapi::{
     self, ElementProblems, EnqueueProblems, QueueProblems, RetrieveProblems,
 };
 use super::super::problems::Fault;
-use super::parts::{
-    Asked, Body, Client, Events, Form, HEARTBEAT, QueuePath, Surface, TopicPath, wait_ms,
-};
+use super::parts::{self, Asked, Body, Client, Form, QueuePath, Surface, TopicPath, Wishes};
 use crate::proto;
 
 /// Appends messages to a queue, all or none, as one entry
@@ -123,37 +118,24 @@ impl RetrieveQuery {
         QueuePath { topic, queue }: QueuePath,
         resume: Option<&str>,
     ) -> Result<proto::RetrieveRequest, Fault> {
-        use proto::{Consistency, retrieve_request::Start};
+        use proto::retrieve_request::Start;
         let mut errors = Vec::new();
         let start = match resume.or(self.after.as_deref()) {
             None | Some("begin") => None,
             Some("end") => Some(Start::End(true)),
             Some(text) => Some(Start::After(json::position("after", text)?)),
         };
-        let wait_ms = self.wait.as_deref().map_or(Some(0), wait_ms).unwrap_or_else(|| {
-            errors.push(("wait", "it is like 30s or 500ms".to_owned()));
-            0
-        });
         if self.limit == Some(0) {
             errors.push(("limit", "a page has at least one element".to_owned()));
         }
-        let mut choose = |field, text: Option<String>, usual: &str, other: &str| match text {
-            Some(text) if text == other => true,
-            Some(text) if text != usual => {
-                errors.push((field, format!("it is {usual} or {other}")));
-                false
-            }
-            _ => false,
+        let wishes = Wishes {
+            wait: self.wait,
+            consistency: self.consistency,
+            on_trimmed: self.on_trimmed,
+            on_error: self.on_error,
+            fields: self.fields,
         };
-        let is_any = choose("consistency", self.consistency, "latest", "any_replica");
-        let skip_trimmed = choose("on_trimmed", self.on_trimmed, "fail", "skip");
-        let skip_failed = choose("on_error", self.on_error, "fail", "skip");
-        let fields = self.fields.as_deref().map_or(Ok(HashMap::new()), serde_json::from_str);
-        let fields = fields.unwrap_or_else(|error| {
-            errors
-                .push(("fields", format!("it is a JSON object of names and expressions: {error}")));
-            HashMap::new()
-        });
+        let wished = wishes.read(&mut errors);
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
@@ -163,12 +145,12 @@ impl RetrieveQuery {
             start,
             limit: self.limit.unwrap_or(0),
             bytes: self.bytes,
-            wait_ms,
+            wait_ms: wished.wait_ms,
             filter: self.filter,
-            fields,
-            consistency: if is_any { Consistency::AnyReplica } else { Consistency::Latest }.into(),
-            skip_trimmed,
-            skip_failed,
+            fields: wished.fields,
+            consistency: wished.consistency.into(),
+            skip_trimmed: wished.skip_trimmed,
+            skip_failed: wished.skip_failed,
         })
     }
 }
@@ -205,7 +187,8 @@ pub(super) async fn retrieve(
     if client.wants_events {
         let resume = headers.get("last-event-id").and_then(|it| it.to_str().ok());
         let request = query.message(path, resume)?;
-        return events(&surface, &client, request, how).await;
+        let pages = surface.queues.follow(&client.origin, request).await?;
+        return Ok(parts::events_of(pages, move |page| events_of(page, how)));
     }
     let request = query.message(path, None)?;
     let answer = surface.queues.retrieve(&client.origin, request).await?;
@@ -218,46 +201,88 @@ pub(super) async fn retrieve(
     Ok(client.answer(StatusCode::OK, answer, json))
 }
 
-/// Answers with an event for each element, until the client goes.
-async fn events(
-    surface: &Surface,
-    client: &Client,
-    request: proto::RetrieveRequest,
-    how: As,
-) -> Result<Response, Fault> {
-    // A wrong request is refused before the stream begins.
-    let first = proto::RetrieveRequest { wait_ms: 0, limit: 1, ..request.clone() };
-    surface.queues.retrieve(&client.origin, first).await?;
-    let pages = surface.queues.follow(&client.origin, request);
-    let events: Events = pages
-        .map(move |page| match page {
-            Ok(page) => futures_util::stream::iter(events_of(page, how)).boxed(),
-            Err(fault) => {
-                let event = Event::default().event("problem").data(fault.document().to_string());
-                futures_util::stream::once(async { Ok(event) }).boxed()
-            }
-        })
-        .flatten()
-        .boxed();
-    let alive = KeepAlive::new().interval(HEARTBEAT);
-    Ok(Sse::new(events).keep_alive(alive).into_response())
-}
-
-fn events_of(
-    page: proto::RetrieveResponse,
-    how: As,
-) -> Vec<Result<Event, std::convert::Infallible>> {
+fn events_of(page: proto::RetrieveResponse, how: As) -> Vec<Event> {
     let Some(next) = page.next.filter(|_| page.elements.is_empty()) else {
         let event = |it: proto::ReadRecord| {
             let id = it.position.map(|position| position.to_string()).unwrap_or_default();
             let data = serde_json::to_string(&json::record(it, how)).unwrap_or_default();
-            Ok(Event::default().id(id).event("element").data(data))
+            Event::default().id(id).event("element").data(data)
         };
         return page.elements.into_iter().map(event).collect();
     };
     // Nothing came, or a filter let nothing through: the reader stores how far it is.
     let data = serde_json::json!({ "next": next.to_string() }).to_string();
-    vec![Ok(Event::default().id(next.to_string()).event("progress").data(data))]
+    vec![Event::default().id(next.to_string()).event("progress").data(data)]
+}
+
+/// Appends messages to many queues, one entry for each partition
+///
+/// The messages of one partition are appended all or none. Each message has a result of its own; if all fail for one
+/// reason, the call does.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/messages", operation_id = "EnqueueMany", tag = "Queues",
+    params(TopicPath),
+    request_body(content(
+        (json::EnqueueMany = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+    )),
+    responses(
+        (
+            status = 200, description = "A result for each message, in their order.",
+            content((json::Enqueued = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        EnqueueProblems,
+    )
+)]
+pub(super) async fn enqueue_many(
+    State(surface): State<Surface>,
+    client: Client,
+    TopicPath { topic }: TopicPath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => proto::EnqueueManyRequest { topic, ..body.protobuf()? },
+        Form::Json | Form::Other => body.json::<json::EnqueueMany>()?.message(topic)?,
+    };
+    let answer = surface.queues.enqueue_many(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Enqueued::from))
+}
+
+/// Reads up to 64 queues to their ends, and each element that comes, as an event stream until the client goes
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/subscribe", operation_id = "Subscribe", tag = "Queues",
+    params(TopicPath),
+    request_body(content(
+        (json::Subscribe = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+    )),
+    responses(
+        (
+            status = 200, description = "Events `element`, `trimmed`, `caught_up` and `heartbeat`, each with its \
+                queue and the position to go on behind, and an event `problem` at the end.",
+            content((json::QueueEvent = "text/event-stream"))
+        ),
+        RetrieveProblems,
+    )
+)]
+pub(super) async fn subscribe(
+    State(surface): State<Surface>,
+    client: Client,
+    TopicPath { topic }: TopicPath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let (request, how) = match body.form {
+        Form::Protobuf => {
+            (proto::SubscribeRequest { topic, ..body.protobuf()? }, As::default())
+        }
+        Form::Json | Form::Other => body.json::<json::Subscribe>()?.message(topic)?,
+    };
+    let events = surface.queues.subscribe(&client.origin, request).await?;
+    Ok(parts::events_of(events, move |event| {
+        let (name, event) = json::QueueEvent::of(event, how);
+        let data = serde_json::to_string(&event).unwrap_or_default();
+        Some(Event::default().event(name).data(data))
+    }))
 }
 
 /// Name of an element in a path.

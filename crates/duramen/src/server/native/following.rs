@@ -1,0 +1,137 @@
+//! Reads of queues that go on at their ends, until the client goes.
+
+use std::collections::BTreeSet;
+
+use duramen_broker::native::Problem;
+use futures_util::future::try_join_all;
+use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt, select_all, try_unfold};
+
+use super::calls::Origin;
+use super::problems::Fault;
+use super::queues::{ELEMENTS_MAX, PAGE_BYTES, PAGE_BYTES_MAX, Queues};
+use crate::proto::{
+    CaughtUp, Cursor, Heartbeat, RetrieveRequest, RetrieveResponse, SubscribeRequest,
+    SubscribeResponse, Trimmed, cursor, retrieve_request, subscribe_response,
+};
+
+/// Most queues of one subscription.
+const CURSORS_MAX: usize = 64;
+/// Time after which a subscriber hears of a queue to which nothing came, in milliseconds.
+const HEARTBEAT_MS: u32 = 15_000;
+/// Fewest bytes of a page.
+const PAGE_BYTES_MIN: u32 = 16 << 10;
+
+impl Queues {
+    /// Reads a queue page by page, and waits for more at its end. A wrong request is refused before the stream begins.
+    pub(crate) async fn follow(
+        &self,
+        origin: &Origin,
+        mut request: RetrieveRequest,
+    ) -> Result<BoxStream<'static, Result<RetrieveResponse, Fault>>, Fault> {
+        request.wait_ms = 0;
+        let first = self.retrieve(origin, request.clone()).await?;
+        advance(&mut request, &first);
+        request.wait_ms = HEARTBEAT_MS;
+        let state = (self.clone(), origin.clone(), request);
+        let others = try_unfold(state, async |(queues, origin, mut request)| {
+            let page = queues.retrieve(&origin, request.clone()).await?;
+            advance(&mut request, &page);
+            Ok(Some((page, (queues, origin, request))))
+        });
+        Ok(stream::once(async { Ok(first) }).chain(others).boxed())
+    }
+
+    /// Reads several queues, and tells each event of each.
+    pub(crate) async fn subscribe(
+        &self,
+        origin: &Origin,
+        request: SubscribeRequest,
+    ) -> Result<BoxStream<'static, Result<SubscribeResponse, Fault>>, Fault> {
+        check(&request)?;
+        let SubscribeRequest { cursors, bytes, .. } = &request;
+        let all = if *bytes == 0 { PAGE_BYTES } else { *bytes };
+        let count = u32::try_from(cursors.len()).expect("they are few");
+        let page = |it: &Cursor| RetrieveRequest {
+            topic: request.topic.clone(),
+            queue: it.queue.clone(),
+            start: it.start.map(|start| match start {
+                cursor::Start::After(position) => retrieve_request::Start::After(position),
+                cursor::Start::End(is_end) => retrieve_request::Start::End(is_end),
+            }),
+            limit: ELEMENTS_MAX,
+            bytes: (all / count).max(PAGE_BYTES_MIN),
+            wait_ms: 0,
+            filter: request.filter.clone(),
+            fields: request.fields.clone(),
+            consistency: request.consistency,
+            skip_trimmed: request.skip_trimmed,
+            skip_failed: request.skip_failed,
+        };
+        let begun = cursors.iter().map(async |it| {
+            let pages = self.follow(origin, page(it)).await?;
+            let (queue, mut is_behind) = (it.queue.clone(), true);
+            let events = pages.map_ok(move |page| {
+                let events = events_of(&queue, page, &mut is_behind);
+                stream::iter(events.into_iter().map(Ok))
+            });
+            Ok::<_, Fault>(events.try_flatten().boxed())
+        });
+        Ok(select_all(try_join_all(begun).await?).boxed())
+    }
+}
+
+/// Checks what needs no node of a subscription.
+fn check(request: &SubscribeRequest) -> Result<(), Fault> {
+    let wrong = |field, reason: String| Err(Problem::BadRequest(field, reason).into());
+    let names: BTreeSet<&[u8]> = request.cursors.iter().map(|it| &it.queue[..]).collect();
+    if names.is_empty() {
+        return wrong("cursors", "there are none".to_owned());
+    }
+    if request.cursors.len() > CURSORS_MAX {
+        let reason = format!(
+            "there are at most {CURSORS_MAX}: for more, read the topic's partitions with Logs.Read"
+        );
+        return wrong("cursors", reason);
+    }
+    if names.len() < request.cursors.len() {
+        return wrong("cursors", "a queue is named twice".to_owned());
+    }
+    if request.bytes > PAGE_BYTES_MAX {
+        return wrong("bytes", format!("it is at most {PAGE_BYTES_MAX}"));
+    }
+    Ok(())
+}
+
+/// Lets the next page begin behind this one.
+fn advance(request: &mut RetrieveRequest, page: &RetrieveResponse) {
+    if let Some(next) = page.next {
+        request.start = Some(retrieve_request::Start::After(next));
+    }
+}
+
+/// Returns the events of a page. A reader that was behind learns when it has everything.
+fn events_of(
+    queue: &bytes::Bytes,
+    page: RetrieveResponse,
+    is_behind: &mut bool,
+) -> Vec<SubscribeResponse> {
+    use subscribe_response::Event;
+    let RetrieveResponse { elements, next, more, skipped } = page;
+    let event = |event, next| SubscribeResponse { queue: queue.clone(), event: Some(event), next };
+    let mut events = Vec::new();
+    if skipped {
+        events.push(event(Event::Trimmed(Trimmed {}), None));
+    }
+    let is_silent = elements.is_empty();
+    events.extend(elements.into_iter().map(|it| {
+        let next = it.position;
+        event(Event::Element(it), next)
+    }));
+    if !more && *is_behind {
+        events.push(event(Event::CaughtUp(CaughtUp {}), next));
+    } else if is_silent {
+        events.push(event(Event::Heartbeat(Heartbeat {}), next));
+    }
+    *is_behind = more;
+    events
+}

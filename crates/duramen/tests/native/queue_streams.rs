@@ -1,0 +1,241 @@
+//! Appends to many queues, streams of appends, and subscriptions, of a real server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use duramen::proto::subscribe_response::Event;
+use duramen::proto::{
+    Cursor, EnqueueManyRequest, EnqueueRequest, EnqueueStreamRequest, OpenSessionRequest, Problem,
+    QueueMessage, Record, Session, SubscribeRequest, SubscribeResponse, cursor, enqueue_result,
+    enqueue_stream_response,
+};
+use futures_util::stream::{self, StreamExt};
+use serde_json::{Value, json};
+use tonic::{Code, Streaming};
+
+use super::queues::{all, enqueue, start};
+use super::{Node, PATIENCE};
+
+fn message(queue: &str, value: &str) -> QueueMessage {
+    let record = Record { value: Some(value.to_owned().into()), ..Record::default() };
+    QueueMessage { queue: queue.to_owned().into(), message: Some(record) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_call_appends_to_many_queues_and_each_message_has_a_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 3).await;
+    let mut queues = node.queues().await;
+    let names: Vec<String> = (0..20).map(|it| format!("user-{it:02}")).collect();
+    let both = ["a", "b"].into_iter().flat_map(|value| names.iter().map(move |it| (it, value)));
+    let messages: Vec<_> = both.map(|(name, value)| message(name, value)).collect();
+    let request = EnqueueManyRequest { topic: "t".into(), messages, timeout_ms: 0 };
+    let results = queues.enqueue_many(request.clone()).await.unwrap().into_inner().results;
+    let positions: Vec<_> = results
+        .into_iter()
+        .map(|it| match it.result {
+            Some(enqueue_result::Result::Position(position)) => position,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(positions.len(), 40);
+    for (name, first) in names.iter().zip(&positions) {
+        assert_eq!(all(&mut queues, name, 0).await, ["a", "b"], "{name}");
+        let page = queues.retrieve(super::queues::retrieve(name, None)).await.unwrap();
+        assert_eq!(page.into_inner().elements[0].position, Some(*first), "{name}");
+    }
+    // What one partition refuses the others take.
+    let big = "x".repeat(2 << 20);
+    let mut mixed = request.clone();
+    mixed.messages = names.iter().map(|name| message(name, "c")).collect();
+    mixed.messages.push(message("user-00", &big));
+    let results = queues.enqueue_many(mixed).await.unwrap().into_inner().results;
+    let is_too_large = |it: &Option<enqueue_result::Result>| match it {
+        Some(enqueue_result::Result::Problem(Problem { reason, .. })) => {
+            assert_eq!(reason, "too-large");
+            true
+        }
+        _ => false,
+    };
+    let refused = results.iter().filter(|it| is_too_large(&it.result)).count();
+    assert!(refused > 1 && refused < 21, "{refused}");
+    assert!(is_too_large(&results[20].result) && is_too_large(&results[0].result));
+    assert_eq!(all(&mut queues, "user-00", 0).await, ["a", "b"]);
+    // A problem of all is the call's.
+    let nowhere = EnqueueManyRequest { topic: "nowhere".into(), ..request.clone() };
+    assert_eq!(queues.enqueue_many(nowhere).await.unwrap_err().code(), Code::NotFound);
+    let nothing = EnqueueManyRequest { messages: Vec::new(), ..request };
+    assert_eq!(queues.enqueue_many(nothing).await.unwrap_err().code(), Code::InvalidArgument);
+    let body = json!({ "messages": [
+        { "queue": "alice", "message": { "value": "x" } },
+        { "queue_base64": "Ym9i", "message": { "json": [1] } },
+    ] });
+    let (status, answer) = node.json("POST", "/v1/topics/t/messages", &body);
+    assert_eq!((status, answer["results"].as_array().unwrap().len()), (200, 2), "{answer}");
+    assert!(answer["results"][1]["position"].is_string());
+    assert_eq!(all(&mut queues, "bob", 0).await, ["[1]"]);
+    let nameless = json!({ "messages": [{ "message": { "value": "x" } }] });
+    let (status, problem) = node.json("POST", "/v1/topics/t/messages", &nameless);
+    assert_eq!((status, &problem["errors"][0]["field"]), (400, &json!("queue")));
+}
+
+fn streamed(call: u64, queue: &str, value: &str) -> EnqueueStreamRequest {
+    let QueueMessage { queue, message } = message(queue, value);
+    let messages = message.into_iter().collect();
+    let request = EnqueueRequest { topic: "t".into(), queue, messages, ..Default::default() };
+    EnqueueStreamRequest { call, request: Some(request) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_appends_is_answered_in_its_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 3).await;
+    let mut queues = node.queues().await;
+    let name = |call: u64| format!("user-{}", call % 7);
+    let requests: Vec<_> = (0..3_000)
+        .map(|call| match call {
+            1_000 => streamed(call, "", "nameless"),
+            _ => streamed(call, &name(call), &call.to_string()),
+        })
+        .collect();
+    let answers = queues.enqueue_stream(stream::iter(requests)).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
+    assert!(answers.iter().map(|it| it.call).eq(0..3_000));
+    for answer in &answers {
+        match answer.result.as_ref().unwrap() {
+            enqueue_stream_response::Result::Appended(_) => assert_ne!(answer.call, 1_000),
+            enqueue_stream_response::Result::Problem(problem) => {
+                assert_eq!((answer.call, &problem.reason[..]), (1_000, "bad-request"));
+            }
+        }
+    }
+    for user in 0..7 {
+        let expected: Vec<_> = (0..3_000u64)
+            .filter(|call| call % 7 == user && *call != 1_000)
+            .map(|it| it.to_string())
+            .collect();
+        assert_eq!(all(&mut queues, &name(user), 0).await, expected);
+    }
+    // Requests of a session are taken once, in their order.
+    let session = node.logs().await.open_session(OpenSessionRequest {}).await.unwrap();
+    let Session { id, epoch, .. } = session.into_inner();
+    let of_session = |sequence: i32| {
+        let mut it = streamed(0, "session", &sequence.to_string());
+        let request = it.request.as_mut().unwrap();
+        request.session = Some(Session { id, epoch, sequence });
+        it
+    };
+    let requests: Vec<_> = (0..50).chain(45..55).map(of_session).collect();
+    let answers = queues.enqueue_stream(stream::iter(requests)).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
+    assert_eq!(answers.len(), 60);
+    let expected: Vec<_> = (0..55).map(|it| it.to_string()).collect();
+    assert_eq!(all(&mut queues, "session", 0).await, expected, "{answers:?}");
+}
+
+fn cursor(queue: &str, start: Option<cursor::Start>) -> Cursor {
+    Cursor { queue: queue.to_owned().into(), start }
+}
+
+async fn next(events: &mut Streaming<SubscribeResponse>) -> (String, &'static str, String) {
+    let event = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap().unwrap();
+    let queue = String::from_utf8(event.queue.to_vec()).unwrap();
+    match event.event.unwrap() {
+        Event::Element(it) => {
+            assert_eq!(it.position, event.next);
+            let value = it.record.unwrap().value.unwrap();
+            (queue, "element", String::from_utf8(value.to_vec()).unwrap())
+        }
+        Event::Trimmed(_) => (queue, "trimmed", String::new()),
+        Event::CaughtUp(_) => (queue, "caught_up", String::new()),
+        Event::Heartbeat(_) => (queue, "heartbeat", String::new()),
+    }
+}
+
+async fn many(
+    events: &mut Streaming<SubscribeResponse>,
+    count: usize,
+) -> Vec<(String, &'static str, String)> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(next(events).await);
+    }
+    all.sort();
+    all
+}
+
+fn told(queue: &str, event: &'static str, value: &str) -> (String, &'static str, String) {
+    (queue.to_owned(), event, value.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_gets_all_of_its_queues_and_what_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 2).await;
+    let mut queues = node.queues().await;
+    enqueue(&mut queues, "alice", &["a", "b"]).await;
+    let position = enqueue(&mut queues, "bob", &["c"]).await;
+    enqueue(&mut queues, "bob", &["d"]).await;
+    enqueue(&mut queues, "carol", &["e"]).await;
+    let request = SubscribeRequest {
+        topic: "t".into(),
+        cursors: vec![
+            cursor("alice", None),
+            cursor("bob", Some(cursor::Start::After(position))),
+            cursor("carol", Some(cursor::Start::End(true))),
+        ],
+        ..SubscribeRequest::default()
+    };
+    let mut events = queues.subscribe(request.clone()).await.unwrap().into_inner();
+    let expected = [
+        told("alice", "caught_up", ""),
+        told("alice", "element", "a"),
+        told("alice", "element", "b"),
+        told("bob", "caught_up", ""),
+        told("bob", "element", "d"),
+        told("carol", "caught_up", ""),
+    ];
+    assert_eq!(many(&mut events, 6).await, expected);
+    for (queue, value) in [("carol", "f"), ("dave", "no"), ("alice", "g"), ("bob", "h")] {
+        enqueue(&mut queues, queue, &[value]).await;
+    }
+    let expected =
+        [told("alice", "element", "g"), told("bob", "element", "h"), told("carol", "element", "f")];
+    assert_eq!(many(&mut events, 3).await, expected);
+    drop(events);
+    let twice = vec![cursor("alice", None), cursor("alice", None)];
+    let too_many = (0..65).map(|it| cursor(&it.to_string(), None)).collect();
+    for cursors in [Vec::new(), twice, too_many] {
+        let wrong = SubscribeRequest { cursors, ..request.clone() };
+        assert_eq!(queues.subscribe(wrong).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+    let nowhere = SubscribeRequest { topic: "nowhere".into(), ..request };
+    assert_eq!(queues.subscribe(nowhere).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_by_http_is_an_event_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 2).await;
+    let mut queues = node.queues().await;
+    enqueue(&mut queues, "alice", &["a", "b"]).await;
+    let body = json!({ "cursors": [{ "queue": "alice" }], "filter": "text == 'b'" }).to_string();
+    let mut stream = TcpStream::connect(node.native).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "POST /v1/topics/t/subscribe HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let told: Vec<_> = lines
+        .filter(|it| it.starts_with("event: ") || it.starts_with("data: "))
+        .take(4)
+        .collect();
+    let data = |line: &str| -> Value { serde_json::from_str(&line["data: ".len()..]).unwrap() };
+    assert_eq!((&told[0][..], &told[2][..]), ("event: element", "event: caught_up"));
+    let element = data(&told[1]);
+    assert_eq!(element["element"]["value"], "b");
+    assert_eq!((&element["queue"], &element["next"]), (&json!("alice"), &element["element"]["position"]));
+    assert_eq!(data(&told[3])["next"], element["next"]);
+    let unknown = json!({ "cursors": [{ "queue": "alice" }], "skip_trimed": true });
+    let (status, _) = node.json("POST", "/v1/topics/t/subscribe", &unknown);
+    assert_eq!(status, 400);
+}
