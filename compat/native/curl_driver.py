@@ -21,6 +21,7 @@ ANSWERS = {
     "Logs.Fence": duramen_pb2.Tail,
     "Logs.OpenSession": duramen_pb2.Session,
     "Queues.Enqueue": duramen_pb2.EnqueueResponse,
+    "Queues.EnqueueMany": duramen_pb2.EnqueueManyResponse,
     "Queues.Retrieve": duramen_pb2.RetrieveResponse,
     "Queues.GetElement": duramen_pb2.ReadRecord,
     "Queues.GetQueue": duramen_pb2.Queue,
@@ -93,7 +94,8 @@ BODIES = {
     "Logs.Append": {"records": ("records", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
     "Logs.Truncate": {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT},
     "Logs.Fence": {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT},
-    "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "session": ("session", session_json), **TIMEOUT},
+    "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
+    "Queues.EnqueueMany": {"messages": ("messages", lambda them: [{"queue_base64": it["queue"], "message": record_json(it["message"])} for it in them]), **TIMEOUT},
     "Topics.CreateTopic": {"partitions": ("partitions", int), "replicationFactor": ("replication_factor", int), "settings": ("settings", same)},
 }  # fmt: skip
 QUERIES = {
@@ -119,7 +121,10 @@ def path_of(method, request):
         verb = {"CreateTopic": "PUT", "GetTopic": "GET", "DeleteTopic": "DELETE"}[method.split(".")[1]]
         return verb, f"/v1/topics/{quote(request.pop('name'), safe='')}"
     if method.startswith("Queues."):
-        queues = f"/v1/topics/{quote(request.pop('topic'), safe='')}/queues"
+        topic = f"/v1/topics/{quote(request.pop('topic'), safe='')}"
+        if method == "Queues.EnqueueMany":
+            return "POST", f"{topic}/messages"
+        queues = f"{topic}/queues"
         if method == "Queues.ListQueues":
             return "GET", queues
         queue = f"{queues}/{quote(base64.b64decode(request.pop('queue')), safe='')}"
@@ -172,6 +177,8 @@ def answer_of(method, answer):
     if method == "Queues.Retrieve":
         made = {"elements": list(map(element_of, answer["elements"])), "more": answer["more"]}
         return {**made, **({"next": position_of(answer["next"])} if answer["next"] else {})}
+    if method == "Queues.EnqueueMany":
+        return {"results": [{"position": position_of(it["position"])} for it in answer["results"]]}
     if method == "Queues.ListQueues":
         return {**answer, "queues": list(map(queue_of, answer["queues"]))}
     if method in ("Queues.GetElement", "Queues.GetQueue"):

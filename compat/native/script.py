@@ -117,6 +117,11 @@ def retrieve(queue, expected, beside=False, **more):
     return Step("Queues.Retrieve", {"topic": "${t}", "queue": b64(queue), **more}, expected, beside=beside)
 
 
+def enqueue_many(messages, expected):
+    messages = [{"queue": b64(queue), "message": rec(value)} for queue, value in messages]
+    return Step("Queues.EnqueueMany", {"topic": "${t}", "messages": messages}, expected)
+
+
 def elements(*them, next, **more):
     return {"elements": list(them), "next": next, **more}
 
@@ -323,6 +328,15 @@ GROUPS = {
         append([rec("by its key", key="bob")], appended(8)),
         retrieve("bob", elements(shown(8, "by its key"), next=pos(8)), after={"term": "${d.last.term}", "entry": 6, "offset": 6}),
         append(["no key"], wrong("records")),
+        # A guard is about the queue, whatever else the log has.
+        enqueue("alice", ["g"], appended(9), "g", guard={"at": "${d.last}"}),
+        enqueue("alice", ["h"], Problem("last-mismatch", {"last": "${text g.last}"}), guard={"at": "${d.last}"}),
+        enqueue("alice", ["h"], Problem("last-mismatch", {"last": "${text g.last}"}), guard={"none": True}),
+        enqueue("carol", ["c"], appended(10), guard={"none": True}),
+        enqueue_many([("alice", "m0"), ("dave", "m1"), ("alice", "m2")], {"results": [{"position": pos(11)}, {"position": pos(12, 11)}, {"position": pos(13, 11)}]}),
+        retrieve("dave", elements(shown(12, "m1", 11), next=pos(13, 11))),
+        enqueue_many([], wrong("messages")),
+        enqueue_many([("q" * 513, "x")], wrong("queue")),
     ],
     "truncations": [
         ONE,

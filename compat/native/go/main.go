@@ -118,6 +118,7 @@ var calls = map[string]call{
 	"Logs.Fence":         unary(logs(duramenv1.LogsClient.Fence)),
 	"Logs.OpenSession":   unary(logs(duramenv1.LogsClient.OpenSession)),
 	"Queues.Enqueue":     unary(queues(duramenv1.QueuesClient.Enqueue)),
+	"Queues.EnqueueMany": unary(queues(duramenv1.QueuesClient.EnqueueMany)),
 	"Queues.Retrieve":    unary(queues(duramenv1.QueuesClient.Retrieve)),
 	"Queues.GetElement":  unary(queues(duramenv1.QueuesClient.GetElement)),
 	"Queues.GetQueue":    unary(queues(duramenv1.QueuesClient.GetQueue)),

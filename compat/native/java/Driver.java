@@ -9,6 +9,7 @@ import com.google.rpc.ErrorInfo;
 import dev.duramen.v1.AppendRequest;
 import dev.duramen.v1.CreateTopicRequest;
 import dev.duramen.v1.DeleteTopicRequest;
+import dev.duramen.v1.EnqueueManyRequest;
 import dev.duramen.v1.EnqueueRequest;
 import dev.duramen.v1.FenceRequest;
 import dev.duramen.v1.GetElementRequest;
@@ -87,6 +88,7 @@ final class Driver {
             case "Logs.Fence" -> logs.fence(read(request, FenceRequest.newBuilder()).build());
             case "Logs.OpenSession" -> logs.openSession(OpenSessionRequest.getDefaultInstance());
             case "Queues.Enqueue" -> queues.enqueue(read(request, EnqueueRequest.newBuilder()).build());
+            case "Queues.EnqueueMany" -> queues.enqueueMany(read(request, EnqueueManyRequest.newBuilder()).build());
             case "Queues.Retrieve" -> queues.retrieve(read(request, RetrieveRequest.newBuilder()).build());
             case "Queues.GetElement" -> queues.getElement(read(request, GetElementRequest.newBuilder()).build());
             case "Queues.GetQueue" -> queues.getQueue(read(request, GetQueueRequest.newBuilder()).build());

@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use duramen_protocol::BatchHeader;
 use duramen_protocol::records::{self, RecordError, RecordSummary};
 
+use crate::guard::Guard;
 use crate::limits::DECOMPRESSED_BYTES_MAX;
 
 /// A batch whose bytes and records are all right.
@@ -23,6 +24,8 @@ pub struct CheckedBatch {
     pub header: BatchHeader,
     /// Result of the walk over the batch's records.
     pub summary: RecordSummary,
+    /// Conditions of the append.
+    pub guard: Guard,
     /// True if the producer leaves it to the partition to join the transaction.
     pub adds_itself: bool,
 }
@@ -30,18 +33,21 @@ pub struct CheckedBatch {
 impl CheckedBatch {
     /// Checks the one batch in `bytes`, which no session has read. For a queue `partition` is the number of its name
     /// ([`key_number`](duramen_protocol::partitioner::key_number)): the node chooses the partition by it.
-    pub fn of(bytes: Bytes, partition: i32) -> Result<Self, RecordError> {
+    pub fn of(bytes: Bytes, partition: i32) -> Result<Self, String> {
         let limits = records::Limits {
             batch_bytes_max: usize::MAX,
             decompressed_bytes_max: DECOMPRESSED_BYTES_MAX,
             keys_required: false,
             partition,
         };
-        let (header, summary) = {
-            let view = records::sole_batch(Some(&bytes), i16::MAX)?;
-            (*view.header(), records::validate(&view, &limits)?)
+        let text = |error: RecordError| error.to_string();
+        let (header, summary, guard) = {
+            let view = records::sole_batch(Some(&bytes), i16::MAX).map_err(text)?;
+            let summary = records::validate(&view, &limits).map_err(text)?;
+            let guard = Guard::of_headers(&view, &summary.keys)?;
+            (*view.header(), summary, guard)
         };
         let bytes = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-        Ok(Self { bytes, header, summary, adds_itself: false })
+        Ok(Self { bytes, header, summary, guard, adds_itself: false })
     }
 }

@@ -28,7 +28,6 @@ use crate::controller::image::Topic;
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::PRODUCER_ID_BLOCK;
 use crate::metadata_records::{MetadataRecord, PlacedReplica};
-use crate::native::Guard;
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Partition, Slot};
 use crate::prng::Prng;
@@ -184,14 +183,13 @@ impl Core {
         &mut self,
         replica: ReplicaId,
         batch: CheckedBatch,
-        guard: &Guard,
         acks: Acks,
         slot: Slot,
     ) -> (Appended, i64) {
         let bytes = batch.bytes.len() as u64;
         let partition = self.partitions.get_mut(&replica).expect("it was just found");
         let in_flight = partition.group.bytes_in_flight();
-        let appended = partition.produce(self.now, batch, guard, acks, slot);
+        let appended = partition.produce(self.now, batch, acks, slot);
         let added = partition.group.bytes_in_flight() - in_flight;
         // Of one that has just failed, those who wait are told in the turn.
         let waits = matches!(appended, Appended::Waits { .. } | Appended::Objected);

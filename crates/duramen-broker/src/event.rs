@@ -18,7 +18,7 @@ use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
 
-use crate::native::{Answered, Span};
+use crate::native::{Answered, Position, Span};
 use crate::peer::PeerFrame;
 pub use crate::session::ConnectionId;
 use crate::session::{Prepared, RequestContext};
@@ -244,7 +244,8 @@ pub enum Look {
     DeadLetters(DeadLetters),
     /// The first record since some time. Answered by [`Event::Dated`].
     Date(Date),
-    /// Elements of a queue in a part of its log: are there any? Answered by [`Event::QueueLooked`].
+    /// Elements of a queue in a part of its log: are there any, or which is the last? Answered by
+    /// [`Event::QueueLooked`].
     Queue(QueueLook),
 }
 
@@ -255,6 +256,8 @@ pub struct QueueLook {
     pub ticket: u64,
     /// The part of the log.
     pub span: Span,
+    /// True if the last element is wanted, also one of an open transaction.
+    pub is_for_last: bool,
 }
 
 /// Result of a [`QueueLook`].
@@ -262,8 +265,23 @@ pub struct QueueLook {
 pub struct QueueLooked {
     /// As it was asked.
     pub ticket: u64,
-    /// True if there are elements, or if the log cannot be read.
-    pub found: bool,
+    /// Elements that are there.
+    pub found: FoundElements,
+}
+
+/// Elements of a queue in a part of its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoundElements {
+    /// There are none.
+    None,
+    /// There are some.
+    Some,
+    /// This is the last one; whether it is of a transaction.
+    Last(Position, bool),
+    /// The index is not there, or is damaged.
+    NoIndex,
+    /// The log cannot be read there.
+    Unreadable,
 }
 
 /// A record that the node wants to know of.

@@ -22,6 +22,7 @@ pub mod describe;
 pub mod event;
 mod fetch_sessions;
 pub mod groups;
+mod guard;
 mod internal_topics;
 mod ledger;
 pub mod limits;

@@ -201,7 +201,7 @@ pub(crate) fn records_of(bytes: Bytes) -> Option<Vec<(i64, Vec<MetadataRecord>)>
         let records = Records::of(&view, 0).ok()?;
         let mut facts = Vec::new();
         for record in &records {
-            let value = records.share(record.ok()?.value?);
+            let value = records.keep(record.ok()?.value?);
             facts.push(MetadataRecord::decode(value)?);
         }
         found.push((view.header().base_offset, facts));

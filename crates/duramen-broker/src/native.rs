@@ -1,7 +1,7 @@
 //! # Room card: native
 //!
 //! Purpose:    requests and answers of the native API, as data.
-//! Owns:       [`Op`], [`Answer`], [`Problem`], [`Position`], [`Guard`], [`Pointer`], [`Target`], [`Span`].
+//! Owns:       [`Op`], [`Answer`], [`Problem`], [`Pointer`], [`Target`], [`Span`].
 //! Interface:  the types.
 //! Invariants: a refusal means that nothing was appended; only [`Problem::OutcomeUnknown`] leaves that open.
 //! Never:      gRPC, HTTP, JSON (see the server); carrying an operation out (see `api/native`).
@@ -13,6 +13,7 @@ use duramen_protocol::partitioner::partition_of_key;
 use duramen_storage::op::ReplicaId;
 
 use crate::checked_batch::CheckedBatch;
+pub use crate::guard::{Guard, Last, Position};
 use crate::limits::POINTER_BYTES_MAX;
 
 /// One partition of a topic, as a log of its own.
@@ -62,42 +63,6 @@ impl Target {
     }
 }
 
-/// Position of a record. Positions of one log are ordered by offset; term and entry never fall as the offset rises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// Leader epoch in which the record was appended.
-    pub term: i32,
-    /// Offset of the first record of its batch; -1 if the batch is not there any more.
-    pub entry: i64,
-    /// The record's own offset.
-    pub offset: i64,
-}
-
-/// Conditions of an append, judged in the step in which its offset is assigned.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
-    /// Position that the log must end with.
-    pub last: Option<Last>,
-    /// Token that must be the log's fence.
-    pub fence: Option<Bytes>,
-}
-
-impl Guard {
-    /// Tells whether every append passes the guard.
-    pub fn is_open(&self) -> bool {
-        self.last.is_none() && self.fence.is_none()
-    }
-}
-
-/// Expected last position of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Last {
-    /// Nothing was ever appended.
-    Nothing,
-    /// This record was appended last.
-    At(Position),
-}
-
 /// Place of the state that a log's first records led to, for readers that come too late for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pointer {
@@ -125,6 +90,7 @@ impl Pointer {
 
 /// An operation of the native API.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it travels in a box")]
 pub enum Op {
     /// Append one batch.
     Append(Append),
@@ -220,10 +186,8 @@ pub struct WantTail {
 pub struct Append {
     /// The log.
     pub target: Target,
-    /// The records.
+    /// The records, with their guard.
     pub batch: CheckedBatch,
-    /// Conditions.
-    pub guard: Guard,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
 }

@@ -43,7 +43,7 @@ mod forwarding;
 pub(crate) mod members;
 mod moves;
 mod questions;
-mod queues;
+pub(crate) mod queues;
 mod quiescence;
 pub(crate) mod reassignments;
 mod repair;
@@ -427,6 +427,7 @@ impl Node {
                 self.shares.forget_share_request(&mut self.core, key, request);
             }
             Parked::Queue(wait) => self.queues.forget_read(key, wait),
+            Parked::Produce { .. } | Parked::Native(_) => self.queues.forget_appends(key),
             _ => {}
         }
         Some(parked)

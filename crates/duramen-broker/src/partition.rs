@@ -25,6 +25,7 @@ use duramen_storage::op::{
 };
 use duramen_storage::sabotage::{self, Bug};
 use faults::Faults;
+use fresh::Fresh;
 use internal::Internal;
 use producers::{ActiveProducer, Ending, Producers};
 use retention::Undated;
@@ -34,13 +35,13 @@ use crate::checked_batch::CheckedBatch;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::FETCH_ABORTED_MAX;
-use crate::native::Guard;
 use crate::raft::{Group, GroupId, Outgoing, PayloadRead, Refused, Unsure, internal_of};
 use crate::shares::BurialAsker;
 
 mod compaction;
 pub(crate) mod controls;
 pub(crate) mod faults;
+mod fresh;
 mod inspection;
 pub(crate) mod internal;
 pub(crate) mod producers;
@@ -188,6 +189,7 @@ pub(crate) struct Partition {
     pub(crate) controls: Controls,
     /// The fence that was proposed last in this term, and the index of its entry, until that is applied.
     fencing: Option<(u64, Bytes)>,
+    fresh: Fresh,
     committed: i64,
     log_start: i64,
     segments: Vec<SegmentMeta>,
@@ -282,6 +284,7 @@ impl Partition {
             compacting: Compacting::default(),
             controls: Controls::default(),
             fencing: None,
+            fresh: Fresh::default(),
             committed: 0,
             log_start: 0,
             segments: Vec::new(),
@@ -327,6 +330,12 @@ impl Partition {
         // Below that nothing is left of them.
         let from = from.max(self.compacting.done.below);
         self.producers.transactions().aborted(from, to, FETCH_ABORTED_MAX)
+    }
+
+    /// Returns producer, first and last offset of each aborted transaction that began below an offset.
+    pub(crate) fn all_aborted(&self, end: i64) -> Vec<(i64, i64, i64)> {
+        let all = self.producers.transactions().aborted_before(end);
+        all.map(|it| (it.producer_id, it.first_offset, it.last_offset)).collect()
     }
 
     /// Returns the highest epoch in which a producer was heard.
@@ -429,7 +438,6 @@ impl Partition {
         &mut self,
         now: Now,
         batch: CheckedBatch,
-        guard: &Guard,
         acks: Acks,
         slot: Slot,
     ) -> Appended {
@@ -470,14 +478,19 @@ impl Partition {
             }
         }
         // A retry of a batch that is there has its answer above, whatever has changed since.
-        if self.objection(guard).is_some() {
+        if self.objection(&batch.guard).is_some() {
             return match self.make_certain(slot) {
                 Appended::Waits { .. } => Appended::Objected,
                 certain => certain,
             };
         }
-        let max_timestamp = batch.summary.max_timestamp;
-        self.append_bytes(now, batch.bytes, &batch.header, max_timestamp, acks, slot)
+        let CheckedBatch { bytes, header, summary, .. } = batch;
+        let end = self.group.end_offset();
+        let appended = self.append_bytes(now, bytes, &header, summary.max_timestamp, acks, slot);
+        if self.settings.queue && self.group.end_offset() > end {
+            self.fresh.note(self.group.end_offset(), summary.keys);
+        }
+        appended
     }
 
     /// Judges a batch of an unknown producer that goes on with its sequence. As in Kafka the batch may be appended: the
@@ -521,7 +534,23 @@ impl Partition {
             return Appended::Refused(ErrorCode::InvalidProducerEpoch, None);
         }
         let acks = if sabotage::is(Bug::CommittedBeforeStored) { Acks::None } else { Acks::All };
-        self.append_bytes(now, bytes, &header, header.max_timestamp, acks, slot)
+        let appended = self.append_bytes(now, bytes, &header, header.max_timestamp, acks, slot);
+        // Its keys are not known here.
+        if self.settings.queue {
+            self.fresh.begin(self.group.end_offset());
+        }
+        appended
+    }
+
+    /// Returns the offset up to which the queue index has to know the log, so that it knows all elements of a queue
+    /// whose name has this number.
+    pub(crate) fn fresh_end(&self, number: i32) -> i64 {
+        self.fresh.end_of(number)
+    }
+
+    /// Forgets which queues the batches are of that the index has.
+    pub(crate) fn forget_fresh(&mut self, indexed: i64) {
+        self.fresh.forget(indexed);
     }
 
     /// Judges a batch's header by its producer's sequence.
@@ -945,6 +974,7 @@ impl Partition {
         }
         self.trimming = 0;
         self.fencing = None;
+        self.fresh.begin(self.group.end_offset());
         self.forget_proposed();
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {

@@ -27,6 +27,7 @@ use crate::access::Api;
 pub use crate::access::RequestContext;
 use crate::api_versions;
 use crate::checked_batch::CheckedBatch;
+use crate::guard::Guard;
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
     DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
@@ -329,16 +330,21 @@ impl Session {
             let records = partition.records.as_ref();
             let batch = self.check_batch(records, header.api_version, &limits, &mut checked);
             left = match &batch {
-                Ok((header, summary)) if header.attributes.codec() != Ok(Codec::None) => {
+                Ok((header, summary, _)) if header.attributes.codec() != Ok(Codec::None) => {
                     left - summary.record_bytes
                 }
                 // Decompression in vain was work, too.
                 Err(error) if is_too_large(error) => left.saturating_sub(DECOMPRESSED_BYTES_MAX),
                 _ => left,
             };
-            checked.batches.push(
-                batch.map_err(|error| Rejection { code: error.code(), message: error.to_string() }),
-            );
+            let batch = match batch {
+                Ok((header, summary, Ok(guard))) => Ok((header, summary, guard)),
+                Ok((_, _, Err(message))) => {
+                    Err(Rejection { code: ErrorCode::InvalidRecord, message })
+                }
+                Err(error) => Err(Rejection { code: error.code(), message: error.to_string() }),
+            };
+            checked.batches.push(batch);
         }
         if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
             self.scratch = Vec::new();
@@ -352,13 +358,15 @@ impl Session {
         version: i16,
         limits: &records::Limits,
         checked: &mut Checked,
-    ) -> Result<(BatchHeader, RecordSummary), RecordError> {
+    ) -> Result<(BatchHeader, RecordSummary, Result<Guard, String>), RecordError> {
         let view = records::sole_batch(records, version)?;
         // The whole request is refused for it, whatever else is wrong with the batch.
         checked.is_transactional |= view.header().attributes.is_transactional();
         let summary = records::validate_with(&view, limits, &mut self.scratch);
         checked.is_too_large |= summary.as_ref().is_err_and(is_too_large);
-        Ok((*view.header(), summary?))
+        let summary = summary?;
+        let guard = Guard::of_headers(&view, &summary.keys);
+        Ok((*view.header(), summary, guard))
     }
 
     /// Takes the node's answer to request `sequence`, or `None` if there is nothing to send. Returns the replies that
@@ -401,7 +409,7 @@ impl Session {
 
 /// Results of the checks of a produce's batches, in their order.
 struct Checked {
-    batches: Vec<Result<(BatchHeader, RecordSummary), Rejection>>,
+    batches: Vec<Result<(BatchHeader, RecordSummary, Guard), Rejection>>,
     is_transactional: bool,
     /// Records of some batch take more than they may, all together.
     is_too_large: bool,
@@ -419,13 +427,13 @@ fn prepare(request: ProduceRequest, version: i16, checked: Checked) -> PreparedP
         let mut partitions = Vec::with_capacity(topic.partition_data.len());
         for partition in topic.partition_data {
             let batch =
-                batches.next().expect("every batch was checked").map(|(header, summary)| {
+                batches.next().expect("every batch was checked").map(|(header, summary, guard)| {
                     let bytes = partition.records.expect("a batch was found in it");
                     // Nobody else holds the frame if this is its only batch, or the last one; then the
                     // bytes are not copied.
                     let bytes =
                         bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-                    CheckedBatch { bytes, header, summary, adds_itself }
+                    CheckedBatch { bytes, header, summary, guard, adds_itself }
                 });
             partitions.push(PreparedPartition { index: partition.index, batch });
         }

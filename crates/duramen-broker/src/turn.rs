@@ -15,12 +15,12 @@
 
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
-use duramen_storage::sabotage::{self, Bug};
 
 use crate::api;
 use crate::controller::METADATA_GROUP;
 use crate::core::{Parked, Signal, Timer};
 use crate::event::{Action, Event, Now, RequestKey};
+use crate::node::queues::Waiter;
 use crate::node::{Node, node_of, replicas};
 use crate::partition::Effects;
 use crate::peer::Frame;
@@ -47,9 +47,12 @@ impl Node {
             Event::Dated(dated) => self.shares.on_dated(&mut self.core, dated),
             Event::DeadLetters(made) => self.shares.on_dead_letters(&mut self.core, made),
             Event::QueueLooked(looked) => {
-                let waits_on = self.queues.on_looked(&mut self.core, looked);
-                if let Some(key) = waits_on.filter(|_| sabotage::is(Bug::WaitsAfterLook)) {
-                    api::queues::await_late(self, key);
+                match self.queues.on_looked(&mut self.core, looked.ticket) {
+                    Some(Waiter::Read(key)) => api::queues::on_looked(self, key, looked.found),
+                    Some(Waiter::Append(place)) => {
+                        api::guarded::on_looked(self, place, looked.found);
+                    }
+                    None => {}
                 }
             }
             Event::Indexed(indexed) => self.queues.on_indexed(&mut self.core, indexed),

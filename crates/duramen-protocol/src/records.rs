@@ -21,7 +21,10 @@ pub use builder::{BatchBuilder, NewRecord};
 pub use error::RecordError;
 pub use lookup::{Found, find_max_timestamp, find_timestamp};
 pub use retain::{Retained, retain};
-pub use validate::{Keys, Limits, Places, RecordSummary, sole_batch, validate, validate_with};
+pub use validate::{
+    FENCE_HEADER, IF_LAST_HEADER, Keys, Limits, NUMBERS_MAX, Places, RecordSummary, sole_batch,
+    validate, validate_with,
+};
 pub use walk::{Header, HeaderWalk, Headers, Record, Records, Walk};
 
 #[cfg(test)]

@@ -312,7 +312,7 @@ impl Machine {
     fn read_queue(&mut self, reader: &Reader<SimDisk>, span: &Span) -> Came {
         let mut elements = Vec::new();
         let page = queue_page::<_, ()>(reader, span, |records, record, position| {
-            let value = record.value.map(|value| records.share(value)).unwrap_or_default();
+            let value = record.value.map(|value| records.keep(value)).unwrap_or_default();
             elements.push((position, value));
             Ok(if elements.len() < PAGE { Taken::More } else { Taken::Last })
         });

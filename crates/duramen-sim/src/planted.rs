@@ -105,6 +105,7 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("an image without fence and pointer", Bug::Broker(Inside::ImageWithoutControls)),
     ("a truncation forgets the pointer", Bug::Broker(Inside::PointerLost)),
     ("a read of a queue waits for no index", Bug::Broker(Inside::CommittedTakenForIndexed)),
+    ("a leader forgets which queues its appends are of", Bug::Broker(Inside::FreshForgotten)),
     ("a filter of a queue table lacks names", Bug::Broker(Inside::TableFilterHalf)),
 ];
 

@@ -236,6 +236,10 @@ pub enum Bug {
     WaitsAfterLook,
     /// Of the queues that a commit concerns, one is woken.
     TouchedCut,
+    /// A leader of a queue topic does not note which queues its appends are of.
+    FreshForgotten,
+    /// A new leader of a queue topic notes only its own appends of before.
+    FreshKeptOverTerms,
     /// The queue index passes a part of the log that cannot be read.
     CursorPassesDamage,
     /// A table of the queue index claims a range that is too long.

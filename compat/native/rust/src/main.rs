@@ -61,6 +61,7 @@ async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Val
         "Logs.Fence" => one!(logs.fence, "FenceRequest", "Tail"),
         "Logs.OpenSession" => one!(logs.open_session, "OpenSessionRequest", "Session"),
         "Queues.Enqueue" => one!(queues.enqueue, "EnqueueRequest", "EnqueueResponse"),
+        "Queues.EnqueueMany" => one!(queues.enqueue_many, "EnqueueManyRequest", "EnqueueManyResponse"),
         "Queues.Retrieve" => one!(queues.retrieve, "RetrieveRequest", "RetrieveResponse"),
         "Queues.GetElement" => one!(queues.get_element, "GetElementRequest", "ReadRecord"),
         "Queues.GetQueue" => one!(queues.get_queue, "GetQueueRequest", "Queue"),

@@ -4,7 +4,7 @@ use duramen_protocol::ErrorCode;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::queues;
+use super::{guarded, queues};
 use crate::access::{Operation, Resource};
 use crate::configs::is_queue_topic;
 use crate::core::{Awaited, NativeWait, Parked};
@@ -142,7 +142,8 @@ fn append(
     let bytes = append.batch.bytes.len() as u64;
     let quota = node.core.quota(QuotaKey::ProducerByteRate, context);
     let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, bytes));
-    let Append { target, batch, guard, .. } = append;
+    let Append { target, batch, .. } = append;
+    let guard = batch.guard.clone();
     let attributes = batch.header.attributes;
     if attributes.is_transactional() || attributes.is_control() {
         let why = "they are of a transaction, which only Kafka's protocol has".to_owned();
@@ -163,28 +164,62 @@ fn append(
     };
     let partition = &node.core.partitions[&replica];
     let (end, last_delta) = (partition.group.end_offset(), batch.header.last_offset_delta);
-    let (appended, _) = node.core.append(replica, batch, &guard, Acks::All, slot(key));
-    let awaited = match appended {
-        Appended::Waits { .. } => Awaited::Append { end, last_delta },
-        Appended::Objected => Awaited::Refusal(guard),
-        Appended::Done { base_offset } => {
-            let answer = appended_at(node, replica, base_offset, end, last_delta);
-            return reply(node, key, answer, None, rest_ms);
+    let is_held = matches!(target, Target::Queue(_)) && guarded::is_of_queue(partition, &guard);
+    // Of a held append the partition judges the fence alone.
+    let guard = if is_held { Guard { last: None, ..guard } } else { guard };
+    let outcome = if is_held {
+        guarded::hold(node, replica, batch, Acks::All, (key, 0, 0))
+    } else {
+        let (appended, log_start) = node.core.append(replica, batch, Acks::All, slot(key));
+        Some(guarded::Outcome::Appended(appended, log_start))
+    };
+    let awaited = Awaited::Append { end, last_delta };
+    let wait = NativeWait { replica, awaited, guard, rest_ms };
+    node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
+    if let Some(outcome) = outcome {
+        settle_guarded(node, key, outcome);
+    }
+}
+
+/// Goes on with a parked append of which more is known now.
+pub(super) fn settle_guarded(node: &mut Node, key: RequestKey, outcome: guarded::Outcome) {
+    let Some(Parked::Native(wait)) = node.core.parked_mut(key) else { return };
+    let (replica, rest_ms) = (wait.replica, wait.rest_ms);
+    let problem = match outcome {
+        guarded::Outcome::Appended(Appended::Waits { .. }, _) => return,
+        guarded::Outcome::Appended(Appended::Objected, _) => {
+            wait.awaited = Awaited::Refusal(wait.guard.clone());
+            return;
         }
-        Appended::Refused(ErrorCode::PolicyViolation, _) => {
-            return answer_refusal(node, key, replica, &guard, rest_ms);
+        guarded::Outcome::Appended(Appended::Done { base_offset }, _) => {
+            return on_finished(node, key, ErrorCode::None, base_offset);
         }
-        Appended::Refused(code, text) => {
-            let problem = problem_of(node, replica, code, text);
-            return reply(node, key, Err(problem), None, rest_ms);
+        guarded::Outcome::Appended(Appended::Refused(ErrorCode::PolicyViolation, _), _) => {
+            wait.awaited = Awaited::Refusal(wait.guard.clone());
+            return on_finished(node, key, ErrorCode::PolicyViolation, -1);
         }
-        Appended::Faulty(Faults { message, .. }) => {
-            let problem = Problem::BadRequest("records", message);
-            return reply(node, key, Err(problem), None, rest_ms);
+        guarded::Outcome::Appended(Appended::Refused(code, text), _) => {
+            problem_of(node, replica, code, text)
+        }
+        guarded::Outcome::Appended(Appended::Faulty(Faults { message, .. }), _) => {
+            Problem::BadRequest("records", message)
+        }
+        guarded::Outcome::Busy(why) => Problem::Busy(why),
+        guarded::Outcome::Mismatch(last) => {
+            wait.awaited = Awaited::Mismatch(last);
+            let Some(partition) = node.core.partitions.get_mut(&replica) else {
+                return on_finished(node, key, ErrorCode::NotLeaderOrFollower, -1);
+            };
+            let certain = partition.make_certain(slot(key));
+            node.core.mark_dirty(replica);
+            if let Appended::Refused(code, _) = certain {
+                on_finished(node, key, code, -1);
+            }
+            return;
         }
     };
-    let wait = NativeWait { replica, awaited, rest_ms };
-    node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
+    node.unpark(key);
+    reply(node, key, Err(problem), None, rest_ms);
 }
 
 /// Lets in an append that waited for room.
@@ -220,7 +255,7 @@ fn truncate(node: &mut Node, key: RequestKey, context: &RequestContext, truncate
         return refuse(node, key, Problem::PositionDiverged(from));
     }
     let offset = through.map_or(partition.committed(), |it| it.offset + 1);
-    let guard = Guard { fence, last: None };
+    let guard = Guard { fence, ..Guard::default() };
     let (appended, awaited) = if partition.objection(&guard).is_some() {
         (partition.make_certain(slot(key)), Awaited::Refusal(guard))
     } else {
@@ -261,14 +296,19 @@ fn settle(
     node.core.mark_dirty(replica);
     match appended {
         Appended::Refused(ErrorCode::PolicyViolation, _) => {
-            answer_certain(node, key, NativeWait { replica, awaited, rest_ms: 0 }, -1);
+            answer_certain(
+                node,
+                key,
+                NativeWait { replica, awaited, guard: Guard::default(), rest_ms: 0 },
+                -1,
+            );
         }
         Appended::Refused(code, text) => {
             let problem = problem_of(node, replica, code, text);
             refuse(node, key, problem);
         }
         _ => {
-            let wait = NativeWait { replica, awaited, rest_ms: 0 };
+            let wait = NativeWait { replica, awaited, guard: Guard::default(), rest_ms: 0 };
             node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
         }
     }
@@ -286,7 +326,7 @@ pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, ba
             answer_certain(node, key, *wait, base_offset);
         }
         // Until an answer is certain nothing is appended.
-        _ if matches!(wait.awaited, Awaited::Refusal(_)) => {
+        _ if matches!(wait.awaited, Awaited::Refusal(_) | Awaited::Mismatch(_)) => {
             reply(node, key, Err(Problem::NoLeader), None, wait.rest_ms);
         }
         code => {
@@ -302,13 +342,16 @@ pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, ba
 }
 
 fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offset: i64) {
-    let NativeWait { replica, awaited, rest_ms } = wait;
+    let NativeWait { replica, awaited, rest_ms, .. } = wait;
     let answer = match awaited {
         Awaited::Append { end, last_delta } => {
             let answer = appended_at(node, replica, base_offset, end, last_delta);
             return reply(node, key, answer, None, rest_ms);
         }
         Awaited::Refusal(guard) => return answer_refusal(node, key, replica, &guard, rest_ms),
+        Awaited::Mismatch(last) => {
+            return reply(node, key, Err(Problem::LastMismatch(last)), None, rest_ms);
+        }
         Awaited::Truncate => tail(node, replica),
         Awaited::Fence(token) => match node.core.partitions.get(&replica) {
             Some(partition) if partition.controls.fence != token => Err(Problem::Fenced),
@@ -320,9 +363,11 @@ fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offse
 
 /// Answers an operation whose time is over.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
+    let is_held = node.queues.holds(key);
     let Some(Parked::Native(wait)) = node.unpark(key) else { return };
     let problem = match wait.awaited {
-        Awaited::Refusal(_) => Problem::NoLeader,
+        Awaited::Refusal(_) | Awaited::Mismatch(_) => Problem::NoLeader,
+        Awaited::Append { .. } if is_held => Problem::Busy("the index is behind the log"),
         Awaited::Append { .. } | Awaited::Truncate | Awaited::Fence(_) => Problem::OutcomeUnknown,
     };
     reply(node, key, Err(problem), None, wait.rest_ms);

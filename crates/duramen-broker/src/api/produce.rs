@@ -9,17 +9,19 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::leaders;
 use super::results::count_result;
+use super::{guarded, leaders};
 use crate::access::{Operation, Resource};
 use crate::checked_batch::CheckedBatch;
 use crate::core::Parked;
 use crate::event::{Action, Reply, RequestKey};
+use crate::guard::{Guard, Position};
 use crate::internal_topics::is_internal;
-use crate::native::Guard;
 use crate::node::Node;
+use crate::node::queues::Place;
+use crate::partition::controls::Objection;
 use crate::partition::faults::Faults;
-use crate::partition::{Acks, Appended, Slot};
+use crate::partition::{Acks, Appended, Partition, Slot};
 use crate::quotas::QuotaKey;
 use crate::session::{
     FIRST_THAT_ADDS, Prepared, PreparedPartition, PreparedProduce, PreparedTopic, Rejection,
@@ -28,6 +30,7 @@ use crate::session::{
 
 /// First version whose clients know the error of a transaction that they can only abort.
 const FIRST_ABORTABLE: i16 = 11;
+const NOT_THE_FENCE: &str = "the token is not the log's fence";
 /// Longest time that a produce request without a timeout waits, in milliseconds.
 const UNTIMED_MS: i32 = 1_000;
 
@@ -75,7 +78,11 @@ fn hang_up(key: RequestKey, code: ErrorCode, actions: &mut Vec<Action>) {
 
 /// Result of one partition of the request.
 enum Outcome {
-    Waits { append_time_ms: i64 },
+    /// It waits; the message is that of a guard that does not hold.
+    Waits {
+        append_time_ms: i64,
+        message: Option<String>,
+    },
     Done(PartitionProduceResponse),
 }
 
@@ -130,10 +137,10 @@ pub(crate) fn append(
                     error = error.or(code.filter(|code| !code.is_none()));
                     answer
                 }
-                Outcome::Waits { append_time_ms } => {
+                Outcome::Waits { append_time_ms, message } => {
                     outstanding += 1;
-                    let log_append_time_ms = append_time_ms;
-                    PartitionProduceResponse { log_append_time_ms, ..blank(index) }
+                    let (log_append_time_ms, error_message) = (append_time_ms, message);
+                    PartitionProduceResponse { log_append_time_ms, error_message, ..blank(index) }
                 }
             });
         }
@@ -190,6 +197,28 @@ fn one(
         Ok(replica) => replica,
         Err((code, message)) => return refused(index, code, message),
     };
+    let guard = batch.guard.clone();
+    let partition = &node.core.partitions[&replica];
+    if !guard.is_open() && acks == Acks::None {
+        let text = "a guard needs an answer: acks=all, or 1".to_owned();
+        return refused(index, ErrorCode::InvalidRecord, Some(text));
+    }
+    if guarded::is_of_queue(partition, &guard) {
+        let Slot::Request { key, topic, partition } = slot else {
+            unreachable!("a request's batch has its slot")
+        };
+        let place = (key, topic, partition);
+        return match guarded::hold(node, replica, batch, acks, place) {
+            Some(outcome) => outcome_of_guarded(node, index, replica, outcome, slot),
+            None => Outcome::Waits { append_time_ms: -1, message: None },
+        };
+    }
+    if partition.settings.queue && guard.last.is_some() {
+        let text =
+            "duramen-if-last is about one queue, and the records have several keys".to_owned();
+        return refused(index, ErrorCode::InvalidRecord, Some(text));
+    }
+    let objection = partition.objection(&guard).map(|_| objection_of(partition, &guard));
     let (appended, log_start_offset) = if batch.header.attributes.is_transactional() {
         node.coordinators.append_in_transaction(
             &mut node.core,
@@ -200,15 +229,80 @@ fn one(
             slot,
         )
     } else {
-        node.core.append(replica, batch, &Guard::default(), acks, slot)
+        node.core.append(replica, batch, acks, slot)
     };
-    outcome_of(index, appended, log_start_offset)
+    match appended {
+        Appended::Objected => Outcome::Waits { append_time_ms: -1, message: objection },
+        Appended::Refused(code @ ErrorCode::PolicyViolation, _) => refused(index, code, objection),
+        appended => outcome_of(index, appended, log_start_offset),
+    }
+}
+
+/// Says why a guard does not hold.
+fn objection_of(partition: &Partition, guard: &Guard) -> String {
+    match partition.objection(guard) {
+        Some(Objection::Fenced) => NOT_THE_FENCE.to_owned(),
+        _ => format!("the log ends with {}", text_of(partition.proposed_last())),
+    }
+}
+
+fn text_of(last: Option<Position>) -> String {
+    last.map_or_else(|| "none".to_owned(), |last| last.to_string())
+}
+
+/// Returns the result of an append that was held for its guard.
+fn outcome_of_guarded(
+    node: &mut Node,
+    index: i32,
+    replica: ReplicaId,
+    outcome: guarded::Outcome,
+    slot: Slot,
+) -> Outcome {
+    match outcome {
+        // Of a held append the partition judges the fence alone.
+        guarded::Outcome::Appended(Appended::Objected, _) => {
+            Outcome::Waits { append_time_ms: -1, message: Some(NOT_THE_FENCE.to_owned()) }
+        }
+        guarded::Outcome::Appended(Appended::Refused(code @ ErrorCode::PolicyViolation, _), _) => {
+            refused(index, code, Some(NOT_THE_FENCE.to_owned()))
+        }
+        guarded::Outcome::Appended(appended, log_start) => outcome_of(index, appended, log_start),
+        guarded::Outcome::Busy(text) => {
+            refused(index, ErrorCode::NotEnoughReplicas, Some(text.to_owned()))
+        }
+        guarded::Outcome::Mismatch(last) => {
+            let message = Some(format!("the queue ends with {}", text_of(last)));
+            let Some(partition) = node.core.partitions.get_mut(&replica) else {
+                return refused(index, ErrorCode::UnknownTopicOrPartition, None);
+            };
+            let certain = partition.make_certain(slot);
+            node.core.mark_dirty(replica);
+            match certain {
+                Appended::Refused(code, _) => refused(index, code, message),
+                _ => Outcome::Waits { append_time_ms: -1, message },
+            }
+        }
+    }
+}
+
+/// Records the result of a batch that was held for its guard.
+pub(super) fn settle_guarded(
+    node: &mut Node,
+    (key, topic, partition): Place,
+    replica: ReplicaId,
+    outcome: guarded::Outcome,
+) {
+    let slot = Slot::Request { key, topic, partition };
+    let Some(Parked::Produce { response, .. }) = node.core.parked(key) else { return };
+    let index = response.responses[topic].partition_responses[partition].index;
+    let outcome = outcome_of_guarded(node, index, replica, outcome, slot);
+    settle_outcome(node, (key, topic, partition), outcome);
 }
 
 fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome {
     match appended {
-        Appended::Waits { append_time_ms } => Outcome::Waits { append_time_ms },
-        Appended::Objected => Outcome::Waits { append_time_ms: -1 },
+        Appended::Waits { append_time_ms } => Outcome::Waits { append_time_ms, message: None },
+        Appended::Objected => Outcome::Waits { append_time_ms: -1, message: None },
         Appended::Done { base_offset } => {
             let blank = blank(index);
             Outcome::Done(PartitionProduceResponse { base_offset, log_start_offset, ..blank })
@@ -252,6 +346,10 @@ pub(crate) fn on_finished(
     if !error.is_none() {
         part.log_append_time_ms = -1;
     }
+    // It says why a guard does not hold.
+    if error != ErrorCode::PolicyViolation {
+        part.error_message = None;
+    }
     count_result(node, key);
 }
 
@@ -266,9 +364,17 @@ pub(crate) fn refuse_part(node: &mut Node, slot: Slot, code: ErrorCode) {
 pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_start: i64) {
     let Slot::Request { key, topic, partition } = slot else { return };
     let Some(Parked::Produce { response, .. }) = node.core.parked_mut(key) else { return };
+    let index = response.responses[topic].partition_responses[partition].index;
+    settle_outcome(node, (key, topic, partition), outcome_of(index, appended, log_start));
+}
+
+fn settle_outcome(node: &mut Node, (key, topic, partition): Place, outcome: Outcome) {
+    let Some(Parked::Produce { response, .. }) = node.core.parked_mut(key) else { return };
     let part = &mut response.responses[topic].partition_responses[partition];
-    match outcome_of(part.index, appended, log_start) {
-        Outcome::Waits { append_time_ms } => part.log_append_time_ms = append_time_ms,
+    match outcome {
+        Outcome::Waits { append_time_ms, message } => {
+            (part.log_append_time_ms, part.error_message) = (append_time_ms, message);
+        }
         Outcome::Done(answer) => {
             assert!(is_open(part), "a batch has one result, and {part:?} is there");
             *part = answer;
@@ -329,6 +435,6 @@ pub(crate) fn time_out(response: &mut ProduceResponse) {
     let parts = response.responses.iter_mut().flat_map(|topic| &mut topic.partition_responses);
     for part in parts.filter(|part| is_open(part)) {
         part.error_code = ErrorCode::RequestTimedOut.code();
-        part.log_append_time_ms = -1;
+        (part.log_append_time_ms, part.error_message) = (-1, None);
     }
 }

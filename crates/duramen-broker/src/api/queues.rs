@@ -9,9 +9,10 @@ use duramen_storage::sabotage::{self, Bug};
 use super::native::{diverges, find, refuse, reply};
 use crate::access::Operation;
 use crate::core::{Parked, QueueStage, QueueWait};
-use crate::event::RequestKey;
+use crate::event::{FoundElements, RequestKey};
 use crate::native::{Answer, Op, Problem, Retrieve, Span, Start, Target};
 use crate::node::Node;
+use crate::node::queues::Waiter;
 use crate::session::RequestContext;
 
 /// Longest wait for the index, in milliseconds.
@@ -40,7 +41,7 @@ pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
     let wait = QueueWait { context, op, replica, stage: QueueStage::Behind(committed) };
     let is_behind = is_certain && node.queues.indexed(replica) < committed;
     if is_behind && !sabotage::is(Bug::CommittedTakenForIndexed) {
-        node.queues.await_index(replica, committed, key);
+        node.queues.await_index(replica, committed, Waiter::Read(key));
         let deadline_us = node.core.now.deadline_us(INDEX_WAIT_MS);
         return node.core.park(key, Parked::Queue(Box::new(wait)), deadline_us);
     }
@@ -74,7 +75,7 @@ fn look_or_answer(node: &mut Node, key: RequestKey, mut wait: QueueWait) {
     if !sabotage::is(Bug::WaitsAfterLook) {
         node.queues.await_elements(wait.replica, hash, key);
     }
-    let ticket = node.queues.look(&mut node.core, key, span);
+    let ticket = node.queues.look(&mut node.core, Waiter::Read(key), span, false);
     wait.stage = QueueStage::Waiting { hash, ticket };
     node.core.park(key, Parked::Queue(Box::new(wait)), deadline_us);
 }
@@ -85,6 +86,20 @@ pub(super) fn on_ready(node: &mut Node, key: RequestKey) {
     match wait.stage {
         QueueStage::Behind(_) => look_or_answer(node, key, *wait),
         QueueStage::Waiting { .. } => answer(node, key, &wait),
+    }
+}
+
+/// Goes on with a read whose queue somebody has looked at.
+pub(crate) fn on_looked(node: &mut Node, key: RequestKey, found: FoundElements) {
+    // The reader of a log that cannot be read learns why.
+    if found != FoundElements::None {
+        return on_ready(node, key);
+    }
+    if let Some(Parked::Queue(wait)) = node.core.parked(key)
+        && let QueueStage::Waiting { hash, .. } = wait.stage
+        && sabotage::is(Bug::WaitsAfterLook)
+    {
+        node.queues.await_elements(wait.replica, hash, key);
     }
 }
 
@@ -141,7 +156,14 @@ fn span(node: &Node, wait: &QueueWait) -> Result<Span, Problem> {
         return Err(Problem::Trimmed(log_start, partition.controls.pointer.clone()));
     }
     let from = from.max(log_start);
-    let (aborted, end) = partition.aborted(from, stable);
+    // A page may end early. An extent may not, so it takes all.
+    let (aborted, end) = if matches!(wait.op, Op::GetQueue(_)) {
+        (partition.all_aborted(stable), stable)
+    } else {
+        let (aborted, end) = partition.aborted(from, stable);
+        let aborted = aborted.iter();
+        (aborted.map(|it| (it.producer_id, it.first_offset, it.last_offset)).collect(), end)
+    };
     let name = match wait.op.target() {
         Target::Queue(queue) => queue.name.clone(),
         Target::Log(_) => bytes::Bytes::new(),
@@ -158,18 +180,7 @@ fn span(node: &Node, wait: &QueueWait) -> Result<Span, Problem> {
         from,
         end,
         is_whole: end == stable,
-        aborted: aborted
-            .iter()
-            .map(|it| (it.producer_id, it.first_offset, it.last_offset))
-            .collect(),
+        aborted,
         has_skipped,
     })
-}
-
-/// Registers a read after its look, as a planted bug does.
-pub(crate) fn await_late(node: &mut Node, key: RequestKey) {
-    let Some(Parked::Queue(wait)) = node.core.parked(key) else { return };
-    if let QueueStage::Waiting { hash, .. } = wait.stage {
-        node.queues.await_elements(wait.replica, hash, key);
-    }
 }

@@ -6,10 +6,10 @@ use super::results::answer_now;
 use super::{
     add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
     create_partitions, create_topics, delete_groups, delete_records, delete_topics,
-    describe_quorum, elect_leaders, end_txn, fetch, find_coordinator, incremental_alter_configs,
-    init_producer_id, join_group, metadata, native, offset_fetch, produce, queues,
-    share_acknowledge, share_fetch, share_offsets, share_states, txn_offset_commit,
-    unregister_broker, write_txn_markers,
+    describe_quorum, elect_leaders, end_txn, fetch, find_coordinator, guarded,
+    incremental_alter_configs, init_producer_id, join_group, metadata, native, offset_fetch,
+    produce, queues, share_acknowledge, share_fetch, share_offsets, share_states,
+    txn_offset_commit, unregister_broker, write_txn_markers,
 };
 use crate::core::{Parked, Signal};
 use crate::event::RequestKey;
@@ -75,6 +75,7 @@ pub(crate) fn resume(node: &mut Node, signal: Signal) {
         },
         Signal::QueueReady(key) => queues::on_ready(node, key),
         Signal::QueueLost(key) => queues::on_lost(node, key),
+        Signal::GuardReady(place) => guarded::on_ready(node, place),
         Signal::Judge { .. } | Signal::Certain { .. } => unreachable!("`turn` serves requests"),
     }
 }

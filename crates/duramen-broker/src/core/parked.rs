@@ -15,7 +15,8 @@ use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
 use crate::fetch_sessions::{Asked, FetchSessions};
-use crate::native::{Guard, Op};
+use crate::guard::{Guard, Position};
+use crate::native::Op;
 use crate::partition::Partition;
 use crate::quotas::Quota;
 use crate::session::{Prepared, RequestContext};
@@ -91,6 +92,8 @@ pub(crate) enum Parked {
 pub(crate) struct NativeWait {
     pub replica: ReplicaId,
     pub awaited: Awaited,
+    /// Conditions of the append.
+    pub guard: Guard,
     /// Time that the client has to rest afterwards, in milliseconds.
     pub rest_ms: i32,
 }
@@ -102,6 +105,8 @@ pub(crate) enum Awaited {
     Append { end: i64, last_delta: i32 },
     /// Certainty that the guard does not hold.
     Refusal(Guard),
+    /// Certainty that the queue ends with this element.
+    Mismatch(Option<Position>),
     /// Commit of a truncation.
     Truncate,
     /// Certainty of the log's fence, which is to be this one.

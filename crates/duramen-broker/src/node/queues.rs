@@ -1,9 +1,10 @@
 //! # Room card: queues
 //!
 //! Purpose:    follow the queue index of each log here: order it, learn how far it is, wake those who wait for it.
-//! Owns:       the indexed end of each log; reads that wait for the index, or for an element of their queue.
+//! Owns:       the indexed end of each log; reads that wait for the index, or for an element of their queue; appends
+//!             whose guard waits for the last element of its queue.
 //! Interface:  [`Queues::follow`] after a turn of a replica; [`Queues::on_indexed`], [`Queues::on_looked`]; the waits
-//!             of `api/queues.rs`.
+//!             of `api/queues.rs` and `api/guarded.rs`.
 //! Invariants: one order of a log is under way at a time, and none for a second after one that failed. A report about
 //!             an earlier beginning of a log is no report. A read is registered under its queue before anybody looks
 //!             for its elements. A commit wakes the reads of its own queues, or of all if it names too many. A bounded
@@ -20,10 +21,12 @@ use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
 use duramen_storage::op::{Identity, ReplicaId};
 use duramen_storage::sabotage::{self, Bug};
 
+use crate::checked_batch::CheckedBatch;
 use crate::core::{Core, Parked, QueueStage, QueueWait, Signal, Timer};
-use crate::event::{Action, Look, QueueLook, QueueLooked, RequestKey};
+use crate::event::{Action, Look, QueueLook, RequestKey};
 use crate::limits::{QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::Span;
+use crate::partition::Acks;
 
 /// Time after which an order that failed is given again, in microseconds.
 const RETRY_US: u64 = 1_000_000;
@@ -32,15 +35,46 @@ const RETRY_US: u64 = 1_000_000;
 #[derive(Debug)]
 pub(crate) struct Queues {
     logs: BTreeMap<ReplicaId, Indexing>,
-    /// Reads that have a look under way, or before them, by its ticket.
-    looks: BTreeMap<u64, RequestKey>,
+    /// Those who have a look under way, or before them, by its ticket.
+    looks: BTreeMap<u64, Waiter>,
     /// Looks that wait until others are done.
     later: VecDeque<QueueLook>,
     under_way: usize,
     tickets: u64,
     /// Reads that wait for an element.
     waiting: usize,
+    held: BTreeMap<Place, Held>,
     seed: u64,
+}
+
+/// Place of a batch in a request: the request, the number of its topic there, and that of its partition.
+pub(crate) type Place = (RequestKey, usize, usize);
+
+/// Request that waits for the index, or for a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Waiter {
+    Read(RequestKey),
+    Append(Place),
+}
+
+/// Append whose guard names the last element of a queue.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub replica: ReplicaId,
+    pub batch: CheckedBatch,
+    pub acks: Acks,
+    /// Term of the leader that judges it.
+    pub term: u64,
+    pub stage: HeldStage,
+}
+
+/// Event that a held append waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldStage {
+    /// The index reaches this offset.
+    Behind(i64),
+    /// The look with this ticket, below an offset.
+    Looking { ticket: u64, end: i64 },
 }
 
 /// Index of one log, and those who wait for it.
@@ -54,10 +88,20 @@ struct Indexing {
     ordered: Option<i64>,
     /// Time before which nothing is ordered, because an order failed, in microseconds.
     paused_until_us: u64,
-    /// Reads that wait until the log is indexed up to an offset.
-    behind: BTreeSet<(i64, RequestKey)>,
+    /// Those who wait until the log is indexed up to an offset.
+    behind: BTreeSet<(i64, Waiter)>,
     /// Reads that wait for an element, by the hash of their queue.
     waiting: BTreeMap<u64, BTreeSet<RequestKey>>,
+}
+
+impl Waiter {
+    /// Returns the signal that the index is there.
+    fn ready(self) -> Signal {
+        match self {
+            Self::Read(key) => Signal::QueueReady(key),
+            Self::Append(place) => Signal::GuardReady(place),
+        }
+    }
 }
 
 impl Indexing {
@@ -82,6 +126,7 @@ impl Queues {
             under_way: 0,
             tickets: 0,
             waiting: 0,
+            held: BTreeMap::new(),
             seed,
         }
     }
@@ -155,6 +200,9 @@ impl Queues {
             return;
         }
         log.indexed = to;
+        if let Some(partition) = core.partitions.get_mut(&replica) {
+            partition.forget_fresh(to);
+        }
         if let Some(problem) = problem {
             tracing::warn!(replica = replica.0, problem, "a log cannot be indexed");
             (log.ordered, log.paused_until_us) = (None, core.now.mono_us + RETRY_US);
@@ -162,8 +210,9 @@ impl Queues {
             return;
         }
         log.ordered = log.ordered.filter(|ordered| *ordered > to);
-        let ready = log.behind.iter().take_while(|(end, _)| *end <= to).map(|(_, key)| *key);
-        let mut ready: Vec<RequestKey> = ready.collect();
+        let ready = log.behind.iter().take_while(|(end, _)| *end <= to);
+        core.signals.extend(ready.map(|(_, waiter)| waiter.ready()));
+        let mut ready: Vec<RequestKey> = Vec::new();
         match touched {
             Touched::All => ready.extend(log.waiting.values().flatten()),
             Touched::These(hashes) => {
@@ -192,12 +241,18 @@ impl Queues {
         }
     }
 
-    /// Has somebody look whether a part of a log has elements of a queue. Returns the look's ticket.
-    pub(crate) fn look(&mut self, core: &mut Core, key: RequestKey, span: Span) -> u64 {
+    /// Has somebody look for elements of a queue in a part of a log, or for the last one. Returns the look's ticket.
+    pub(crate) fn look(
+        &mut self,
+        core: &mut Core,
+        waiter: Waiter,
+        span: Span,
+        is_for_last: bool,
+    ) -> u64 {
         let ticket = self.tickets;
         self.tickets += 1;
-        self.looks.insert(ticket, key);
-        self.later.push_back(QueueLook { ticket, span });
+        self.looks.insert(ticket, waiter);
+        self.later.push_back(QueueLook { ticket, span, is_for_last });
         self.look_on(core);
         ticket
     }
@@ -214,21 +269,56 @@ impl Queues {
         }
     }
 
-    /// Takes the result of a look. Returns a read that waits on, if there is one.
-    pub(crate) fn on_looked(&mut self, core: &mut Core, looked: QueueLooked) -> Option<RequestKey> {
+    /// Notes that a look is done. Returns the request that waits for it, if it still does.
+    pub(crate) fn on_looked(&mut self, core: &mut Core, ticket: u64) -> Option<Waiter> {
         self.under_way -= 1;
         self.look_on(core);
-        let key = self.looks.remove(&looked.ticket)?;
-        if looked.found {
-            core.signals.push_back(Signal::QueueReady(key));
-            return None;
-        }
-        Some(key)
+        self.looks.remove(&ticket)
     }
 
-    pub(crate) fn await_index(&mut self, replica: ReplicaId, end: i64, key: RequestKey) {
+    pub(crate) fn await_index(&mut self, replica: ReplicaId, end: i64, waiter: Waiter) {
         let log = self.logs.get_mut(&replica).expect("a log that is behind is followed");
-        log.behind.insert((end, key));
+        log.behind.insert((end, waiter));
+    }
+
+    /// Holds an append until its queue's last element is known.
+    pub(crate) fn hold(&mut self, place: Place, held: Held) {
+        let before = self.held.insert(place, held);
+        assert!(before.is_none(), "a batch has one place in its request");
+    }
+
+    /// Returns an append that was held, and withdraws it from everything that could wake it.
+    pub(crate) fn take_held(&mut self, place: Place) -> Option<Held> {
+        let held = self.held.remove(&place)?;
+        match held.stage {
+            HeldStage::Behind(end) => {
+                if let Some(log) = self.logs.get_mut(&held.replica) {
+                    log.behind.remove(&(end, Waiter::Append(place)));
+                }
+            }
+            HeldStage::Looking { ticket, .. } => _ = self.looks.remove(&ticket),
+        }
+        Some(held)
+    }
+
+    /// Tells whether an append of a request is held.
+    pub(crate) fn holds(&self, key: RequestKey) -> bool {
+        self.held.range((key, 0, 0)..=(key, usize::MAX, usize::MAX)).next().is_some()
+    }
+
+    /// Tells whether any append is held.
+    #[cfg(test)]
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.held.is_empty() || self.logs.values().any(|log| !log.behind.is_empty())
+    }
+
+    /// Forgets the appends of a request that nobody waits for.
+    pub(crate) fn forget_appends(&mut self, key: RequestKey) {
+        let all = self.held.range((key, 0, 0)..=(key, usize::MAX, usize::MAX));
+        let places: Vec<Place> = all.map(|(place, _)| *place).collect();
+        for place in places {
+            self.take_held(place);
+        }
     }
 
     pub(crate) fn await_elements(&mut self, replica: ReplicaId, hash: u64, key: RequestKey) {
@@ -242,7 +332,7 @@ impl Queues {
         match wait.stage {
             QueueStage::Behind(end) => {
                 if let Some(log) = log {
-                    log.behind.remove(&(end, key));
+                    log.behind.remove(&(end, Waiter::Read(key)));
                 }
             }
             QueueStage::Waiting { hash, ticket } => {
@@ -257,12 +347,14 @@ impl Queues {
         }
     }
 
-    /// Has all reads of a replica served again, because it leads no more.
+    /// Has all reads of a replica served again, and its appends judged anew, because it leads no more.
     pub(crate) fn lose(&mut self, core: &mut Core, replica: ReplicaId) {
         let Some(log) = self.logs.get(&replica) else { return };
-        let behind = log.behind.iter().map(|(_, key)| *key);
-        let all = behind.chain(log.waiting.values().flatten().copied());
-        core.signals.extend(all.map(Signal::QueueLost));
+        core.signals.extend(log.behind.iter().map(|(_, waiter)| match waiter {
+            Waiter::Read(key) => Signal::QueueLost(*key),
+            Waiter::Append(place) => Signal::GuardReady(*place),
+        }));
+        core.signals.extend(log.waiting.values().flatten().copied().map(Signal::QueueLost));
     }
 
     /// Forgets a replica that is gone.
@@ -280,7 +372,11 @@ impl Queues {
                     Some(Parked::Queue(wait)) => wait.replica == *replica,
                     _ => false,
                 };
-                log.behind.iter().all(|(_, key)| waits(key))
+                let is_known = |waiter: &Waiter| match waiter {
+                    Waiter::Read(key) => waits(key),
+                    Waiter::Append(place) => self.held.contains_key(place),
+                };
+                log.behind.iter().all(|(_, waiter)| is_known(waiter))
                     && log.waiting.values().flatten().all(waits)
             }),
             "a read is registered while it waits"

@@ -11,6 +11,7 @@ mod fetch;
 mod followers;
 mod forwarding;
 mod groups;
+mod guards;
 mod harness;
 mod in_sync;
 mod internal_topics;

@@ -32,7 +32,6 @@ use crate::core::{Core, Parked, Signal, Then, Timer};
 use crate::event::RequestKey;
 use crate::internal_topics::{GROUPS, TRANSACTIONS, partition_of};
 use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_CALL_US_MAX};
-use crate::native::Guard;
 use crate::partition::{Acks, Appended, MarkAsker, Marker, Slot, Verdict};
 use crate::peer::{Frame, MarkWanted, Marked, TransactionAnswer, TransactionAsk};
 use crate::session::{FIRST_THAT_ADDS, RequestContext};
@@ -122,7 +121,7 @@ impl Coordinators {
             _ => is_open && partition.producer_epoch(producer_id) == Some(epoch),
         };
         if is_known || sabotage::is(Bug::TransactionUnverified) {
-            return core.append(replica, held.batch, &Guard::default(), acks, slot);
+            return core.append(replica, held.batch, acks, slot);
         }
         let topic =
             core.controller.image.topic(duramen_protocol::wire::Uuid(partition.id.topic_id));
@@ -301,8 +300,7 @@ impl Coordinators {
             let signal = if let Some(code) = refused {
                 Signal::Refused { slot, code }
             } else {
-                let (appended, log_start) =
-                    core.append(replica, batch, &Guard::default(), acks, slot);
+                let (appended, log_start) = core.append(replica, batch, acks, slot);
                 Signal::Appended { slot, appended, log_start }
             };
             core.signals.push_back(signal);

@@ -16,8 +16,9 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::internal::Internal;
 use super::{Acks, Appended, Partition, Slot, Waiting};
+use crate::guard::{Guard, Last, Position};
 use crate::limits::FENCE_BYTES_MAX;
-use crate::native::{Guard, Last, Pointer, Position};
+use crate::native::Pointer;
 use crate::raft::Refused;
 
 /// Fence and pointer of a log.
@@ -187,6 +188,12 @@ impl Partition {
             return &self.controls.fence;
         }
         self.fencing.as_ref().map_or(&self.controls.fence, |(_, token)| token)
+    }
+
+    /// Returns the position of the last record after all that was proposed, without its entry.
+    pub(crate) fn proposed_last(&self) -> Option<Position> {
+        let offset = self.group.end_offset() - 1;
+        (offset >= 0).then(|| Position { term: self.term_at(offset), entry: -1, offset })
     }
 
     /// Returns the reason why an append with this guard would be refused now, after all that was proposed.

@@ -41,6 +41,8 @@ pub(crate) fn of(
         let text = "a queue is the key of its records, so each needs one";
         records.extend(summary.keyless.as_slice().iter().map(|at| (*at, text.to_owned())));
         let keys = &summary.keys;
+        let text = "a queue's name has at least one byte";
+        records.extend(keys.empty.as_slice().iter().map(|at| (*at, text.to_owned())));
         if keys.longest.0 > QUEUE_NAME_BYTES_MAX {
             let text = format!("a queue's name has at most {QUEUE_NAME_BYTES_MAX} bytes");
             records.push((keys.longest.1, text));

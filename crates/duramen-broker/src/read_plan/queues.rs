@@ -7,6 +7,7 @@ use duramen_storage::keys::{Index, IndexError, NamedQueue};
 use duramen_storage::reader::ReadError;
 use duramen_storage::{Disk, Reader};
 
+use crate::event::{FoundElements, QueueLook};
 use crate::limits::{DECOMPRESSED_BYTES_MAX, QUEUE_PAGE_BATCHES};
 use crate::native::{Position, Span};
 
@@ -77,7 +78,8 @@ pub fn queue_page<D: Disk, E>(
     if cursor < span.end {
         return Err(QueueError::Index);
     }
-    let is_cut = postings.len() == QUEUE_PAGE_BATCHES;
+    let is_full = postings.len() == QUEUE_PAGE_BATCHES;
+    let is_cut = is_full && postings.last().is_some_and(|it| it.base_offset < span.end);
     let mut last = None;
     for posting in postings {
         if posting.base_offset >= span.end {
@@ -90,7 +92,7 @@ pub fn queue_page<D: Disk, E>(
             entry: header.base_offset,
             offset,
         };
-        last = Some(at(header.last_offset()));
+        last = Some(at(header.last_offset().min(span.end - 1))).filter(|it| it.offset >= span.from);
         if is_aborted(span, &batch) {
             continue;
         }
@@ -115,40 +117,82 @@ pub fn queue_page<D: Disk, E>(
     Ok(PageEnd { next, more: !span.is_whole })
 }
 
-/// Tells whether a part of a log has an element of a queue.
-pub(super) fn has_element<D: Disk>(reader: &Reader<D>, span: &Span) -> bool {
-    let mut has_one = false;
-    let page = queue_page::<D, ()>(reader, span, |_, _, _| {
-        has_one = true;
-        Ok(Taken::Last)
-    });
-    // The reader of a log that cannot be read learns why.
-    has_one || page.is_err()
+/// Looks for elements of a queue as a node asked for it.
+pub(super) fn look_at_queue<D: Disk>(reader: &Reader<D>, wanted: &QueueLook) -> FoundElements {
+    let QueueLook { span, is_for_last, .. } = wanted;
+    let found = if *is_for_last {
+        last_element::<D, ()>(reader, span).map(|last| match last {
+            Some((position, is_transactional)) => FoundElements::Last(position, is_transactional),
+            None => FoundElements::None,
+        })
+    } else {
+        let mut found = FoundElements::None;
+        let page = queue_page::<D, ()>(reader, span, |_, _, _| {
+            found = FoundElements::Some;
+            Ok(Taken::Last)
+        });
+        // Behind batches of others, or aborted ones, there may be some.
+        page.map(|page| if page.more { FoundElements::Some } else { found })
+    };
+    found.unwrap_or_else(|error| match error {
+        QueueError::Index => FoundElements::NoIndex,
+        QueueError::Log(_) | QueueError::Unreadable(_) | QueueError::Taker(()) => {
+            FoundElements::Unreadable
+        }
+    })
+}
+
+/// Returns the position of the last element of a queue in a part of a log, and whether it is of a transaction.
+fn last_element<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+) -> Result<Option<(Position, bool)>, QueueError<E>> {
+    if span.is_empty() {
+        return Ok(None);
+    }
+    let index = index_of(reader, span)?;
+    let mut before = span.end;
+    loop {
+        let found = index.last_before(&span.name, before);
+        let (posting, cursor) = found.map_err(|error| QueueError::of_index(&error))?;
+        if cursor < span.end {
+            return Err(QueueError::Index);
+        }
+        let Some(posting) = posting else { return Ok(None) };
+        let only = Span { from: span.from.max(posting.base_offset), end: before, ..span.clone() };
+        let mut last = None;
+        queue_page(reader, &only, |_, _, position| {
+            last = Some((position, posting.is_transactional));
+            Ok(Taken::More)
+        })?;
+        if last.is_some() || posting.base_offset <= span.from {
+            return Ok(last);
+        }
+        before = posting.base_offset;
+    }
 }
 
 /// Returns the extent of a queue.
 pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Extent, QueueError<E>> {
     let mut extent = Extent::default();
-    let page = queue_page(reader, span, |_, _, position| {
-        extent.first = Some(position);
-        Ok(Taken::Last)
-    });
-    page?;
+    let mut rest = span.clone();
+    while extent.first.is_none() {
+        let page = queue_page(reader, &rest, |_, _, position| {
+            extent.first = Some(position);
+            Ok(Taken::Last)
+        })?;
+        let Some(next) = page.next.filter(|_| page.more) else { break };
+        rest.from = rest.from.max(next.offset + 1);
+        if rest.is_empty() {
+            break;
+        }
+    }
     if span.is_empty() {
         return Ok(extent);
     }
     let index = index_of(reader, span)?;
-    let mut before = span.end;
-    while extent.first.is_some() && extent.last.is_none() {
-        let found = index.last_before(&span.name, before);
-        let found = found.map_err(|error| QueueError::of_index(&error))?;
-        let Some(posting) = found.filter(|it| it.base_offset < span.end) else { break };
-        let only = Span { from: span.from.max(posting.base_offset), end: before, ..span.clone() };
-        queue_page(reader, &only, |_, _, position| {
-            extent.last = Some(position);
-            Ok(Taken::More)
-        })?;
-        before = posting.base_offset;
+    if extent.first.is_some() {
+        extent.last = last_element(reader, span)?.map(|(position, _)| position);
     }
     let named = index.names(&span.name, None, 1).map_err(|error| QueueError::of_index(&error))?;
     let own = named.0.into_iter().find(|it| it.name == span.name);

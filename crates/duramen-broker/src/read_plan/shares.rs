@@ -10,11 +10,11 @@ use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Disk, Reader};
 use twox_hash::XxHash3_128;
 
-use super::queues::has_element;
+use super::queues::look_at_queue;
 use super::{code_of, text_of};
 use crate::event::{
-    Date, Dated, DeadLetters, DeadLettersMade, Event, Look, QueueLook, QueueLooked, SeenBatch,
-    SeenKeys, SharePart, SharePlan, Survey, Surveyed,
+    Date, Dated, DeadLetters, DeadLettersMade, Event, Look, QueueLooked, SeenBatch, SeenKeys,
+    SharePart, SharePlan, Survey, Surveyed,
 };
 use crate::limits::DECOMPRESSED_BYTES_MAX;
 
@@ -24,9 +24,9 @@ pub fn look<D: Disk>(reader: &Reader<D>, wanted: &Look) -> Event {
         Look::Survey(wanted) => Event::Surveyed(survey(reader, wanted)),
         Look::DeadLetters(wanted) => Event::DeadLetters(dead_letters(reader, wanted)),
         Look::Date(wanted) => Event::Dated(date(reader, wanted)),
-        Look::Queue(QueueLook { ticket, span }) => {
-            let found = has_element(reader, span);
-            Event::QueueLooked(QueueLooked { ticket: *ticket, found })
+        Look::Queue(wanted) => {
+            let found = look_at_queue(reader, wanted);
+            Event::QueueLooked(QueueLooked { ticket: wanted.ticket, found })
         }
     }
 }

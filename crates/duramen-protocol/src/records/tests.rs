@@ -401,12 +401,27 @@ fn with_log_append_time_all_records_have_the_batchs_timestamp() {
 }
 
 #[test]
-fn uncompressed_records_are_slices_of_the_batch() {
+fn a_good_part_of_a_batch_shares_its_memory_and_a_small_one_does_not() {
+    let large = [b'x'; 1000];
+    let mut batch = BatchBuilder::new();
+    for value in [&large[..], b"small"] {
+        batch.push(&NewRecord { value: Some(value), ..NewRecord::default() }).expect("a record");
+    }
+    let bytes = batch.build().expect("a batch");
+    let records = Records::of(&parse(&bytes), LIMIT).expect("readable");
+    for (record, is_shared) in records.iter().zip([true, false]) {
+        let value = record.expect("well-formed").value.expect("present");
+        let kept = records.keep(value);
+        assert_eq!(bytes.as_ptr_range().contains(&kept.as_ptr()), is_shared);
+        assert_eq!(kept, value);
+    }
+}
+
+#[test]
+fn records_have_offsets_and_headers() {
     let bytes = plain().freeze();
     let records = Records::of(&parse(&bytes), LIMIT).expect("readable");
     let first = records.iter().next().expect("three").expect("well-formed");
-    let value = records.share(first.value.expect("present"));
-    assert!(bytes.as_ptr_range().contains(&value.as_ptr()));
     assert_eq!(records.offset(&first), 0);
     assert_eq!((first.headers.len(), first.headers.is_empty()), (2, false));
 }

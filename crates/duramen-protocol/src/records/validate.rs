@@ -11,7 +11,7 @@
 use bytes::Bytes;
 
 use super::walk::Walk;
-use super::{Header, Record, RecordError};
+use super::{Record, RecordError};
 use crate::batch::{BatchError, BatchView, NO_PRODUCER_ID};
 use crate::compression::{self, Codec};
 use crate::partitioner::key_number;
@@ -41,8 +41,14 @@ pub struct Places {
 
 /// Most records that [`Places`] names.
 const PLACES_MAX: usize = 8;
+/// Most numbers of keys that [`Keys`] names.
+pub const NUMBERS_MAX: usize = 4_096;
 /// Beginning of the names of headers that mean something to the broker.
 const RESERVED_HEADERS: &[u8] = b"duramen-";
+/// Header of a batch's first record: the position that the log or queue has to end with, or `none`.
+pub const IF_LAST_HEADER: &[u8] = b"duramen-if-last";
+/// Header of a batch's first record: the token that has to be the fence.
+pub const FENCE_HEADER: &[u8] = b"duramen-fence";
 /// The time of a record that has none.
 const NO_TIMESTAMP: i64 = -1;
 
@@ -66,15 +72,23 @@ impl Places {
     }
 }
 
-/// Findings about the records' keys and headers, in a size that does not depend on their number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Findings about the records' keys and headers, in a size that their number bounds only up to [`NUMBERS_MAX`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Keys {
     /// Greatest common divisor of the differences between each key's number ([`key_number`]) and the partition. So all
     /// keys belong into the partition exactly if the count of partitions divides it. 0 if all differences are 0.
     pub divisor: u32,
+    /// Numbers of the keys; empty if `is_cut`.
+    pub numbers: Vec<i32>,
+    /// True if there are more numbers than [`NUMBERS_MAX`].
+    pub is_cut: bool,
     /// Length of the longest key, and the offset delta of its record.
     pub longest: (usize, i32),
-    /// The first records with a header whose name begins with `duramen-`.
+    /// The first records whose key is empty.
+    pub empty: Places,
+    /// The first records with a header of a guard ([`IF_LAST_HEADER`], [`FENCE_HEADER`]).
+    pub guarded: Places,
+    /// The first records with another header whose name begins with `duramen-`.
     pub reserved: Places,
 }
 
@@ -82,17 +96,30 @@ impl Keys {
     #[inline]
     fn take_in(&mut self, record: &Record<'_>, partition: i32) {
         if let Some(key) = record.key {
+            let number = key_number(key);
             // A divisor of 1 stays: mostly of a topic with one partition, or with another partitioner.
             if self.divisor != 1 {
-                self.divisor = gcd(self.divisor, key_number(key).abs_diff(partition));
+                self.divisor = gcd(self.divisor, number.abs_diff(partition));
+            }
+            if !self.is_cut && self.numbers.last() != Some(&number) {
+                self.numbers.push(number);
+                if self.numbers.len() > NUMBERS_MAX {
+                    (self.numbers, self.is_cut) = (Vec::new(), true);
+                }
+            }
+            if key.is_empty() {
+                self.empty.push(record.offset_delta);
             }
             if key.len() > self.longest.0 {
                 self.longest = (key.len(), record.offset_delta);
             }
         }
-        let is_reserved = |header: Header<'_>| header.key.starts_with(RESERVED_HEADERS);
-        if !record.headers.is_empty() && record.headers.into_iter().any(is_reserved) {
-            self.reserved.push(record.offset_delta);
+        for header in record.headers {
+            if header.key == IF_LAST_HEADER || header.key == FENCE_HEADER {
+                self.guarded.push(record.offset_delta);
+            } else if header.key.starts_with(RESERVED_HEADERS) {
+                self.reserved.push(record.offset_delta);
+            }
         }
     }
 
@@ -110,7 +137,7 @@ fn gcd(mut a: u32, mut b: u32) -> u32 {
 }
 
 /// Findings of the walk over the records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordSummary {
     /// Number of records; equal to the header's count and to last offset delta + 1.
     pub count: i32,

@@ -13,6 +13,9 @@ use super::RecordError;
 use crate::batch::{BatchView, TimestampType};
 use crate::compression::{self, Codec};
 
+/// Part of a batch's records above which a key or value shares their memory: one of so many.
+const KEPT_FRACTION: usize = 4;
+
 /// The records of one batch, ready to be walked over as often as needed.
 #[derive(Debug, Clone)]
 pub struct Records {
@@ -64,9 +67,14 @@ impl Records {
             .unwrap_or_else(|| self.base_timestamp.saturating_add(record.timestamp_delta))
     }
 
-    /// Returns a key or value as an owned slice that shares the memory of the batch.
-    pub fn share(&self, part: &[u8]) -> Bytes {
-        self.payload.slice_ref(part)
+    /// Returns a key or value as owned bytes. They share the memory of the batch only if they are a good part of it: a
+    /// small part keeps no large batch in memory.
+    pub fn keep(&self, part: &[u8]) -> Bytes {
+        if part.len() < self.payload.len() / KEPT_FRACTION {
+            Bytes::copy_from_slice(part)
+        } else {
+            self.payload.slice_ref(part)
+        }
     }
 }
 

@@ -295,6 +295,23 @@ impl Tested {
         }
     }
 
+    /// Restarts as a node does that has not heard yet how far its log is committed.
+    fn restart_behind(&mut self) {
+        self.disk = self.disk.kill();
+        let (storage, found) = Storage::open(self.disk.clone(), options()).unwrap();
+        assert_eq!(found.replicas[0].damage, None);
+        self.storage = storage;
+        self.indexer = Indexer::new(self.storage.reader(), limits());
+        self.settle();
+        let Some(known) = self.batches.len().checked_sub(1) else { return };
+        let known = self.prng.below(u64::try_from(known).unwrap() + 1);
+        let (identity, beginning) = (identity(), self.beginning);
+        let to = self.batches[usize::try_from(known).unwrap()].base;
+        self.indexer.order(Order { replica: REPLICA, identity, beginning, to });
+        while !matches!(self.indexer.step(true), Step::Idle) {}
+        self.compare(true);
+    }
+
     /// Compares the index with a scan of the log.
     fn compare(&self, may_fail: bool) {
         let index = self.storage.reader().index(REPLICA).unwrap();
@@ -344,6 +361,7 @@ fn run(seed: u64) {
             1 => tested.lose_power(),
             2 => tested.damage(),
             3 => tested.rot(),
+            4 => tested.restart_behind(),
             _ => {
                 let from = tested.storage.reader().index(REPLICA).map_or(-1, |it| it.cursor());
                 for _ in 0..tested.prng.below(20) {

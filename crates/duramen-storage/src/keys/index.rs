@@ -10,6 +10,7 @@
 //! Start at:   [`Index::postings`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
@@ -102,22 +103,24 @@ impl<D: Disk> Index<D> {
         at: i64,
         limit: usize,
     ) -> Result<(Vec<Posting>, i64), IndexError> {
-        let (tables, newest) = self.excerpt(|newest| newest.of_queue(name, at, limit));
-        let found = View::new(&tables, &newest).postings(name, at, limit);
-        Ok((self.judged(found)?, newest.to()))
+        self.ask(|newest| newest.of_queue(name, at, limit), |view| view.postings(name, at, limit))
     }
 
-    /// Returns the last posting of a queue whose batch begins below an offset.
-    pub fn last_before(&self, name: &[u8], before: i64) -> Result<Option<Posting>, IndexError> {
-        let (tables, newest) = self.excerpt(|newest| newest.of_queue(name, before - 1, 1));
-        self.judged(View::new(&tables, &newest).last_before(name, before))
+    /// Returns the last posting of a queue whose batch begins below an offset, and the cursor.
+    pub fn last_before(
+        &self,
+        name: &[u8],
+        before: i64,
+    ) -> Result<(Option<Posting>, i64), IndexError> {
+        self.ask(
+            |newest| newest.of_queue(name, before - 1, 1),
+            |view| view.last_before(name, before),
+        )
     }
 
     /// Returns all facts about a queue, newest first, and the cursor.
     pub fn facts(&self, name: &[u8]) -> Result<(Vec<Fact>, i64), IndexError> {
-        let (tables, newest) = self.excerpt(|newest| newest.of_queue(name, 0, 0));
-        let found = View::new(&tables, &newest).facts(name);
-        Ok((self.judged(found)?, newest.to()))
+        self.ask(|newest| newest.of_queue(name, 0, 0), |view| view.facts(name))
     }
 
     /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, and the cursor. Batches
@@ -129,25 +132,48 @@ impl<D: Disk> Index<D> {
         limit: usize,
     ) -> Result<(Vec<NamedQueue>, i64), IndexError> {
         let start = after.map_or(prefix, |after| after.max(prefix));
-        let (tables, newest) =
-            self.excerpt(|newest| newest.of_names(start, limit.saturating_add(1)));
-        let found = View::new(&tables, &newest).names(prefix, after, limit);
-        Ok((self.judged(found)?, newest.to()))
+        self.ask(
+            |newest| newest.of_names(start, limit.saturating_add(1)),
+            |view| view.names(prefix, after, limit),
+        )
     }
 
-    fn excerpt(&self, cut: impl FnOnce(&Memtable) -> Memtable) -> (Arc<Vec<Table<D>>>, Memtable) {
-        let state = self.state();
-        (Arc::clone(&state.tables), cut(&state.newest))
-    }
-
-    /// Remembers a damaged table, which the indexer replaces.
-    fn judged<T>(&self, found: Result<T, IndexError>) -> Result<T, IndexError> {
-        if let Err(IndexError::Damaged { path, .. }) = &found {
-            let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
-            damaged.insert(path.clone());
-            self.has_damage.store(true, Ordering::Release);
+    /// Asks the tables and a part of the memtable, all of one moment. Returns the cursor of that moment, too.
+    fn ask<T>(
+        &self,
+        cut: impl Fn(&Memtable) -> Memtable,
+        question: impl Fn(View<'_, D>) -> Result<T, IndexError>,
+    ) -> Result<(T, i64), IndexError> {
+        let mut may_be_old = true;
+        loop {
+            let (tables, newest) = {
+                let state = self.state();
+                (Arc::clone(&state.tables), cut(&state.newest))
+            };
+            match question(View::new(&tables, &newest)) {
+                Ok(answer) => return Ok((answer, newest.to())),
+                // A merge or a trim took a table away meanwhile.
+                Err(IndexError::Disk { source, .. })
+                    if may_be_old && source.kind() == io::ErrorKind::NotFound =>
+                {
+                    may_be_old = false;
+                }
+                Err(error) => {
+                    self.note_damage(&error);
+                    return Err(error);
+                }
+            }
         }
-        found
+    }
+
+    /// Remembers a damaged table, which the indexer replaces. One that cannot be read is no better.
+    fn note_damage(&self, error: &IndexError) {
+        let (IndexError::Damaged { path, .. } | IndexError::Disk { path, .. }) = error else {
+            return;
+        };
+        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        damaged.insert(path.clone());
+        self.has_damage.store(true, Ordering::Release);
     }
 
     /// Takes damaged tables out, and all behind them: their range is indexed anew.

@@ -8,7 +8,9 @@ use tonic_types::StatusExt;
 
 use super::bootstrap::Output;
 use super::failure::refused;
+use super::usage::demand;
 use crate::config::HostPort;
+use crate::proto::{Guard, Position, guard};
 
 /// Largest message, in bytes: a page of a read, and what frames it.
 pub(super) const MESSAGE_BYTES_MAX: usize = 33 << 20;
@@ -27,6 +29,33 @@ fn address(text: &str) -> Result<String, String> {
     match HostPort::parse(text.trim())? {
         HostPort { port: 0, .. } => Err(format!("{text} has no port to connect to")),
         address => Ok(address.to_string()),
+    }
+}
+
+/// Conditions of an append.
+#[derive(Debug, Args)]
+pub(super) struct Guarded {
+    /// Position of the record that has to be the last one of the log or queue, or none for one that has to be empty
+    #[arg(long, value_name = "POSITION")]
+    if_last: Option<String>,
+    /// Token that has to be the log's fence
+    #[arg(long, value_name = "TOKEN")]
+    fence: Option<String>,
+}
+
+impl Guarded {
+    pub(super) fn message(self) -> anyhow::Result<Option<Guard>> {
+        let last = match self.if_last.as_deref() {
+            None => None,
+            Some("none") => Some(guard::Last::None(true)),
+            Some(text) => {
+                let position = text.parse::<Position>();
+                demand(position.is_ok(), "--if-last is none, or a position such as 7.4711.4713")?;
+                position.ok().map(guard::Last::At)
+            }
+        };
+        let fence = self.fence.map(Into::into);
+        Ok((last.is_some() || fence.is_some()).then_some(Guard { last, fence }))
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tonic::transport::Channel;
 
 use super::bootstrap::{self, Output};
-use super::native::{MESSAGE_BYTES_MAX, Node, failure};
+use super::native::{Guarded, MESSAGE_BYTES_MAX, Node, failure};
 use super::screen::{self, or_dash};
 use super::usage::topic_name;
 use crate::proto::queues_client::QueuesClient;
@@ -89,13 +89,16 @@ async fn connect(node: &Node) -> anyhow::Result<QueuesClient<Channel>> {
 
 Examples:
   duramen queue enqueue mail alice hello
-  duramen queue enqueue mail alice first second --output json")]
+  duramen queue enqueue mail alice first second --output json
+  duramen queue enqueue mail alice third --if-last 2.0.1")]
 struct Enqueue {
     #[command(flatten)]
     target: Target,
     /// Messages
     #[arg(required = true)]
     messages: Vec<String>,
+    #[command(flatten)]
+    guard: Guarded,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,8 +112,8 @@ impl Enqueue {
         let Target { topic, queue, node } = self.target;
         let message = |value: String| Record { value: Some(value.into()), ..Record::default() };
         let messages = self.messages.into_iter().map(message).collect();
-        let queue = queue.into();
-        let request = EnqueueRequest { topic, queue, messages, ..EnqueueRequest::default() };
+        let (queue, guard) = (queue.into(), self.guard.message()?);
+        let request = EnqueueRequest { topic, queue, messages, guard, ..EnqueueRequest::default() };
         let answer = connect(&node).await?.enqueue(request).await.map_err(failure)?.into_inner();
         let enqueued = Enqueued { first: or_dash(answer.first), last: or_dash(answer.last) };
         node.output.print(&enqueued, || {
@@ -229,9 +232,8 @@ impl Tail {
             for element in page.elements {
                 show(node.output, element)?;
             }
-            if let Some(next) = page.next {
-                request.start = Some(retrieve_request::Start::After(next));
-            }
+            // A log without a position has nothing: its end is its beginning.
+            request.start = page.next.map(retrieve_request::Start::After);
         }
     }
 }

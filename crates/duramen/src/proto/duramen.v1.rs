@@ -52,18 +52,18 @@ pub struct Guard {
     /// The token that has to be the log's fence.
     #[prost(bytes = "bytes", optional, tag = "3")]
     pub fence: ::core::option::Option<::prost::bytes::Bytes>,
-    /// The record that has to be the log's last one.
+    /// The record that has to be the last one of the log, or of the queue.
     #[prost(oneof = "guard::Last", tags = "1, 2")]
     pub last: ::core::option::Option<guard::Last>,
 }
 /// Nested message and enum types in `Guard`.
 pub mod guard {
-    /// The record that has to be the log's last one.
+    /// The record that has to be the last one of the log, or of the queue.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Last {
         #[prost(message, tag = "1")]
         At(super::Position),
-        /// The log has to be empty, and never to have had a record.
+        /// The log has to be empty, and never to have had a record; the queue has to be without elements.
         #[prost(bool, tag = "2")]
         None(bool),
     }
@@ -275,6 +275,9 @@ pub struct EnqueueRequest {
     /// Messages without keys.
     #[prost(message, repeated, tag = "3")]
     pub messages: ::prost::alloc::vec::Vec<Record>,
+    /// `at` and `none` are about the queue's elements, `fence` is the log's.
+    #[prost(message, optional, tag = "4")]
+    pub guard: ::core::option::Option<Guard>,
     /// A session counts the messages of all queues in one partition.
     #[prost(message, optional, tag = "5")]
     pub session: ::core::option::Option<Session>,

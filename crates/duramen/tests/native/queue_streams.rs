@@ -13,8 +13,8 @@ use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 
+use super::PATIENCE;
 use super::queues::{all, enqueue, start};
-use super::{Node, PATIENCE};
 
 fn message(queue: &str, value: &str) -> QueueMessage {
     let record = Record { value: Some(value.to_owned().into()), ..Record::default() };
@@ -222,18 +222,20 @@ async fn a_subscription_by_http_is_an_event_stream() {
     let body = json!({ "cursors": [{ "queue": "alice" }], "filter": "text == 'b'" }).to_string();
     let mut stream = TcpStream::connect(node.native).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head = "POST /v1/topics/t/subscribe HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let head =
+        "POST /v1/topics/t/subscribe HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let told: Vec<_> = lines
-        .filter(|it| it.starts_with("event: ") || it.starts_with("data: "))
-        .take(4)
-        .collect();
+    let told: Vec<_> =
+        lines.filter(|it| it.starts_with("event: ") || it.starts_with("data: ")).take(4).collect();
     let data = |line: &str| -> Value { serde_json::from_str(&line["data: ".len()..]).unwrap() };
     assert_eq!((&told[0][..], &told[2][..]), ("event: element", "event: caught_up"));
     let element = data(&told[1]);
     assert_eq!(element["element"]["value"], "b");
-    assert_eq!((&element["queue"], &element["next"]), (&json!("alice"), &element["element"]["position"]));
+    assert_eq!(
+        (&element["queue"], &element["next"]),
+        (&json!("alice"), &element["element"]["position"])
+    );
     assert_eq!(data(&told[3])["next"], element["next"]);
     let unknown = json!({ "cursors": [{ "queue": "alice" }], "skip_trimed": true });
     let (status, _) = node.json("POST", "/v1/topics/t/subscribe", &unknown);

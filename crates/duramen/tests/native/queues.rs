@@ -27,7 +27,11 @@ pub(super) async fn start(dir: &Path, partitions: i32) -> Node {
     node
 }
 
-pub(super) async fn enqueue(queues: &mut QueuesClient<Channel>, name: &str, values: &[&str]) -> Position {
+pub(super) async fn enqueue(
+    queues: &mut QueuesClient<Channel>,
+    name: &str,
+    values: &[&str],
+) -> Position {
     let message =
         |value: &&str| Record { value: Some((*value).to_owned().into()), ..Record::default() };
     let request = EnqueueRequest {
@@ -186,7 +190,8 @@ async fn queues_by_http_and_json() {
     let (_, list) = node.json("GET", "/v1/topics/t/queues?limit=1", &Value::Null);
     assert_eq!(list["queues"].as_array().unwrap().len(), 1);
     for (method, path, headers, body, field) in [
-        ("POST", path, vec!["duramen-if-last: none"], "x", "duramen-if-last"),
+        ("POST", path, vec!["duramen-if-last: 7"], "x", "guard.last"),
+        ("POST", path, vec!["duramen-key: b"], "x", "duramen-key"),
         ("GET", "/v1/topics/t/queues/a/messages?limit=1001", vec![], "", "limit"),
         ("GET", "/v1/topics/t/queues/a/messages?wait=61s", vec![], "", "wait"),
         ("GET", "/v1/topics/t/queues//messages", vec![], "", "queue"),
@@ -209,12 +214,12 @@ async fn queues_by_http_and_json() {
 /// Sends a batch as Kafka's clients do; returns the error code.
 async fn produce(
     client: &Client,
-    transaction: Option<(i64, i16)>,
+    transaction: Option<(i64, i16, i32)>,
     records: &[(&str, &str)],
 ) -> i16 {
     let mut batch = BatchBuilder::new();
-    if let Some((id, epoch)) = transaction {
-        batch = batch.producer(id, epoch, 0).transactional();
+    if let Some((id, epoch, sequence)) = transaction {
+        batch = batch.producer(id, epoch, sequence).transactional();
     }
     for (key, value) in records {
         let key = (!key.is_empty()).then_some(key.as_bytes());
@@ -244,7 +249,7 @@ async fn kafkas_clients_write_the_same_queues() {
     assert_eq!(all(&mut queues, "alice", 0).await, ["native", "kafka"]);
     // An open transaction hides what is behind it; an aborted one hides its own records for ever.
     let producer = client.take_over("open", 60_000).await.unwrap();
-    let open = Some((producer.id, producer.epoch));
+    let open = Some((producer.id, producer.epoch, 0));
     assert_eq!(produce(&client, open, &[("alice", "aborted")]).await, 0);
     enqueue(&mut queues, "alice", &["behind"]).await;
     assert_eq!(all(&mut queues, "alice", 0).await, ["native", "kafka"]);
@@ -258,4 +263,87 @@ async fn kafkas_clients_write_the_same_queues() {
     let page = tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
     assert_eq!(values(&page), ["behind"], "the end of the transaction wakes the reader");
     assert_eq!(all(&mut queues, "alice", 1).await, ["native", "kafka", "behind"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_passes_more_batches_than_it_looks_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let first = enqueue(&mut queues, "alice", &["first"]).await;
+    let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
+    let producer = client.take_over("open", 60_000).await.unwrap();
+    for sequence in 0..300 {
+        let open = Some((producer.id, producer.epoch, sequence));
+        assert_eq!(produce(&client, open, &[("alice", "aborted")]).await, 0);
+    }
+    // All of that is behind the last stable offset.
+    let page = queues.retrieve(retrieve("alice", Some(first))).await.unwrap().into_inner();
+    assert_eq!((values(&page).len(), page.more, page.next), (0, false, Some(first)));
+    let page = queues.retrieve(retrieve("alice", None)).await.unwrap().into_inner();
+    assert_eq!(
+        (values(&page), page.more, page.next),
+        (vec!["first".to_owned()], false, Some(first))
+    );
+    client.take_over("open", 60_000).await.unwrap();
+    let last = enqueue(&mut queues, "alice", &["last"]).await;
+    // A reader that waits looks behind the aborted batches, too.
+    let request = RetrieveRequest { wait_ms: 60_000, ..retrieve("alice", Some(first)) };
+    let page = tokio::time::timeout(PATIENCE, queues.retrieve(request)).await.unwrap();
+    assert_eq!(values(&page.unwrap().into_inner()), ["last"]);
+    let of = GetQueueRequest { topic: "t".into(), queue: "alice".into() };
+    let queue = queues.get_queue(of).await.unwrap().into_inner();
+    assert_eq!((queue.first, queue.last), (Some(first), Some(last)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_on_a_condition_is_about_its_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 2).await;
+    let path = |name: &str| format!("/v1/topics/t/queues/{name}/messages");
+    let put = |name: &str, last: &str| {
+        let header = format!("duramen-if-last: {last}");
+        let (status, text) = node.ask("POST", &path(name), &[&header], "x");
+        (status, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let (status, first) = put("alice", "none");
+    assert_eq!(status, 200, "{first}");
+    let (status, problem) = put("alice", "none");
+    assert_eq!((status, &problem["last"]), (412, &first["last"]), "{problem}");
+    assert_eq!(put("bob", "none").0, 200);
+    let (status, second) = put("alice", first["last"].as_str().unwrap());
+    assert_eq!(status, 200, "{second}");
+    let body = json!({ "messages": [{ "value": "y" }], "guard": { "last": first["last"] } });
+    let (status, problem) = node.json("POST", &path("alice"), &body);
+    assert_eq!((status, &problem["last"]), (412, &second["last"]), "{problem}");
+    assert_eq!(problem["type"], "/problems/last-mismatch");
+    // The log's fence is that of all its queues.
+    for partition in 0..2 {
+        let fence = format!("/v1/topics/t/partitions/{partition}/fence");
+        assert_eq!(node.json("PUT", &fence, &json!({ "token": "one" })).0, 200);
+    }
+    let (status, text) = node.ask("POST", &path("alice"), &["duramen-fence: two"], "x");
+    assert_eq!(status, 412, "{text}");
+    assert_eq!(node.ask("POST", &path("alice"), &["duramen-fence: one"], "x").0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_from_the_end_of_an_empty_log_misses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let at_end = RetrieveRequest {
+        start: Some(retrieve_request::Start::End(true)),
+        wait_ms: 60_000,
+        ..retrieve("alice", None)
+    };
+    let mut waiting = queues.clone();
+    let read = tokio::spawn(async move { waiting.retrieve(at_end).await.unwrap().into_inner() });
+    while gauge(&node, "queue_reads_waiting") == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    enqueue(&mut queues, "bob", &["b"]).await;
+    enqueue(&mut queues, "alice", &["a"]).await;
+    let page = tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+    assert_eq!(values(&page), ["a"]);
 }

@@ -32,11 +32,11 @@ use crate::access::Api;
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
 use crate::event::{
-    Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, LogRead, Look, Now, QueueLook,
-    QueueLooked, ReadLog, Reply, SharePlan, Survey, Surveyed,
+    Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, FoundElements, LogRead, Look,
+    Now, QueueLook, QueueLooked, ReadLog, Reply, SharePlan, Survey, Surveyed,
 };
 use crate::limits::{GROUP_QUIET_TICKS, Memory};
-use crate::native::{self, Answer, Answered, Problem};
+use crate::native::{self, Answer, Answered, Position, Problem};
 use crate::node::{Node, NodeOptions};
 use crate::peer::PeerFrame;
 use crate::read_plan::{first_since, letters_of, seen_in};
@@ -487,9 +487,13 @@ impl Harness {
                     let made = letters_of(&wanted, batches.concat().into());
                     Event::DeadLetters(DeadLettersMade { ticket: wanted.ticket, made })
                 }
-                Look::Queue(QueueLook { ticket, span }) => {
-                    let found =
-                        !self.elements(span.replica, &span.name, span.from, span.end).is_empty();
+                Look::Queue(QueueLook { ticket, span, is_for_last }) => {
+                    let all = self.elements(span.replica, &span.name, span.from, span.end);
+                    let found = match all.last() {
+                        None => FoundElements::None,
+                        Some(_) if !is_for_last => FoundElements::Some,
+                        Some(last) => self.found_at(span.replica, *last),
+                    };
                     Event::QueueLooked(QueueLooked { ticket, found })
                 }
                 Look::Date(wanted) => {
@@ -503,6 +507,15 @@ impl Harness {
         }
         self.act(actions);
         any
+    }
+
+    fn found_at(&self, id: ReplicaId, offset: i64) -> FoundElements {
+        let batches = self.store.replicas[&id].batches(offset, offset + 1);
+        let view = BatchView::parse(&batches[0]).expect("a batch");
+        let header = view.header();
+        let (term, entry) = (header.partition_leader_epoch, header.base_offset);
+        let position = Position { term, entry, offset };
+        FoundElements::Last(position, header.attributes.is_transactional())
     }
 
     /// Returns the offsets of records with a key.

@@ -27,15 +27,16 @@ fn tail_op(log: Log) -> Op {
 
 fn append(records: Bytes, guard: Guard) -> Op {
     let batch = CheckedBatch::of(records, 0).expect("a good batch");
-    Op::Append(Append { target: target(), batch, guard, timeout_ms: 5_000 })
+    let batch = CheckedBatch { guard, ..batch };
+    Op::Append(Append { target: target(), batch, timeout_ms: 5_000 })
 }
 
 fn after(last: Last) -> Guard {
-    Guard { last: Some(last), fence: None }
+    Guard { last: Some(last), ..Guard::default() }
 }
 
 fn fenced(token: &'static [u8]) -> Guard {
-    Guard { last: None, fence: Some(Bytes::from_static(token)) }
+    Guard { fence: Some(Bytes::from_static(token)), ..Guard::default() }
 }
 
 fn set_fence(token: &'static [u8], if_token: Option<&'static [u8]>) -> Op {
@@ -239,17 +240,12 @@ fn what_no_log_takes_is_refused_with_its_reason() {
     it.create("small", &[("max.message.bytes", "100")]);
     let small = Target::Log(Log { topic: "small".to_owned(), partition: 0 });
     let large = CheckedBatch::of(batch(&["x".repeat(200).as_str()]), 0).expect("a batch");
-    let op = Append { target: small, batch: large, guard: Guard::default(), timeout_ms: 0 };
+    let op = Append { target: small, batch: large, timeout_ms: 0 };
     assert_eq!(ask(&mut it, Op::Append(op)), Err(Problem::TooLarge(100)));
     it.create("compacted", &[("cleanup.policy", "compact")]);
     let compacted = Target::Log(Log { topic: "compacted".to_owned(), partition: 0 });
     let keyless = CheckedBatch::of(batch(&["a"]), 0).expect("a batch");
-    let op = Append {
-        target: compacted.clone(),
-        batch: keyless,
-        guard: Guard::default(),
-        timeout_ms: 0,
-    };
+    let op = Append { target: compacted.clone(), batch: keyless, timeout_ms: 0 };
     assert!(matches!(ask(&mut it, Op::Append(op)), Err(Problem::BadRequest("records", _))));
     let whole =
         Truncate { target: compacted, through: None, pointer: None, fence: None, timeout_ms: 0 };
@@ -270,7 +266,7 @@ fn a_stranger_may_do_nothing() {
             let op = match row.op {
                 Name::Append => {
                     let batch = CheckedBatch::of(batch(&["a"]), 0).expect("a batch");
-                    Op::Append(Append { target, batch, guard: Guard::default(), timeout_ms: 0 })
+                    Op::Append(Append { target, batch, timeout_ms: 0 })
                 }
                 Name::Tail => tail_op(log),
                 Name::Truncate => Op::Truncate(Truncate {

@@ -17,7 +17,7 @@ use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::limits::{QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::{
-    Answer, Append, Guard, Op, Position, Problem, Queue, Retrieve, Span, Start, Target, WantQueue,
+    Answer, Append, Op, Position, Problem, Queue, Retrieve, Span, Start, Target, WantQueue,
 };
 
 fn node() -> Harness {
@@ -50,7 +50,7 @@ fn enqueue(name: &'static str, values: &[&str]) -> Op {
     let records: Vec<_> = values.iter().map(|value| (Some(name), *value)).collect();
     let batch = CheckedBatch::of(keyed(&records, None), key_number(name.as_bytes()));
     let batch = batch.expect("a batch");
-    Op::Append(Append { target: queue(name), batch, guard: Guard::default(), timeout_ms: 5_000 })
+    Op::Append(Append { target: queue(name), batch, timeout_ms: 5_000 })
 }
 
 fn retrieve(name: &'static str, start: Start, wait_ms: i32) -> Op {
@@ -266,6 +266,7 @@ fn a_queue_topic_takes_what_its_readers_find_and_nothing_else() {
     let long = "k".repeat(513);
     let wrong = [
         keyed(&[(Some(name), "a"), (None, "b")], None),
+        keyed(&[(Some(name), "a"), (Some(""), "b")], None),
         keyed(&[(Some(&long), "a")], None),
         keyed(&[(Some(name), "a")], Some("duramen-edit")),
     ];

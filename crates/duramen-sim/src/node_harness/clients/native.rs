@@ -302,12 +302,10 @@ impl Natives {
         means.oracle.on_sent(number, (&place, 0), (count, bytes.len()), false);
         let asked = Asked::Append { number, count, last };
         let question = Question { fence, ..self.question(place, asked, means.oracle) };
-        let op = Op::Append(Append {
-            target: target(&question.place),
-            batch: CheckedBatch::of(bytes, 0).expect("batches here are right"),
-            guard: Guard { last, fence: fence.map(bytes_of) },
-            timeout_ms: TIMEOUT_MS,
-        });
+        let mut batch = CheckedBatch::of(bytes, 0).expect("batches here are right");
+        batch.guard = Guard { last, fence: fence.map(bytes_of), queue: None };
+        let op =
+            Op::Append(Append { target: target(&question.place), batch, timeout_ms: TIMEOUT_MS });
         (question, op)
     }
 

@@ -1,14 +1,15 @@
-//! Clients of queues: they enqueue, read pages, and wait, on a topic of their own.
+//! Clients of queues: they enqueue, some on a condition, read pages, and wait, on a topic of their own.
 //!
 //! Each element is in its queue once, in its place, with its content. A read shows all that was acknowledged before the
-//! question, up to where it says that it looked.
+//! question, up to where it says that it looked. Between the element that a guard named and the append that it let
+//! through, its queue has no other. A refusal names the queue's last element, no earlier one than was acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use duramen_broker::checked_batch::CheckedBatch;
 use duramen_broker::native::{
-    Answer, Append, Guard, Op, Position, Problem, Queue, Retrieve, Start, Target,
+    Answer, Append, Last, Op, Position, Problem, Queue, Retrieve, Start, Target,
 };
 use duramen_broker::session::Prepared;
 use duramen_protocol::messages::CreateTopicsRequest;
@@ -34,6 +35,10 @@ pub(super) enum Question {
     Enqueue {
         number: u64,
         count: i64,
+        /// The guard's element, or -1 for none; `None` without a guard.
+        guard: Option<i64>,
+        /// The last offset of the queue that was acknowledged before the question, or -1.
+        acked: i64,
     },
     Retrieve {
         queue: String,
@@ -51,7 +56,7 @@ pub(super) enum Question {
 #[derive(Clone, Debug)]
 struct Sent {
     queue: String,
-    count: i64,
+    values: Vec<Vec<u8>>,
     is_refused: bool,
 }
 
@@ -59,6 +64,10 @@ struct Sent {
 #[derive(Clone, Debug, Default)]
 struct Known {
     acked: BTreeSet<i64>,
+    /// The last element that a client has heard of.
+    last: Option<Position>,
+    /// The guard's element and the first offset of each append that a guard let through.
+    guarded: Vec<(i64, i64)>,
     /// The position that each reader goes on behind.
     next: Option<Position>,
 }
@@ -71,6 +80,8 @@ pub(super) struct Queuers {
     queues: BTreeMap<String, Known>,
     /// Batch, and place in it, of the element at an offset of a partition.
     at: BTreeMap<(i32, i64), (u64, u8)>,
+    /// The same, the other way round.
+    of: BTreeMap<(u64, u8), i64>,
     batches: u64,
     /// Queues to read through before the run is over, each with the position to go on behind.
     unread: BTreeMap<String, Option<Position>>,
@@ -129,7 +140,11 @@ impl Queuers {
     fn enqueue(&mut self, queue: String, work: &mut Prng, wall_ms: i64) -> (Question, Prepared) {
         self.batches += 1;
         let (number, count) = (self.batches, work.between(1, 4));
+        let known = self.queues.entry(queue.clone()).or_default();
+        let acked = known.acked.last().copied().unwrap_or(-1);
+        let guard = work.chance(400).then_some(known.last);
         let mut builder = BatchBuilder::new();
+        let mut values = Vec::new();
         for index in 0..count {
             let mut value = number.to_be_bytes().to_vec();
             value.push(u8::try_from(index).expect("small"));
@@ -141,14 +156,21 @@ impl Queuers {
                 headers: &[],
             };
             builder.push(&record).expect("a small record");
+            values.push(value);
         }
         let count = i64::try_from(count).expect("small");
         let batch = builder.build().expect("a small batch");
-        let batch = CheckedBatch::of(batch, key_number(queue.as_bytes())).expect("it is right");
-        let (target, guard) = (target(&queue), Guard::default());
-        self.sent.insert(number, Sent { queue, count, is_refused: false });
-        let op = Op::Append(Append { target, batch, guard, timeout_ms: 10_000 });
-        (Question::Enqueue { number, count }, Prepared::Native(Box::new(op)))
+        let mut batch = CheckedBatch::of(batch, key_number(queue.as_bytes())).expect("it is right");
+        if let Some(last) = guard {
+            let name = Bytes::copy_from_slice(queue.as_bytes());
+            batch.guard.last = Some(last.map_or(Last::Nothing, Last::At));
+            batch.guard.queue = Some(name);
+        }
+        let guard = guard.map(|last| last.map_or(-1, |it| it.offset));
+        let target = target(&queue);
+        self.sent.insert(number, Sent { queue, values, is_refused: false });
+        let op = Op::Append(Append { target, batch, timeout_ms: 10_000 });
+        (Question::Enqueue { number, count, guard, acked }, Prepared::Native(Box::new(op)))
     }
 
     fn retrieve(
@@ -190,7 +212,7 @@ impl Queuers {
     ) -> Result<(), Failure> {
         match (question, answer) {
             (
-                Question::Enqueue { number, count },
+                Question::Enqueue { number, count, guard, .. },
                 Ok(Answer::Appended { first, last, is_duplicate: false }),
             ) => {
                 if last.offset != first.offset + count - 1 || first.entry != first.offset {
@@ -201,10 +223,37 @@ impl Queuers {
                     self.place(&queue, offset, (*number, index))?;
                     self.queues.entry(queue.clone()).or_default().acked.insert(offset);
                 }
+                self.hear_of(&queue, *last);
+                if let Some(after) = *guard {
+                    let between =
+                        (partition_of(&queue), after + 1)..(partition_of(&queue), first.offset);
+                    let mut others = self.at.range(between);
+                    if let Some(other) =
+                        others.find(|(_, (batch, _))| self.sent[batch].queue == queue)
+                    {
+                        return wrong(format!(
+                            "{queue}: {other:?} is between {after} and {first:?}"
+                        ));
+                    }
+                    let known = self.queues.entry(queue).or_default();
+                    known.guarded.push((after, first.offset));
+                }
                 Ok(())
             }
             (Question::Enqueue { .. }, Err(Problem::OutcomeUnknown)) => Ok(()),
-            (Question::Enqueue { number, .. }, Err(problem)) => {
+            (Question::Enqueue { number, guard, acked, .. }, Err(problem)) => {
+                if let Problem::LastMismatch(last) = problem {
+                    let at = last.map_or(-1, |it| it.offset);
+                    if guard.is_none_or(|guard| guard == at) || at < *acked {
+                        return wrong(format!(
+                            "batch {number} is refused for {at}; its guard is {guard:?}, and {acked} was acknowledged"
+                        ));
+                    }
+                    if let Some(last) = last {
+                        let queue = self.sent[number].queue.clone();
+                        self.hear_of(&queue, *last);
+                    }
+                }
                 let sent = self.sent.get_mut(number).expect("it was sent");
                 sent.is_refused = true;
                 let is_there = self.at.values().any(|(batch, _)| batch == number);
@@ -224,7 +273,24 @@ impl Queuers {
         if *here != element {
             return wrong(format!("{queue}: {here:?} was at {offset}, and is {element:?}"));
         }
+        let there = *self.of.entry(element).or_insert(offset);
+        if there != offset {
+            return wrong(format!("{queue}: {element:?} is at {there} and at {offset}"));
+        }
+        let known = self.queues.entry(queue.to_owned()).or_default();
+        let is_between = |it: &&(i64, i64)| it.0 < offset && offset < it.1;
+        if let Some((after, first)) = known.guarded.iter().find(is_between) {
+            return wrong(format!(
+                "{queue}: {offset} is between {after} and {first}, which a guard joined"
+            ));
+        }
         Ok(())
+    }
+
+    /// Notes the last element of a queue, as a client has heard of it.
+    fn hear_of(&mut self, queue: &str, last: Position) {
+        let known = self.queues.entry(queue.to_owned()).or_default();
+        known.last = known.last.filter(|it| it.offset > last.offset).or(Some(last));
     }
 
     /// Judges a page.
@@ -249,7 +315,10 @@ impl Queuers {
             };
             let number = u64::from_be_bytes(number);
             match self.sent.get(&number) {
-                Some(sent) if sent.queue == *queue && i64::from(*index) < sent.count => {
+                Some(sent)
+                    if sent.queue == *queue
+                        && sent.values.get(usize::from(*index)).is_some_and(|it| it == value) =>
+                {
                     if sent.is_refused {
                         return wrong(format!("{queue}: batch {number} was refused, and is there"));
                     }
@@ -257,6 +326,7 @@ impl Queuers {
                 other => return wrong(format!("{queue}: {number} is of {other:?}")),
             }
             self.place(queue, position.offset, (number, *index))?;
+            self.hear_of(queue, *position);
         }
         if next.is_some_and(|next| next.offset < before) {
             return wrong(format!("{queue}: a page ends at {next:?}, and shows {before}"));
@@ -292,6 +362,7 @@ fn refusal(question: &Question, problem: &Problem) -> Result<(), Failure> {
         | Problem::DiskFull(_)
         | Problem::Damaged
         | Problem::Busy(_)
+        | Problem::LastMismatch(_)
         | Problem::UnknownTopic
         | Problem::OutcomeUnknown
         // The clock has leapt.

@@ -7,13 +7,13 @@ use serde::Serialize;
 use tonic::transport::Channel;
 
 use crate::cli::bootstrap::Output;
-use crate::cli::native::{MESSAGE_BYTES_MAX, Node, failure};
+use crate::cli::native::{Guarded, MESSAGE_BYTES_MAX, Node, failure};
 use crate::cli::screen::{self, or_dash};
 use crate::cli::usage::{demand, topic_name};
 use crate::proto::logs_client::LogsClient;
 use crate::proto::{
-    AppendRequest, Consistency, Guard, Pointer, Position, ReadRecord, ReadRequest, Record, Tail,
-    TailRequest, TruncateRequest, guard, read_request,
+    AppendRequest, Consistency, Pointer, Position, ReadRecord, ReadRequest, Record, Tail,
+    TailRequest, TruncateRequest, read_request,
 };
 
 /// The log, and the way to it.
@@ -57,12 +57,8 @@ pub(super) struct Append {
     /// Key of the records
     #[arg(long, short)]
     key: Option<String>,
-    /// Position of the record that has to be the log's last one, or none for a log that has to be empty
-    #[arg(long, value_name = "POSITION")]
-    if_last: Option<String>,
-    /// Token that has to be the log's fence
-    #[arg(long, value_name = "TOKEN")]
-    fence: Option<String>,
+    #[command(flatten)]
+    guard: Guarded,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,16 +69,7 @@ struct Appended {
 
 impl Append {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let last = match self.if_last.as_deref() {
-            None => None,
-            Some("none") => Some(guard::Last::None(true)),
-            Some(text) => {
-                let position = text.parse::<Position>();
-                demand(position.is_ok(), "--if-last is none, or a position such as 7.4711.4713")?;
-                position.ok().map(guard::Last::At)
-            }
-        };
-        let guard = Guard { last, fence: self.fence.map(Into::into) };
+        let guard = self.guard.message()?;
         let key = self.key.map(bytes::Bytes::from);
         let record = |value: String| Record {
             key: key.clone(),
@@ -93,7 +80,7 @@ impl Append {
             topic: self.target.topic.clone(),
             partition: self.target.partition,
             records: self.values.into_iter().map(record).collect(),
-            guard: Some(guard),
+            guard,
             ..AppendRequest::default()
         };
         let mut node = self.target.connect().await?;

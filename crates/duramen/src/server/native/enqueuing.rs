@@ -85,9 +85,9 @@ impl Queues {
             places.push(place);
             part.messages.push(message);
         }
-        let appends = parts.into_values().map(async |(places, part)| {
-            (places, self.enqueue_part(origin, part).await)
-        });
+        let appends = parts
+            .into_values()
+            .map(async |(places, part)| (places, self.enqueue_part(origin, part).await));
         let mut failed = Vec::new();
         for (places, outcome) in join_all(appends).await {
             match outcome {

@@ -102,11 +102,9 @@ fn check(request: &SubscribeRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Lets the next page begin behind this one.
+/// Lets the next page begin behind this one. A log without a position has nothing: its end is its beginning.
 fn advance(request: &mut RetrieveRequest, page: &RetrieveResponse) {
-    if let Some(next) = page.next {
-        request.start = Some(retrieve_request::Start::After(next));
-    }
+    request.start = page.next.map(retrieve_request::Start::After);
 }
 
 /// Returns the events of a page. A reader that was behind learns when it has everything.

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::openapi::Position;
@@ -24,8 +25,10 @@ pub(crate) struct NewRecord {
     pub key_base64: Option<String>,
     /// Value as text.
     pub value: Option<String>,
-    /// Value as any JSON, kept as its compact text, instead.
-    pub json: Option<Value>,
+    /// Value as any JSON, kept as its text without the blanks between its parts, instead.
+    #[serde(deserialize_with = "raw")]
+    #[schema(value_type = Option<Value>)]
+    pub json: Option<Box<RawValue>>,
     /// Value as base64, instead.
     #[schema(format = Byte)]
     pub base64: Option<String>,
@@ -50,7 +53,7 @@ pub(crate) struct Append {
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Guard {
-    /// Position of the log's last record, or `none` for a log that has to be empty.
+    /// Position of the last record of the log or queue, or `none` for one that has to be empty.
     #[schema(pattern = r"^(none|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$")]
     pub last: Option<String>,
     /// Token that has to be the log's fence; of at most 64 bytes.
@@ -76,8 +79,10 @@ pub(crate) struct Session {
 pub(crate) struct NewMessage {
     /// Value as text.
     pub value: Option<String>,
-    /// Value as any JSON, kept as its compact text, instead.
-    pub json: Option<Value>,
+    /// Value as any JSON, kept as its text without the blanks between its parts, instead.
+    #[serde(deserialize_with = "raw")]
+    #[schema(value_type = Option<Value>)]
+    pub json: Option<Box<RawValue>>,
     /// Value as base64, instead.
     #[schema(format = Byte)]
     pub base64: Option<String>,
@@ -92,6 +97,7 @@ pub(crate) struct NewMessage {
 pub(crate) struct Enqueue {
     #[schema(min_items = 1, max_items = 10_000)]
     pub messages: Vec<NewMessage>,
+    pub guard: Guard,
     pub session: Option<Session>,
     /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
     #[schema(maximum = 4_294_967_295_u32)]
@@ -381,6 +387,23 @@ fn wrong(field: &'static str, reason: &str) -> Fault {
     Fault::bad_request(&[(field, reason.to_owned())])
 }
 
+/// Reads JSON as its text: null is a value, and no number loses a digit.
+fn raw<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(from).map(Some)
+}
+
+/// Leaves out the blanks between the parts of a text that is JSON.
+fn compact(json: &str) -> String {
+    let (mut is_text, mut is_escaped) = (false, false);
+    let is_part = |it: &char| {
+        let is_blank = !is_text && it.is_ascii_whitespace();
+        is_text ^= *it == '"' && !is_escaped;
+        is_escaped = is_text && *it == '\\' && !is_escaped;
+        !is_blank
+    };
+    json.chars().filter(is_part).collect()
+}
+
 fn from_base64(field: &'static str, text: &str) -> Result<Bytes, Fault> {
     BASE64.decode(text.as_bytes()).map(Bytes::from).map_err(|_| wrong(field, "it is no base64"))
 }
@@ -395,7 +418,7 @@ impl NewRecord {
         };
         let value = match (self.value, self.json, self.base64) {
             (Some(text), None, None) => Some(text.into()),
-            (None, Some(json), None) => Some(json.to_string().into()),
+            (None, Some(json), None) => Some(compact(json.get()).into()),
             (None, None, Some(text)) => Some(from_base64("base64", &text)?),
             (None, None, None) => None,
             _ => return Err(wrong("value", "it is one of value, json and base64")),
@@ -561,6 +584,7 @@ impl Enqueue {
             topic,
             queue,
             messages: messages.collect::<Result<_, _>>()?,
+            guard: self.guard.message()?,
             session: self.session.map(Into::into),
             timeout_ms: self.timeout_ms,
         })
@@ -752,5 +776,27 @@ impl From<proto::Topic> for Topic {
             replication_factor: it.replication_factor,
             settings: it.settings.into_iter().collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_kept_digit_by_digit_and_null_is_a_value() {
+        for (json, kept) in [
+            ("null", "null"),
+            ("18446744073709551616", "18446744073709551616"),
+            (r#"{ "b" : 1.10, "a":[ 1 , 2 ] }"#, r#"{"b":1.10,"a":[1,2]}"#),
+            (r#" "a \" b \\" "#, r#""a \" b \\""#),
+        ] {
+            let text = format!(r#"{{"json":{json}}}"#);
+            let record: NewRecord = serde_json::from_str(&text).unwrap();
+            let value = record.message().unwrap().value;
+            assert_eq!(value.as_deref(), Some(kept.as_bytes()), "{json}");
+        }
+        let none: NewRecord = serde_json::from_str("{}").unwrap();
+        assert_eq!(none.message().unwrap().value, None);
     }
 }

@@ -39,7 +39,8 @@ impl Logs {
         pass: impl AsyncFnOnce(LogsClient<Channel>, Request<M>) -> Answered<A>,
         write: impl FnOnce(Answer) -> A,
     ) -> Result<A, Fault> {
-        let pass = async |place: Place| pass(self.forwarding.logs(&place)?, passed_on(message)).await;
+        let pass =
+            async |place: Place| pass(self.forwarding.logs(&place)?, passed_on(message)).await;
         carry(&self.calls, origin, op, pass, async |_, answer| Ok(write(answer))).await
     }
 

@@ -64,7 +64,7 @@ fn guard_of(guard: Option<&proto::Guard>) -> Result<Guard, Problem> {
         }
         Some(guard::Last::At(position)) => Some(Last::At(position_of("guard.at", position)?)),
     };
-    Ok(Guard { last, fence: token_of("guard.fence", fence.as_ref())? })
+    Ok(Guard { last, fence: token_of("guard.fence", fence.as_ref())?, queue: None })
 }
 
 fn token_of(field: &'static str, token: Option<&Bytes>) -> Result<Option<Bytes>, Problem> {
@@ -81,7 +81,7 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
     let AppendRequest { topic, partition, records, batch, guard, session, timeout_ms } = request;
     let target = log_of(topic, *partition)?;
     let guard = guard_of(guard.as_ref())?;
-    let batch = match (records.is_empty(), batch.is_empty()) {
+    let mut batch = match (records.is_empty(), batch.is_empty()) {
         (true, true) => return Err(wrong("records", "there are none")),
         (false, false) => return Err(wrong("batch", "there are records already")),
         (false, true) => batch_of(records, None, *partition, *session, now_ms)?,
@@ -89,10 +89,16 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
             let reason = "a finished batch names its session itself";
             return Err(wrong("session", reason));
         }
-        (true, false) => CheckedBatch::of(batch.clone(), *partition)
-            .map_err(|error| wrong("batch", error.to_string()))?,
+        (true, false) => {
+            CheckedBatch::of(batch.clone(), *partition).map_err(|error| wrong("batch", error))?
+        }
     };
-    Ok(Op::Append(native::Append { target, batch, guard, timeout_ms: timeout_of(*timeout_ms) }))
+    if !guard.is_open() && !batch.guard.is_open() {
+        return Err(wrong("guard", "the first record's headers are a guard already"));
+    }
+    // The guard of a call, and that of a header, is about the log here.
+    batch.guard = if guard.is_open() { Guard { queue: None, ..batch.guard } } else { guard };
+    Ok(Op::Append(native::Append { target, batch, timeout_ms: timeout_of(*timeout_ms) }))
 }
 
 /// Makes the batch of records for the partition that their keys belong to, or that `number` stands for; those of a
@@ -127,7 +133,7 @@ fn batch_of(
         builder.push(&record).map_err(|error| wrong("records", error.to_string()))?;
     }
     let bytes = builder.build().map_err(|error| wrong("records", error.to_string()))?;
-    CheckedBatch::of(bytes, number).map_err(|error| wrong("records", error.to_string()))
+    CheckedBatch::of(bytes, number).map_err(|error| wrong("records", error))
 }
 
 /// Reads the name of a queue.
@@ -146,7 +152,7 @@ fn queue_of(topic: &str, name: &Bytes) -> Result<Target, Problem> {
 
 /// Reads an append to a queue, and makes the batch of its messages.
 pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Problem> {
-    let EnqueueRequest { topic, queue, messages, session, timeout_ms } = request;
+    let EnqueueRequest { topic, queue, messages, guard, session, timeout_ms } = request;
     let target = queue_of(topic, queue)?;
     if messages.is_empty() {
         return Err(wrong("messages", "there are none"));
@@ -155,9 +161,15 @@ pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Pr
         return Err(wrong("messages", "the key of a message is its queue's name, or absent"));
     }
     // The node finds the partition by the number of the name.
-    let batch = batch_of(messages, Some(queue), key_number(queue), *session, now_ms)?;
-    let (guard, timeout_ms) = (Guard::default(), timeout_of(*timeout_ms));
-    Ok(Op::Append(native::Append { target, batch, guard, timeout_ms }))
+    let mut batch = batch_of(messages, Some(queue), key_number(queue), *session, now_ms)?;
+    let guard = guard_of(guard.as_ref())?;
+    if !guard.is_open() {
+        if !batch.guard.is_open() {
+            return Err(wrong("guard", "the first message's headers are a guard already"));
+        }
+        batch.guard = Guard { queue: Some(queue.clone()), ..guard };
+    }
+    Ok(Op::Append(native::Append { target, batch, timeout_ms: timeout_of(*timeout_ms) }))
 }
 
 /// Checks what needs no node of an append to many queues.
@@ -190,8 +202,11 @@ pub(crate) fn enqueue_many_of(request: &EnqueueManyRequest, now_ms: i64) -> Resu
     };
     let records: Vec<_> = messages.iter().map(record).collect();
     let batch = batch_of(&records, None, key_number(&first.queue), None, now_ms)?;
-    let (target, guard) = (queue_of(topic, &first.queue)?, Guard::default());
-    Ok(Op::Append(native::Append { target, batch, guard, timeout_ms: timeout_of(*timeout_ms) }))
+    if !batch.guard.is_open() {
+        return Err(wrong("messages", "an append to many queues has no guard"));
+    }
+    let target = queue_of(topic, &first.queue)?;
+    Ok(Op::Append(native::Append { target, batch, timeout_ms: timeout_of(*timeout_ms) }))
 }
 
 /// Reads a read of a queue that waits for so many milliseconds.

@@ -60,8 +60,8 @@ kinds! {
         "It was never there, or retention has removed it.";
     NOT_A_QUEUE_TOPIC "not-a-queue-topic" 409 FailedPrecondition false "The topic's keys are no queues"
         "Create a topic with the setting queue.enable=true; a topic that is there cannot become one.";
-    LAST_MISMATCH "last-mismatch" 412 Aborted false "The log does not end where the append expects"
-        "Somebody appended meanwhile. `last` is the log's last position, as a majority confirms: read up to it, then decide.";
+    LAST_MISMATCH "last-mismatch" 412 Aborted false "The log or queue does not end where the append expects"
+        "Somebody appended meanwhile. `last` is the last position of the log, or of the queue, as a majority confirms: read up to it, then decide.";
     FENCED "fenced" 412 FailedPrecondition false "The log has another fence"
         "Somebody else has taken the log over with a token of its own. A writer that finds this stops.";
     SEQUENCE_GAP "sequence-gap" 409 OutOfRange false "Earlier records of the session are missing"
@@ -230,7 +230,7 @@ impl From<Problem> for Fault {
             }
             Problem::LastMismatch(last) => {
                 let last = text(last);
-                Self::new(LAST_MISMATCH, format!("the log ends with {last}")).with("last", last)
+                Self::new(LAST_MISMATCH, format!("it ends with {last}")).with("last", last)
             }
             Problem::Fenced => Self::new(FENCED, "the token is not the log's fence"),
             Problem::SequenceGap => {

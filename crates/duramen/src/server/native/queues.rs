@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use duramen_broker::native::{Answer, Op, Place, Problem, Span};
 use duramen_broker::read_plan::{Taken, queue_extent, queue_names, queue_page};
 use tokio::task::block_in_place;
-use tonic::transport::Channel;
 use tonic::Request;
+use tonic::transport::Channel;
 
 use super::calls::{Call, Calls, Origin};
 use super::forwarding::{Answered, Forwarding, carry, passed_on};
@@ -110,11 +109,14 @@ impl Queues {
             let answer = self.carry(origin, op, request.clone(), pass, finish).await;
             let mut answer = answer.map_err(Fault::of_a_read)?;
             answer.next = answer.next.or(after);
+            if answer.next.is_none() {
+                // The log has nothing. Its end of later would be another one.
+                request.start = None;
+            }
             has_skipped |= answer.skipped;
             answer.skipped = has_skipped;
             // A filter lets nothing through, or a transaction is open: the wait goes on behind it.
-            let is_over = Instant::now() >= until || answer.next.is_none();
-            if !answer.elements.is_empty() || is_over {
+            if !answer.elements.is_empty() || Instant::now() >= until {
                 return Ok(answer);
             }
             request.start = answer.next.map(retrieve_request::Start::After);
@@ -249,13 +251,14 @@ async fn read_page(call: &Call, span: Span, page: Arc<Page>) -> Result<RetrieveR
             let element = match selected {
                 Selected::Nothing => None,
                 Selected::Whole => {
-                    let mut message = written(records, record);
+                    let (mut message, size) = written(records, record);
                     message.key = None;
-                    bytes += message.value.as_ref().map_or(0, Bytes::len);
+                    bytes += size;
                     let (position, record) = (Some(at), Some(message));
                     Some(ReadRecord { position, record, fields: HashMap::new() })
                 }
-                Selected::Fields(fields) => {
+                Selected::Fields(fields, size) => {
+                    bytes += size;
                     Some(ReadRecord { position: Some(at), record: None, fields })
                 }
             };

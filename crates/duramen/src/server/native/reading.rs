@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use duramen_broker::limits::DECOMPRESSED_BYTES_MAX;
 use duramen_broker::native::{self, Answer, Log, Op, Problem, Target, WantTail};
 use duramen_client::Fetched;
@@ -27,6 +27,8 @@ const PAGE_BYTES: u32 = 1 << 20;
 const PAGE_BYTES_MAX: u32 = 16 << 20;
 /// Longest wait for more records, in milliseconds.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
+/// Memory of a header beside its name and value, in bytes.
+const HEADER_BYTES: usize = 64;
 /// Pause of a reader that follows a log, after an answer without records. The node answers at once where compaction
 /// left nothing before the end.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -235,6 +237,8 @@ impl Reading {
         let mut raw = BytesMut::new();
         let mut next = fetched.next_offset;
         let ends_at = Instant::now() + PAGE_TIME;
+        // What was compressed may be much larger than what was fetched.
+        let mut room = self.request.bytes.max(PAGE_BYTES) as usize;
         for batch in fetched.batches() {
             let batch = batch.map_err(|error| Fault::new(DAMAGED, error.to_string()))?;
             self.term = batch.header().partition_leader_epoch;
@@ -244,7 +248,7 @@ impl Reading {
                 self.left = self.left.saturating_sub(count.unsigned_abs());
                 (self.left == 0).then(|| batch.header().last_offset() + 1)
             } else {
-                self.take(&batch, ends_at, &mut page.records)?
+                self.take(&batch, ends_at, &mut room, &mut page.records)?
             };
             if let Some(end) = end {
                 next = end;
@@ -268,6 +272,7 @@ impl Reading {
         &mut self,
         batch: &BatchView,
         ends_at: Instant,
+        room: &mut usize,
         out: &mut Vec<ReadRecord>,
     ) -> Result<Option<i64>, Fault> {
         let header = batch.header();
@@ -285,16 +290,21 @@ impl Reading {
                 Some(selection) => selection.select(&records, &record, position),
                 None => Ok(Selected::Whole),
             };
-            let (record, fields) = match selected? {
-                Selected::Nothing => (None, HashMap::new()),
-                Selected::Whole => (Some(written(&records, &record)), HashMap::new()),
-                Selected::Fields(fields) => (None, fields),
+            let (record, fields, bytes) = match selected? {
+                Selected::Nothing => (None, HashMap::new(), 0),
+                Selected::Whole => {
+                    let (message, bytes) = written(&records, &record);
+                    (Some(message), HashMap::new(), bytes)
+                }
+                Selected::Fields(fields, bytes) => (None, fields, bytes),
             };
             if record.is_some() || !fields.is_empty() {
                 out.push(ReadRecord { position: Some(position), record, fields });
                 self.left -= 1;
+                *room = room.saturating_sub(bytes);
             }
-            if self.left == 0 || self.selection.is_some() && Instant::now() > ends_at {
+            let is_full = self.left == 0 || *room == 0;
+            if is_full || self.selection.is_some() && Instant::now() > ends_at {
                 return Ok(Some(offset + 1));
             }
         }
@@ -302,17 +312,23 @@ impl Reading {
     }
 }
 
-pub(crate) fn written(records: &Records, record: &Record<'_>) -> proto::Record {
+/// Makes the message of a record. Returns its memory, too, about, in bytes.
+pub(crate) fn written(records: &Records, record: &Record<'_>) -> (proto::Record, usize) {
     let headers = record.headers.into_iter().map(|header| proto::Header {
         name: String::from_utf8_lossy(header.key).into_owned(),
-        value: header.value.map(|value| records.share(value)),
+        value: header.value.map(|value| records.keep(value)),
     });
-    proto::Record {
-        key: record.key.map(|key| records.share(key)),
-        value: record.value.map(|value| records.share(value)),
+    let message = proto::Record {
+        key: record.key.map(|key| records.keep(key)),
+        value: record.value.map(|value| records.keep(value)),
         headers: headers.collect(),
         timestamp_ms: records.timestamp(record),
-    }
+    };
+    let len = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
+    let of_headers: usize =
+        message.headers.iter().map(|it| HEADER_BYTES + it.name.len() + len(&it.value)).sum();
+    let bytes = len(&message.key) + len(&message.value) + of_headers;
+    (message, bytes)
 }
 
 fn wrong(field: &'static str, reason: String) -> Problem {

@@ -9,7 +9,7 @@
 //! Tests:      below; `tests/native.rs`; `compat/native`.
 //! Start at:   [`Selection::select`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,6 +34,10 @@ const SUMS_MAX: usize = 16;
 /// Stack of the thread that compiles, in bytes.
 const STACK_BYTES: usize = 8 << 20;
 const NO_THREAD: &str = "the process gets no thread for the expressions";
+/// Most memory of all results of a projection on one record, about, in bytes.
+const RESULT_BYTES_MAX: usize = 1 << 20;
+/// Memory that a result takes beside its text, in bytes.
+const RESULT_BYTES: usize = 64;
 /// Largest value that is read as text or JSON, in bytes.
 const JSON_BYTES_MAX: usize = 1 << 20;
 
@@ -125,7 +129,8 @@ impl fmt::Debug for Selection {
 pub(crate) enum Selected {
     Nothing,
     Whole,
-    Fields(HashMap<String, prost_types::Value>),
+    /// Results of the projection, and their memory, about, in bytes.
+    Fields(HashMap<String, prost_types::Value>, usize),
 }
 
 impl Selection {
@@ -208,13 +213,16 @@ impl Selection {
         if self.fields.is_empty() {
             return Ok(Selected::Whole);
         }
-        let mut fields = HashMap::new();
+        let (mut fields, mut left) = (HashMap::new(), RESULT_BYTES_MAX);
         for (name, expression) in &self.fields {
             let value = expression.program.execute(context);
             let value = value.map_err(|error| failed(expression, error.to_string()))?;
-            fields.insert(name.clone(), written(&value));
+            let too_large = || {
+                failed(expression, format!("the results take more than {RESULT_BYTES_MAX} bytes"))
+            };
+            fields.insert(name.clone(), written(&value, &mut left).ok_or_else(too_large)?);
         }
-        Ok(Selected::Fields(fields))
+        Ok(Selected::Fields(fields, RESULT_BYTES_MAX - left))
     }
 }
 
@@ -377,8 +385,15 @@ fn of_json(value: serde_json::Value) -> Value {
 }
 
 /// Writes a result as Protobuf has JSON: an integer that a double does not hold is text, and so are bytes, in base64.
-fn written(value: &Value) -> prost_types::Value {
+/// `None` if it takes more memory than is left.
+fn written(value: &Value, left: &mut usize) -> Option<prost_types::Value> {
     const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
+    let text_bytes = match value {
+        Value::String(it) => it.len(),
+        Value::Bytes(it) => it.len().div_ceil(3) * 4,
+        _ => 0,
+    };
+    *left = left.checked_sub(text_bytes + RESULT_BYTES)?;
     let number = |is_exact: bool, number: f64, text: String| {
         if is_exact { Kind::NumberValue(number) } else { Kind::StringValue(text) }
     };
@@ -391,15 +406,21 @@ fn written(value: &Value) -> prost_types::Value {
         Value::String(it) => Kind::StringValue(it.to_string()),
         Value::Bytes(it) => Kind::StringValue(data_encoding::BASE64.encode(it)),
         Value::List(all) => {
-            Kind::ListValue(prost_types::ListValue { values: all.iter().map(written).collect() })
+            let values = all.iter().map(|it| written(it, left)).collect::<Option<_>>()?;
+            Kind::ListValue(prost_types::ListValue { values })
         }
         Value::Map(all) => {
-            let entry = |(key, value): (&Key, &Value)| (key.to_string(), written(value));
-            Kind::StructValue(prost_types::Struct { fields: all.map.iter().map(entry).collect() })
+            let mut fields = BTreeMap::new();
+            for (key, value) in all.map.iter() {
+                let key = key.to_string();
+                *left = left.checked_sub(key.len())?;
+                fields.insert(key, written(value, left)?);
+            }
+            Kind::StructValue(prost_types::Struct { fields })
         }
         _ => Kind::NullValue(0),
     };
-    prost_types::Value { kind: Some(kind) }
+    Some(prost_types::Value { kind: Some(kind) })
 }
 
 #[cfg(test)]
@@ -477,7 +498,7 @@ mod tests {
             ("raw", "key"),
             ("all", "json"),
         ];
-        let Ok(Selected::Fields(all)) =
+        let Ok(Selected::Fields(all, _)) =
             select(&request("", &fields), Some(br#"{"n":7,"big":9007199254740993}"#))
         else {
             panic!("it has fields")
@@ -488,6 +509,18 @@ mod tests {
         assert_eq!(kind("who"), Kind::StringValue("alice".to_owned()));
         assert_eq!(kind("raw"), Kind::StringValue("YWxpY2U=".to_owned()));
         assert!(matches!(kind("all"), Kind::StructValue(it) if it.fields.len() == 2));
+    }
+
+    #[test]
+    fn a_projection_multiplies_no_record() {
+        let value = vec![b'x'; 1 << 20];
+        let few = select(&request("", &[("one", "text.size()")]), Some(&value));
+        assert!(matches!(few, Ok(Selected::Fields(_, 1..200))));
+        for text in ["[text, text]", "value", "{'a': text}"] {
+            let fault = select(&request("", &[("all", text)]), Some(&value)).unwrap_err();
+            assert_eq!(fault.kind, FILTER_FAILED, "{text}");
+            assert!(fault.detail.contains("the results take more than"), "{}", fault.detail);
+        }
     }
 
     #[test]

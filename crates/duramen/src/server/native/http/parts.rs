@@ -103,11 +103,8 @@ impl Wishes {
                 .push(("fields", format!("it is a JSON object of names and expressions: {error}")));
             HashMap::new()
         });
-        let consistency = if is_any {
-            proto::Consistency::AnyReplica
-        } else {
-            proto::Consistency::Latest
-        };
+        let consistency =
+            if is_any { proto::Consistency::AnyReplica } else { proto::Consistency::Latest };
         Wished { wait_ms, consistency, skip_trimmed, skip_failed, fields }
     }
 }
@@ -325,6 +322,13 @@ impl Body {
         }
     }
 
+    /// Reads the guard of a body that is one record.
+    pub(super) fn guard(&self) -> Result<Option<proto::Guard>, Fault> {
+        let last = self.header("duramen-if-last")?.map(str::to_owned);
+        let fence = self.header("duramen-fence")?.map(str::to_owned);
+        json::Guard { last, fence }.message()
+    }
+
     /// Makes a record of the body, with headers of its own in headers of the request.
     pub(super) fn record(&self, key: Option<Bytes>) -> proto::Record {
         let mut headers = Vec::new();
@@ -339,16 +343,12 @@ impl Body {
 
     /// Makes an append of one record: the body, with the rest in headers.
     pub(super) fn one_record(&self, path: LogPath) -> Result<proto::AppendRequest, Fault> {
-        let guard = json::Guard {
-            last: self.header("duramen-if-last")?.map(str::to_owned),
-            fence: self.header("duramen-fence")?.map(str::to_owned),
-        };
         let key = self.header("duramen-key")?.map(|key| Bytes::copy_from_slice(key.as_bytes()));
         Ok(proto::AppendRequest {
             topic: path.topic,
             partition: path.partition,
             records: vec![self.record(key)],
-            guard: guard.message()?,
+            guard: self.guard()?,
             session: self.session()?,
             ..proto::AppendRequest::default()
         })

@@ -24,6 +24,16 @@ use crate::proto;
     params(
         QueuePath,
         (
+            "duramen-if-last" = Option<String>, Header,
+            description = "Position of the queue's last element, or `none` for a queue that has to be empty.",
+            pattern = r"^(none|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$",
+        ),
+        (
+            "duramen-fence" = Option<String>, Header,
+            description = "Token that has to be the log's fence.",
+            max_length = 64,
+        ),
+        (
             "duramen-session" = Option<String>, Header,
             description = "Id and epoch of a session, with a dot between them.",
             pattern = r"^[0-9]+\.[0-9]+$",
@@ -53,11 +63,9 @@ pub(super) async fn enqueue(
     QueuePath { topic, queue }: QueuePath,
     body: Body,
 ) -> Result<Response, Fault> {
-    for name in ["duramen-if-last", "duramen-fence", "duramen-key", "duramen-id"] {
-        if body.header(name)?.is_some() {
-            let reason = "an append to a queue has no such condition yet".to_owned();
-            return Err(Fault::bad_request(&[(name, reason)]));
-        }
+    if body.header("duramen-key")?.is_some() {
+        let reason = "the key of a message is its queue's name".to_owned();
+        return Err(Fault::bad_request(&[("duramen-key", reason)]));
     }
     let request = match body.form {
         Form::Json => body.json::<json::Enqueue>()?.message(topic, queue)?,
@@ -66,6 +74,7 @@ pub(super) async fn enqueue(
             topic,
             queue,
             messages: vec![body.record(None)],
+            guard: body.guard()?,
             session: body.session()?,
             timeout_ms: 0,
         },
@@ -272,9 +281,7 @@ pub(super) async fn subscribe(
     body: Body,
 ) -> Result<Response, Fault> {
     let (request, how) = match body.form {
-        Form::Protobuf => {
-            (proto::SubscribeRequest { topic, ..body.protobuf()? }, As::default())
-        }
+        Form::Protobuf => (proto::SubscribeRequest { topic, ..body.protobuf()? }, As::default()),
         Form::Json | Form::Other => body.json::<json::Subscribe>()?.message(topic)?,
     };
     let events = surface.queues.subscribe(&client.origin, request).await?;
