@@ -64,8 +64,8 @@ pub const QUEUE_NAME_BYTES_MAX: usize = 512;
 pub const QUEUE_PAGE_BATCHES: usize = 256;
 /// Most looks for an element of a queue that a node has under way; further looks wait their turn.
 pub const QUEUE_LOOKS_MAX: usize = 64;
-/// Most reads that wait for an element on one node. Above it a read that would wait is refused with `busy`. A test build
-/// uses fewer.
+/// Most reads that wait for an element on one node. Above it a read that would wait is refused with `busy`. A test
+/// build uses fewer.
 pub const QUEUE_READS_WAITING_MAX: usize = if cfg!(test) { 100 } else { 200_000 };
 /// Largest snapshot pointer of a log, in bytes: its URI, checksum and note together.
 pub const POINTER_BYTES_MAX: usize = 1 << 10;

@@ -542,8 +542,8 @@ impl Partition {
         appended
     }
 
-    /// Returns the offset up to which the queue index has to know the log, so that it knows all elements of a queue
-    /// whose name has this number.
+    /// Returns the offset up to which the index has to know the log. Then it knows all elements of a queue whose name
+    /// has this number.
     pub(crate) fn fresh_end(&self, number: i32) -> i64 {
         self.fresh.end_of(number)
     }

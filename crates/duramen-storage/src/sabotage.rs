@@ -238,8 +238,6 @@ pub enum Bug {
     TouchedCut,
     /// A leader of a queue topic does not note which queues its appends are of.
     FreshForgotten,
-    /// A new leader of a queue topic notes only its own appends of before.
-    FreshKeptOverTerms,
     /// The queue index passes a part of the log that cannot be read.
     CursorPassesDamage,
     /// A table of the queue index claims a range that is too long.

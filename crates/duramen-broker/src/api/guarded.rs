@@ -1,8 +1,8 @@
 //! Appends whose guard names the last element of a queue.
 //!
 //! The index knows the elements of committed batches, and the leader which of its other batches may be of the queue. An
-//! append is held until the index has all of those. Then somebody looks for the last element. The append is judged in
-//! the step in which it is appended: if another one of its queue came in between, it is looked up again.
+//! append is held until the index has all of those. Then somebody looks for the last element. One step judges the
+//! append and appends it. If another append of its queue came in between, the element is looked up again.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::partitioner::key_number;
@@ -21,13 +21,13 @@ use crate::partition::{Acks, Appended, Partition, Slot};
 
 const OPEN: &str = "a transaction is open on the queue";
 
-/// What became of a held append.
+/// Outcome of a held append.
 pub(super) enum Outcome {
-    /// It was appended, or refused like any other.
+    /// The partition's own outcome, and the log start.
     Appended(Appended, i64),
-    /// Nothing: the same request may be sent again.
+    /// Reason why the same request may be sent again: nothing was appended.
     Busy(&'static str),
-    /// The queue ends elsewhere.
+    /// The queue's last element, which is another than the guard's.
     Mismatch(Option<Position>),
 }
 
@@ -36,7 +36,7 @@ pub(super) fn is_of_queue(partition: &Partition, guard: &Guard) -> bool {
     partition.settings.queue && guard.last.is_some() && guard.queue.is_some()
 }
 
-/// Holds an append, or returns what became of it at once.
+/// Holds an append, or returns its outcome at once.
 pub(super) fn hold(
     node: &mut Node,
     replica: ReplicaId,
@@ -160,7 +160,7 @@ fn append(node: &mut Node, place: Place, held: Held) -> Outcome {
     Outcome::Appended(appended, log_start)
 }
 
-/// Tells a request that waits what became of one of its appends.
+/// Tells a request that waits the outcome of one of its appends.
 fn settle(node: &mut Node, place: Place, replica: ReplicaId, outcome: Outcome) {
     match node.core.parked(place.0) {
         Some(Parked::Produce { .. }) => produce::settle_guarded(node, place, replica, outcome),

@@ -78,7 +78,7 @@ fn hang_up(key: RequestKey, code: ErrorCode, actions: &mut Vec<Action>) {
 
 /// Result of one partition of the request.
 enum Outcome {
-    /// It waits; the message is that of a guard that does not hold.
+    /// Time of the append, and the message about a guard that does not hold. The batch waits.
     Waits {
         append_time_ms: i64,
         message: Option<String>,
@@ -346,7 +346,7 @@ pub(crate) fn on_finished(
     if !error.is_none() {
         part.log_append_time_ms = -1;
     }
-    // It says why a guard does not hold.
+    // The message is about a guard that does not hold.
     if error != ErrorCode::PolicyViolation {
         part.error_message = None;
     }

@@ -69,7 +69,7 @@ pub(crate) enum Signal {
     ShareEnd { key: RequestKey, part: usize, end: Result<i64, ErrorCode> },
     /// The index that an operation on a queue waits for is there, or an element may be.
     QueueReady(RequestKey),
-    /// An append whose guard names the last element of a queue is to be judged: the index has what it lacked, or the
+    /// An append whose guard names the last element of a queue is to be judged. The index has what it lacked, or the
     /// replica leads no more.
     GuardReady((RequestKey, usize, usize)),
     /// The replica that an operation on a queue waits for leads no more, or is gone.

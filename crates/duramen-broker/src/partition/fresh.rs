@@ -25,9 +25,6 @@ pub(super) struct Fresh {
 impl Fresh {
     /// Begins with a log that ends at `end`, which other leaders may have written.
     pub(super) fn begin(&mut self, end: i64) {
-        if sabotage::is(Bug::FreshKeptOverTerms) && self.since > 0 {
-            return;
-        }
         *self = Self { since: end, ..Self::default() };
     }
 
@@ -54,8 +51,8 @@ impl Fresh {
         }
     }
 
-    /// Returns the offset up to which the index has to know the log, so that it knows all elements of a queue whose
-    /// name has this number.
+    /// Returns the offset up to which the index has to know the log. Then it knows all elements of a queue whose name
+    /// has this number.
     pub(super) fn end_of(&self, number: i32) -> i64 {
         let has_it = |(_, numbers): &&(i64, Vec<i32>)| numbers.contains(&number);
         let last = self.batches.iter().rev().find(has_it);

@@ -1435,8 +1435,8 @@ pub mod queues_client {
             req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Queues", "Enqueue"));
             self.inner.unary(req, path, codec).await
         }
-        /// Appends messages to many queues of a topic: those of one partition all or none, as one entry. Each message has a
-        /// result of its own.
+        /// Appends messages to many queues of a topic: those of one partition all or none, as one entry. Each message
+        /// has a result of its own.
         pub async fn enqueue_many(
             &mut self,
             request: impl tonic::IntoRequest<super::EnqueueManyRequest>,
@@ -1461,8 +1461,8 @@ pub mod queues_client {
                 .insert(GrpcMethod::new("duramen.v1.Queues", "EnqueueMany"));
             self.inner.unary(req, path, codec).await
         }
-        /// Appends as `Enqueue` does, without a wait for the answer before. Answers keep the order of the requests, and so
-        /// do the messages of one queue.
+        /// Appends as `Enqueue` does, without a wait for the answer before. Answers keep the order of the requests, and
+        /// so do the messages of one queue.
         pub async fn enqueue_stream(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
@@ -1629,8 +1629,8 @@ pub mod queues_server {
             &self,
             request: tonic::Request<super::EnqueueRequest>,
         ) -> std::result::Result<tonic::Response<super::EnqueueResponse>, tonic::Status>;
-        /// Appends messages to many queues of a topic: those of one partition all or none, as one entry. Each message has a
-        /// result of its own.
+        /// Appends messages to many queues of a topic: those of one partition all or none, as one entry. Each message
+        /// has a result of its own.
         async fn enqueue_many(
             &self,
             request: tonic::Request<super::EnqueueManyRequest>,
@@ -1644,8 +1644,8 @@ pub mod queues_server {
             >
             + std::marker::Send
             + 'static;
-        /// Appends as `Enqueue` does, without a wait for the answer before. Answers keep the order of the requests, and so
-        /// do the messages of one queue.
+        /// Appends as `Enqueue` does, without a wait for the answer before. Answers keep the order of the requests, and
+        /// so do the messages of one queue.
         async fn enqueue_stream(
             &self,
             request: tonic::Request<tonic::Streaming<super::EnqueueStreamRequest>>,

@@ -237,7 +237,7 @@ async fn a_subscription_by_http_is_an_event_stream() {
         (&json!("alice"), &element["element"]["position"])
     );
     assert_eq!(data(&told[3])["next"], element["next"]);
-    let unknown = json!({ "cursors": [{ "queue": "alice" }], "skip_trimed": true });
+    let unknown = json!({ "cursors": [{ "queue": "alice" }], "skip_trim": true });
     let (status, _) = node.json("POST", "/v1/topics/t/subscribe", &unknown);
     assert_eq!(status, 400);
 }

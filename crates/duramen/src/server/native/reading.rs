@@ -237,7 +237,7 @@ impl Reading {
         let mut raw = BytesMut::new();
         let mut next = fetched.next_offset;
         let ends_at = Instant::now() + PAGE_TIME;
-        // What was compressed may be much larger than what was fetched.
+        // Compressed records may be much larger than the bytes that were fetched.
         let mut room = self.request.bytes.max(PAGE_BYTES) as usize;
         for batch in fetched.batches() {
             let batch = batch.map_err(|error| Fault::new(DAMAGED, error.to_string()))?;
