@@ -4,8 +4,9 @@
 //! Owns:       [`Record`], [`Records`], [`validate`] and [`sole_batch`] (what a produce must satisfy),
 //!             [`BatchBuilder`], [`retain`] (what compaction leaves), lookup by timestamp.
 //! Interface:  [`sole_batch`] then [`validate`] on produce; [`Records::of`] to read; [`find_timestamp`].
-//! Invariants: records of an uncompressed batch are read in place, without copies and without allocation; those of
-//!             a compressed one after one bounded decompression.
+//! Invariants: records of an uncompressed batch are read in place, without copies; those of a compressed one after one
+//!             bounded decompression. A check allocates nothing else, but for the numbers of a batch's keys if it has
+//!             several.
 //! Never:      offsets assigned, producer sequences compared, clocks: those are the partition's.
 //! Tests:      `records/tests.rs`; `fuzz/` target `batch_reader`.
 //! Start at:   [`validate`].

@@ -78,8 +78,10 @@ pub struct Keys {
     /// Greatest common divisor of the differences between each key's number ([`key_number`]) and the partition. So all
     /// keys belong into the partition exactly if the count of partitions divides it. 0 if all differences are 0.
     pub divisor: u32,
-    /// Numbers of the keys; empty if `is_cut`.
-    pub numbers: Vec<i32>,
+    /// Number of the first key.
+    pub number: Option<i32>,
+    /// Numbers of the other keys, but for some repeated ones; empty if `is_cut`.
+    pub others: Vec<i32>,
     /// True if there are more numbers than [`NUMBERS_MAX`].
     pub is_cut: bool,
     /// Length of the longest key, and the offset delta of its record.
@@ -101,10 +103,13 @@ impl Keys {
             if self.divisor != 1 {
                 self.divisor = gcd(self.divisor, number.abs_diff(partition));
             }
-            if !self.is_cut && self.numbers.last() != Some(&number) {
-                self.numbers.push(number);
-                if self.numbers.len() > NUMBERS_MAX {
-                    (self.numbers, self.is_cut) = (Vec::new(), true);
+            let last = self.others.last().copied().or(self.number);
+            if self.number.is_none() {
+                self.number = Some(number);
+            } else if last != Some(number) && !self.is_cut {
+                self.others.push(number);
+                if self.others.len() > NUMBERS_MAX {
+                    (self.others, self.is_cut) = (Vec::new(), true);
                 }
             }
             if key.is_empty() {
