@@ -192,7 +192,10 @@ impl Core {
         let appended = partition.produce(self.now, batch, acks, slot);
         let added = partition.group.bytes_in_flight() - in_flight;
         // Of one that has just failed, those who wait are told in the turn.
-        let waits = matches!(appended, Appended::Waits { .. } | Appended::Objected);
+        let waits = matches!(
+            appended,
+            Appended::Waits { .. } | Appended::Objected { is_certain: false, .. }
+        );
         if waits || added > 0 || partition.group.failure().is_some() {
             mark(&mut self.dirty, partition);
         }

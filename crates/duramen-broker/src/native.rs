@@ -188,8 +188,21 @@ pub struct Append {
     pub target: Target,
     /// The records, with their guard.
     pub batch: CheckedBatch,
+    /// Id of each record, or none. A guard that does not hold because an earlier append of these ids did is no refusal.
+    pub ids: Vec<Bytes>,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
+}
+
+/// Append under a guard, as the records of its first attempt would show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identified {
+    /// Position that the log or queue was to end with.
+    pub after: Last,
+    /// The queue; empty for a log.
+    pub queue: Bytes,
+    /// Id of each record.
+    pub ids: Vec<Bytes>,
 }
 
 /// Removal of the first records of a log.
@@ -372,6 +385,15 @@ pub enum Problem {
     OutcomeUnknown,
 }
 
+/// Part of a log that may begin with the records of a refused append: an earlier attempt made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// The part, behind the position that the append expected.
+    pub span: Span,
+    /// Ids that its first records have, if so.
+    pub ids: Vec<Bytes>,
+}
+
 /// An answer, and what is left to do for it off the node's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
@@ -379,6 +401,8 @@ pub struct Answered {
     pub answer: Result<Answer, Problem>,
     /// Replica in whose log the entry of the answer's last position is to be looked up.
     pub lacking: Option<ReplicaId>,
+    /// Part of a log to be searched for an earlier attempt of a refused append.
+    pub repeat: Option<Repeat>,
     /// Time for which the client is not read afterwards, in milliseconds: it exceeded its quota.
     pub rest_ms: i32,
 }
@@ -386,7 +410,7 @@ pub struct Answered {
 impl Answered {
     /// Tells whether [`crate::read_plan::native`] has something to look up.
     pub fn is_lacking(&self) -> bool {
-        self.lacking.is_some()
+        self.lacking.is_some() || self.repeat.is_some()
     }
 
     /// Returns the position that lacks its entry, if there is one.
@@ -396,6 +420,6 @@ impl Answered {
             Err(Problem::LastMismatch(last)) => last.as_mut(),
             _ => None,
         };
-        self.lacking.zip(position)
+        self.lacking.zip(position.filter(|it| it.entry < 0))
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use compaction::Compacting;
-use controls::Controls;
+use controls::{Controls, Objection};
 use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::{self, BatchHeader, TimestampType};
 use duramen_storage::Descriptor;
@@ -122,8 +122,15 @@ pub(crate) enum Appended {
         /// The append time written into the batch.
         append_time_ms: i64,
     },
-    /// The guard does not hold. A [`Finished`] will come once that is certain.
-    Objected,
+    /// The guard does not hold.
+    Objected {
+        /// Why.
+        reason: Objection,
+        /// False if a [`Finished`] will come once that is certain.
+        is_certain: bool,
+    },
+    /// Nothing was appended, for this reason, and the same batch may be sent again.
+    Busy(&'static str),
     /// A refused batch.
     Refused(ErrorCode, Option<String>),
     /// A batch refused because the topic does not take some of its records.
@@ -478,11 +485,8 @@ impl Partition {
             }
         }
         // A retry of a batch that is there has its answer above, whatever has changed since.
-        if self.objection(&batch.guard).is_some() {
-            return match self.make_certain(slot) {
-                Appended::Waits { .. } => Appended::Objected,
-                certain => certain,
-            };
+        if let Some(reason) = self.objection(&batch.guard) {
+            return self.object(reason, slot);
         }
         let CheckedBatch { bytes, header, summary, .. } = batch;
         let end = self.group.end_offset();
@@ -586,8 +590,12 @@ impl Partition {
                 let header = BatchHeader::parse(&bytes).expect("it was just built");
                 match self.append_bytes(now, bytes, &header, header.max_timestamp, Acks::All, slot)
                 {
-                    Appended::Waits { .. } | Appended::Objected => Ok(true),
+                    Appended::Waits { .. } => Ok(true),
                     Appended::Done { .. } => Ok(false),
+                    Appended::Objected { reason, .. } => {
+                        unreachable!("a marker has no guard, and there is {reason:?}")
+                    }
+                    Appended::Busy(_) => Err(ErrorCode::NotEnoughReplicas),
                     Appended::Refused(code, _) => Err(code),
                     Appended::Faulty(faults) => Err(faults.code),
                 }
@@ -646,8 +654,7 @@ impl Partition {
             }
             Err(Refused::Failed) => return Appended::Refused(ErrorCode::KafkaStorageError, None),
             Err(Refused::Full) => {
-                let text = "too much of this partition waits for its followers".to_owned();
-                return Appended::Refused(ErrorCode::NotEnoughReplicas, Some(text));
+                return Appended::Busy("too much of this partition waits for its followers");
             }
         };
         assert_eq!(self.group.end_offset(), descriptor.end_offset(), "the log ends with the batch");

@@ -22,7 +22,7 @@ use duramen_storage::{Descriptor, Disk, Reader};
 
 use crate::controller::is_metadata;
 use crate::event::{FetchPart, FetchPlan, LogRead, MadeBy, ReadLog, ReplicasPlan, TimePlan};
-use crate::native::{Answered, Problem};
+use crate::native::{Answer, Answered, Problem};
 
 mod queues;
 mod shares;
@@ -181,9 +181,25 @@ pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsR
     response
 }
 
-/// Completes the answer to an operation of the native API: looks up the beginning of the last batch. The beginning
-/// stays unknown if the batch is gone by now.
+/// Completes the answer to an operation of the native API: finds an earlier attempt of a refused append, and looks up
+/// the beginning of the last batch. The beginning stays unknown if the batch is gone by now.
 pub fn native<D: Disk>(reader: &Reader<D>, mut answered: Answered) -> Answered {
+    if let Some(repeat) = answered.repeat.take() {
+        match queues::repeated(reader, &repeat) {
+            Ok(None) => {}
+            Ok(Some((first, last))) => {
+                answered.answer = Ok(Answer::Appended { first, last, is_duplicate: true });
+            }
+            Err(QueueError::Index) => {
+                answered.answer = Err(Problem::Busy("the index of the queues is made anew"));
+            }
+            Err(error) => {
+                let replica = repeat.span.replica.0;
+                tracing::error!(replica, ?error, "an earlier append cannot be looked for");
+                answered.answer = Err(Problem::Damaged);
+            }
+        }
+    }
     if let Some((replica, position)) = answered.lacking() {
         match base_of(reader, replica, position.offset) {
             Ok(Some(base)) => position.entry = base,

@@ -324,7 +324,7 @@ impl Machine {
                     life.lost.push(span.replica);
                 }
                 let answer = Err(Problem::Busy("the index is made anew"));
-                Came::Native(Answered { answer, lacking: None, rest_ms: 0 })
+                Came::Native(Answered { answer, lacking: None, repeat: None, rest_ms: 0 })
             }
         }
     }

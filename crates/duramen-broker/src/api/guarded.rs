@@ -13,23 +13,17 @@ use crate::checked_batch::CheckedBatch;
 use crate::core::Parked;
 use crate::event::FoundElements;
 use crate::guard::{Guard, Last};
-use crate::native::{Position, Span};
+use crate::native::Span;
 use crate::node::Node;
 use crate::node::queues::{Held, HeldStage, Place, Waiter};
+use crate::partition::controls::Objection;
 use crate::partition::producers::Verdict;
 use crate::partition::{Acks, Appended, Partition, Slot};
 
 const OPEN: &str = "a transaction is open on the queue";
 
-/// Outcome of a held append.
-pub(super) enum Outcome {
-    /// The partition's own outcome, and the log start.
-    Appended(Appended, i64),
-    /// Reason why the same request may be sent again: nothing was appended.
-    Busy(&'static str),
-    /// The queue's last element, which is another than the guard's.
-    Mismatch(Option<Position>),
-}
+/// Outcome of a held append, and the log start.
+pub(super) type Outcome = (Appended, i64);
 
 /// Tells whether the guard of a batch names the last element of a queue of the log.
 pub(super) fn is_of_queue(partition: &Partition, guard: &Guard) -> bool {
@@ -53,18 +47,15 @@ pub(super) fn hold(
 /// Has the last element of its queue looked up for an append, once the index has all that may be of the queue.
 fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
     let Some(partition) = node.core.partitions.get(&held.replica) else {
-        let refused = Appended::Refused(ErrorCode::UnknownTopicOrPartition, None);
-        return Some(Outcome::Appended(refused, -1));
+        return Some((Appended::Refused(ErrorCode::UnknownTopicOrPartition, None), -1));
     };
-    let fence = Guard { last: None, ..held.batch.guard.clone() };
-    // A retry is answered with its first positions, whatever the queue ends with now.
-    let is_there = matches!(partition.verdict(&held.batch.header), Verdict::Duplicate { .. });
     let leads = partition.obstacle().is_none() && partition.group.term() == held.term;
     if !leads {
         let refused = Appended::Refused(ErrorCode::NotLeaderOrFollower, None);
-        return Some(Outcome::Appended(refused, partition.log_start()));
+        return Some((refused, partition.log_start()));
     }
-    if is_there || partition.objection(&fence).is_some() {
+    let fence = Guard { last: None, ..held.batch.guard.clone() };
+    if is_there(partition, &held) || partition.objection(&fence).is_some() {
         return Some(append(node, place, held));
     }
     let name = held.batch.guard.queue.clone().expect("the guard is of a queue");
@@ -93,26 +84,29 @@ fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
     None
 }
 
+/// Tells whether the batch is in the log: a retry is answered with its first positions, whatever the queue ends with now.
+fn is_there(partition: &Partition, held: &Held) -> bool {
+    matches!(partition.verdict(&held.batch.header), Verdict::Duplicate { .. })
+}
+
 /// Goes on with an append for which the index is there, or whose replica leads no more.
 pub(super) fn on_ready(node: &mut Node, place: Place) {
     let Some(held) = node.queues.take_held(place) else { return };
-    let replica = held.replica;
     if let Some(outcome) = go_on(node, place, held) {
-        settle(node, place, replica, outcome);
+        settle(node, place, outcome);
     }
 }
 
 /// Judges an append by the last element of its queue.
 pub(crate) fn on_looked(node: &mut Node, place: Place, found: FoundElements) {
     let Some(held) = node.queues.take_held(place) else { return };
-    let replica = held.replica;
     if let Some(outcome) = judge(node, place, held, found) {
-        settle(node, place, replica, outcome);
+        settle(node, place, outcome);
     }
 }
 
 fn judge(node: &mut Node, place: Place, held: Held, found: FoundElements) -> Option<Outcome> {
-    let Some(partition) = node.core.partitions.get(&held.replica) else {
+    let Some(partition) = node.core.partitions.get_mut(&held.replica) else {
         return go_on(node, place, held);
     };
     let guard = &held.batch.guard;
@@ -129,10 +123,10 @@ fn judge(node: &mut Node, place: Place, held: Held, found: FoundElements) -> Opt
         }
         FoundElements::Unreadable => {
             let refused = Appended::Refused(ErrorCode::KafkaStorageError, None);
-            return Some(Outcome::Appended(refused, partition.log_start()));
+            return Some((refused, partition.log_start()));
         }
         FoundElements::Last(position, true) if position.offset >= partition.stable() => {
-            return Some(Outcome::Busy(OPEN));
+            return Some((Appended::Busy(OPEN), partition.log_start()));
         }
         FoundElements::Last(position, _) => Some(position),
         FoundElements::None | FoundElements::Some => None,
@@ -144,27 +138,33 @@ fn judge(node: &mut Node, place: Place, held: Held, found: FoundElements) -> Opt
             last.is_some_and(|last| (last.term, last.offset) == (wanted.term, wanted.offset))
         }
     };
-    if holds || matches!(partition.verdict(&held.batch.header), Verdict::Duplicate { .. }) {
+    if holds || is_there(partition, &held) {
         return Some(append(node, place, held));
     }
-    Some(Outcome::Mismatch(last))
+    let objected = partition.object(Objection::QueueEnds(last), slot(place));
+    let log_start = partition.log_start();
+    node.core.mark_dirty(held.replica);
+    Some((objected, log_start))
+}
+
+fn slot((key, topic, partition): Place) -> Slot {
+    Slot::Request { key, topic, partition }
 }
 
 /// Appends a batch whose guard holds but for its fence, which the partition judges.
 fn append(node: &mut Node, place: Place, held: Held) -> Outcome {
     let Held { replica, mut batch, acks, .. } = held;
     batch.guard.last = None;
-    let (key, topic, partition) = place;
-    let slot = Slot::Request { key, topic, partition };
-    let (appended, log_start) = node.core.append(replica, batch, acks, slot);
-    Outcome::Appended(appended, log_start)
+    node.core.append(replica, batch, acks, slot(place))
 }
 
 /// Tells a request that waits the outcome of one of its appends.
-fn settle(node: &mut Node, place: Place, replica: ReplicaId, outcome: Outcome) {
+fn settle(node: &mut Node, place: Place, (appended, log_start): Outcome) {
     match node.core.parked(place.0) {
-        Some(Parked::Produce { .. }) => produce::settle_guarded(node, place, replica, outcome),
-        Some(Parked::Native(_)) => native::settle_guarded(node, place.0, outcome),
+        Some(Parked::Produce { .. }) => {
+            produce::settle_part(node, slot(place), appended, log_start);
+        }
+        Some(Parked::Native(_)) => native::go_on(node, place.0, appended),
         Some(other) => unreachable!("{other:?} appends nothing"),
         None => {}
     }

@@ -11,8 +11,8 @@ use crate::core::{Awaited, NativeWait, Parked};
 use crate::event::{Now, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::native::{
-    Answer, Answered, Append, Guard, Op, Position, Problem, SetFence, Tail, Target, Truncate,
-    WantTail,
+    Answer, Answered, Append, Guard, Identified, Last, Op, Position, Problem, Repeat, SetFence,
+    Span, Tail, Target, Truncate, WantTail,
 };
 use crate::node::Node;
 use crate::partition::controls::Objection;
@@ -142,8 +142,7 @@ fn append(
     let bytes = append.batch.bytes.len() as u64;
     let quota = node.core.quota(QuotaKey::ProducerByteRate, context);
     let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, bytes));
-    let Append { target, batch, .. } = append;
-    let guard = batch.guard.clone();
+    let Append { target, batch, ids, .. } = append;
     let attributes = batch.header.attributes;
     if attributes.is_transactional() || attributes.is_control() {
         let why = "they are of a transaction, which only Kafka's protocol has".to_owned();
@@ -164,59 +163,47 @@ fn append(
     };
     let partition = &node.core.partitions[&replica];
     let (end, last_delta) = (partition.group.end_offset(), batch.header.last_offset_delta);
-    let is_held = matches!(target, Target::Queue(_)) && guarded::is_of_queue(partition, &guard);
-    // Of a held append the partition judges the fence alone.
-    let guard = if is_held { Guard { last: None, ..guard } } else { guard };
-    let outcome = if is_held {
+    let is_held =
+        matches!(target, Target::Queue(_)) && guarded::is_of_queue(partition, &batch.guard);
+    let identified = batch.guard.last.filter(|_| !ids.is_empty()).map(|after| {
+        let queue = batch.guard.queue.clone().filter(|_| is_held);
+        Identified { after, queue: queue.unwrap_or_default(), ids }
+    });
+    let appended = if is_held {
         guarded::hold(node, replica, batch, Acks::All, (key, 0, 0))
     } else {
-        let (appended, log_start) = node.core.append(replica, batch, Acks::All, slot(key));
-        Some(guarded::Outcome::Appended(appended, log_start))
+        Some(node.core.append(replica, batch, Acks::All, slot(key)))
     };
     let awaited = Awaited::Append { end, last_delta };
-    let wait = NativeWait { replica, awaited, guard, rest_ms };
+    let wait = NativeWait { replica, awaited, identified, rest_ms };
     node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
-    if let Some(outcome) = outcome {
-        settle_guarded(node, key, outcome);
+    if let Some((appended, _)) = appended {
+        go_on(node, key, appended);
     }
 }
 
-/// Goes on with a parked append of which more is known now.
-pub(super) fn settle_guarded(node: &mut Node, key: RequestKey, outcome: guarded::Outcome) {
+/// Goes on with a parked operation whose entry is proposed, or that was judged.
+pub(super) fn go_on(node: &mut Node, key: RequestKey, appended: Appended) {
     let Some(Parked::Native(wait)) = node.core.parked_mut(key) else { return };
     let (replica, rest_ms) = (wait.replica, wait.rest_ms);
-    let problem = match outcome {
-        guarded::Outcome::Appended(Appended::Waits { .. }, _) => return,
-        guarded::Outcome::Appended(Appended::Objected, _) => {
-            wait.awaited = Awaited::Refusal(wait.guard.clone());
-            return;
-        }
-        guarded::Outcome::Appended(Appended::Done { base_offset }, _) => {
-            return on_finished(node, key, ErrorCode::None, base_offset);
-        }
-        guarded::Outcome::Appended(Appended::Refused(ErrorCode::PolicyViolation, _), _) => {
-            wait.awaited = Awaited::Refusal(wait.guard.clone());
-            return on_finished(node, key, ErrorCode::PolicyViolation, -1);
-        }
-        guarded::Outcome::Appended(Appended::Refused(code, text), _) => {
-            problem_of(node, replica, code, text)
-        }
-        guarded::Outcome::Appended(Appended::Faulty(Faults { message, .. }), _) => {
-            Problem::BadRequest("records", message)
-        }
-        guarded::Outcome::Busy(why) => Problem::Busy(why),
-        guarded::Outcome::Mismatch(last) => {
-            wait.awaited = Awaited::Mismatch(last);
-            let Some(partition) = node.core.partitions.get_mut(&replica) else {
-                return on_finished(node, key, ErrorCode::NotLeaderOrFollower, -1);
-            };
-            let certain = partition.make_certain(slot(key));
-            node.core.mark_dirty(replica);
-            if let Appended::Refused(code, _) = certain {
-                on_finished(node, key, code, -1);
+    let problem = match appended {
+        Appended::Waits { .. } => return,
+        Appended::Objected { reason, is_certain } => {
+            wait.awaited = Awaited::Refusal(reason);
+            if is_certain {
+                on_finished(node, key, ErrorCode::PolicyViolation, -1);
             }
             return;
         }
+        Appended::Done { base_offset } => {
+            return on_finished(node, key, ErrorCode::None, base_offset);
+        }
+        Appended::Refused(code @ ErrorCode::PolicyViolation, _) => {
+            return on_finished(node, key, code, -1);
+        }
+        Appended::Refused(code, text) => problem_of(node, replica, code, text),
+        Appended::Faulty(Faults { message, .. }) => Problem::BadRequest("records", message),
+        Appended::Busy(why) => Problem::Busy(why),
     };
     node.unpark(key);
     reply(node, key, Err(problem), None, rest_ms);
@@ -256,20 +243,16 @@ fn truncate(node: &mut Node, key: RequestKey, context: &RequestContext, truncate
     }
     let offset = through.map_or(partition.committed(), |it| it.offset + 1);
     let guard = Guard { fence, ..Guard::default() };
-    let (appended, awaited) = if partition.objection(&guard).is_some() {
-        (partition.make_certain(slot(key)), Awaited::Refusal(guard))
-    } else {
-        let appended = match pointer {
-            Some(pointer) => partition.truncate(offset, pointer, slot(key)),
-            None => match partition.trim(offset, Some(slot(key))) {
-                Ok(true) => Appended::Waits { append_time_ms: -1 },
-                Ok(false) => partition.make_certain(slot(key)),
-                Err(code) => Appended::Refused(code, None),
-            },
-        };
-        (appended, Awaited::Truncate)
+    let appended = match (partition.objection(&guard), pointer) {
+        (Some(reason), _) => partition.object(reason, slot(key)),
+        (None, Some(pointer)) => partition.truncate(offset, pointer, slot(key)),
+        (None, None) => match partition.trim(offset, Some(slot(key))) {
+            Ok(true) => Appended::Waits { append_time_ms: -1 },
+            Ok(false) => partition.make_certain(slot(key)),
+            Err(code) => Appended::Refused(code, None),
+        },
     };
-    settle(node, key, replica, appended, awaited, deadline_us);
+    settle(node, key, replica, appended, Awaited::Truncate, deadline_us);
 }
 
 fn set_fence(node: &mut Node, key: RequestKey, context: &RequestContext, wanted: &SetFence) {
@@ -294,24 +277,9 @@ fn settle(
     deadline_us: u64,
 ) {
     node.core.mark_dirty(replica);
-    match appended {
-        Appended::Refused(ErrorCode::PolicyViolation, _) => {
-            answer_certain(
-                node,
-                key,
-                NativeWait { replica, awaited, guard: Guard::default(), rest_ms: 0 },
-                -1,
-            );
-        }
-        Appended::Refused(code, text) => {
-            let problem = problem_of(node, replica, code, text);
-            refuse(node, key, problem);
-        }
-        _ => {
-            let wait = NativeWait { replica, awaited, guard: Guard::default(), rest_ms: 0 };
-            node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
-        }
-    }
+    let wait = NativeWait { replica, awaited, identified: None, rest_ms: 0 };
+    node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
+    go_on(node, key, appended);
 }
 
 fn slot(key: RequestKey) -> Slot {
@@ -326,7 +294,7 @@ pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, ba
             answer_certain(node, key, *wait, base_offset);
         }
         // Until an answer is certain nothing is appended.
-        _ if matches!(wait.awaited, Awaited::Refusal(_) | Awaited::Mismatch(_)) => {
+        _ if matches!(wait.awaited, Awaited::Refusal(_)) => {
             reply(node, key, Err(Problem::NoLeader), None, wait.rest_ms);
         }
         code => {
@@ -342,15 +310,24 @@ pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, ba
 }
 
 fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offset: i64) {
-    let NativeWait { replica, awaited, rest_ms, .. } = wait;
+    let NativeWait { replica, awaited, identified, rest_ms } = wait;
     let answer = match awaited {
         Awaited::Append { end, last_delta } => {
             let answer = appended_at(node, replica, base_offset, end, last_delta);
             return reply(node, key, answer, None, rest_ms);
         }
-        Awaited::Refusal(guard) => return answer_refusal(node, key, replica, &guard, rest_ms),
-        Awaited::Mismatch(last) => {
-            return reply(node, key, Err(Problem::LastMismatch(last)), None, rest_ms);
+        Awaited::Refusal(reason) => {
+            let (problem, last) = match reason {
+                Objection::Fenced => (Problem::Fenced, None),
+                Objection::LogEnds(last) | Objection::QueueEnds(last) => {
+                    (Problem::LastMismatch(last), last)
+                }
+            };
+            let repeat =
+                identified.zip(last).and_then(|(it, last)| repeat(node, replica, it, last));
+            let answered =
+                Answered { answer: Err(problem), lacking: Some(replica), repeat, rest_ms };
+            return answer(node, key, answered);
         }
         Awaited::Truncate => tail(node, replica),
         Awaited::Fence(token) => match node.core.partitions.get(&replica) {
@@ -366,7 +343,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let is_held = node.queues.holds(key);
     let Some(Parked::Native(wait)) = node.unpark(key) else { return };
     let problem = match wait.awaited {
-        Awaited::Refusal(_) | Awaited::Mismatch(_) => Problem::NoLeader,
+        Awaited::Refusal(_) => Problem::NoLeader,
         Awaited::Append { .. } if is_held => Problem::Busy("the index is behind the log"),
         Awaited::Append { .. } | Awaited::Truncate | Awaited::Fence(_) => Problem::OutcomeUnknown,
     };
@@ -389,23 +366,33 @@ fn appended_at(
     Ok(Answer::Appended { first, last, is_duplicate: base_offset < end })
 }
 
-/// Answers an append or truncation whose guard does not hold, now that this is certain.
-fn answer_refusal(
-    node: &mut Node,
-    key: RequestKey,
+/// Returns the part of the log that an earlier attempt of a refused append would have begun.
+fn repeat(
+    node: &Node,
     replica: ReplicaId,
-    guard: &Guard,
-    rest_ms: i32,
-) {
-    let partition = node.core.partitions.get(&replica);
-    let objection = partition.and_then(|partition| partition.objection(guard));
-    let problem = match (partition, objection) {
-        (Some(_), Some(Objection::Fenced)) => Problem::Fenced,
-        (Some(partition), Some(Objection::LastMismatch)) => Problem::LastMismatch(last(partition)),
-        // The fence was set back meanwhile, or the log is gone: the same request may succeed now.
-        _ => Problem::NoLeader,
+    identified: Identified,
+    last: Position,
+) -> Option<Repeat> {
+    let partition = node.core.partitions.get(&replica)?;
+    let Identified { after, queue, ids } = identified;
+    let from = match after {
+        Last::Nothing => 0,
+        Last::At(position) if diverges(partition, position).is_some() => return None,
+        Last::At(position) => position.offset.saturating_add(1),
     };
-    reply(node, key, Err(problem), Some(replica), rest_ms);
+    let end = last.offset + 1;
+    assert!(end <= partition.committed(), "a refusal is certain once its last record is committed");
+    let span = Span {
+        replica,
+        partition: partition.id.partition,
+        name: queue,
+        from: from.max(partition.log_start()),
+        end,
+        is_whole: true,
+        aborted: partition.all_aborted(end),
+        has_skipped: from < partition.log_start(),
+    };
+    (!span.is_empty()).then_some(Repeat { span, ids })
 }
 
 /// Returns the position of a log's last committed record, without its entry.
@@ -444,9 +431,6 @@ fn problem_of(node: &Node, replica: ReplicaId, code: ErrorCode, text: Option<Str
         ErrorCode::MessageTooLarge => {
             Problem::TooLarge(limit.and_then(|it| u64::try_from(it).ok()).unwrap_or(0))
         }
-        ErrorCode::NotEnoughReplicas if text.is_some() => {
-            Problem::Busy("too much of this log waits for its followers")
-        }
         ErrorCode::NotEnoughReplicas => Problem::NotEnoughReplicas,
         ErrorCode::KafkaStorageError => Problem::Damaged,
         ErrorCode::OutOfOrderSequenceNumber => Problem::SequenceGap,
@@ -475,7 +459,10 @@ pub(super) fn reply(
     of: Option<ReplicaId>,
     rest_ms: i32,
 ) {
-    let mut answered = Answered { answer, lacking: of, rest_ms };
+    self::answer(node, key, Answered { answer, lacking: of, repeat: None, rest_ms });
+}
+
+fn answer(node: &mut Node, key: RequestKey, mut answered: Answered) {
     if answered.lacking().is_none() {
         answered.lacking = None;
     }

@@ -15,13 +15,11 @@ use crate::access::{Operation, Resource};
 use crate::checked_batch::CheckedBatch;
 use crate::core::Parked;
 use crate::event::{Action, Reply, RequestKey};
-use crate::guard::{Guard, Position};
 use crate::internal_topics::is_internal;
 use crate::node::Node;
 use crate::node::queues::Place;
-use crate::partition::controls::Objection;
 use crate::partition::faults::Faults;
-use crate::partition::{Acks, Appended, Partition, Slot};
+use crate::partition::{Acks, Appended, Slot};
 use crate::quotas::QuotaKey;
 use crate::session::{
     FIRST_THAT_ADDS, Prepared, PreparedPartition, PreparedProduce, PreparedTopic, Rejection,
@@ -30,7 +28,6 @@ use crate::session::{
 
 /// First version whose clients know the error of a transaction that they can only abort.
 const FIRST_ABORTABLE: i16 = 11;
-const NOT_THE_FENCE: &str = "the token is not the log's fence";
 /// Longest time that a produce request without a timeout waits, in milliseconds.
 const UNTIMED_MS: i32 = 1_000;
 
@@ -197,19 +194,18 @@ fn one(
         Ok(replica) => replica,
         Err((code, message)) => return refused(index, code, message),
     };
-    let guard = batch.guard.clone();
-    let partition = &node.core.partitions[&replica];
+    let (guard, partition) = (&batch.guard, &node.core.partitions[&replica]);
     if !guard.is_open() && acks == Acks::None {
         let text = "a guard needs an answer: acks=all, or 1".to_owned();
         return refused(index, ErrorCode::InvalidRecord, Some(text));
     }
-    if guarded::is_of_queue(partition, &guard) {
+    if guarded::is_of_queue(partition, guard) {
         let Slot::Request { key, topic, partition } = slot else {
             unreachable!("a request's batch has its slot")
         };
         let place = (key, topic, partition);
         return match guarded::hold(node, replica, batch, acks, place) {
-            Some(outcome) => outcome_of_guarded(node, index, replica, outcome, slot),
+            Some((appended, log_start)) => outcome_of(index, appended, log_start),
             None => Outcome::Waits { append_time_ms: -1, message: None },
         };
     }
@@ -218,7 +214,6 @@ fn one(
             "duramen-if-last is about one queue, and the records have several keys".to_owned();
         return refused(index, ErrorCode::InvalidRecord, Some(text));
     }
-    let objection = partition.objection(&guard).map(|_| objection_of(partition, &guard));
     let (appended, log_start_offset) = if batch.header.attributes.is_transactional() {
         node.coordinators.append_in_transaction(
             &mut node.core,
@@ -231,78 +226,19 @@ fn one(
     } else {
         node.core.append(replica, batch, acks, slot)
     };
-    match appended {
-        Appended::Objected => Outcome::Waits { append_time_ms: -1, message: objection },
-        Appended::Refused(code @ ErrorCode::PolicyViolation, _) => refused(index, code, objection),
-        appended => outcome_of(index, appended, log_start_offset),
-    }
-}
-
-/// Says why a guard does not hold.
-fn objection_of(partition: &Partition, guard: &Guard) -> String {
-    match partition.objection(guard) {
-        Some(Objection::Fenced) => NOT_THE_FENCE.to_owned(),
-        _ => format!("the log ends with {}", text_of(partition.proposed_last())),
-    }
-}
-
-fn text_of(last: Option<Position>) -> String {
-    last.map_or_else(|| "none".to_owned(), |last| last.to_string())
-}
-
-/// Returns the result of an append that was held for its guard.
-fn outcome_of_guarded(
-    node: &mut Node,
-    index: i32,
-    replica: ReplicaId,
-    outcome: guarded::Outcome,
-    slot: Slot,
-) -> Outcome {
-    match outcome {
-        // Of a held append the partition judges the fence alone.
-        guarded::Outcome::Appended(Appended::Objected, _) => {
-            Outcome::Waits { append_time_ms: -1, message: Some(NOT_THE_FENCE.to_owned()) }
-        }
-        guarded::Outcome::Appended(Appended::Refused(code @ ErrorCode::PolicyViolation, _), _) => {
-            refused(index, code, Some(NOT_THE_FENCE.to_owned()))
-        }
-        guarded::Outcome::Appended(appended, log_start) => outcome_of(index, appended, log_start),
-        guarded::Outcome::Busy(text) => {
-            refused(index, ErrorCode::NotEnoughReplicas, Some(text.to_owned()))
-        }
-        guarded::Outcome::Mismatch(last) => {
-            let message = Some(format!("the queue ends with {}", text_of(last)));
-            let Some(partition) = node.core.partitions.get_mut(&replica) else {
-                return refused(index, ErrorCode::UnknownTopicOrPartition, None);
-            };
-            let certain = partition.make_certain(slot);
-            node.core.mark_dirty(replica);
-            match certain {
-                Appended::Refused(code, _) => refused(index, code, message),
-                _ => Outcome::Waits { append_time_ms: -1, message },
-            }
-        }
-    }
-}
-
-/// Records the result of a batch that was held for its guard.
-pub(super) fn settle_guarded(
-    node: &mut Node,
-    (key, topic, partition): Place,
-    replica: ReplicaId,
-    outcome: guarded::Outcome,
-) {
-    let slot = Slot::Request { key, topic, partition };
-    let Some(Parked::Produce { response, .. }) = node.core.parked(key) else { return };
-    let index = response.responses[topic].partition_responses[partition].index;
-    let outcome = outcome_of_guarded(node, index, replica, outcome, slot);
-    settle_outcome(node, (key, topic, partition), outcome);
+    outcome_of(index, appended, log_start_offset)
 }
 
 fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome {
     match appended {
         Appended::Waits { append_time_ms } => Outcome::Waits { append_time_ms, message: None },
-        Appended::Objected => Outcome::Waits { append_time_ms: -1, message: None },
+        Appended::Objected { reason, is_certain: false } => {
+            Outcome::Waits { append_time_ms: -1, message: Some(reason.to_string()) }
+        }
+        Appended::Objected { reason, is_certain: true } => {
+            refused(index, ErrorCode::PolicyViolation, Some(reason.to_string()))
+        }
+        Appended::Busy(text) => refused(index, ErrorCode::NotEnoughReplicas, Some(text.to_owned())),
         Appended::Done { base_offset } => {
             let blank = blank(index);
             Outcome::Done(PartitionProduceResponse { base_offset, log_start_offset, ..blank })

@@ -15,9 +15,9 @@ use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
 use crate::fetch_sessions::{Asked, FetchSessions};
-use crate::guard::{Guard, Position};
-use crate::native::Op;
+use crate::native::{Identified, Op};
 use crate::partition::Partition;
+use crate::partition::controls::Objection;
 use crate::quotas::Quota;
 use crate::session::{Prepared, RequestContext};
 use crate::shares::ShareKey;
@@ -92,8 +92,8 @@ pub(crate) enum Parked {
 pub(crate) struct NativeWait {
     pub replica: ReplicaId,
     pub awaited: Awaited,
-    /// Conditions of the append.
-    pub guard: Guard,
+    /// Earlier append that a refused one may repeat.
+    pub identified: Option<Identified>,
     /// Time that the client has to rest afterwards, in milliseconds.
     pub rest_ms: i32,
 }
@@ -103,10 +103,8 @@ pub(crate) struct NativeWait {
 pub(crate) enum Awaited {
     /// Commit of the batch. The batch is behind this end of the log, if it is no duplicate.
     Append { end: i64, last_delta: i32 },
-    /// Certainty that the guard does not hold.
-    Refusal(Guard),
-    /// Certainty that the queue ends with this element.
-    Mismatch(Option<Position>),
+    /// Certainty that the guard does not hold, for this reason.
+    Refusal(Objection),
     /// Commit of a truncation.
     Truncate,
     /// Certainty of the log's fence, which is to be this one.

@@ -491,8 +491,12 @@ impl Core {
         let bytes = batch.build_mut().map_err(|error| error.code())?;
         let slot = Slot::Coordinator { replica, ticket };
         match self.append_own(replica, bytes, slot) {
-            Appended::Waits { .. } | Appended::Objected => Ok(None),
+            Appended::Waits { .. } => Ok(None),
             Appended::Done { base_offset } => Ok(Some(base_offset)),
+            Appended::Objected { reason, .. } => {
+                unreachable!("a coordinator's batch has no guard, and there is {reason:?}")
+            }
+            Appended::Busy(_) => Err(ErrorCode::NotEnoughReplicas),
             Appended::Refused(code, _) => Err(code),
             Appended::Faulty(faults) => Err(faults.code),
         }

@@ -10,6 +10,8 @@
 //! Tests:      below; `node/tests/native.rs`; `duramen-sim`.
 //! Start at:   [`Partition::objection`].
 
+use std::fmt;
+
 use bytes::{Buf, BufMut, Bytes};
 use duramen_protocol::ErrorCode;
 use duramen_storage::sabotage::{self, Bug};
@@ -37,8 +39,26 @@ pub(crate) struct Controls {
 /// Reason why a guard does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Objection {
+    /// The token is not the log's fence.
     Fenced,
-    LastMismatch,
+    /// The log ends with this record, without its entry.
+    LogEnds(Option<Position>),
+    /// The queue ends with this element.
+    QueueEnds(Option<Position>),
+}
+
+impl fmt::Display for Objection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ending, last) = match self {
+            Self::Fenced => return f.write_str("the token is not the log's fence"),
+            Self::LogEnds(last) => ("log", last),
+            Self::QueueEnds(last) => ("queue", last),
+        };
+        match last {
+            Some(last) => write!(f, "the {ending} ends with {last}"),
+            None => write!(f, "the {ending} ends with none"),
+        }
+    }
 }
 
 impl Controls {
@@ -191,7 +211,7 @@ impl Partition {
     }
 
     /// Returns the position of the last record after all that was proposed, without its entry.
-    pub(crate) fn proposed_last(&self) -> Option<Position> {
+    fn proposed_last(&self) -> Option<Position> {
         let offset = self.group.end_offset() - 1;
         (offset >= 0).then(|| Position { term: self.term_at(offset), entry: -1, offset })
     }
@@ -210,7 +230,18 @@ impl Partition {
                 offset.checked_add(1) == Some(end) && term == self.term_at(offset)
             }
         };
-        (!holds).then_some(Objection::LastMismatch)
+        (!holds).then(|| Objection::LogEnds(self.proposed_last()))
+    }
+
+    /// Refuses an append whose guard does not hold. `slot` waits until that is certain.
+    pub(crate) fn object(&mut self, reason: Objection, slot: Slot) -> Appended {
+        match self.make_certain(slot) {
+            Appended::Waits { .. } => Appended::Objected { reason, is_certain: false },
+            Appended::Refused(ErrorCode::PolicyViolation, _) => {
+                Appended::Objected { reason, is_certain: true }
+            }
+            other => other,
+        }
     }
 
     /// Has `slot` wait until a judgement is certain: all that it was judged by is committed, and this replica leads. A

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use duramen_protocol::BatchView;
-use duramen_protocol::records::{Record, Records};
+use duramen_protocol::records::{ID_HEADER, Record, Records};
 use duramen_storage::keys::{Index, IndexError, NamedQueue};
 use duramen_storage::reader::ReadError;
 use duramen_storage::{Disk, Reader};
 
 use crate::event::{FoundElements, QueueLook};
 use crate::limits::{DECOMPRESSED_BYTES_MAX, QUEUE_PAGE_BATCHES};
-use crate::native::{Position, Span};
+use crate::native::{Position, Repeat, Span};
 
 /// Why a queue was not read.
 #[derive(Debug)]
@@ -172,21 +172,81 @@ fn last_element<D: Disk, E>(
     }
 }
 
-/// Returns the extent of a queue.
-pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Extent, QueueError<E>> {
-    let mut extent = Extent::default();
-    let mut rest = span.clone();
-    while extent.first.is_none() {
-        let page = queue_page(reader, &rest, |_, _, position| {
-            extent.first = Some(position);
-            Ok(Taken::Last)
+/// Hands the elements of a queue in a part of a log to `take`, page by page, until that takes the last one.
+fn first_elements<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+    mut take: impl FnMut(&Record<'_>, Position) -> Taken,
+) -> Result<(), QueueError<E>> {
+    let (mut rest, mut taken) = (span.clone(), Taken::More);
+    loop {
+        let page = queue_page(reader, &rest, |_, record, position| {
+            taken = take(record, position);
+            Ok(taken)
         })?;
-        let Some(next) = page.next.filter(|_| page.more) else { break };
+        let Some(next) = page.next.filter(|_| page.more && taken == Taken::More) else {
+            return Ok(());
+        };
         rest.from = rest.from.max(next.offset + 1);
         if rest.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// Returns the first and last position of an append's records, if a part of a log begins with them.
+pub(super) fn repeated<D: Disk>(
+    reader: &Reader<D>,
+    repeat: &Repeat,
+) -> Result<Option<(Position, Position)>, QueueError<()>> {
+    let Repeat { span, ids } = repeat;
+    let mut left = ids.iter();
+    let mut found = None;
+    let mut take = |record: &Record<'_>, position| {
+        let is_next = left.next().is_some_and(|id| {
+            record.headers.into_iter().any(|it| it.key == ID_HEADER && it.value == Some(&id[..]))
+        });
+        if !is_next {
+            found = None;
+            return Taken::Last;
+        }
+        let (first, _) = found.unwrap_or((position, position));
+        found = Some((first, position));
+        if left.len() == 0 { Taken::Last } else { Taken::More }
+    };
+    if !span.name.is_empty() {
+        first_elements(reader, span, take)?;
+        return Ok(found.filter(|_| left.len() == 0));
+    }
+    // An attempt on a log stands right behind the position that it expected.
+    if span.has_skipped {
+        return Ok(None);
+    }
+    let Some(batch) = batch_at(reader, span, span.from)? else { return Ok(None) };
+    let header = batch.header();
+    if header.base_offset != span.from || header.attributes.is_control() {
+        return Ok(None);
+    }
+    let unreadable = |_| QueueError::Unreadable(header.base_offset);
+    let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(unreadable)?;
+    for record in &records {
+        let record = record.map_err(unreadable)?;
+        let offset = records.offset(&record);
+        let (term, entry) = (header.partition_leader_epoch, header.base_offset);
+        if take(&record, Position { term, entry, offset }) == Taken::Last {
             break;
         }
     }
+    Ok(found.filter(|_| left.len() == 0))
+}
+
+/// Returns the extent of a queue.
+pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Extent, QueueError<E>> {
+    let mut extent = Extent::default();
+    first_elements(reader, span, |_, position| {
+        extent.first = Some(position);
+        Taken::Last
+    })?;
     if span.is_empty() {
         return Ok(extent);
     }

@@ -49,6 +49,8 @@ const RESERVED_HEADERS: &[u8] = b"duramen-";
 pub const IF_LAST_HEADER: &[u8] = b"duramen-if-last";
 /// Header of a batch's first record: the token that has to be the fence.
 pub const FENCE_HEADER: &[u8] = b"duramen-fence";
+/// Header of any record: the writer's own name for it.
+pub const ID_HEADER: &[u8] = b"duramen-id";
 /// The time of a record that has none.
 const NO_TIMESTAMP: i64 = -1;
 
@@ -90,7 +92,7 @@ pub struct Keys {
     pub empty: Places,
     /// The first records with a header of a guard ([`IF_LAST_HEADER`], [`FENCE_HEADER`]).
     pub guarded: Places,
-    /// The first records with another header whose name begins with `duramen-`.
+    /// The first records with another header whose name begins with `duramen-`, [`ID_HEADER`] aside.
     pub reserved: Places,
 }
 
@@ -122,7 +124,7 @@ impl Keys {
         for header in record.headers {
             if header.key == IF_LAST_HEADER || header.key == FENCE_HEADER {
                 self.guarded.push(record.offset_delta);
-            } else if header.key.starts_with(RESERVED_HEADERS) {
+            } else if header.key.starts_with(RESERVED_HEADERS) && header.key != ID_HEADER {
                 self.reserved.push(record.offset_delta);
             }
         }

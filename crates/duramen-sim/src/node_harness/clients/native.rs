@@ -304,8 +304,12 @@ impl Natives {
         let question = Question { fence, ..self.question(place, asked, means.oracle) };
         let mut batch = CheckedBatch::of(bytes, 0).expect("batches here are right");
         batch.guard = Guard { last, fence: fence.map(bytes_of), queue: None };
-        let op =
-            Op::Append(Append { target: target(&question.place), batch, timeout_ms: TIMEOUT_MS });
+        let op = Op::Append(Append {
+            target: target(&question.place),
+            batch,
+            ids: Vec::new(),
+            timeout_ms: TIMEOUT_MS,
+        });
         (question, op)
     }
 

@@ -98,7 +98,12 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
     }
     // The guard of a call, and that of a header, is about the log here.
     batch.guard = if guard.is_open() { Guard { queue: None, ..batch.guard } } else { guard };
-    Ok(Op::Append(native::Append { target, batch, timeout_ms: timeout_of(*timeout_ms) }))
+    Ok(Op::Append(native::Append {
+        target,
+        batch,
+        ids: Vec::new(),
+        timeout_ms: timeout_of(*timeout_ms),
+    }))
 }
 
 /// Makes the batch of records for the partition that their keys belong to, or that `number` stands for; those of a
@@ -169,7 +174,12 @@ pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Pr
         }
         batch.guard = Guard { queue: Some(queue.clone()), ..guard };
     }
-    Ok(Op::Append(native::Append { target, batch, timeout_ms: timeout_of(*timeout_ms) }))
+    Ok(Op::Append(native::Append {
+        target,
+        batch,
+        ids: Vec::new(),
+        timeout_ms: timeout_of(*timeout_ms),
+    }))
 }
 
 /// Checks what needs no node of an append to many queues.
@@ -206,7 +216,12 @@ pub(crate) fn enqueue_many_of(request: &EnqueueManyRequest, now_ms: i64) -> Resu
         return Err(wrong("messages", "an append to many queues has no guard"));
     }
     let target = queue_of(topic, &first.queue)?;
-    Ok(Op::Append(native::Append { target, batch, timeout_ms: timeout_of(*timeout_ms) }))
+    Ok(Op::Append(native::Append {
+        target,
+        batch,
+        ids: Vec::new(),
+        timeout_ms: timeout_of(*timeout_ms),
+    }))
 }
 
 /// Reads a read of a queue that waits for so many milliseconds.
