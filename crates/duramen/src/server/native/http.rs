@@ -28,6 +28,7 @@ mod queues;
 
 use parts::{
     Asked, BODY_BYTES_MAX, Body, Client, Form, LogPath, SlugPath, Surface, TopicPath, Wishes,
+    wishes,
 };
 
 /// Records of a page, if the client names no number, and the most.
@@ -332,14 +333,7 @@ impl ReadQuery {
             }
             (_, None, Some(text)) => Some(Start::After(json::position("after", text)?)),
         };
-        let wishes = Wishes {
-            wait: self.wait,
-            consistency: self.consistency,
-            on_trimmed: self.on_trimmed,
-            on_error: self.on_error,
-            fields: self.fields,
-        };
-        let wished = wishes.read(&mut errors);
+        let wished = wishes!(self).read(&mut errors);
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }

@@ -66,6 +66,20 @@ pub(super) struct Wishes {
     pub fields: Option<String>,
 }
 
+/// Takes the wishes out of a query, for both kinds of reads: each has a field for each of them.
+macro_rules! wishes {
+    ($query:expr) => {
+        Wishes {
+            wait: $query.wait,
+            consistency: $query.consistency,
+            on_trimmed: $query.on_trimmed,
+            on_error: $query.on_error,
+            fields: $query.fields,
+        }
+    };
+}
+pub(super) use wishes;
+
 /// The same, read.
 #[derive(Debug)]
 pub(super) struct Wished {

@@ -12,7 +12,9 @@ use super::super::openapi::{
     self, ElementProblems, EnqueueProblems, QueueProblems, RetrieveProblems,
 };
 use super::super::problems::Fault;
-use super::parts::{self, Asked, Body, Client, Form, QueuePath, Surface, TopicPath, Wishes};
+use super::parts::{
+    self, Asked, Body, Client, Form, QueuePath, Surface, TopicPath, Wishes, wishes,
+};
 use crate::proto;
 
 /// Appends messages to a queue, all or none, as one entry
@@ -137,14 +139,7 @@ impl RetrieveQuery {
         if self.limit == Some(0) {
             errors.push(("limit", "a page has at least one element".to_owned()));
         }
-        let wishes = Wishes {
-            wait: self.wait,
-            consistency: self.consistency,
-            on_trimmed: self.on_trimmed,
-            on_error: self.on_error,
-            fields: self.fields,
-        };
-        let wished = wishes.read(&mut errors);
+        let wished = wishes!(self).read(&mut errors);
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
