@@ -10,6 +10,8 @@
 //! Tests:      `tests/native.rs` asks a real server; `compat/native`.
 //! Start at:   `grpc.rs` or `http.rs`, then `logs.rs` and `calls.rs`.
 
+use std::time::Duration;
+
 mod calls;
 mod charging;
 mod enqueuing;
@@ -31,3 +33,6 @@ mod topics;
 
 pub(crate) use calls::Calls;
 pub(crate) use listener::{Native, listen, router};
+
+/// Time without an event after which a stream shows that it is there.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);

@@ -439,7 +439,7 @@ async fn events(
     how: As,
 ) -> Result<Response, Fault> {
     let pages = surface.logs.read(&client.origin, request).await?;
-    Ok(parts::events_of(pages, move |page| events_of(page, how)))
+    Ok(parts::events_of(pages, surface.queues.heartbeat, move |page| events_of(page, how)))
 }
 
 fn events_of(page: proto::ReadResponse, how: As) -> Vec<Event> {

@@ -57,11 +57,15 @@ pub(crate) struct Native {
 }
 
 /// Returns all routes of the port.
-pub(crate) fn router(calls: &Calls, sources: Sources) -> anyhow::Result<Router> {
+pub(crate) fn router(
+    calls: &Calls,
+    sources: Sources,
+    heartbeat: Duration,
+) -> anyhow::Result<Router> {
     let logs = Logs { calls: calls.clone(), forwarding: Forwarding::default() };
     let topics = Topics { calls: calls.clone() };
     let forwarding = logs.forwarding.clone();
-    let queues = Queues { calls: calls.clone(), forwarding, topics: topics.clone() };
+    let queues = Queues { calls: calls.clone(), forwarding, topics: topics.clone(), heartbeat };
     let grpc = grpc::routes(logs.clone(), queues.clone(), topics.clone())?;
     let metrics = crate::server::http::router(sources);
     let all = grpc.merge(http::routes(logs, queues, topics)?).merge(metrics);

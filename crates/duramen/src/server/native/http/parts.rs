@@ -31,8 +31,6 @@ use crate::proto;
 
 /// Largest body of a request, in bytes.
 pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
-/// Pause between two signs of life of an event stream without events.
-const HEARTBEAT: Duration = Duration::from_secs(15);
 pub(super) const PROTOBUF: &str = "application/x-protobuf";
 pub(super) const EVENTS: &str = "text/event-stream";
 
@@ -123,9 +121,11 @@ impl Wishes {
     }
 }
 
-/// Answers with the events of a stream's items. The last one is its problem, if it has one.
+/// Answers with the events of a stream's items. The last one is its problem, if it has one. While there is no event, a
+/// comment comes every `heartbeat`.
 pub(super) fn events_of<T: Send + 'static, I>(
     items: BoxStream<'static, Result<T, Fault>>,
+    heartbeat: Duration,
     mut events_of: impl FnMut(T) -> I + Send + 'static,
 ) -> Response
 where
@@ -139,7 +139,7 @@ where
             stream::once(async { event }).boxed()
         }
     });
-    let alive = KeepAlive::new().interval(HEARTBEAT);
+    let alive = KeepAlive::new().interval(heartbeat);
     Sse::new(events.flatten().map(Ok::<_, Infallible>)).keep_alive(alive).into_response()
 }
 

@@ -192,7 +192,8 @@ pub(super) async fn retrieve(
         let resume = headers.get("last-event-id").and_then(|it| it.to_str().ok());
         let request = query.message(path, resume)?;
         let pages = surface.queues.follow(&client.origin, request).await?;
-        return Ok(parts::events_of(pages, move |page| events_of(page, how)));
+        let heartbeat = surface.queues.heartbeat;
+        return Ok(parts::events_of(pages, heartbeat, move |page| events_of(page, how)));
     }
     let request = query.message(path, None)?;
     let answer = surface.queues.retrieve(&client.origin, request).await?;
@@ -280,7 +281,7 @@ pub(super) async fn subscribe(
         Form::Json | Form::Other => body.json::<json::Subscribe>()?.message(topic)?,
     };
     let events = surface.queues.subscribe(&client.origin, request).await?;
-    Ok(parts::events_of(events, move |event| {
+    Ok(parts::events_of(events, surface.queues.heartbeat, move |event| {
         let (name, event) = json::QueueEvent::of(event, how);
         let data = serde_json::to_string(&event).unwrap_or_default();
         Some(Event::default().event(name).data(data))
