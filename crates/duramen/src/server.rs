@@ -258,7 +258,8 @@ fn serve_native(
 ) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let address = socket.local_addr()?;
     let (node, bell) = (Arc::clone(&shared.node), Arc::clone(&shared.bell));
-    let calls = Calls::new(node, bell, shared.reader.clone());
+    let waiting = sources.metrics.native.reads_waiting.clone();
+    let calls = Calls::new(node, bell, shared.reader.clone(), waiting);
     let (router, stop) = (native::router(&calls, sources, heartbeat)?, shared.stop.clone());
     tracing::info!(%address, "serving the native API");
     let budget = Arc::clone(&shared.budget);

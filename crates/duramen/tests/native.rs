@@ -31,6 +31,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+#[path = "native/counts.rs"]
+mod counts;
 #[path = "native/queue_streams.rs"]
 mod queue_streams;
 #[path = "native/queues.rs"]

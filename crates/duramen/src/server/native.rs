@@ -24,6 +24,7 @@ mod json;
 mod listener;
 mod logs;
 mod messages;
+mod observing;
 mod openapi;
 mod problems;
 mod queues;

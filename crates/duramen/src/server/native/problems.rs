@@ -289,12 +289,19 @@ impl IntoResponse for Fault {
         let kind = HeaderValue::from_static("application/problem+json");
         let body = format!("{}\n", self.document());
         let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
+        response.extensions_mut().insert(self.kind);
         if self.kind.may_pass {
             let seconds = HeaderValue::from(RETRY_AFTER.as_secs());
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
     }
+}
+
+/// Returns the kind of problem that a status of gRPC tells.
+pub(crate) fn kind_of(status: &Status) -> Option<Kind> {
+    let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;
+    KINDS.iter().find(|kind| kind.slug == info.reason).copied()
 }
 
 /// Returns the page of a kind, for people.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -12,6 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use percent_encoding::percent_decode_str;
 use prost::Message;
@@ -23,6 +23,7 @@ use super::super::forwarding::HOP;
 use super::super::identify::caller_of;
 use super::super::json;
 use super::super::logs::Logs;
+use super::super::observing::Ending;
 use super::super::problems::Fault;
 use super::super::queues::Queues;
 use super::super::reading::WAIT_MS_MAX;
@@ -132,15 +133,19 @@ where
     I: IntoIterator<Item = Event>,
     I::IntoIter: Send + 'static,
 {
+    let ending = Ending::default();
+    let noted = ending.clone();
     let events = items.map(move |item| match item {
         Ok(item) => stream::iter(events_of(item)).boxed(),
         Err(fault) => {
+            noted.set(fault.kind);
             let event = Event::default().event("problem").data(fault.document().to_string());
             stream::once(async { event }).boxed()
         }
     });
     let alive = KeepAlive::new().interval(heartbeat);
-    Sse::new(events.flatten().map(Ok::<_, Infallible>)).keep_alive(alive).into_response()
+    let events = Sse::new(events.flatten().map(Ok::<_, Infallible>)).keep_alive(alive);
+    (Extension(ending), events).into_response()
 }
 
 /// Client of a request, and whether it wants protobuf.
