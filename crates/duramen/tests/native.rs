@@ -254,7 +254,12 @@ async fn a_session_appends_once() {
     assert_eq!((first.last, first.duplicate, again.duplicate), (again.last, false, true));
     let gap = Session { sequence: 5, ..session };
     let refused = logs.append(AppendRequest { session: Some(gap), ..append(&["f"]) }).await;
-    assert_eq!(slug(&refused.unwrap_err()), "sequence-gap");
+    let info = refused.unwrap_err().get_details_error_info().unwrap();
+    assert_eq!((info.reason.as_str(), info.metadata["expected"].as_str()), ("sequence-gap", "2"));
+    let headers = [format!("duramen-session: {}.0", session.id), "duramen-sequence: 5".to_owned()];
+    let (status, problem) = node.ask("POST", RECORDS, &headers.each_ref().map(|it| &it[..]), "f");
+    let problem: Value = serde_json::from_str(&problem).unwrap();
+    assert_eq!((status, &problem["expected"]), (409, &json!(2)), "{problem}");
     assert_eq!(values(&mut logs, ReadRequest::default()).await, ["a", "b"]);
 }
 

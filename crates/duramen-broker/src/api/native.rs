@@ -164,6 +164,7 @@ fn append(
     };
     let partition = &node.core.partitions[&replica];
     let (end, last_delta) = (partition.group.end_offset(), batch.header.last_offset_delta);
+    let producer = (batch.header.producer_id, batch.header.producer_epoch);
     let is_held = matches!(target, Target::Queue(_)) && guarded::is_of_queue(partition, &guard);
     // Of a held append the partition judges the fence alone.
     let guard = if is_held { Guard { last: None, ..guard } } else { guard };
@@ -173,7 +174,7 @@ fn append(
         let (appended, log_start) = node.core.append(replica, batch, Acks::All, slot(key));
         Some(guarded::Outcome::Appended(appended, log_start))
     };
-    let awaited = Awaited::Append { end, last_delta };
+    let awaited = Awaited::Append { end, last_delta, producer };
     let wait = NativeWait { replica, awaited, guard, rest_ms };
     node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
     if let Some(outcome) = outcome {
@@ -197,6 +198,12 @@ pub(super) fn settle_guarded(node: &mut Node, key: RequestKey, outcome: guarded:
         guarded::Outcome::Appended(Appended::Refused(ErrorCode::PolicyViolation, _), _) => {
             wait.awaited = Awaited::Refusal(wait.guard.clone());
             return on_finished(node, key, ErrorCode::PolicyViolation, -1);
+        }
+        guarded::Outcome::Appended(
+            Appended::Refused(ErrorCode::OutOfOrderSequenceNumber, _),
+            _,
+        ) => {
+            return on_finished(node, key, ErrorCode::OutOfOrderSequenceNumber, -1);
         }
         guarded::Outcome::Appended(Appended::Refused(code, text), _) => {
             problem_of(node, replica, code, text)
@@ -331,7 +338,7 @@ pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, ba
         }
         code => {
             let problem = match code {
-                ErrorCode::OutOfOrderSequenceNumber => Problem::SequenceGap,
+                ErrorCode::OutOfOrderSequenceNumber => sequence_gap(node, &wait),
                 ErrorCode::UnknownProducerId => Problem::SessionExpired,
                 ErrorCode::InvalidProducerEpoch => Problem::SessionFenced,
                 _ => Problem::OutcomeUnknown,
@@ -341,10 +348,21 @@ pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, ba
     }
 }
 
+/// Returns the problem of a session that left records out.
+fn sequence_gap(node: &Node, wait: &NativeWait) -> Problem {
+    match (node.core.partitions.get(&wait.replica), &wait.awaited) {
+        (Some(partition), Awaited::Append { producer: (id, epoch), .. }) => {
+            Problem::SequenceGap(partition.next_sequence(*id, *epoch))
+        }
+        // The log is gone meanwhile.
+        _ => Problem::NoLeader,
+    }
+}
+
 fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offset: i64) {
     let NativeWait { replica, awaited, rest_ms, .. } = wait;
     let answer = match awaited {
-        Awaited::Append { end, last_delta } => {
+        Awaited::Append { end, last_delta, .. } => {
             let answer = appended_at(node, replica, base_offset, end, last_delta);
             return reply(node, key, answer, None, rest_ms);
         }
@@ -449,7 +467,6 @@ fn problem_of(node: &Node, replica: ReplicaId, code: ErrorCode, text: Option<Str
         }
         ErrorCode::NotEnoughReplicas => Problem::NotEnoughReplicas,
         ErrorCode::KafkaStorageError => Problem::Damaged,
-        ErrorCode::OutOfOrderSequenceNumber => Problem::SequenceGap,
         ErrorCode::UnknownProducerId => Problem::SessionExpired,
         ErrorCode::InvalidProducerEpoch => Problem::SessionFenced,
         ErrorCode::OffsetOutOfRange => {

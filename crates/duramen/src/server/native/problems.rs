@@ -65,7 +65,7 @@ kinds! {
     FENCED "fenced" 412 FailedPrecondition false "The log has another fence"
         "Somebody else has taken the log over with a token of its own. A writer that finds this stops.";
     SEQUENCE_GAP "sequence-gap" 409 OutOfRange false "Earlier records of the session are missing"
-        "`session.sequence` is the number of records that the session appended to this log before.";
+        "`session.sequence` is the number of records that the session appended to this log before; the log wants `expected`.";
     SESSION_EXPIRED "session-expired" 410 FailedPrecondition false "The log has forgotten the session"
         "Open a new session. The outcome of requests without an answer is unknown.";
     SESSION_FENCED "session-fenced" 410 FailedPrecondition false "A newer holder has opened the session"
@@ -233,8 +233,9 @@ impl From<Problem> for Fault {
                 Self::new(LAST_MISMATCH, format!("it ends with {last}")).with("last", last)
             }
             Problem::Fenced => Self::new(FENCED, "the token is not the log's fence"),
-            Problem::SequenceGap => {
-                Self::new(SEQUENCE_GAP, "the log lacks records of the session before these")
+            Problem::SequenceGap(expected) => {
+                let detail = format!("the log expects the session's record {expected} next");
+                Self::new(SEQUENCE_GAP, detail).with("expected", expected)
             }
             Problem::SessionExpired => {
                 Self::new(SESSION_EXPIRED, "the log does not know the session any more")
@@ -361,6 +362,7 @@ mod tests {
             Problem::LastMismatch(None),
             Problem::PositionDiverged(12),
             Problem::TooLarge(100),
+            Problem::SequenceGap(7),
             Problem::Busy("why not"),
             Problem::DiskFull("it is full".to_owned()),
             Problem::Fenced,
