@@ -233,7 +233,7 @@ GROUPS = {
         append(["a", "b"], appended(0, 1), "a", session={"id": "${s.id}", "epoch": "${s.epoch}"}),
         append(["a", "b"], {"first": "${a.first}", "last": "${a.last}", "duplicate": True}, session={"id": "${s.id}", "epoch": "${s.epoch}"}),
         append(["c"], appended(2), "c", session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 2}),
-        append(["e"], Problem("sequence-gap"), session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 5}),
+        append(["e"], Problem("sequence-gap", {"expected": 3}), session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 5}),
         append(["c"], {"first": "${c.first}", "last": "${c.last}", "duplicate": True}, session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 2}),
         append(["d"], appended(3), guard={"at": "${c.last}"}, session={"id": "${s.id}", "epoch": "${s.epoch}", "sequence": 3}),
         append(["e"], wrong("session"), session={"id": "${s.id}", "epoch": -1}),

@@ -359,8 +359,8 @@ pub enum Problem {
     LastMismatch(Option<Position>),
     /// The log's fence is another one.
     Fenced,
-    /// Earlier messages of the session are missing.
-    SequenceGap,
+    /// Earlier messages of the session are missing; the log expects this sequence.
+    SequenceGap(i32),
     /// The log does not know the session any more.
     SessionExpired,
     /// A newer holder has opened the session.

@@ -557,6 +557,11 @@ impl Partition {
         self.fresh.forget(indexed);
     }
 
+    /// Returns the sequence that the next batch of a producer has.
+    pub(crate) fn next_sequence(&self, id: i64, epoch: i16) -> i32 {
+        self.producers.next_sequence(id, epoch)
+    }
+
     /// Judges a batch's header by its producer's sequence.
     pub(crate) fn verdict(&self, header: &BatchHeader) -> Verdict {
         let count = header.last_offset_delta.unsigned_abs() + 1;

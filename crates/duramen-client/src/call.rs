@@ -31,6 +31,7 @@ macro_rules! calls {
 }
 
 calls! {
+    AlterClientQuotas AlterClientQuotasRequest AlterClientQuotasResponse;
     AlterPartitionReassignments AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse;
     AlterShareGroupOffsets AlterShareGroupOffsetsRequest AlterShareGroupOffsetsResponse;
     ApiVersions ApiVersionsRequest ApiVersionsResponse;

@@ -136,6 +136,12 @@ struct Opened {
 
 /// Starts a server and returns once it serves.
 pub fn start(config: &Config) -> anyhow::Result<Server> {
+    start_with(config, native::HEARTBEAT)
+}
+
+/// Starts a server whose streams of the native API show that they are there after `heartbeat` without an event. Tests
+/// cannot wait as long as clients can.
+pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server> {
     let (settings, broker) = ServerSettings::split(config)?;
     let (connections_max, files_max) = share_descriptors();
     let runtime = runtime()?;
@@ -175,7 +181,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let (seats, send_buffer_bytes) = (Arc::new(Seats::default()), settings.send_buffer_bytes);
     let native = native.map(|socket| {
         let (seats, limits) = (Arc::clone(&seats), current.clone());
-        serve_native((socket, seats, limits), &shared, sources, &runtime)
+        serve_native((socket, seats, limits), &shared, (sources, heartbeat), &runtime)
     });
     let native = native.transpose()?;
     let listener = Listener { socket: listen, seats, limits: current, send_buffer_bytes, shared };
@@ -247,13 +253,14 @@ fn serve_http(
 fn serve_native(
     (socket, seats, limits): (TcpListener, Arc<Seats>, watch::Receiver<Limits>),
     shared: &Shared,
-    sources: http::Sources,
+    (sources, heartbeat): (http::Sources, Duration),
     runtime: &Runtime,
 ) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let address = socket.local_addr()?;
     let (node, bell) = (Arc::clone(&shared.node), Arc::clone(&shared.bell));
-    let calls = Calls::new(node, bell, shared.reader.clone());
-    let (router, stop) = (native::router(&calls, sources)?, shared.stop.clone());
+    let waiting = sources.metrics.native.reads_waiting.clone();
+    let calls = Calls::new(node, bell, shared.reader.clone(), waiting);
+    let (router, stop) = (native::router(&calls, sources, heartbeat)?, shared.stop.clone());
     tracing::info!(%address, "serving the native API");
     let budget = Arc::clone(&shared.budget);
     let native = Native { socket, router, budget, seats, limits, stop };

@@ -1,13 +1,14 @@
 //! The native API of a real server: gRPC and HTTP on one port.
 #![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use duramen::config::{Config, HostPort};
 use duramen::proto::logs_client::LogsClient;
 use duramen::proto::queues_client::QueuesClient;
 use duramen::proto::topics_client::TopicsClient;
@@ -16,6 +17,8 @@ use duramen::proto::{
     GetQueueRequest, GetTopicRequest, Guard, OpenSessionRequest, Pointer, Position, ReadRequest,
     ReadResponse, Record, Session, Tail, TailRequest, Topic, TruncateRequest, guard, read_request,
 };
+use duramen::server::{Server, start_with};
+use duramen::telemetry::Flags;
 use duramen_client::{Client, Options};
 use duramen_protocol::messages::ProduceRequest;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
@@ -28,6 +31,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+#[path = "native/counts.rs"]
+mod counts;
 #[path = "native/queue_streams.rs"]
 mod queue_streams;
 #[path = "native/queues.rs"]
@@ -39,15 +44,42 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const RECORDS: &str = "/v1/topics/t/partitions/0/records";
 
 struct Node {
-    child: Child,
+    process: Process,
     native: SocketAddr,
     /// Address for Kafka's clients.
     kafka: SocketAddr,
 }
 
+enum Process {
+    Other(Child),
+    /// The server runs in the test's process, until it is taken out to be stopped.
+    Own(Option<Server>),
+}
+
 impl Node {
     fn start(data_dir: &Path) -> Self {
         Self::start_with(data_dir, &[])
+    }
+
+    /// Starts a node whose streams show after so long that they are there.
+    fn beating(data_dir: &Path, heartbeat: Duration) -> Self {
+        let any_port = || HostPort { host: "127.0.0.1".to_owned(), port: 0 };
+        let config = Config {
+            data_dir: data_dir.to_owned(),
+            listen: any_port(),
+            advertise: None,
+            native: Some(any_port()),
+            node_listen: None,
+            http: None,
+            settings: BTreeMap::new(),
+            replaces: false,
+            log: Flags::default(),
+        };
+        // A server has a runtime of its own, which no task of another one may begin or end.
+        let started = std::thread::spawn(move || start_with(&config, heartbeat).unwrap());
+        let server = started.join().unwrap();
+        let (native, kafka) = (server.native.unwrap(), server.address);
+        Self { process: Process::Own(Some(server)), native, kafka }
     }
 
     fn start_with(data_dir: &Path, settings: &[&str]) -> Self {
@@ -73,7 +105,8 @@ impl Node {
             }
         }
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-        Self { child, native: native.unwrap(), kafka: kafka.unwrap() }
+        let process = Process::Other(child);
+        Self { process, native: native.unwrap(), kafka: kafka.unwrap() }
     }
 
     async fn logs(&self) -> LogsClient<Channel> {
@@ -120,8 +153,16 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        match &mut self.process {
+            Process::Other(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Process::Own(server) => {
+                let server = server.take().expect("it is stopped once");
+                let _ = std::thread::spawn(move || server.stop()).join();
+            }
+        }
     }
 }
 
@@ -213,7 +254,12 @@ async fn a_session_appends_once() {
     assert_eq!((first.last, first.duplicate, again.duplicate), (again.last, false, true));
     let gap = Session { sequence: 5, ..session };
     let refused = logs.append(AppendRequest { session: Some(gap), ..append(&["f"]) }).await;
-    assert_eq!(slug(&refused.unwrap_err()), "sequence-gap");
+    let info = refused.unwrap_err().get_details_error_info().unwrap();
+    assert_eq!((info.reason.as_str(), info.metadata["expected"].as_str()), ("sequence-gap", "2"));
+    let headers = [format!("duramen-session: {}.0", session.id), "duramen-sequence: 5".to_owned()];
+    let (status, problem) = node.ask("POST", RECORDS, &headers.each_ref().map(|it| &it[..]), "f");
+    let problem: Value = serde_json::from_str(&problem).unwrap();
+    assert_eq!((status, &problem["expected"]), (409, &json!(2)), "{problem}");
     assert_eq!(values(&mut logs, ReadRequest::default()).await, ["a", "b"]);
 }
 

@@ -163,6 +163,7 @@ fn append(
     };
     let partition = &node.core.partitions[&replica];
     let (end, last_delta) = (partition.group.end_offset(), batch.header.last_offset_delta);
+    let producer = (batch.header.producer_id, batch.header.producer_epoch);
     let is_held =
         matches!(target, Target::Queue(_)) && guarded::is_of_queue(partition, &batch.guard);
     let identified = batch.guard.last.filter(|_| !ids.is_empty()).map(|after| {
@@ -174,7 +175,7 @@ fn append(
     } else {
         Some(node.core.append(replica, batch, Acks::All, slot(key)))
     };
-    let awaited = Awaited::Append { end, last_delta };
+    let awaited = Awaited::Append { end, last_delta, producer };
     let wait = NativeWait { replica, awaited, identified, rest_ms };
     node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
     if let Some((appended, _)) = appended {
@@ -198,9 +199,10 @@ pub(super) fn go_on(node: &mut Node, key: RequestKey, appended: Appended) {
         Appended::Done { base_offset } => {
             return on_finished(node, key, ErrorCode::None, base_offset);
         }
-        Appended::Refused(code @ ErrorCode::PolicyViolation, _) => {
-            return on_finished(node, key, code, -1);
-        }
+        Appended::Refused(
+            code @ (ErrorCode::PolicyViolation | ErrorCode::OutOfOrderSequenceNumber),
+            _,
+        ) => return on_finished(node, key, code, -1),
         Appended::Refused(code, text) => problem_of(node, replica, code, text),
         Appended::Faulty(Faults { message, .. }) => Problem::BadRequest("records", message),
         Appended::Busy(why) => Problem::Busy(why),
@@ -299,7 +301,7 @@ pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, ba
         }
         code => {
             let problem = match code {
-                ErrorCode::OutOfOrderSequenceNumber => Problem::SequenceGap,
+                ErrorCode::OutOfOrderSequenceNumber => sequence_gap(node, &wait),
                 ErrorCode::UnknownProducerId => Problem::SessionExpired,
                 ErrorCode::InvalidProducerEpoch => Problem::SessionFenced,
                 _ => Problem::OutcomeUnknown,
@@ -309,10 +311,21 @@ pub(crate) fn on_finished(node: &mut Node, key: RequestKey, error: ErrorCode, ba
     }
 }
 
+/// Returns the problem of a session that left records out.
+fn sequence_gap(node: &Node, wait: &NativeWait) -> Problem {
+    match (node.core.partitions.get(&wait.replica), &wait.awaited) {
+        (Some(partition), Awaited::Append { producer: (id, epoch), .. }) => {
+            Problem::SequenceGap(partition.next_sequence(*id, *epoch))
+        }
+        // The log is gone meanwhile.
+        _ => Problem::NoLeader,
+    }
+}
+
 fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offset: i64) {
     let NativeWait { replica, awaited, identified, rest_ms } = wait;
     let answer = match awaited {
-        Awaited::Append { end, last_delta } => {
+        Awaited::Append { end, last_delta, .. } => {
             let answer = appended_at(node, replica, base_offset, end, last_delta);
             return reply(node, key, answer, None, rest_ms);
         }
@@ -433,7 +446,6 @@ fn problem_of(node: &Node, replica: ReplicaId, code: ErrorCode, text: Option<Str
         }
         ErrorCode::NotEnoughReplicas => Problem::NotEnoughReplicas,
         ErrorCode::KafkaStorageError => Problem::Damaged,
-        ErrorCode::OutOfOrderSequenceNumber => Problem::SequenceGap,
         ErrorCode::UnknownProducerId => Problem::SessionExpired,
         ErrorCode::InvalidProducerEpoch => Problem::SessionFenced,
         ErrorCode::OffsetOutOfRange => {

@@ -101,8 +101,9 @@ pub(crate) struct NativeWait {
 /// Event that an operation of the native API waits for.
 #[derive(Debug)]
 pub(crate) enum Awaited {
-    /// Commit of the batch. The batch is behind this end of the log, if it is no duplicate.
-    Append { end: i64, last_delta: i32 },
+    /// Commit of the batch, with its producer's id and epoch. The batch is behind this end of the log, if it is no
+    /// duplicate.
+    Append { end: i64, last_delta: i32, producer: (i64, i16) },
     /// Certainty that the guard does not hold, for this reason.
     Refusal(Objection),
     /// Commit of a truncation.

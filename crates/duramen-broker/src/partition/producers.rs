@@ -187,14 +187,7 @@ impl Producers {
                 _ => Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber),
             };
         }
-        let newest_first = proposed.iter().rev().take_while(|it| it.epoch == epoch);
-        let newest_first = newest_first.filter_map(|it| match it.part {
-            Part::Sent(sent) => Some((sent, Some(it.index))),
-            Part::Unnumbered | Part::End(_) => None,
-        });
-        let committed = committed.filter(|producer| producer.epoch == epoch);
-        let older = committed.into_iter().flat_map(|producer| producer.batches.iter().rev());
-        let mut recent = newest_first.chain(older.map(|sent| (*sent, None)));
+        let mut recent = self.newest_first(id, epoch);
         let wanted = (first_sequence, advance(first_sequence, count - 1));
         let mut last = None;
         for (sent, uncommitted) in recent.by_ref().take(PRODUCER_BATCHES_KEPT) {
@@ -209,6 +202,24 @@ impl Producers {
             _ if sabotage::is(Bug::SequenceGapAccepted) => Verdict::Append,
             _ => Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber),
         }
+    }
+
+    /// Returns a producer's batches of an epoch, the newest first, each with its index until it is committed.
+    fn newest_first(&self, id: i64, epoch: i16) -> impl Iterator<Item = (Sent, Option<u64>)> {
+        let proposed = self.proposed.get(&id).map_or(&[][..], Vec::as_slice);
+        let newest_first = proposed.iter().rev().take_while(move |it| it.epoch == epoch);
+        let newest_first = newest_first.filter_map(|it| match it.part {
+            Part::Sent(sent) => Some((sent, Some(it.index))),
+            Part::Unnumbered | Part::End(_) => None,
+        });
+        let committed = self.committed.get(&id).filter(|producer| producer.epoch == epoch);
+        let older = committed.into_iter().flat_map(|producer| producer.batches.iter().rev());
+        newest_first.chain(older.map(|sent| (*sent, None)))
+    }
+
+    /// Returns the sequence that [`Producers::check`] lets in next; 0 for an unknown producer, and for a new epoch.
+    pub(crate) fn next_sequence(&self, id: i64, epoch: i16) -> i32 {
+        self.newest_first(id, epoch).next().map_or(0, |(sent, _)| advance(sent.last_sequence, 1))
     }
 
     /// Tells whether an unknown producer may have been forgotten, and may go on with its sequence.
@@ -571,7 +582,9 @@ mod tests {
         append(&mut producers, 2, &batch(0, 0, 1, 0));
         producers.propose(3, &batch(0, 1, 1, 1));
         assert_eq!(producers.check(7, 0, 2, 1), Verdict::Append);
+        assert_eq!((producers.next_sequence(7, 0), producers.next_sequence(7, 1)), (2, 0));
         producers.cut(3);
+        assert_eq!(producers.next_sequence(7, 0), 1);
         assert_eq!(producers.check(7, 0, 1, 1), Verdict::Append);
         let gap = Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber);
         assert_eq!(producers.check(7, 0, 2, 1), gap);

@@ -1,7 +1,12 @@
 //! Makes metrics, and registers each under the name that operators see.
 
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
+
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_05, 2.0, 18))
+}
 
 /// See above.
 pub(crate) struct Names(Registry);
@@ -28,7 +33,16 @@ impl Names {
     }
 
     pub(crate) fn seconds(&mut self, name: &str, help: &str) -> Histogram {
-        self.add(name, help, Histogram::new(exponential_buckets(0.000_05, 2.0, 18)))
+        self.add(name, help, seconds())
+    }
+
+    /// Makes a histogram of seconds for each set of labels.
+    pub(crate) fn seconds_by(
+        &mut self,
+        name: &str,
+        help: &str,
+    ) -> Family<Vec<(&'static str, String)>, Histogram> {
+        self.add(name, help, Family::new_with_constructor(seconds as fn() -> Histogram))
     }
 
     /// Returns all that was made.

@@ -11,10 +11,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
@@ -35,6 +37,8 @@ pub struct Metrics {
     pub scrubbing: ScrubMetrics,
     /// Traffic with other nodes.
     pub peers: PeerMetrics,
+    /// Calls of the native API.
+    pub native: NativeMetrics,
 }
 
 /// Connections of clients, and the bytes on them.
@@ -94,6 +98,19 @@ pub struct ScrubMetrics {
     pub passes: Counter,
     /// Time when all segments were last read, in seconds since 1970.
     pub passed_seconds: Gauge,
+}
+
+/// A label of a metric.
+type Labels = Vec<(&'static str, String)>;
+
+/// Calls of the native API, by operation.
+#[derive(Debug)]
+pub struct NativeMetrics {
+    calls: Family<Labels, Counter>,
+    seconds: Family<Labels, Histogram>,
+    streams: Family<Labels, Gauge>,
+    /// Reads that wait for more.
+    pub reads_waiting: Gauge,
 }
 
 /// The newest figures of node and storage, put here by their threads.
@@ -200,6 +217,41 @@ impl ScrubMetrics {
     }
 }
 
+impl NativeMetrics {
+    fn new(of: &mut Names) -> Self {
+        Self {
+            calls: of.make(
+                "native_calls",
+                "Calls of the native API that ended, by operation and outcome: ok, the slug of a problem, or gone \
+                 where the client went first",
+            ),
+            seconds: of.seconds_by(
+                "native_call_seconds",
+                "Time until the answer to a call of the native API begins, in seconds; an open stream has none",
+            ),
+            streams: of.make("native_streams", "Open streams of the native API, by operation"),
+            reads_waiting: of.make(
+                "native_reads_waiting",
+                "Reads of the native API that wait at the end of a log or queue",
+            ),
+        }
+    }
+
+    /// Counts a call that ended, with the time that it took if it was no stream.
+    pub(crate) fn count(&self, operation: &str, outcome: &str, time: Option<Duration>) {
+        let labels = vec![("operation", operation.to_owned()), ("outcome", outcome.to_owned())];
+        self.calls.get_or_create(&labels).inc();
+        if let Some(time) = time {
+            self.seconds.get_or_create(&labels).observe(time.as_secs_f64());
+        }
+    }
+
+    /// Returns the number of an operation's open streams.
+    pub(crate) fn streams_of(&self, operation: &str) -> Gauge {
+        self.streams.get_or_create_owned(&vec![("operation", operation.to_owned())])
+    }
+}
+
 impl Metrics {
     /// Returns all metrics, at zero.
     pub fn new() -> Self {
@@ -209,9 +261,10 @@ impl Metrics {
         let threads = ThreadMetrics::new(&mut names);
         let scrubbing = ScrubMetrics::new(&mut names);
         let peers = PeerMetrics::new(&mut names);
+        let native = NativeMetrics::new(&mut names);
         let mut registry = names.into_registry();
         registry.register_collector(Box::new(Arc::clone(&figures)));
-        Self { registry, figures, network, threads, scrubbing, peers }
+        Self { registry, figures, network, threads, scrubbing, peers, native }
     }
 
     /// Sets storage's newest figures.

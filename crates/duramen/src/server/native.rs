@@ -10,6 +10,8 @@
 //! Tests:      `tests/native.rs` asks a real server; `compat/native`.
 //! Start at:   `grpc.rs` or `http.rs`, then `logs.rs` and `calls.rs`.
 
+use std::time::Duration;
+
 mod calls;
 mod charging;
 mod enqueuing;
@@ -22,6 +24,7 @@ mod json;
 mod listener;
 mod logs;
 mod messages;
+mod observing;
 mod openapi;
 mod problems;
 mod queues;
@@ -31,3 +34,6 @@ mod topics;
 
 pub(crate) use calls::Calls;
 pub(crate) use listener::{Native, listen, router};
+
+/// Time without an event after which a stream shows that it is there.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);

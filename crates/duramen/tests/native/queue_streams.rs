@@ -2,19 +2,25 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use duramen::proto::subscribe_response::Event;
 use duramen::proto::{
-    Cursor, EnqueueManyRequest, EnqueueRequest, EnqueueStreamRequest, OpenSessionRequest, Problem,
-    QueueMessage, Record, Session, SubscribeRequest, SubscribeResponse, cursor, enqueue_result,
-    enqueue_stream_response,
+    Cursor, EnqueueManyRequest, EnqueueRequest, EnqueueStreamRequest, Heartbeat,
+    OpenSessionRequest, Problem, QueueMessage, Record, Session, SubscribeRequest,
+    SubscribeResponse, Trimmed, TruncateRequest, cursor, enqueue_result, enqueue_stream_response,
 };
+use duramen_client::{Client, Options};
+use duramen_protocol::messages::AlterClientQuotasRequest;
+use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, OpData};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 
-use super::PATIENCE;
-use super::queues::{all, enqueue, start};
+use super::queues::{all, create, enqueue, start};
+use super::{Node, PATIENCE, in_flight, slug};
 
 fn message(queue: &str, value: &str) -> QueueMessage {
     let record = Record { value: Some(value.to_owned().into()), ..Record::default() };
@@ -213,31 +219,173 @@ async fn a_subscriber_gets_all_of_its_queues_and_what_comes() {
     assert_eq!(queues.subscribe(nowhere).await.unwrap_err().code(), Code::NotFound);
 }
 
+/// Begins an event stream, and returns its lines.
+fn lines(node: &Node, method: &str, path: &str, body: &str) -> impl Iterator<Item = String> {
+    let mut stream = TcpStream::connect(node.native).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let headers = "host: x\r\naccept: text/event-stream\r\ncontent-type: application/json\r\n";
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\n{headers}content-length: {length}\r\n\r\n");
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    BufReader::new(stream).lines().map_while(Result::ok)
+}
+
+/// Subscribes by HTTP, and returns the events with their data.
+fn subscribed(node: &Node, body: &Value) -> impl Iterator<Item = (String, Value)> {
+    let mut lines = lines(node, "POST", "/v1/topics/t/subscribe", &body.to_string());
+    let mut part = move |name: &str| {
+        let line = lines.find_map(|line| line.strip_prefix(name).map(str::to_owned));
+        line.expect("the stream goes on")
+    };
+    std::iter::from_fn(move || {
+        let name = part("event: ");
+        Some((name, serde_json::from_str(&part("data: ")).unwrap()))
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_by_http_is_an_event_stream() {
     let dir = tempfile::tempdir().unwrap();
     let node = start(dir.path(), 2).await;
     let mut queues = node.queues().await;
     enqueue(&mut queues, "alice", &["a", "b"]).await;
-    let body = json!({ "cursors": [{ "queue": "alice" }], "filter": "text == 'b'" }).to_string();
-    let mut stream = TcpStream::connect(node.native).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head =
-        "POST /v1/topics/t/subscribe HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
-    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
-    let lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let told: Vec<_> =
-        lines.filter(|it| it.starts_with("event: ") || it.starts_with("data: ")).take(4).collect();
-    let data = |line: &str| -> Value { serde_json::from_str(&line["data: ".len()..]).unwrap() };
-    assert_eq!((&told[0][..], &told[2][..]), ("event: element", "event: caught_up"));
-    let element = data(&told[1]);
+    let body = json!({ "cursors": [{ "queue": "alice" }], "filter": "text == 'b'" });
+    let told: Vec<_> = subscribed(&node, &body).take(2).collect();
+    let [(first, element), (second, end)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((&first[..], &second[..]), ("element", "caught_up"));
     assert_eq!(element["element"]["value"], "b");
     assert_eq!(
         (&element["queue"], &element["next"]),
         (&json!("alice"), &element["element"]["position"])
     );
-    assert_eq!(data(&told[3])["next"], element["next"]);
+    assert_eq!(end["next"], element["next"]);
     let unknown = json!({ "cursors": [{ "queue": "alice" }], "skip_trim": true });
     let (status, _) = node.json("POST", "/v1/topics/t/subscribe", &unknown);
     assert_eq!(status, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_hears_that_elements_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let mut positions = Vec::new();
+    for value in ["a", "b", "c"] {
+        positions.push(enqueue(&mut queues, "alice", &[value]).await);
+    }
+    let [first, second, third] = positions[..] else { unreachable!() };
+    let truncate =
+        TruncateRequest { topic: "t".into(), through: Some(second), ..Default::default() };
+    node.logs().await.truncate(truncate).await.unwrap();
+    let behind_first = vec![cursor("alice", Some(cursor::Start::After(first)))];
+    let request =
+        SubscribeRequest { topic: "t".into(), cursors: behind_first, ..Default::default() };
+    let refused = queues.subscribe(request.clone()).await.unwrap_err();
+    assert_eq!(slug(&refused), "trimmed");
+    let skipping = SubscribeRequest { skip_trimmed: true, ..request };
+    let mut events = queues.subscribe(skipping).await.unwrap().into_inner();
+    let trimmed = events.message().await.unwrap().unwrap();
+    // What is there is still to come.
+    assert_eq!((trimmed.event, trimmed.next), (Some(Event::Trimmed(Trimmed {})), Some(first)));
+    assert_eq!(next(&mut events).await, told("alice", "element", "c"));
+    assert_eq!(next(&mut events).await, told("alice", "caught_up", ""));
+    let cursor = json!({ "queue": "alice", "after": first.to_string() });
+    let body = json!({ "cursors": [cursor], "skip_trimmed": true });
+    let told: Vec<_> = subscribed(&node, &body).take(3).collect();
+    let names: Vec<_> = told.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names, ["trimmed", "element", "caught_up"]);
+    let positions: Vec<_> = told.iter().map(|(_, data)| data["next"].as_str().unwrap()).collect();
+    assert_eq!(positions, [first, third, third].map(|it| it.to_string()));
+    assert!(told.iter().all(|(_, data)| data["queue"] == "alice"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_without_events_shows_that_it_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::beating(dir.path(), Duration::from_millis(50));
+    create(&node, "t", 1).await;
+    create(&node, "empty", 1).await;
+    let mut queues = node.queues().await;
+    let cursors = vec![cursor("alice", None)];
+    let request = SubscribeRequest { topic: "t".into(), cursors, ..Default::default() };
+    let mut events = queues.subscribe(request).await.unwrap().into_inner();
+    assert_eq!(next(&mut events).await, told("alice", "caught_up", ""));
+    for _ in 0..2 {
+        assert_eq!(next(&mut events).await, told("alice", "heartbeat", ""));
+    }
+    let position = enqueue(&mut queues, "alice", &["a"]).await;
+    loop {
+        match next(&mut events).await {
+            (_, "heartbeat", _) => {}
+            event => break assert_eq!(event, told("alice", "element", "a")),
+        }
+    }
+    let beat = events.message().await.unwrap().unwrap();
+    assert_eq!((beat.event, beat.next), (Some(Event::Heartbeat(Heartbeat {})), Some(position)));
+    let body = json!({ "cursors": [{ "queue": "alice", "after": "end" }] });
+    let told: Vec<_> = subscribed(&node, &body).take(3).collect();
+    let names: Vec<_> = told.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names, ["caught_up", "heartbeat", "heartbeat"]);
+    assert_eq!(told[2].1, json!({ "queue": "alice", "next": position.to_string() }));
+    // Where nothing ever was there is no place to tell.
+    for path in ["/v1/topics/empty/queues/a/messages", "/v1/topics/empty/partitions/0/records"] {
+        let mut lines = lines(&node, "GET", path, "");
+        assert!(lines.any(|line| line.starts_with(':')), "{path} shows nothing");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_not_read_on_above_its_memory_and_loses_nothing() {
+    const REQUESTS: u64 = 160;
+    const BYTES: usize = 256 << 10;
+    const MOST: u64 = 16 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    // The answers to a client far above its quota come a second later, so its requests stay in flight.
+    let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
+    let entity = vec![EntityData { entity_type: "client-id".to_owned(), entity_name: None }];
+    let op = OpData { key: "producer_byte_rate".to_owned(), value: 1_000.0, remove: false };
+    let entries = vec![EntryData { entity, ops: vec![op] }];
+    let quotas = AlterClientQuotasRequest { entries, validate_only: false };
+    assert_eq!(client.call_any(&quotas).await.unwrap().entries[0].error_code, 0);
+    let (sent, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let requests = stream::iter(0..REQUESTS).map({
+        let (sent, value) = (Arc::clone(&sent), "x".repeat(BYTES));
+        move |call| {
+            sent.fetch_add(1, Ordering::Relaxed);
+            streamed(call, "alice", &format!("{call} {value}"))
+        }
+    });
+    let answers = queues.enqueue_stream(requests).await.unwrap().into_inner();
+    let read = tokio::spawn({
+        let answered = Arc::clone(&answered);
+        answers
+            .map(Result::unwrap)
+            .inspect(move |_| _ = answered.fetch_add(1, Ordering::Relaxed))
+            .collect::<Vec<_>>()
+    });
+    let (mut most_bytes, mut most) = (0, 0);
+    while !read.is_finished() {
+        most_bytes = most_bytes.max(in_flight(&node));
+        let before = answered.load(Ordering::Relaxed);
+        most = most.max(sent.load(Ordering::Relaxed) - before);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(most_bytes > MOST / 2, "{most_bytes} bytes were charged at most");
+    assert!(most_bytes < MOST + (2 << 20), "{most_bytes} bytes were charged");
+    // The client and the transport hold some more.
+    assert!(most < MOST / BYTES as u64 + 16, "{most} requests were read on");
+    let answers = read.await.unwrap();
+    assert!(answers.iter().map(|it| it.call).eq(0..REQUESTS));
+    let is_taken = |it: &_| matches!(it, Some(enqueue_stream_response::Result::Appended(_)));
+    assert!(answers.iter().all(|it| is_taken(&it.result)));
+    let elements = all(&mut queues, "alice", 0).await;
+    let calls = elements.iter().map(|it| it.split(' ').next().unwrap().parse::<u64>().unwrap());
+    assert!(calls.eq(0..REQUESTS));
+    let began = Instant::now();
+    while in_flight(&node) > 0 {
+        assert!(began.elapsed() < PATIENCE, "{} bytes stay charged", in_flight(&node));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

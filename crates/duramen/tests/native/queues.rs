@@ -5,26 +5,32 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use duramen::proto::{
-    CreateTopicRequest, EnqueueRequest, GetQueueRequest, ListQueuesRequest, Position, Record,
-    RetrieveRequest, RetrieveResponse, retrieve_request,
+    AppendRequest, CreateTopicRequest, EnqueueRequest, GetQueueRequest, ListQueuesRequest,
+    Position, Record, RetrieveRequest, RetrieveResponse, retrieve_request,
 };
 use duramen_client::{Client, Options};
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::ProduceRequest;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
+use duramen_protocol::partitioner::partition_of_key;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 
-use super::{Node, PATIENCE, QueuesClient};
+use super::{Node, PATIENCE, QueuesClient, slug};
 
 pub(super) async fn start(dir: &Path, partitions: i32) -> Node {
     let node = Node::start(dir);
+    create(&node, "t", partitions).await;
+    node
+}
+
+/// Creates a topic of queues.
+pub(super) async fn create(node: &Node, name: &str, partitions: i32) {
     let settings = [("queue.enable".to_owned(), "true".to_owned())].into();
     let create =
-        CreateTopicRequest { name: "t".into(), partitions, settings, ..Default::default() };
+        CreateTopicRequest { name: name.into(), partitions, settings, ..Default::default() };
     node.topics().await.create_topic(create).await.unwrap();
-    node
 }
 
 pub(super) async fn enqueue(
@@ -346,4 +352,47 @@ async fn a_follower_from_the_end_of_an_empty_log_misses_nothing() {
     enqueue(&mut queues, "alice", &["a"]).await;
     let page = tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
     assert_eq!(values(&page), ["a"]);
+}
+
+/// Returns a key whose partition of three is this one.
+fn key_of(partition: i32) -> String {
+    let mut keys = (0..).map(|number| format!("key-{number}"));
+    keys.find(|key| partition_of_key(key.as_bytes(), 3) == partition).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_queues_takes_the_keys_of_its_own_partition_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 3).await;
+    let (mut logs, mut queues) = (node.logs().await, node.queues().await);
+    let record = |key: Option<&str>, value: &str| Record {
+        key: key.map(|key| key.to_owned().into()),
+        value: Some(value.to_owned().into()),
+        ..Record::default()
+    };
+    for partition in [0, 2] {
+        let (right, wrong) = (key_of(partition), key_of(1));
+        let append =
+            |records| AppendRequest { topic: "t".into(), partition, records, ..Default::default() };
+        let taken = append(vec![record(Some(&right), "a"), record(Some(&right), "b")]);
+        let answer = logs.append(taken).await.unwrap().into_inner();
+        assert_eq!(answer.last.unwrap().offset, 1, "{partition}");
+        let one = || record(Some(&right), "c");
+        for records in [
+            vec![record(Some(&wrong), "c")],
+            vec![one(), record(Some(&wrong), "c")],
+            vec![record(None, "c"), one()],
+        ] {
+            let refused = logs.append(append(records)).await.unwrap_err();
+            assert_eq!(slug(&refused), "bad-request", "{partition}: {refused:?}");
+        }
+        assert_eq!(all(&mut queues, &right, 0).await, ["a", "b"], "{partition}");
+        let path = format!("/v1/topics/t/partitions/{partition}/records");
+        for (key, expected) in [(&right, 200), (&wrong, 400)] {
+            let header = format!("duramen-key: {key}");
+            let (status, text) = node.ask("POST", &path, &[&header], "d");
+            assert_eq!(status, expected, "{partition}: {text}");
+        }
+        assert_eq!(all(&mut queues, &right, 0).await, ["a", "b", "d"], "{partition}");
+    }
 }

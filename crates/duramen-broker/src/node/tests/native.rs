@@ -224,7 +224,9 @@ fn a_session_appends_once_whatever_its_guard_says_by_then() {
     let again = appended(&mut it, idempotent(7, 0, 0, &["a", "b"]), after(Last::Nothing));
     assert_eq!(again, Ok((first, true)));
     let gap = appended(&mut it, idempotent(7, 0, 5, &["f"]), Guard::default());
-    assert_eq!(gap, Err(Problem::SequenceGap));
+    assert_eq!(gap, Err(Problem::SequenceGap(2)));
+    let late = appended(&mut it, idempotent(7, 1, 1, &["f"]), Guard::default());
+    assert_eq!(late, Err(Problem::SequenceGap(0)), "a new epoch begins anew");
     assert!(appended(&mut it, idempotent(7, 1, 0, &["c"]), Guard::default()).is_ok());
     let old = appended(&mut it, idempotent(7, 0, 2, &["c"]), Guard::default());
     assert_eq!(old, Err(Problem::SessionFenced));

@@ -9,10 +9,11 @@ use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::native::{Answer, Op, Problem, Span};
 use duramen_broker::read_plan::{self, QueueError};
 use duramen_broker::session::Prepared;
-use duramen_protocol::messages::FetchResponse;
+use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::{Request, Response};
 use duramen_storage::Reader;
 use duramen_storage::reader::ReadError;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::problems::Fault;
@@ -34,6 +35,8 @@ pub(crate) struct Calls {
     bell: Arc<Bell>,
     reader: Reader<RealDisk>,
     numbers: Arc<AtomicU64>,
+    /// Reads that wait for more.
+    waiting: Gauge,
 }
 
 /// Client of a call.
@@ -65,8 +68,13 @@ pub(crate) struct Call {
 }
 
 impl Calls {
-    pub(crate) fn new(node: Arc<Inbox<Input>>, bell: Arc<Bell>, reader: Reader<RealDisk>) -> Self {
-        Self { node, bell, reader, numbers: Arc::new(AtomicU64::new(FIRST)) }
+    pub(crate) fn new(
+        node: Arc<Inbox<Input>>,
+        bell: Arc<Bell>,
+        reader: Reader<RealDisk>,
+        waiting: Gauge,
+    ) -> Self {
+        Self { node, bell, reader, numbers: Arc::new(AtomicU64::new(FIRST)), waiting }
     }
 
     /// Begins a call of this client.
@@ -75,6 +83,22 @@ impl Calls {
         let (to_call, replies) = unbounded_channel();
         self.node.push_quietly([Input::Connected(connection, to_call)]);
         Call { calls: self.clone(), caller: caller.clone(), connection, replies, sequence: 0 }
+    }
+}
+
+/// A read that may wait, in the number of those.
+struct Waiting(Gauge);
+
+impl Waiting {
+    fn of(waiting: &Gauge) -> Self {
+        waiting.inc();
+        Self(waiting.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
@@ -104,11 +128,14 @@ impl Call {
 
     /// Carries out an operation. A client that exceeded its quota gets the answer later.
     pub(crate) async fn operate(&mut self, op: Op) -> Result<Answer, Problem> {
+        let may_wait = matches!(&op, Op::Retrieve(it) if it.wait_ms > 0);
+        let wait = may_wait.then(|| Waiting::of(&self.calls.waiting));
         let answered = match self.ask(0, Prepared::Native(Box::new(op))).await {
             Ok(Reply::Native(answered)) => answered,
             Ok(other) => unreachable!("{other:?} answers no operation"),
             Err(_) => return Err(Problem::OutcomeUnknown),
         };
+        drop(wait);
         if answered.rest_ms > 0 {
             let rest = Duration::from_millis(answered.rest_ms.unsigned_abs().into());
             tokio::time::sleep(rest.min(REST_MAX)).await;
@@ -165,10 +192,13 @@ impl Call {
     /// Sends a Fetch, and reads its records into memory, on a thread that may wait for the disk.
     pub(crate) async fn fetch(
         &mut self,
-        request: impl Into<Request>,
+        request: FetchRequest,
         version: i16,
     ) -> Result<FetchResponse, Fault> {
-        match self.ask(version, Prepared::Request(request.into())).await? {
+        let wait = (request.max_wait_ms > 0).then(|| Waiting::of(&self.calls.waiting));
+        let reply = self.ask(version, Prepared::Request(request.into())).await?;
+        drop(wait);
+        match reply {
             Reply::Response(response) => match *response {
                 Response::Fetch(response) => Ok(response),
                 other => unreachable!("{other:?} answers no fetch"),

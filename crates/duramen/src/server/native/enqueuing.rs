@@ -189,8 +189,8 @@ struct Turns {
 
 #[derive(PartialEq, Eq, Hash)]
 enum Turn {
-    /// Name of the queue.
-    Queue(Bytes),
+    /// Topic and name of the queue.
+    Queue(String, Bytes),
     /// Id of the session, which counts the messages of all queues.
     Session(i64),
 }
@@ -209,7 +209,7 @@ impl Turns {
         }
         let turn = match &request.session {
             Some(session) => Turn::Session(session.id),
-            None => Turn::Queue(request.queue.clone()),
+            None => Turn::Queue(request.topic.clone(), request.queue.clone()),
         };
         let (end, is_over) = oneshot::channel();
         (self.latest.insert(turn, is_over), end)
@@ -237,6 +237,8 @@ mod tests {
         let (none, first) = turns.take(&request("alice"));
         assert!(none.is_none());
         assert!(turns.take(&request("bob")).0.is_none());
+        let elsewhere = EnqueueRequest { topic: "other".to_owned(), ..request("alice") };
+        assert!(turns.take(&elsewhere).0.is_none(), "it is another queue");
         let (earlier, _second) = turns.take(&request("alice"));
         let mut earlier = earlier.expect("there is one before");
         assert!(earlier.try_recv().is_err_and(|it| it == oneshot::error::TryRecvError::Empty));

@@ -9,15 +9,14 @@ use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt, select_all,
 use super::calls::Origin;
 use super::problems::Fault;
 use super::queues::{ELEMENTS_MAX, PAGE_BYTES, PAGE_BYTES_MAX, Queues};
+use super::reading::WAIT_MS_MAX;
 use crate::proto::{
-    CaughtUp, Cursor, Heartbeat, RetrieveRequest, RetrieveResponse, SubscribeRequest,
+    CaughtUp, Cursor, Heartbeat, Position, RetrieveRequest, RetrieveResponse, SubscribeRequest,
     SubscribeResponse, Trimmed, cursor, retrieve_request, subscribe_response,
 };
 
 /// Most queues of one subscription.
 const CURSORS_MAX: usize = 64;
-/// Time after which a subscriber hears of a queue to which nothing came, in milliseconds.
-const HEARTBEAT_MS: u32 = 15_000;
 /// Fewest bytes of a page.
 const PAGE_BYTES_MIN: u32 = 16 << 10;
 
@@ -31,7 +30,7 @@ impl Queues {
         request.wait_ms = 0;
         let first = self.retrieve(origin, request.clone()).await?;
         advance(&mut request, &first);
-        request.wait_ms = HEARTBEAT_MS;
+        request.wait_ms = u32::try_from(self.heartbeat.as_millis()).unwrap_or(WAIT_MS_MAX);
         let state = (self.clone(), origin.clone(), request);
         let others = try_unfold(state, async |(queues, origin, mut request)| {
             let page = queues.retrieve(&origin, request.clone()).await?;
@@ -70,8 +69,14 @@ impl Queues {
         let begun = cursors.iter().map(async |it| {
             let pages = self.follow(origin, page(it)).await?;
             let (queue, mut is_behind) = (it.queue.clone(), true);
+            let mut before = match it.start {
+                Some(cursor::Start::After(position)) => Some(position),
+                _ => None,
+            };
             let events = pages.map_ok(move |page| {
-                let events = events_of(&queue, page, &mut is_behind);
+                let next = page.next.or(before);
+                let events = events_of(&queue, page, before, &mut is_behind);
+                before = next;
                 stream::iter(events.into_iter().map(Ok))
             });
             Ok::<_, Fault>(events.try_flatten().boxed())
@@ -107,10 +112,11 @@ fn advance(request: &mut RetrieveRequest, page: &RetrieveResponse) {
     request.start = page.next.map(retrieve_request::Start::After);
 }
 
-/// Returns the events of a page. A reader that was behind learns when it has everything.
+/// Returns the events of a page that begins behind `before`. A reader that was behind learns when it has everything.
 fn events_of(
     queue: &bytes::Bytes,
     page: RetrieveResponse,
+    before: Option<Position>,
     is_behind: &mut bool,
 ) -> Vec<SubscribeResponse> {
     use subscribe_response::Event;
@@ -118,7 +124,8 @@ fn events_of(
     let event = |event, next| SubscribeResponse { queue: queue.clone(), event: Some(event), next };
     let mut events = Vec::new();
     if skipped {
-        events.push(event(Event::Trimmed(Trimmed {}), None));
+        // Its elements are still to come.
+        events.push(event(Event::Trimmed(Trimmed {}), before));
     }
     let is_silent = elements.is_empty();
     events.extend(elements.into_iter().map(|it| {

@@ -1,7 +1,6 @@
 //! The native API as HTTP: resources under /v1, JSON or protobuf bodies, pages or server-sent events.
 
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::Event;
@@ -9,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::StreamExt;
 use serde::Deserialize;
 use utoipa::IntoParams;
+use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -28,6 +28,7 @@ mod queues;
 
 use parts::{
     Asked, BODY_BYTES_MAX, Body, Client, Form, LogPath, SlugPath, Surface, TopicPath, Wishes,
+    wishes,
 };
 
 /// Records of a page, if the client names no number, and the most.
@@ -37,8 +38,12 @@ const MARKDOWN: &str = "text/markdown; charset=utf-8";
 /// The protocol, as clients of gRPC compile it.
 const PROTO: &str = include_str!("../../../proto/duramen/v1/duramen.proto");
 
-/// Returns the routes of all operations, and of the pages that explain them.
-pub(crate) fn routes(logs: Logs, queues: Queues, topics: Topics) -> anyhow::Result<Router> {
+/// Returns the routes of all operations, and of the pages that explain them, with their document.
+pub(crate) fn routes(
+    logs: Logs,
+    queues: Queues,
+    topics: Topics,
+) -> anyhow::Result<(Router, OpenApi)> {
     let routes = OpenApiRouter::with_openapi(openapi::document())
         .routes(routes!(list_topics))
         .routes(routes!(create_topic, get_topic, delete_topic))
@@ -57,9 +62,10 @@ pub(crate) fn routes(logs: Logs, queues: Queues, topics: Topics) -> anyhow::Resu
         .routes(routes!(protocol))
         .routes(routes!(document));
     let (routes, document) = routes.split_for_parts();
-    let document = Bytes::from(openapi::with_optional_bodies(document).to_json()?);
-    let surface = Surface { logs, queues, topics, document };
-    Ok(routes.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(surface))
+    let document = openapi::with_optional_bodies(document);
+    let surface = Surface { logs, queues, topics, document: document.to_json()?.into() };
+    let routes = routes.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(surface);
+    Ok((routes, document))
 }
 
 /// Answers a method that the path has not.
@@ -332,14 +338,7 @@ impl ReadQuery {
             }
             (_, None, Some(text)) => Some(Start::After(json::position("after", text)?)),
         };
-        let wishes = Wishes {
-            wait: self.wait,
-            consistency: self.consistency,
-            on_trimmed: self.on_trimmed,
-            on_error: self.on_error,
-            fields: self.fields,
-        };
-        let wished = wishes.read(&mut errors);
+        let wished = wishes!(self).read(&mut errors);
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
@@ -445,7 +444,7 @@ async fn events(
     how: As,
 ) -> Result<Response, Fault> {
     let pages = surface.logs.read(&client.origin, request).await?;
-    Ok(parts::events_of(pages, move |page| events_of(page, how)))
+    Ok(parts::events_of(pages, surface.queues.heartbeat, move |page| events_of(page, how)))
 }
 
 fn events_of(page: proto::ReadResponse, how: As) -> Vec<Event> {

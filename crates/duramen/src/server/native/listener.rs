@@ -16,6 +16,7 @@ use super::charging::{Account, charged};
 use super::forwarding::Forwarding;
 use super::identify::Peer;
 use super::logs::Logs;
+use super::observing::{Operations, observed};
 use super::queues::Queues;
 use super::topics::Topics;
 use super::{grpc, http};
@@ -57,16 +58,23 @@ pub(crate) struct Native {
 }
 
 /// Returns all routes of the port.
-pub(crate) fn router(calls: &Calls, sources: Sources) -> anyhow::Result<Router> {
+pub(crate) fn router(
+    calls: &Calls,
+    sources: Sources,
+    heartbeat: Duration,
+) -> anyhow::Result<Router> {
     let logs = Logs { calls: calls.clone(), forwarding: Forwarding::default() };
     let topics = Topics { calls: calls.clone() };
     let forwarding = logs.forwarding.clone();
-    let queues = Queues { calls: calls.clone(), forwarding, topics: topics.clone() };
+    let queues = Queues { calls: calls.clone(), forwarding, topics: topics.clone(), heartbeat };
     let grpc = grpc::routes(logs.clone(), queues.clone(), topics.clone())?;
+    let (http, document) = http::routes(logs, queues, topics)?;
+    let operations = Arc::new(Operations::of(&document, Arc::clone(&sources.metrics))?);
     let metrics = crate::server::http::router(sources);
-    let all = grpc.merge(http::routes(logs, queues, topics)?).merge(metrics);
+    let all = grpc.merge(http).merge(metrics);
     let all = all.fallback(http::unknown).method_not_allowed_fallback(http::wrong_method);
-    Ok(all.layer(middleware::from_fn(charged)))
+    let all = all.layer(middleware::from_fn(charged));
+    Ok(all.layer(middleware::from_fn_with_state(operations, observed)))
 }
 
 fn builder() -> Builder<TokioExecutor> {

@@ -143,6 +143,7 @@ fn problem() -> Schema {
         .property("at", text("Line and column, with a colon between them."))
         .property("position", text("Position of the record."))
         .property("limit", integer().description(Some("The bound, in bytes.")))
+        .property("expected", integer().description(Some("The sequence that the log wants.")))
         .property("why", text("What waits."))
         .required("type")
         .required("title")

@@ -65,7 +65,7 @@ kinds! {
     FENCED "fenced" 412 FailedPrecondition false "The log has another fence"
         "Somebody else has taken the log over with a token of its own. A writer that finds this stops.";
     SEQUENCE_GAP "sequence-gap" 409 OutOfRange false "Earlier records of the session are missing"
-        "`session.sequence` is the number of records that the session appended to this log before.";
+        "`session.sequence` is the number of records that the session appended to this log before; the log wants `expected`.";
     SESSION_EXPIRED "session-expired" 410 FailedPrecondition false "The log has forgotten the session"
         "Open a new session. The outcome of requests without an answer is unknown.";
     SESSION_FENCED "session-fenced" 410 FailedPrecondition false "A newer holder has opened the session"
@@ -233,8 +233,9 @@ impl From<Problem> for Fault {
                 Self::new(LAST_MISMATCH, format!("it ends with {last}")).with("last", last)
             }
             Problem::Fenced => Self::new(FENCED, "the token is not the log's fence"),
-            Problem::SequenceGap => {
-                Self::new(SEQUENCE_GAP, "the log lacks records of the session before these")
+            Problem::SequenceGap(expected) => {
+                let detail = format!("the log expects the session's record {expected} next");
+                Self::new(SEQUENCE_GAP, detail).with("expected", expected)
             }
             Problem::SessionExpired => {
                 Self::new(SESSION_EXPIRED, "the log does not know the session any more")
@@ -289,12 +290,19 @@ impl IntoResponse for Fault {
         let kind = HeaderValue::from_static("application/problem+json");
         let body = format!("{}\n", self.document());
         let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
+        response.extensions_mut().insert(self.kind);
         if self.kind.may_pass {
             let seconds = HeaderValue::from(RETRY_AFTER.as_secs());
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
     }
+}
+
+/// Returns the kind of problem that a status of gRPC tells.
+pub(crate) fn kind_of(status: &Status) -> Option<Kind> {
+    let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;
+    KINDS.iter().find(|kind| kind.slug == info.reason).copied()
 }
 
 /// Returns the page of a kind, for people.
@@ -354,6 +362,7 @@ mod tests {
             Problem::LastMismatch(None),
             Problem::PositionDiverged(12),
             Problem::TooLarge(100),
+            Problem::SequenceGap(7),
             Problem::Busy("why not"),
             Problem::DiskFull("it is full".to_owned()),
             Problem::Fenced,

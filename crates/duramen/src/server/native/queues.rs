@@ -41,6 +41,8 @@ pub(crate) struct Queues {
     pub calls: Calls,
     pub forwarding: Forwarding,
     pub topics: Topics,
+    /// Longest wait of a subscriber for an event of a queue.
+    pub heartbeat: Duration,
 }
 
 /// Size of a page, and what a reader wants of it.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -12,6 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use percent_encoding::percent_decode_str;
 use prost::Message;
@@ -23,6 +23,7 @@ use super::super::forwarding::HOP;
 use super::super::identify::caller_of;
 use super::super::json;
 use super::super::logs::Logs;
+use super::super::observing::Ending;
 use super::super::problems::Fault;
 use super::super::queues::Queues;
 use super::super::reading::WAIT_MS_MAX;
@@ -31,8 +32,6 @@ use crate::proto;
 
 /// Largest body of a request, in bytes.
 pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
-/// Pause between two signs of life of an event stream without events.
-const HEARTBEAT: Duration = Duration::from_secs(15);
 pub(super) const PROTOBUF: &str = "application/x-protobuf";
 pub(super) const EVENTS: &str = "text/event-stream";
 
@@ -65,6 +64,20 @@ pub(super) struct Wishes {
     /// JSON object of names and expressions.
     pub fields: Option<String>,
 }
+
+/// Takes the wishes out of a query, for both kinds of reads: each has a field for each of them.
+macro_rules! wishes {
+    ($query:expr) => {
+        Wishes {
+            wait: $query.wait,
+            consistency: $query.consistency,
+            on_trimmed: $query.on_trimmed,
+            on_error: $query.on_error,
+            fields: $query.fields,
+        }
+    };
+}
+pub(super) use wishes;
 
 /// The same, read.
 #[derive(Debug)]
@@ -109,24 +122,30 @@ impl Wishes {
     }
 }
 
-/// Answers with the events of a stream's items. The last one is its problem, if it has one.
+/// Answers with the events of a stream's items. The last one is its problem, if it has one. While there is no event, a
+/// comment comes every `heartbeat`.
 pub(super) fn events_of<T: Send + 'static, I>(
     items: BoxStream<'static, Result<T, Fault>>,
+    heartbeat: Duration,
     mut events_of: impl FnMut(T) -> I + Send + 'static,
 ) -> Response
 where
     I: IntoIterator<Item = Event>,
     I::IntoIter: Send + 'static,
 {
+    let ending = Ending::default();
+    let noted = ending.clone();
     let events = items.map(move |item| match item {
         Ok(item) => stream::iter(events_of(item)).boxed(),
         Err(fault) => {
+            noted.set(fault.kind);
             let event = Event::default().event("problem").data(fault.document().to_string());
             stream::once(async { event }).boxed()
         }
     });
-    let alive = KeepAlive::new().interval(HEARTBEAT);
-    Sse::new(events.flatten().map(Ok::<_, Infallible>)).keep_alive(alive).into_response()
+    let alive = KeepAlive::new().interval(heartbeat);
+    let events = Sse::new(events.flatten().map(Ok::<_, Infallible>)).keep_alive(alive);
+    (Extension(ending), events).into_response()
 }
 
 /// Client of a request, and whether it wants protobuf.

@@ -12,7 +12,9 @@ use super::super::openapi::{
     self, ElementProblems, EnqueueProblems, QueueProblems, RetrieveProblems,
 };
 use super::super::problems::Fault;
-use super::parts::{self, Asked, Body, Client, Form, QueuePath, Surface, TopicPath, Wishes};
+use super::parts::{
+    self, Asked, Body, Client, Form, QueuePath, Surface, TopicPath, Wishes, wishes,
+};
 use crate::proto;
 
 /// Appends messages to a queue, all or none, as one entry
@@ -137,14 +139,7 @@ impl RetrieveQuery {
         if self.limit == Some(0) {
             errors.push(("limit", "a page has at least one element".to_owned()));
         }
-        let wishes = Wishes {
-            wait: self.wait,
-            consistency: self.consistency,
-            on_trimmed: self.on_trimmed,
-            on_error: self.on_error,
-            fields: self.fields,
-        };
-        let wished = wishes.read(&mut errors);
+        let wished = wishes!(self).read(&mut errors);
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
@@ -197,7 +192,8 @@ pub(super) async fn retrieve(
         let resume = headers.get("last-event-id").and_then(|it| it.to_str().ok());
         let request = query.message(path, resume)?;
         let pages = surface.queues.follow(&client.origin, request).await?;
-        return Ok(parts::events_of(pages, move |page| events_of(page, how)));
+        let heartbeat = surface.queues.heartbeat;
+        return Ok(parts::events_of(pages, heartbeat, move |page| events_of(page, how)));
     }
     let request = query.message(path, None)?;
     let answer = surface.queues.retrieve(&client.origin, request).await?;
@@ -285,7 +281,7 @@ pub(super) async fn subscribe(
         Form::Json | Form::Other => body.json::<json::Subscribe>()?.message(topic)?,
     };
     let events = surface.queues.subscribe(&client.origin, request).await?;
-    Ok(parts::events_of(events, move |event| {
+    Ok(parts::events_of(events, surface.queues.heartbeat, move |event| {
         let (name, event) = json::QueueEvent::of(event, how);
         let data = serde_json::to_string(&event).unwrap_or_default();
         Some(Event::default().event(name).data(data))
