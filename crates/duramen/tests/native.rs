@@ -247,7 +247,7 @@ async fn a_session_appends_once() {
     let create = CreateTopicRequest { name: "t".into(), partitions: 1, ..Default::default() };
     node.topics().await.create_topic(create).await.unwrap();
     let mut logs = node.logs().await;
-    let session = logs.open_session(OpenSessionRequest {}).await.unwrap().into_inner();
+    let session = logs.open_session(OpenSessionRequest::default()).await.unwrap().into_inner();
     let once = AppendRequest { session: Some(session), ..append(&["a", "b"]) };
     let first = logs.append(once.clone()).await.unwrap().into_inner();
     let again = logs.append(once).await.unwrap().into_inner();
@@ -466,7 +466,7 @@ async fn prepare(node: &Node) -> [Session; 2] {
     logs.fence(fence).await.unwrap();
     let mut sessions = [Session::default(); 2];
     for (epoch, session) in (0..).zip(&mut sessions) {
-        *session = logs.open_session(OpenSessionRequest {}).await.unwrap().into_inner();
+        *session = logs.open_session(OpenSessionRequest::default()).await.unwrap().into_inner();
         session.epoch = epoch;
         let heard = AppendRequest { session: Some(*session), ..append(&["c"]) };
         logs.append(heard).await.unwrap();

@@ -204,7 +204,8 @@ pub(super) fn repeated<D: Disk>(
     let mut found = None;
     let mut take = |record: &Record<'_>, position| {
         let is_next = left.next().is_some_and(|id| {
-            record.headers.into_iter().any(|it| it.key == ID_HEADER && it.value == Some(&id[..]))
+            let is_it = |key, value| key == ID_HEADER.as_bytes() && value == Some(&id[..]);
+            record.headers.into_iter().any(|it| is_it(it.key, it.value))
         });
         if !is_next {
             found = None;

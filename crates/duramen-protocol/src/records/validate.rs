@@ -50,7 +50,7 @@ pub const IF_LAST_HEADER: &[u8] = b"duramen-if-last";
 /// Header of a batch's first record: the token that has to be the fence.
 pub const FENCE_HEADER: &[u8] = b"duramen-fence";
 /// Header of any record: the writer's own name for it.
-pub const ID_HEADER: &[u8] = b"duramen-id";
+pub const ID_HEADER: &str = "duramen-id";
 /// The time of a record that has none.
 const NO_TIMESTAMP: i64 = -1;
 
@@ -124,7 +124,8 @@ impl Keys {
         for header in record.headers {
             if header.key == IF_LAST_HEADER || header.key == FENCE_HEADER {
                 self.guarded.push(record.offset_delta);
-            } else if header.key.starts_with(RESERVED_HEADERS) && header.key != ID_HEADER {
+            } else if header.key.starts_with(RESERVED_HEADERS) && header.key != ID_HEADER.as_bytes()
+            {
                 self.reserved.push(record.offset_delta);
             }
         }

@@ -2,15 +2,17 @@
 
 use anyhow::Context;
 use clap::Args;
+use serde::Serialize;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt;
 
 use super::bootstrap::Output;
 use super::failure::refused;
+use super::screen::or_dash;
 use super::usage::demand;
 use crate::config::HostPort;
-use crate::proto::{Guard, Position, guard};
+use crate::proto::{Guard, Position, Record, guard};
 
 /// Largest message, in bytes: a page of a read, and what frames it.
 pub(super) const MESSAGE_BYTES_MAX: usize = 33 << 20;
@@ -56,6 +58,59 @@ impl Guarded {
         };
         let fence = self.fence.map(Into::into);
         Ok((last.is_some() || fence.is_some()).then_some(Guard { last, fence }))
+    }
+}
+
+/// Ids of records.
+#[derive(Debug, Args)]
+pub(super) struct Named {
+    /// Name of a record, one for each; with --if-last the same command may be repeated, and appends once
+    #[arg(long = "id", value_name = "ID")]
+    ids: Vec<String>,
+}
+
+impl Named {
+    /// Makes a record of each value.
+    pub(super) fn records(
+        self,
+        key: Option<String>,
+        values: Vec<String>,
+    ) -> anyhow::Result<Vec<Record>> {
+        let (ids, key) = (self.ids, key.map(bytes::Bytes::from));
+        let (names, count) = (ids.len(), values.len());
+        let mistake =
+            format!("--id comes {names} times for {count} values; give one for each, or none");
+        demand(names == 0 || names == count, &mistake)?;
+        let ids = ids.into_iter().map(Some).chain(std::iter::repeat(None));
+        let record = |(value, id): (String, Option<String>)| Record {
+            key: key.clone(),
+            value: Some(value.into()),
+            id,
+            ..Record::default()
+        };
+        Ok(values.into_iter().zip(ids).map(record).collect())
+    }
+}
+
+/// Places of the records of an append.
+#[derive(Debug, Serialize)]
+pub(super) struct Appended {
+    first: String,
+    last: String,
+    duplicate: bool,
+}
+
+impl Appended {
+    pub(super) fn new(first: Option<Position>, last: Option<Position>, duplicate: bool) -> Self {
+        Self { first: or_dash(first), last: or_dash(last), duplicate }
+    }
+
+    pub(super) fn print(&self, output: &Output) -> anyhow::Result<()> {
+        output.print(self, || {
+            let Self { first, last, duplicate } = self;
+            let earlier = if *duplicate { ", by an earlier attempt" } else { "" };
+            format!("appended from {first} to {last}{earlier}")
+        })
     }
 }
 

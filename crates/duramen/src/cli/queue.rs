@@ -8,12 +8,12 @@ use serde::Serialize;
 use tonic::transport::Channel;
 
 use super::bootstrap::{self, Output};
-use super::native::{Guarded, MESSAGE_BYTES_MAX, Node, failure};
+use super::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, failure};
 use super::screen::{self, or_dash};
 use super::usage::topic_name;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
-    EnqueueRequest, GetQueueRequest, ListQueuesRequest, Position, ReadRecord, Record,
+    EnqueueRequest, EnqueueResponse, GetQueueRequest, ListQueuesRequest, Position, ReadRecord,
     RetrieveRequest, retrieve_request,
 };
 
@@ -90,7 +90,8 @@ async fn connect(node: &Node) -> anyhow::Result<QueuesClient<Channel>> {
 Examples:
   duramen queue enqueue mail alice hello
   duramen queue enqueue mail alice first second --output json
-  duramen queue enqueue mail alice third --if-last 2.0.1")]
+  duramen queue enqueue mail alice third --if-last 2.0.1
+  duramen queue enqueue mail alice fourth --if-last 2.0.2 --id order-4711    # may be repeated")]
 struct Enqueue {
     #[command(flatten)]
     target: Target,
@@ -99,27 +100,19 @@ struct Enqueue {
     messages: Vec<String>,
     #[command(flatten)]
     guard: Guarded,
-}
-
-#[derive(Debug, Serialize)]
-struct Enqueued {
-    first: String,
-    last: String,
+    #[command(flatten)]
+    named: Named,
 }
 
 impl Enqueue {
     async fn run(self) -> anyhow::Result<()> {
         let Target { topic, queue, node } = self.target;
-        let message = |value: String| Record { value: Some(value.into()), ..Record::default() };
-        let messages = self.messages.into_iter().map(message).collect();
+        let messages = self.named.records(None, self.messages)?;
         let (queue, guard) = (queue.into(), self.guard.message()?);
         let request = EnqueueRequest { topic, queue, messages, guard, ..EnqueueRequest::default() };
         let answer = connect(&node).await?.enqueue(request).await.map_err(failure)?.into_inner();
-        let enqueued = Enqueued { first: or_dash(answer.first), last: or_dash(answer.last) };
-        node.output.print(&enqueued, || {
-            let Enqueued { first, last } = &enqueued;
-            format!("appended from {first} to {last}")
-        })
+        let EnqueueResponse { first, last, duplicate } = answer;
+        Appended::new(first, last, duplicate).print(&node.output)
     }
 }
 

@@ -34,6 +34,10 @@ pub struct Record {
     /// Milliseconds since 1970; in a request 0 stands for now.
     #[prost(int64, tag = "4")]
     pub timestamp_ms: i64,
+    /// The writer's name for the record, of 1 to 64 bytes; the record has it as its header `duramen-id`. If all records
+    /// of an append under a guard have one, the same append may be sent again: it is taken once.
+    #[prost(string, optional, tag = "5")]
+    pub id: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A session's append: it is taken once, however often it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -263,8 +267,13 @@ pub struct FenceRequest {
     #[prost(uint32, tag = "5")]
     pub timeout_ms: u32,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct OpenSessionRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenSessionRequest {
+    /// A name of 1 to 255 bytes, or nothing. Whoever opens a session of the same name again gets a higher epoch: a log
+    /// refuses earlier holders once it has a record of the new one.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EnqueueRequest {
     #[prost(string, tag = "1")]

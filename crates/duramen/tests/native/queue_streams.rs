@@ -123,7 +123,7 @@ async fn a_stream_of_appends_is_answered_in_its_order() {
         assert_eq!(all(&mut queues, &name(user), 0).await, expected);
     }
     // Requests of a session are taken once, in their order.
-    let session = node.logs().await.open_session(OpenSessionRequest {}).await.unwrap();
+    let session = node.logs().await.open_session(OpenSessionRequest::default()).await.unwrap();
     let Session { id, epoch, .. } = session.into_inner();
     let of_session = |sequence: i32| {
         let mut it = streamed(0, "session", &sequence.to_string());
@@ -220,7 +220,12 @@ async fn a_subscriber_gets_all_of_its_queues_and_what_comes() {
 }
 
 /// Begins an event stream, and returns its lines.
-fn lines(node: &Node, method: &str, path: &str, body: &str) -> impl Iterator<Item = String> {
+fn lines(
+    node: &Node,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> impl Iterator<Item = String> + use<> {
     let mut stream = TcpStream::connect(node.native).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let headers = "host: x\r\naccept: text/event-stream\r\ncontent-type: application/json\r\n";

@@ -7,12 +7,12 @@ use serde::Serialize;
 use tonic::transport::Channel;
 
 use crate::cli::bootstrap::Output;
-use crate::cli::native::{Guarded, MESSAGE_BYTES_MAX, Node, failure};
+use crate::cli::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, failure};
 use crate::cli::screen::{self, or_dash};
 use crate::cli::usage::{demand, topic_name};
 use crate::proto::logs_client::LogsClient;
 use crate::proto::{
-    AppendRequest, Consistency, Pointer, Position, ReadRecord, ReadRequest, Record, Tail,
+    AppendRequest, AppendResponse, Consistency, Pointer, Position, ReadRecord, ReadRequest, Tail,
     TailRequest, TruncateRequest, read_request,
 };
 
@@ -46,7 +46,8 @@ and names the position of what it had appended.
 Examples:
   duramen log append orders first second
   duramen log append orders --if-last none first
-  duramen log append orders --if-last 7.4711.4713 --fence writer-2 next"
+  duramen log append orders --if-last 7.4711.4713 --fence writer-2 next
+  duramen log append orders --if-last 7.4714.4714 --id order-4711 last    # may be repeated"
 )]
 pub(super) struct Append {
     #[command(flatten)]
@@ -59,38 +60,24 @@ pub(super) struct Append {
     key: Option<String>,
     #[command(flatten)]
     guard: Guarded,
-}
-
-#[derive(Debug, Serialize)]
-struct Appended {
-    first: String,
-    last: String,
+    #[command(flatten)]
+    named: Named,
 }
 
 impl Append {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let guard = self.guard.message()?;
-        let key = self.key.map(bytes::Bytes::from);
-        let record = |value: String| Record {
-            key: key.clone(),
-            value: Some(value.into()),
-            ..Record::default()
-        };
         let request = AppendRequest {
             topic: self.target.topic.clone(),
             partition: self.target.partition,
-            records: self.values.into_iter().map(record).collect(),
+            records: self.named.records(self.key, self.values)?,
             guard,
             ..AppendRequest::default()
         };
         let mut node = self.target.connect().await?;
         let answer = node.append(request).await.map_err(failure)?.into_inner();
-        let text = |position: Option<Position>| or_dash(position);
-        let appended = Appended { first: text(answer.first), last: text(answer.last) };
-        self.target.node.output.print(&appended, || {
-            let Appended { first, last } = &appended;
-            format!("appended from {first} to {last}")
-        })
+        let AppendResponse { first, last, duplicate } = answer;
+        Appended::new(first, last, duplicate).print(&self.target.node.output)
     }
 }
 

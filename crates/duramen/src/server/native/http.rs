@@ -149,6 +149,11 @@ async fn document(State(surface): State<Surface>) -> impl IntoResponse {
             description = "Number of records that the session appended to this log before.",
             minimum = 0,
         ),
+        (
+            "duramen-id" = Option<String>, Header,
+            description = "The writer's name for the record. With a guard the same request may be sent again: it is taken once.",
+            min_length = 1, max_length = 64,
+        ),
     ),
     request_body(content(
         (json::Append = "application/json"),
@@ -260,6 +265,10 @@ async fn fence(
 /// Opens a session, with which appends that are sent again are taken once
 #[utoipa::path(
     post, path = "/v1/sessions", operation_id = "OpenSession", tag = "Logs",
+    request_body(content(
+        (Option<json::OpenSession> = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+    )),
     responses(
         (
             status = 201, description = "The session.",
@@ -268,8 +277,18 @@ async fn fence(
         SessionProblems,
     )
 )]
-async fn open_session(State(surface): State<Surface>, client: Client) -> Result<Response, Fault> {
-    let request = proto::OpenSessionRequest {};
+async fn open_session(
+    State(surface): State<Surface>,
+    client: Client,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => body.protobuf()?,
+        Form::Json | Form::Other => {
+            let json::OpenSession { name } = body.json()?;
+            proto::OpenSessionRequest { name }
+        }
+    };
     let answer = surface.logs.open_session(&client.origin, request).await?;
     Ok(client.answer(StatusCode::CREATED, answer, json::Session::from))
 }

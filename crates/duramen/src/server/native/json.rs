@@ -45,6 +45,10 @@ pub(crate) struct NewRecord {
     pub headers: BTreeMap<String, String>,
     /// Milliseconds since 1970; now if absent or 0.
     pub timestamp_ms: i64,
+    /// The writer's name for the record. If all records of an append under a guard have one, the same append may be
+    /// sent again: it is taken once.
+    #[schema(min_length = 1, max_length = 64)]
+    pub id: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
@@ -55,6 +59,15 @@ pub(crate) struct Guard {
     pub last: Option<String>,
     /// Token that has to be the log's fence; of at most 64 bytes.
     pub fence: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct OpenSession {
+    /// A name, or nothing. Opening a session of the same name again gives a higher epoch: a log refuses earlier holders
+    /// once it has a record of the new one.
+    #[schema(max_length = 255)]
+    pub name: String,
 }
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
@@ -95,6 +108,8 @@ pub(crate) struct Record {
     pub base64: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp_ms: Option<i64>,
     /// Results of the expressions, instead of all but the position.
@@ -146,7 +161,7 @@ impl NewRecord {
         let headers =
             headers.map(|(name, value)| proto::Header { name, value: Some(value.into()) });
         let timestamp_ms = self.timestamp_ms;
-        Ok(proto::Record { key, value, headers: headers.collect(), timestamp_ms })
+        Ok(proto::Record { key, value, headers: headers.collect(), timestamp_ms, id: self.id })
     }
 }
 
@@ -235,6 +250,7 @@ pub(crate) fn record(it: proto::ReadRecord, how: As) -> Record {
         value,
         base64,
         headers: headers.collect(),
+        id: record.id,
         timestamp_ms,
         fields,
     }

@@ -1,14 +1,15 @@
 //! The operations on logs, in the messages of the protocol: here, or once at the node that leads the log.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duramen_broker::native::{Answer, Op, Place, Problem};
-use duramen_protocol::messages::InitProducerIdRequest;
-use duramen_protocol::{ErrorCode, Response};
+use duramen_protocol::messages::{FindCoordinatorRequest, InitProducerIdRequest};
+use duramen_protocol::{ErrorCode, Response as Kafka};
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
 use tokio::task::block_in_place;
+use tokio::time::sleep;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Request, Response, Status};
 
 use super::calls::{Calls, Origin};
 use super::forwarding::{Answered, Forwarding, carry, passed_on};
@@ -21,6 +22,16 @@ use crate::proto::{
     AppendRequest, AppendResponse, FenceRequest, OpenSessionRequest, ReadRequest, ReadResponse,
     Session, Tail, TailRequest, TruncateRequest,
 };
+
+/// Length of the longest name of a session, in bytes.
+const SESSION_NAME_BYTES_MAX: usize = 255;
+/// Longest wait for the node that keeps names, and pause between two questions.
+const SESSION_WAIT_MAX: Duration = Duration::from_secs(5);
+const SESSION_PAUSE: Duration = Duration::from_millis(50);
+/// Timeout of transactions, in milliseconds. A session has none, but the coordinator wants to know.
+const SESSION_TRANSACTION_MS: i32 = 60_000;
+/// FindCoordinator's number for transactional ids (KIP-98).
+const TRANSACTION_COORDINATOR: i8 = 1;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -116,28 +127,82 @@ impl Logs {
     pub(crate) async fn open_session(
         &self,
         origin: &Origin,
-        _request: OpenSessionRequest,
+        request: OpenSessionRequest,
     ) -> Result<Session, Fault> {
+        if request.name.len() > SESSION_NAME_BYTES_MAX {
+            let reason = format!("it has at most {SESSION_NAME_BYTES_MAX} bytes");
+            return Err(Fault::bad_request(&[("name", reason)]));
+        }
+        let until = Instant::now() + SESSION_WAIT_MAX;
+        loop {
+            match self.init_producer(origin, &request.name).await? {
+                Ok(session) => return Ok(session),
+                Err(ErrorCode::NotCoordinator | ErrorCode::CoordinatorNotAvailable)
+                    if !origin.is_passed_on =>
+                {
+                    if let Some(place) = self.coordinator(origin, &request.name).await? {
+                        let mut node = self.forwarding.logs(&place)?;
+                        let answer = node.open_session(passed_on(request)).await;
+                        return answer
+                            .map(Response::into_inner)
+                            .map_err(|it| Fault::of_status(&it));
+                    }
+                }
+                // The topic that keeps the names is new, or the transaction of an earlier holder ends.
+                Err(
+                    ErrorCode::CoordinatorNotAvailable
+                    | ErrorCode::CoordinatorLoadInProgress
+                    | ErrorCode::ConcurrentTransactions,
+                ) => {}
+                Err(
+                    ErrorCode::ClusterAuthorizationFailed
+                    | ErrorCode::TransactionalIdAuthorizationFailed,
+                ) => return Err(Fault::new(NOT_AUTHORIZED, "the client lacks the right to write")),
+                Err(_) => return Err(Problem::NoLeader.into()),
+            }
+            if Instant::now() > until {
+                return Err(Problem::NoLeader.into());
+            }
+            sleep(SESSION_PAUSE).await;
+        }
+    }
+
+    /// Has this node give out a producer id, or the next epoch of a name's.
+    async fn init_producer(
+        &self,
+        origin: &Origin,
+        name: &str,
+    ) -> Result<Result<Session, ErrorCode>, Fault> {
         let request = InitProducerIdRequest {
+            transactional_id: (!name.is_empty()).then(|| name.to_owned()),
+            transaction_timeout_ms: SESSION_TRANSACTION_MS,
             producer_id: -1,
             producer_epoch: -1,
             ..InitProducerIdRequest::default()
         };
-        let Response::InitProducerId(response) =
+        let Kafka::InitProducerId(response) =
             self.calls.begin(&origin.caller).request(request, 4).await?
         else {
             unreachable!("a response is of its request's API")
         };
-        match ErrorCode::from_code(response.error_code) {
-            Some(ErrorCode::None) => Ok(Session {
-                id: response.producer_id,
-                epoch: response.producer_epoch.into(),
-                sequence: 0,
-            }),
-            Some(ErrorCode::ClusterAuthorizationFailed) => {
-                Err(Fault::new(NOT_AUTHORIZED, "the client lacks the right to write"))
-            }
-            _ => Err(Problem::NoLeader.into()),
-        }
+        let (id, epoch) = (response.producer_id, response.producer_epoch.into());
+        Ok(match ErrorCode::from_code(response.error_code) {
+            Some(ErrorCode::None) => Ok(Session { id, epoch, sequence: 0 }),
+            code => Err(code.unwrap_or(ErrorCode::UnknownServerError)),
+        })
+    }
+
+    /// Returns the place of the node that keeps a session's name, if it is known.
+    async fn coordinator(&self, origin: &Origin, name: &str) -> Result<Option<Place>, Fault> {
+        let key_type = TRANSACTION_COORDINATOR;
+        let request =
+            FindCoordinatorRequest { key: name.to_owned(), key_type, ..Default::default() };
+        let Kafka::FindCoordinator(response) =
+            self.calls.begin(&origin.caller).request(request, 3).await?
+        else {
+            unreachable!("a response is of its request's API")
+        };
+        let port = u16::try_from(response.port).ok().filter(|_| response.error_code == 0);
+        Ok(port.map(|port| Place { host: response.host, port }))
     }
 }

@@ -7,7 +7,7 @@ use duramen_broker::native::{
     self, Answer, Guard, Last, Log, Op, Problem, Queue, Start, Target, WantQueue, WantTail,
 };
 use duramen_protocol::partitioner::key_number;
-use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord};
 
 use crate::proto::{
     self as proto, AppendRequest, AppendResponse, EnqueueManyRequest, EnqueueRequest, FenceRequest,
@@ -16,6 +16,8 @@ use crate::proto::{
 
 /// Most records of one append.
 const RECORDS_MAX: usize = 10_000;
+/// Length of the longest id of a record, in bytes.
+const ID_BYTES_MAX: usize = 64;
 
 /// Reads the name of a log.
 pub(crate) fn log_of(topic: &str, partition: i32) -> Result<Target, Problem> {
@@ -81,6 +83,7 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
     let AppendRequest { topic, partition, records, batch, guard, session, timeout_ms } = request;
     let target = log_of(topic, *partition)?;
     let guard = guard_of(guard.as_ref())?;
+    let ids = ids_of("records", records)?;
     let mut batch = match (records.is_empty(), batch.is_empty()) {
         (true, true) => return Err(wrong("records", "there are none")),
         (false, false) => return Err(wrong("batch", "there are records already")),
@@ -98,12 +101,23 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
     }
     // The guard of a call, and that of a header, is about the log here.
     batch.guard = if guard.is_open() { Guard { queue: None, ..batch.guard } } else { guard };
-    Ok(Op::Append(native::Append {
-        target,
-        batch,
-        ids: Vec::new(),
-        timeout_ms: timeout_of(*timeout_ms),
-    }))
+    Ok(Op::Append(native::Append { target, batch, ids, timeout_ms: timeout_of(*timeout_ms) }))
+}
+
+/// Reads the ids of records: each has one, or none has.
+fn ids_of(field: &'static str, records: &[proto::Record]) -> Result<Vec<Bytes>, Problem> {
+    let ids: Vec<&String> = records.iter().filter_map(|it| it.id.as_ref()).collect();
+    if !ids.is_empty() && ids.len() < records.len() {
+        return Err(wrong(field, "all have an id, or none has"));
+    }
+    if ids.iter().any(|it| it.is_empty() || it.len() > ID_BYTES_MAX) {
+        return Err(wrong(field, format!("an id has 1 to {ID_BYTES_MAX} bytes")));
+    }
+    let is_id = |header: &proto::Header| header.name == ID_HEADER;
+    if !ids.is_empty() && records.iter().any(|it| it.headers.iter().any(is_id)) {
+        return Err(wrong(field, "a record with an id has no header duramen-id"));
+    }
+    Ok(ids.into_iter().map(|it| Bytes::copy_from_slice(it.as_bytes())).collect())
 }
 
 /// Makes the batch of records for the partition that their keys belong to, or that `number` stands for; those of a
@@ -128,7 +142,8 @@ fn batch_of(
     }
     for record in records {
         let headers = record.headers.iter().map(|it| (it.name.as_str(), it.value.as_deref()));
-        let headers: Vec<_> = headers.collect();
+        let id = record.id.as_ref().map(|id| (ID_HEADER, Some(id.as_bytes())));
+        let headers: Vec<_> = headers.chain(id).collect();
         let record = NewRecord {
             timestamp: if record.timestamp_ms == 0 { now_ms } else { record.timestamp_ms },
             key: queue.or(record.key.as_ref()).map(|key| &key[..]),
@@ -167,6 +182,7 @@ pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Pr
     }
     // The node finds the partition by the number of the name.
     let mut batch = batch_of(messages, Some(queue), key_number(queue), *session, now_ms)?;
+    let ids = ids_of("messages", messages)?;
     let guard = guard_of(guard.as_ref())?;
     if !guard.is_open() {
         if !batch.guard.is_open() {
@@ -174,12 +190,7 @@ pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Pr
         }
         batch.guard = Guard { queue: Some(queue.clone()), ..guard };
     }
-    Ok(Op::Append(native::Append {
-        target,
-        batch,
-        ids: Vec::new(),
-        timeout_ms: timeout_of(*timeout_ms),
-    }))
+    Ok(Op::Append(native::Append { target, batch, ids, timeout_ms: timeout_of(*timeout_ms) }))
 }
 
 /// Checks what needs no node of an append to many queues.
@@ -211,6 +222,7 @@ pub(crate) fn enqueue_many_of(request: &EnqueueManyRequest, now_ms: i64) -> Resu
         proto::Record { key, ..it.message.clone().unwrap_or_default() }
     };
     let records: Vec<_> = messages.iter().map(record).collect();
+    ids_of("messages", &records)?;
     let batch = batch_of(&records, None, key_number(&first.queue), None, now_ms)?;
     if !batch.guard.is_open() {
         return Err(wrong("messages", "an append to many queues has no guard"));

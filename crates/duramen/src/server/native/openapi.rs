@@ -70,7 +70,7 @@ problems! {
     /// Problems of a question about queues.
     QueueProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC NOT_A_QUEUE_TOPIC BUSY DAMAGED NO_LEADER;
     /// Problems of a new session.
-    SessionProblems: NOT_AUTHORIZED NO_LEADER OUTCOME_UNKNOWN;
+    SessionProblems: BAD_REQUEST NOT_AUTHORIZED TOO_LARGE NO_LEADER OUTCOME_UNKNOWN;
     /// Problems of a new topic.
     CreateProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC TOPIC_EXISTS TOO_LARGE DISK_FULL NO_LEADER OUTCOME_UNKNOWN;
     /// Problems of a question about a topic.

@@ -11,7 +11,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::BatchView;
 use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
-use duramen_protocol::records::{Record, Records};
+use duramen_protocol::records::{ID_HEADER, Record, Records};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
@@ -314,20 +314,32 @@ impl Reading {
 
 /// Makes the message of a record. Returns its memory, too, about, in bytes.
 pub(crate) fn written(records: &Records, record: &Record<'_>) -> (proto::Record, usize) {
-    let headers = record.headers.into_iter().map(|header| proto::Header {
-        name: String::from_utf8_lossy(header.key).into_owned(),
-        value: header.value.map(|value| records.keep(value)),
-    });
+    let (mut headers, mut id) = (Vec::new(), None);
+    for header in record.headers {
+        let value = header.value.map(|value| records.keep(value));
+        match value.as_deref().map(str::from_utf8) {
+            // Other clients may write the header, too, and more than once.
+            Some(Ok(text)) if header.key == ID_HEADER.as_bytes() && id.is_none() => {
+                id = Some(text.to_owned());
+            }
+            _ => {
+                let name = String::from_utf8_lossy(header.key).into_owned();
+                headers.push(proto::Header { name, value });
+            }
+        }
+    }
     let message = proto::Record {
         key: record.key.map(|key| records.keep(key)),
         value: record.value.map(|value| records.keep(value)),
-        headers: headers.collect(),
+        headers,
         timestamp_ms: records.timestamp(record),
+        id,
     };
     let len = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
     let of_headers: usize =
         message.headers.iter().map(|it| HEADER_BYTES + it.name.len() + len(&it.value)).sum();
-    let bytes = len(&message.key) + len(&message.value) + of_headers;
+    let of_id = message.id.as_ref().map_or(0, String::len);
+    let bytes = len(&message.key) + len(&message.value) + of_headers + of_id;
     (message, bytes)
 }
 

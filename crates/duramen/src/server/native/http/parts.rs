@@ -349,7 +349,7 @@ impl Body {
     }
 
     /// Makes a record of the body, with headers of its own in headers of the request.
-    pub(super) fn record(&self, key: Option<Bytes>) -> proto::Record {
+    pub(super) fn record(&self, key: Option<Bytes>) -> Result<proto::Record, Fault> {
         let mut headers = Vec::new();
         for (name, value) in &self.headers {
             if let Some(name) = name.as_str().strip_prefix("duramen-header-") {
@@ -357,7 +357,8 @@ impl Body {
                 headers.push(proto::Header { name: name.to_owned(), value });
             }
         }
-        proto::Record { key, value: Some(self.bytes.clone()), headers, timestamp_ms: 0 }
+        let id = self.header("duramen-id")?.map(str::to_owned);
+        Ok(proto::Record { key, value: Some(self.bytes.clone()), headers, timestamp_ms: 0, id })
     }
 
     /// Makes an append of one record: the body, with the rest in headers.
@@ -366,7 +367,7 @@ impl Body {
         Ok(proto::AppendRequest {
             topic: path.topic,
             partition: path.partition,
-            records: vec![self.record(key)],
+            records: vec![self.record(key)?],
             guard: self.guard()?,
             session: self.session()?,
             ..proto::AppendRequest::default()

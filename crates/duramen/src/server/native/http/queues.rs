@@ -45,6 +45,11 @@ use crate::proto;
             description = "Number of messages that the session appended to the queue's partition before.",
             minimum = 0,
         ),
+        (
+            "duramen-id" = Option<String>, Header,
+            description = "The writer's name for the message. With a guard the same request may be sent again: it is taken once.",
+            min_length = 1, max_length = 64,
+        ),
     ),
     request_body(content(
         (json::Enqueue = "application/json"),
@@ -75,7 +80,7 @@ pub(super) async fn enqueue(
         Form::Other => proto::EnqueueRequest {
             topic,
             queue,
-            messages: vec![body.record(None)],
+            messages: vec![body.record(None)?],
             guard: body.guard()?,
             session: body.session()?,
             timeout_ms: 0,

@@ -32,6 +32,10 @@ pub(crate) struct NewMessage {
     pub headers: BTreeMap<String, String>,
     /// Milliseconds since 1970; now if absent or 0.
     pub timestamp_ms: i64,
+    /// The writer's name for the message. If all messages of an append under a guard have one, the same append may be
+    /// sent again: it is taken once.
+    #[schema(min_length = 1, max_length = 64)]
+    pub id: Option<String>,
 }
 
 /// An append to a queue in a request.
@@ -194,9 +198,9 @@ pub(crate) struct Queues {
 
 impl NewMessage {
     fn message(self) -> Result<proto::Record, Fault> {
-        let Self { value, json, base64, headers, timestamp_ms } = self;
+        let Self { value, json, base64, headers, timestamp_ms, id } = self;
         let (key, key_base64) = (None, None);
-        NewRecord { key, key_base64, value, json, base64, headers, timestamp_ms }.message()
+        NewRecord { key, key_base64, value, json, base64, headers, timestamp_ms, id }.message()
     }
 }
 
