@@ -89,6 +89,10 @@ def pointer_json(pointer):
     return renamed(pointer, uri=("uri", same), position=("position", position_text), sha256=("sha256", hexadecimal), note=("note", same))
 
 
+def cursor_json(cursor):
+    return renamed(cursor, queue=("queue_base64", same), after=("after", position_text), end=("after", lambda _: "end"))
+
+
 TIMEOUT = {"timeoutMs": ("timeout_ms", int)}
 BODIES = {
     "Logs.Append": {"records": ("records", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
@@ -96,6 +100,10 @@ BODIES = {
     "Logs.Fence": {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT},
     "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
     "Queues.EnqueueMany": {"messages": ("messages", lambda them: [{"queue_base64": it["queue"], "message": record_json(it["message"])} for it in them]), **TIMEOUT},
+    "Queues.Subscribe": {
+        "cursors": ("cursors", lambda them: list(map(cursor_json, them))), "filter": ("filter", same), "fields": ("fields", same), "bytes": ("bytes", int),
+        "consistency": ("any_replica", lambda name: name == "ANY_REPLICA"), "skipTrimmed": ("skip_trimmed", same),
+    },
     "Topics.CreateTopic": {"partitions": ("partitions", int), "replicationFactor": ("replication_factor", int), "settings": ("settings", same)},
 }  # fmt: skip
 QUERIES = {
@@ -124,6 +132,8 @@ def path_of(method, request):
         topic = f"/v1/topics/{quote(request.pop('topic'), safe='')}"
         if method == "Queues.EnqueueMany":
             return "POST", f"{topic}/messages"
+        if method == "Queues.Subscribe":
+            return "POST", f"{topic}/subscribe"
         queues = f"{topic}/queues"
         if method == "Queues.ListQueues":
             return "GET", queues
@@ -204,8 +214,57 @@ def query_of(method, request):
     return "?" + urlencode({**fields, **({"as": "base64"} if method in ("Logs.Read", "Queues.Retrieve") else {})})
 
 
+def event_of(name, event):
+    """The message of an event of a subscription."""
+    kind = {"caught_up": "caughtUp"}.get(name, name)
+    made = {"queue": encoded(event, "queue"), kind: element_of(event["element"]) if name == "element" else {}}
+    return {**made, **({"next": position_of(event["next"])} if "next" in event else {})}
+
+
+def problem_of(text, status):
+    document = json.loads(text)
+    slug = document.pop("type").removeprefix("/problems/")
+    standard = {name: document.pop(name) for name in ("title", "status", "detail")}
+    assert standard["status"] == status, (standard, status)
+    return {"slug": slug, "code": status, "detail": standard["detail"], "metadata": document}
+
+
+def subscribe(step):
+    """Reads as many events of a stream as are wanted, and ends it."""
+    request = dict(step["request"])
+    _, path = path_of(step["method"], request)
+    body = json.dumps({**renamed(request, **BODIES[step["method"]]), "as": "base64"})
+    # The head of the answer comes before its events.
+    command = ["curl", "-sS", "-N", "-i", "--max-time", str(step["deadline_s"]), "-H", "accept: text/event-stream", "-H", "expect:"]
+    command += ["-H", "content-type: application/json", "--data-binary", body, f"http://{step['address']}{path}"]
+    answers = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        status, kind = int(process.stdout.readline().split()[1]), ""
+        while (line := process.stdout.readline().rstrip()) != "":
+            name, _, value = line.partition(": ")
+            kind = value if name.lower() == "content-type" else kind
+        if status >= 400:
+            assert kind == "application/problem+json", kind
+            return {"answers": [], "problem": problem_of(process.stdout.read(), status)}
+        assert (status, kind) == (200, "text/event-stream"), (status, kind)
+        name = ""
+        while len(answers) < step["take"] and (line := process.stdout.readline()):
+            field, _, value = line.rstrip().partition(": ")
+            if field == "event":
+                name = value
+            elif field == "data" and name == "problem":
+                document = json.loads(value)
+                return {"answers": answers, "problem": problem_of(value, document["status"])}
+            elif field == "data" and name != "heartbeat":
+                answers.append(event_of(name, json.loads(value)))
+        process.terminate()
+    return {"answers": answers}
+
+
 def call(step):
     method, request = step["method"], dict(step["request"])
+    if method == "Queues.Subscribe":
+        return subscribe(step)
     verb, path = path_of(method, request)
     kind, body = "application/json", b""
     if verb == "GET":
@@ -223,11 +282,8 @@ def call(step):
         return {"answers": [], "problem": {"slug": "", "code": None, "detail": done.stderr.decode(), "metadata": {}}}
     status, _, said = done.stderr.decode().partition(" ")
     if int(status) >= 400:
-        document = json.loads(done.stdout)
-        slug = document.pop("type").removeprefix("/problems/")
-        standard = {name: document.pop(name) for name in ("title", "status", "detail")}
-        assert said == "application/problem+json" and standard["status"] == int(status), (said, standard)
-        return {"answers": [], "problem": {"slug": slug, "code": int(status), "detail": standard["detail"], "metadata": document}}
+        assert said == "application/problem+json", said
+        return {"answers": [], "problem": problem_of(done.stdout, int(status))}
     assert int(status) == {"PUT": 201 if method == "Topics.CreateTopic" else 200, "DELETE": 204}.get(verb, 201 if "Session" in method else 200), status
     if method == "Topics.DeleteTopic":
         return {"answers": [{}]}

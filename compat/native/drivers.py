@@ -42,8 +42,8 @@ class Driver:
         environment = {**os.environ, "PYTHONPATH": str(place / "python")}
         self.process = subprocess.Popen(command(name, place), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
-    def begin(self, address, method, request):
-        step = {"address": address, "method": method, "request": request, "deadline_s": int(DEADLINE_S * checks.SLOWNESS)}
+    def begin(self, address, method, request, take=0):
+        step = {"address": address, "method": method, "request": request, "take": take, "deadline_s": int(DEADLINE_S * checks.SLOWNESS)}
         self.process.stdin.write(json.dumps(step) + "\n")
         self.process.stdin.flush()
 
@@ -52,8 +52,8 @@ class Driver:
         assert line, f"the driver of {self.name} ended with {self.process.wait()}"
         return json.loads(line)
 
-    def call(self, address, method, request):
-        self.begin(address, method, request)
+    def call(self, address, method, request, take=0):
+        self.begin(address, method, request, take)
         return self.told()
 
     def end(self):
@@ -115,6 +115,21 @@ def matches(expected, actual):
     return expected == actual
 
 
+EVENTS = ["trimmed", "element", "caughtUp"]
+
+
+def events(answers):
+    """The events of a subscription with their kinds, in the order of queues. What is of one queue keeps its order but for `caughtUp`."""
+    made = []
+    for event in answers:
+        [kind] = set(event) - {"queue", "next"}
+        made.append({**event, "event": kind})
+    for queue in {event["queue"] for event in made}:
+        offsets = [int(event["element"]["position"].get("offset", 0)) for event in made if event["queue"] == queue and event["event"] == "element"]
+        assert offsets == sorted(offsets), f"the elements of {queue} are not in their order: {answers}"
+    return sorted(made, key=lambda event: (event["queue"], EVENTS.index(event["event"])))
+
+
 def one_page(answers):
     """All pages of a read as one."""
     whole = {"records": [], "next": 0, "end": 0}
@@ -148,6 +163,12 @@ def check(driver, step, told, expected, what):
         return check_problem(driver, told, step.slug, expected, what)
     assert "problem" not in told, f"{what}: {told}"
     answers = told["answers"]
+    if isinstance(expected, list):
+        found = without_zeros(events(answers) if any("event" in it for it in expected) else answers)
+        # The queues of what is expected are in the order of their names' base64.
+        wanted = without_zeros(expected)
+        assert matches(wanted, found), f"{what}: expected\n{wanted}\ngot\n{found}"
+        return answers
     is_read = isinstance(expected, dict) and "next" in expected and "elements" not in expected
     answer = one_page(answers) if is_read else answers[0]
     wanted, found = without_zeros(expected), without_zeros(answer)

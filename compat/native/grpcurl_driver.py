@@ -30,18 +30,40 @@ def problem(status):
     return told
 
 
+def first(process, take):
+    """Reads as many events as are wanted, or all, and ends the process."""
+    text, found = "", []
+    while len(found) < take and (line := process.stdout.readline()):
+        text += line
+        # Each value ends with a line of its own.
+        if line.startswith("}"):
+            found += [event for event in objects(text) if "heartbeat" not in event]
+            text = ""
+    process.terminate() if len(found) == take else process.wait()
+    return found
+
+
 def main():
     for line in sys.stdin:
         step = json.loads(line)
         options = ["-plaintext", "-format-error", "-max-time", str(step["deadline_s"]), "-max-msg-sz", str(33 << 20), "-d", "@"]
         command = [sys.argv[1], *options, step["address"], f"duramen.v1.{step['method'].replace('.', '/')}"]
-        done = subprocess.run(command, input=json.dumps(step["request"]), capture_output=True, text=True)
-        told = {"answers": list(objects(done.stdout))}
-        if done.returncode != 0:
+        request = step["request"]
+        text = "\n".join(map(json.dumps, request["requests"] if step["method"] == "Queues.EnqueueStream" else [request]))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            if step["take"]:
+                process.stdin.write(text)
+                process.stdin.close()
+                told = {"answers": first(process, step["take"])}
+                failure, has_failed = process.stderr.read(), len(told["answers"]) < step["take"]
+            else:
+                answers, failure = process.communicate(text)
+                told, has_failed = {"answers": list(objects(answers))}, process.returncode != 0
+        if has_failed:
             try:
-                told["problem"] = problem(next(objects(done.stderr)))
+                told["problem"] = problem(next(objects(failure)))
             except (ValueError, StopIteration):
-                told["problem"] = {"slug": "", "code": None, "detail": done.stderr, "metadata": {}}
+                told["problem"] = {"slug": "", "code": None, "detail": failure, "metadata": {}}
         print(json.dumps(told), flush=True)
 
 

@@ -22,6 +22,10 @@ class Step:
     without: dict = field(default_factory=dict)
     # It goes on beside the steps after it, until one is `Awaited`.
     beside: bool = False
+    # Events after which the client ends a stream that has no end.
+    take: int = 0
+    # It goes to a node that does not lead the topic's log, where there is one.
+    passed_on: bool = False
 
 
 @dataclass
@@ -120,6 +124,38 @@ def retrieve(queue, expected, beside=False, **more):
 def enqueue_many(messages, expected):
     messages = [{"queue": b64(queue), "message": rec(value)} for queue, value in messages]
     return Step("Queues.EnqueueMany", {"topic": "${t}", "messages": messages}, expected)
+
+
+def enqueue_stream(messages, expected):
+    """One request for each message: queue, value, and what else the request has."""
+    requests = [
+        {"call": number, "request": {"topic": "${t}", "queue": b64(queue), "messages": [rec(value)], **more}}
+        for number, (queue, value, more) in enumerate(messages, 1)
+    ]
+    without = {"curl": "HTTP has no stream of requests"}
+    return Step("Queues.EnqueueStream", {"requests": requests}, expected, without=without, passed_on=True)
+
+
+def streamed(call, first, **more):
+    return {"call": call, "appended": {"first": first, "last": first, **more}}
+
+
+def failed(call, reason, metadata="*"):
+    return {"call": call, "problem": {"reason": reason, "detail": "*", **({"metadata": metadata} if metadata else {})}}
+
+
+def subscribe(cursors, expected, beside=False, **more):
+    cursors = [{"queue": b64(queue), **start} for queue, start in cursors]
+    take = len(expected) if isinstance(expected, list) else 0
+    return Step("Queues.Subscribe", {"topic": "${t}", "cursors": cursors, **more}, expected, beside=beside, take=take, passed_on=True)
+
+
+def came(queue, offset, record, next="*"):
+    return {"queue": b64(queue), "event": "element", "element": shown(offset, record), "next": next}
+
+
+def told(queue, event, next="*"):
+    return {"queue": b64(queue), "event": event, "next": next}
 
 
 def elements(*them, next, **more):
@@ -337,6 +373,50 @@ GROUPS = {
         retrieve("dave", elements(shown(12, "m1", 11), next=pos(13, 11))),
         enqueue_many([], wrong("messages")),
         enqueue_many([("q" * 513, "x")], wrong("queue")),
+    ],
+    "streams": [
+        create(partitions=1, settings={"queue.enable": "true"}),
+        enqueue_stream([("alice", f"a{it}", {}) for it in range(4)], [streamed(it + 1, pos(it)) for it in range(4)]),
+        retrieve("alice", elements(*(shown(it, f"a{it}") for it in range(4)), next=pos(3))),
+        session(),
+        enqueue_stream(
+            [("bob", f"b{it}", {"session": {"id": "${s.id}", "epoch": "${s.epoch}", "sequence": it}}) for it in (0, 1, 2, 1, 5)],
+            [*(streamed(it + 1, pos(4 + it)) for it in range(3)), streamed(4, pos(5), duplicate=True), failed(5, "sequence-gap", {"expected": "3"})],
+        ),
+        enqueue_stream(
+            [("alice", "a4", {}), ("", "nameless", {}), ("carol", "c0", {"guard": {"none": True}}), ("alice", "no", {"guard": {"none": True}}), ("alice", "a5", {})],
+            [streamed(1, pos("*", "*")), failed(2, "bad-request"), streamed(3, pos("*", "*")), failed(4, "last-mismatch"), streamed(5, pos("*", "*"))],
+        ),
+        enqueue_stream([], []),
+        # Of several queues the events come in any order; here they are put in that of queues and offsets.
+        subscribe(
+            [("alice", {}), ("bob", {}), ("nobody", {})],
+            [
+                *(came("alice", it, f"a{it}", pos(it)) for it in range(4)), came("alice", "*", "a4"), came("alice", "*", "a5"), told("alice", "caughtUp"),
+                *(came("bob", 4 + it, f"b{it}", pos(4 + it)) for it in range(3)), told("bob", "caughtUp"),
+                told("nobody", "caughtUp"),
+            ],
+        ),
+        subscribe([("bob", {})], [came("bob", 5, "b1"), told("bob", "caughtUp")], filter="text == 'b1'"),
+        subscribe([("bob", {})], [came("bob", 4, "b0"), came("bob", 5, "b1"), came("bob", 6, "b2"), told("bob", "caughtUp")], consistency="ANY_REPLICA", bytes=20_000),
+        subscribe([("dave", {})], [came("dave", "*", "d0"), came("dave", "*", "d1"), told("dave", "caughtUp")], beside=True),
+        enqueue("dave", ["d0"], {"first": pos("*", "*"), "last": pos("*", "*")}, "d"),
+        enqueue("dave", ["d1"], {"first": pos("*", "*"), "last": pos("*", "*")}),
+        Awaited([came("dave", "*", "d0"), came("dave", "*", "d1"), told("dave", "caughtUp")]),
+        subscribe([("dave", {"after": "${d.last}"})], [came("dave", "*", "d1"), told("dave", "caughtUp")]),
+        subscribe([("dave", {"end": True})], [told("dave", "caughtUp")]),
+        subscribe([], wrong("cursors")),
+        subscribe([("a", {}), ("a", {})], wrong("cursors")),
+        subscribe([(f"q{it}", {}) for it in range(65)], wrong("cursors")),
+        subscribe([("a", {})], wrong("bytes"), bytes=16_777_217),
+        subscribe([("a", {})], Problem("filter-invalid", {"field": "filter"}), filter="nothing"),
+        Step("Queues.Subscribe", {"topic": "no-such-topic", "cursors": [{"queue": b64("a")}]}, Problem("unknown-topic")),
+        truncate("*", through="${d.last}"),
+        subscribe([("alice", {"after": {"term": "${d.last.term}", "entry": 0, "offset": 0}})], Problem("trimmed", {"first": "*"})),
+        subscribe(
+            [("dave", {"after": {"term": "${d.last.term}", "entry": 0, "offset": 0}})],
+            [told("dave", "trimmed", pos(0)), came("dave", "*", "d1"), told("dave", "caughtUp")], skipTrimmed=True,
+        ),
     ],
     "truncations": [
         ONE,

@@ -12,6 +12,8 @@
 
 pub mod batch_reader;
 pub mod journal;
+pub mod native_filter;
+pub mod native_json;
 pub mod request_decoder;
 pub mod response_decoder;
 pub mod seeds;
@@ -23,9 +25,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 pub type Target = fn(&[u8]);
 
 /// Every target with its name.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("batch_reader", batch_reader::run),
     ("journal", journal::run),
+    ("native_filter", native_filter::run),
+    ("native_json", native_json::run),
     ("request_decoder", request_decoder::run),
     ("response_decoder", response_decoder::run),
     ("segment_recovery", segment_recovery::run),

@@ -15,6 +15,50 @@ use duramen_storage::journal::{Round, rounds_of};
 /// Zeros decode as the emptiest message of most APIs; ones give flexible versions something to hold.
 const BODIES: [[u8; 256]; 2] = [[0; 256], [1; 256]];
 
+const BODIES_IN_JSON: [&str; 14] = [
+    "{}",
+    "[]",
+    r#"{"records":[{"key":"k","value":"v","headers":{"h":"v"},"timestamp_ms":1}]}"#,
+    r#"{"records":[{"key_base64":"AP8=","json":{"a":[1, 2.50, null]}}, {"base64":"/w=="}],"timeout_ms":5}"#,
+    r#"{"records":[{"timestamp_ms":-9223372036854775808},{"timestamp_ms":9223372036854775807}]}"#,
+    r#"{"records":[{}],"guard":{"last":"7.4711.4713","fence":"f"},"session":{"id":7,"epoch":0,"sequence":2147483647}}"#,
+    r#"{"messages":[{"value":"v"}],"guard":{"last":"none"},"session":{"id":7,"epoch":1}}"#,
+    r#"{"messages":[{"queue":"alice","message":{"json":1}},{"queue_base64":"Ym9i","message":{}}]}"#,
+    r#"{"cursors":[{"queue":"alice"},{"queue":"bob","after":"end"},{"queue_base64":"Yw==","after":"1.0.0"}],"as":"base64"}"#,
+    r#"{"cursors":[{"queue":"alice"}],"filter":"true","fields":{"a":"size"},"bytes":4294967295,"skip_trimmed":true}"#,
+    r#"{"through":"1.2.3","pointer":{"uri":"u","position":"1.-1.2","sha256":"","note":"n"},"fence":"f"}"#,
+    r#"{"token":"t","if_token":"","timeout_ms":4294967295}"#,
+    r#"{"partitions":3,"replication_factor":-1,"settings":{"queue.enable":"true"}}"#,
+    r#"{"records":[{"json":"\u0000\ud83d\ude00 \" \\"}],"unknown":1}"#,
+];
+
+const EXPRESSIONS: [&str; 24] = [
+    "json.level == 'error'",
+    "json.n > 6 && json.x < 8.5 || !(offset >= 0)",
+    "'b' in json.tags",
+    "json.tags.exists(it, it == 'a') ? size : timestamp",
+    "json.tags.all(it, it.size() == 1)",
+    "json.tags.exists_one(it, it == 'b')",
+    "has(json.of.it) && !has(json.of.x)",
+    "text.contains('error') && key_text.startsWith('al') && key_text.endsWith('ce')",
+    "headers['kind'] == 'order'",
+    "key == b'alice' && value != b'\\xff'",
+    "string(json.n) + 'x' == '7x'",
+    "int('12') + 9223372036854775807 == 12",
+    "double('1e308') * 10.0 > 1.0 / 0.0",
+    "-9223372036854775807 - 2",
+    "size / 0 == size % 0",
+    "[1, 2.5, 'a', null, {'k': [json]}]",
+    "json",
+    "{1: 'a', true: 'b', 'c': 1u}",
+    "[text, text][1]",
+    "json.tags.map(it, it)",
+    "text.matches('a*')",
+    "nothing == 1",
+    "'\\u00e9' + r'raw' + \"\"\"long\"\"\"",
+    "a ? b",
+];
+
 /// Writes every input to `corpus`, in one directory a target.
 pub fn write_all(corpus: &Path) {
     for api in API_TABLE {
@@ -54,6 +98,21 @@ pub fn write_all(corpus: &Path) {
     }
     rings(corpus, &rounds);
     changes(corpus);
+    native(corpus);
+}
+
+/// A body of each request of the native API, and expressions of each kind: most are taken, and some are refused.
+fn native(corpus: &Path) {
+    for (number, body) in BODIES_IN_JSON.iter().enumerate() {
+        write(corpus, "native_json", &format!("body-{number}"), body.as_bytes());
+    }
+    for (number, text) in EXPRESSIONS.iter().enumerate() {
+        write(corpus, "native_filter", &format!("text-{number}"), text.as_bytes());
+    }
+    let deep = format!("size{} == 0", " * 1".repeat(46));
+    write(corpus, "native_filter", "deep", deep.as_bytes());
+    let too_deep = format!("{}1{}", "(".repeat(2000), ")".repeat(2000));
+    write(corpus, "native_filter", "too-deep", too_deep.as_bytes());
 }
 
 /// The rounds with records in the kept directory of format version 1.

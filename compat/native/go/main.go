@@ -26,6 +26,7 @@ type step struct {
 	Address   string
 	Method    string
 	Request   json.RawMessage
+	Take      int
 	DeadlineS int `json:"deadline_s"`
 }
 
@@ -41,18 +42,16 @@ type told struct {
 	Problem *problem          `json:"problem,omitempty"`
 }
 
-type call func(context.Context, grpc.ClientConnInterface, []byte, *told) error
+type call func(context.Context, grpc.ClientConnInterface, *step, *told) error
 
 // Makes a call of a method that has one answer.
 func unary[Q any, A proto.Message, P interface {
 	*Q
 	proto.Message
 }](method func(grpc.ClientConnInterface, context.Context, P, ...grpc.CallOption) (A, error)) call {
-	return func(ctx context.Context, conn grpc.ClientConnInterface, text []byte, told *told) error {
+	return func(ctx context.Context, conn grpc.ClientConnInterface, step *step, told *told) error {
 		request := P(new(Q))
-		if err := protojson.Unmarshal(text, request); err != nil {
-			panic(err)
-		}
+		parse(step.Request, request)
 		answer, err := method(conn, ctx, request)
 		if err == nil {
 			told.add(answer)
@@ -69,11 +68,15 @@ func (told *told) add(answer proto.Message) {
 	told.Answers = append(told.Answers, text)
 }
 
-func read(ctx context.Context, conn grpc.ClientConnInterface, text []byte, told *told) error {
-	request := &duramenv1.ReadRequest{}
-	if err := protojson.Unmarshal(text, request); err != nil {
+func parse(text []byte, message proto.Message) {
+	if err := protojson.Unmarshal(text, message); err != nil {
 		panic(err)
 	}
+}
+
+func read(ctx context.Context, conn grpc.ClientConnInterface, step *step, told *told) error {
+	request := &duramenv1.ReadRequest{}
+	parse(step.Request, request)
 	pages, err := duramenv1.NewLogsClient(conn).Read(ctx, request)
 	for err == nil {
 		var page *duramenv1.ReadResponse
@@ -81,6 +84,52 @@ func read(ctx context.Context, conn grpc.ClientConnInterface, text []byte, told 
 			told.add(page)
 		}
 	}
+	return ended(err)
+}
+
+// Ends with as many events as are wanted.
+func subscribe(ctx context.Context, conn grpc.ClientConnInterface, step *step, told *told) error {
+	request := &duramenv1.SubscribeRequest{}
+	parse(step.Request, request)
+	events, err := duramenv1.NewQueuesClient(conn).Subscribe(ctx, request)
+	for err == nil {
+		var event *duramenv1.SubscribeResponse
+		if event, err = events.Recv(); err == nil && event.GetHeartbeat() == nil {
+			told.add(event)
+		}
+		if step.Take > 0 && len(told.Answers) == step.Take {
+			return nil
+		}
+	}
+	return ended(err)
+}
+
+func enqueueStream(ctx context.Context, conn grpc.ClientConnInterface, step *step, told *told) error {
+	var all struct{ Requests []json.RawMessage }
+	if err := json.Unmarshal(step.Request, &all); err != nil {
+		panic(err)
+	}
+	stream, err := duramenv1.NewQueuesClient(conn).EnqueueStream(ctx)
+	for _, text := range all.Requests {
+		request := &duramenv1.EnqueueStreamRequest{}
+		parse(text, request)
+		if err == nil {
+			err = stream.Send(request)
+		}
+	}
+	if err == nil {
+		err = stream.CloseSend()
+	}
+	for err == nil {
+		var answer *duramenv1.EnqueueStreamResponse
+		if answer, err = stream.Recv(); err == nil {
+			told.add(answer)
+		}
+	}
+	return ended(err)
+}
+
+func ended(err error) error {
 	if err == io.EOF {
 		return nil
 	}
@@ -88,7 +137,7 @@ func read(ctx context.Context, conn grpc.ClientConnInterface, text []byte, told 
 }
 
 // Calls a method that there is not.
-func missing(ctx context.Context, conn grpc.ClientConnInterface, _ []byte, _ *told) error {
+func missing(ctx context.Context, conn grpc.ClientConnInterface, _ *step, _ *told) error {
 	return conn.Invoke(ctx, "/duramen.v1.Nothing/Do", &emptypb.Empty{}, &emptypb.Empty{})
 }
 
@@ -111,23 +160,25 @@ func topics[Q, A any](method func(duramenv1.TopicsClient, context.Context, Q, ..
 }
 
 var calls = map[string]call{
-	"Logs.Append":        unary(logs(duramenv1.LogsClient.Append)),
-	"Logs.Read":          read,
-	"Logs.Tail":          unary(logs(duramenv1.LogsClient.Tail)),
-	"Logs.Truncate":      unary(logs(duramenv1.LogsClient.Truncate)),
-	"Logs.Fence":         unary(logs(duramenv1.LogsClient.Fence)),
-	"Logs.OpenSession":   unary(logs(duramenv1.LogsClient.OpenSession)),
-	"Queues.Enqueue":     unary(queues(duramenv1.QueuesClient.Enqueue)),
-	"Queues.EnqueueMany": unary(queues(duramenv1.QueuesClient.EnqueueMany)),
-	"Queues.Retrieve":    unary(queues(duramenv1.QueuesClient.Retrieve)),
-	"Queues.GetElement":  unary(queues(duramenv1.QueuesClient.GetElement)),
-	"Queues.GetQueue":    unary(queues(duramenv1.QueuesClient.GetQueue)),
-	"Queues.ListQueues":  unary(queues(duramenv1.QueuesClient.ListQueues)),
-	"Topics.CreateTopic": unary(topics(duramenv1.TopicsClient.CreateTopic)),
-	"Topics.GetTopic":    unary(topics(duramenv1.TopicsClient.GetTopic)),
-	"Topics.ListTopics":  unary(topics(duramenv1.TopicsClient.ListTopics)),
-	"Topics.DeleteTopic": unary(topics(duramenv1.TopicsClient.DeleteTopic)),
-	"Nothing.Do":         missing,
+	"Logs.Append":          unary(logs(duramenv1.LogsClient.Append)),
+	"Logs.Read":            read,
+	"Logs.Tail":            unary(logs(duramenv1.LogsClient.Tail)),
+	"Logs.Truncate":        unary(logs(duramenv1.LogsClient.Truncate)),
+	"Logs.Fence":           unary(logs(duramenv1.LogsClient.Fence)),
+	"Logs.OpenSession":     unary(logs(duramenv1.LogsClient.OpenSession)),
+	"Queues.Enqueue":       unary(queues(duramenv1.QueuesClient.Enqueue)),
+	"Queues.EnqueueStream": enqueueStream,
+	"Queues.Subscribe":     subscribe,
+	"Queues.EnqueueMany":   unary(queues(duramenv1.QueuesClient.EnqueueMany)),
+	"Queues.Retrieve":      unary(queues(duramenv1.QueuesClient.Retrieve)),
+	"Queues.GetElement":    unary(queues(duramenv1.QueuesClient.GetElement)),
+	"Queues.GetQueue":      unary(queues(duramenv1.QueuesClient.GetQueue)),
+	"Queues.ListQueues":    unary(queues(duramenv1.QueuesClient.ListQueues)),
+	"Topics.CreateTopic":   unary(topics(duramenv1.TopicsClient.CreateTopic)),
+	"Topics.GetTopic":      unary(topics(duramenv1.TopicsClient.GetTopic)),
+	"Topics.ListTopics":    unary(topics(duramenv1.TopicsClient.ListTopics)),
+	"Topics.DeleteTopic":   unary(topics(duramenv1.TopicsClient.DeleteTopic)),
+	"Nothing.Do":           missing,
 }
 
 func problemOf(err error) *problem {
@@ -168,7 +219,7 @@ func main() {
 		if !ok {
 			panic(fmt.Sprint("no method ", step.Method, codes.Unimplemented))
 		}
-		if err := call(ctx, conn, step.Request, &told); err != nil {
+		if err := call(ctx, conn, &step, &told); err != nil {
 			told.Problem = problemOf(err)
 		}
 		cancel()

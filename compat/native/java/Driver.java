@@ -11,6 +11,8 @@ import dev.duramen.v1.CreateTopicRequest;
 import dev.duramen.v1.DeleteTopicRequest;
 import dev.duramen.v1.EnqueueManyRequest;
 import dev.duramen.v1.EnqueueRequest;
+import dev.duramen.v1.EnqueueStreamRequest;
+import dev.duramen.v1.EnqueueStreamResponse;
 import dev.duramen.v1.FenceRequest;
 import dev.duramen.v1.GetElementRequest;
 import dev.duramen.v1.GetQueueRequest;
@@ -22,23 +24,30 @@ import dev.duramen.v1.OpenSessionRequest;
 import dev.duramen.v1.QueuesGrpc;
 import dev.duramen.v1.ReadRequest;
 import dev.duramen.v1.RetrieveRequest;
+import dev.duramen.v1.SubscribeRequest;
+import dev.duramen.v1.SubscribeResponse;
 import dev.duramen.v1.TailRequest;
 import dev.duramen.v1.TopicsGrpc;
 import dev.duramen.v1.TruncateRequest;
 import io.grpc.CallOptions;
+import io.grpc.Context;
 import io.grpc.ManagedChannel;
 import io.grpc.ManagedChannelBuilder;
 import io.grpc.MethodDescriptor;
+import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.ProtoUtils;
 import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.ClientCalls;
+import io.grpc.stub.StreamObserver;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
 /** Carries out the steps that it reads, one a line, with the client that is generated for Java; see ../README.md. */
@@ -78,8 +87,18 @@ final class Driver {
         QueuesGrpc.QueuesBlockingStub queues = QueuesGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
         TopicsGrpc.TopicsBlockingStub topics = TopicsGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
         String method = step.get("method").getAsString();
-        if (method.equals("Logs.Read")) {
-            return logs.read(read(request, ReadRequest.newBuilder()).build());
+        switch (method) {
+            case "Logs.Read":
+                return logs.read(read(request, ReadRequest.newBuilder()).build());
+            case "Queues.Subscribe":
+                return subscribe(queues, read(request, SubscribeRequest.newBuilder()).build(), step.get("take").getAsInt());
+            case "Queues.EnqueueStream":
+                List<EnqueueStreamRequest> requests = new ArrayList<>();
+                for (var each : step.getAsJsonObject("request").getAsJsonArray("requests")) {
+                    requests.add(read(each.toString(), EnqueueStreamRequest.newBuilder()).build());
+                }
+                return enqueueStream(channel, deadline, requests);
+            default:
         }
         Message answer = switch (method) {
             case "Logs.Append" -> logs.append(read(request, AppendRequest.newBuilder()).build());
@@ -100,6 +119,56 @@ final class Driver {
             default -> missing(channel);
         };
         return List.of(answer).iterator();
+    }
+
+    /** Ends with as many events as are wanted. */
+    private static Iterator<SubscribeResponse> subscribe(QueuesGrpc.QueuesBlockingStub queues, SubscribeRequest request, int take) throws Exception {
+        Context.CancellableContext context = Context.current().withCancellation();
+        try {
+            return context.call(() -> {
+                List<SubscribeResponse> events = new ArrayList<>();
+                Iterator<SubscribeResponse> all = queues.subscribe(request);
+                while ((take == 0 || events.size() < take) && all.hasNext()) {
+                    SubscribeResponse event = all.next();
+                    if (!event.hasHeartbeat()) {
+                        events.add(event);
+                    }
+                }
+                return events.iterator();
+            });
+        } finally {
+            context.cancel(null);
+        }
+    }
+
+    private static Iterator<EnqueueStreamResponse> enqueueStream(ManagedChannel channel, long deadline, List<EnqueueStreamRequest> requests) throws Exception {
+        List<EnqueueStreamResponse> answers = new ArrayList<>();
+        CompletableFuture<Throwable> end = new CompletableFuture<>();
+        StreamObserver<EnqueueStreamRequest> stream = QueuesGrpc.newStub(channel)
+                .withDeadlineAfter(deadline, TimeUnit.SECONDS)
+                .enqueueStream(new StreamObserver<EnqueueStreamResponse>() {
+                    @Override
+                    public void onNext(EnqueueStreamResponse answer) {
+                        answers.add(answer);
+                    }
+
+                    @Override
+                    public void onError(Throwable error) {
+                        end.complete(error);
+                    }
+
+                    @Override
+                    public void onCompleted() {
+                        end.complete(null);
+                    }
+                });
+        requests.forEach(stream::onNext);
+        stream.onCompleted();
+        Throwable error = end.get();
+        if (error != null) {
+            throw Status.fromThrowable(error).asRuntimeException(Status.trailersFromThrowable(error));
+        }
+        return answers.iterator();
     }
 
     private static <B extends Message.Builder> B read(String text, B builder) throws Exception {

@@ -26,17 +26,32 @@ async function missing(address) {
   await transport(address).unary(method, {}, {})
 }
 
-async function call({ address, method, request, deadline_s }, answers) {
+async function call({ address, method, request, take, deadline_s }, answers) {
   const [service, name] = method.split('.')
   if (service === 'Nothing') return missing(address)
   const [type, Client] = services[service]
   const info = type.methods.find((it) => it.name === name)
   const client = new Client(transport(address))
-  const calling = client[info.localName](info.I.fromJson(request), { timeout: deadline_s * 1000 })
-  if (info.serverStreaming) {
-    for await (const answer of calling.responses) answers.push(info.O.toJson(answer))
-  } else {
+  const ending = new AbortController()
+  const options = { timeout: deadline_s * 1000, abort: ending.signal }
+  const calling = info.clientStreaming ? client[info.localName](options) : client[info.localName](info.I.fromJson(request), options)
+  if (info.clientStreaming) {
+    for (const each of request.requests) await calling.requests.send(info.I.fromJson(each))
+    await calling.requests.complete()
+  }
+  if (!info.serverStreaming) {
     answers.push(info.O.toJson((await calling).response))
+    return
+  }
+  for await (const answer of calling.responses) {
+    const json = info.O.toJson(answer)
+    if (!('heartbeat' in json)) answers.push(json)
+    if (answers.length === take) break
+  }
+  if (take > 0 && answers.length === take) {
+    // What is left of the call ends with the error of its end.
+    for (const rest of [calling.status, calling.trailers, calling.headers]) rest.catch(() => {})
+    ending.abort()
   }
 }
 

@@ -11,6 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 OPTIONS = [("grpc.max_receive_message_length", 33 << 20), ("grpc.enable_retries", 0)]
+STREAMS = ("Read", "EnqueueStream", "Subscribe")
 STUBS = {"Logs": duramen_pb2_grpc.LogsStub, "Queues": duramen_pb2_grpc.QueuesStub, "Topics": duramen_pb2_grpc.TopicsStub}
 
 
@@ -21,10 +22,19 @@ def call(channel, step, answers):
         channel.unary_unary("/duramen.v1.Nothing/Do", serialize, Empty.FromString)(Empty(), timeout=step["deadline_s"])
         return
     stub = getattr(STUBS[service](channel), method)
-    request = json_format.ParseDict(step["request"], getattr(duramen_pb2, f"{method}Request")())
+    kind = getattr(duramen_pb2, f"{method}Request")
+    if method == "EnqueueStream":
+        request = (json_format.ParseDict(each, kind()) for each in step["request"]["requests"])
+    else:
+        request = json_format.ParseDict(step["request"], kind())
     answer = stub(request, timeout=step["deadline_s"])
-    for each in answer if method == "Read" else [answer]:
-        answers.append(json_format.MessageToDict(each))
+    for each in answer if method in STREAMS else [answer]:
+        event = json_format.MessageToDict(each)
+        if "heartbeat" not in event:
+            answers.append(event)
+        if len(answers) == step["take"]:
+            answer.cancel()
+            break
 
 
 def problem(error):

@@ -73,6 +73,7 @@ use health::Health;
 use inbox::Inbox;
 use indexing::Indexing;
 use listener::Listener;
+pub use native::fuzzing;
 use native::{Calls, Native};
 use opening::{cure, free_bytes_min, open_storage};
 use peers::{Links, Peers, Place, Standing, WAITING_SAID_EVERY};

@@ -70,6 +70,30 @@ async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Val
         "Topics.GetTopic" => one!(topics.get_topic, "GetTopicRequest", "Topic"),
         "Topics.ListTopics" => one!(topics.list_topics, "ListTopicsRequest", "ListTopicsResponse"),
         "Topics.DeleteTopic" => one!(topics.delete_topic, "DeleteTopicRequest", "DeleteTopicResponse"),
+        "Queues.EnqueueStream" => {
+            let requests = step["request"]["requests"].as_array().expect("a list");
+            let requests: Vec<proto::EnqueueStreamRequest> = requests.iter().map(|it| json.read("EnqueueStreamRequest", it)).collect();
+            let mut request = Request::new(tonic::codegen::tokio_stream::iter(requests));
+            request.set_timeout(deadline);
+            let mut stream = queues.enqueue_stream(request).await?.into_inner();
+            while let Some(answer) = stream.message().await? {
+                answers.push(json.write("EnqueueStreamResponse", &answer));
+            }
+        }
+        "Queues.Subscribe" => {
+            let mut request = Request::new(json.read("SubscribeRequest", &step["request"]));
+            request.set_timeout(deadline);
+            let mut events = queues.subscribe(request).await?.into_inner();
+            while let Some(event) = events.message().await? {
+                let event = json.write("SubscribeResponse", &event);
+                if event.get("heartbeat").is_none() {
+                    answers.push(event);
+                }
+                if step["take"] == answers.len() {
+                    break;
+                }
+            }
+        }
         "Logs.Read" => {
             let mut request = Request::new(json.read("ReadRequest", &step["request"]));
             request.set_timeout(deadline);

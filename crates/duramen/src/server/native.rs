@@ -17,6 +17,7 @@ mod charging;
 mod enqueuing;
 mod following;
 mod forwarding;
+pub mod fuzzing;
 mod grpc;
 mod http;
 mod identify;

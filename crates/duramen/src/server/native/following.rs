@@ -46,33 +46,13 @@ impl Queues {
         origin: &Origin,
         request: SubscribeRequest,
     ) -> Result<BoxStream<'static, Result<SubscribeResponse, Fault>>, Fault> {
-        check(&request)?;
-        let SubscribeRequest { cursors, bytes, .. } = &request;
-        let all = if *bytes == 0 { PAGE_BYTES } else { *bytes };
-        let count = u32::try_from(cursors.len()).expect("they are few");
-        let page = |it: &Cursor| RetrieveRequest {
-            topic: request.topic.clone(),
-            queue: it.queue.clone(),
-            start: it.start.map(|start| match start {
-                cursor::Start::After(position) => retrieve_request::Start::After(position),
-                cursor::Start::End(is_end) => retrieve_request::Start::End(is_end),
-            }),
-            limit: ELEMENTS_MAX,
-            bytes: (all / count).max(PAGE_BYTES_MIN),
-            wait_ms: 0,
-            filter: request.filter.clone(),
-            fields: request.fields.clone(),
-            consistency: request.consistency,
-            skip_trimmed: request.skip_trimmed,
-            skip_failed: request.skip_failed,
-        };
-        let begun = cursors.iter().map(async |it| {
-            let pages = self.follow(origin, page(it)).await?;
-            let (queue, mut is_behind) = (it.queue.clone(), true);
-            let mut before = match it.start {
-                Some(cursor::Start::After(position)) => Some(position),
+        let begun = pages_of(&request)?.into_iter().map(async |first| {
+            let (queue, mut is_behind) = (first.queue.clone(), true);
+            let mut before = match first.start {
+                Some(retrieve_request::Start::After(position)) => Some(position),
                 _ => None,
             };
+            let pages = self.follow(origin, first).await?;
             let events = pages.map_ok(move |page| {
                 let next = page.next.or(before);
                 let events = events_of(&queue, page, before, &mut is_behind);
@@ -83,6 +63,31 @@ impl Queues {
         });
         Ok(select_all(try_join_all(begun).await?).boxed())
     }
+}
+
+/// Returns the first page of each queue of a subscription.
+pub(super) fn pages_of(request: &SubscribeRequest) -> Result<Vec<RetrieveRequest>, Fault> {
+    check(request)?;
+    let SubscribeRequest { cursors, bytes, .. } = request;
+    let all = if *bytes == 0 { PAGE_BYTES } else { *bytes };
+    let count = u32::try_from(cursors.len()).expect("they are few");
+    let page = |it: &Cursor| RetrieveRequest {
+        topic: request.topic.clone(),
+        queue: it.queue.clone(),
+        start: it.start.map(|start| match start {
+            cursor::Start::After(position) => retrieve_request::Start::After(position),
+            cursor::Start::End(is_end) => retrieve_request::Start::End(is_end),
+        }),
+        limit: ELEMENTS_MAX,
+        bytes: (all / count).max(PAGE_BYTES_MIN),
+        wait_ms: 0,
+        filter: request.filter.clone(),
+        fields: request.fields.clone(),
+        consistency: request.consistency,
+        skip_trimmed: request.skip_trimmed,
+        skip_failed: request.skip_failed,
+    };
+    Ok(cursors.iter().map(page).collect())
 }
 
 /// Checks what needs no node of a subscription.

@@ -501,10 +501,7 @@ async fn create_topic(
 ) -> Result<Response, Fault> {
     let request = match body.form {
         Form::Protobuf => proto::CreateTopicRequest { name, ..body.protobuf()? },
-        Form::Json | Form::Other => {
-            let json::CreateTopic { partitions, replication_factor, settings } = body.json()?;
-            proto::CreateTopicRequest { name, partitions, replication_factor, settings }
-        }
+        Form::Json | Form::Other => body.json::<json::CreateTopic>()?.message(name),
     };
     let answer = surface.topics.create(&client.origin.caller, request).await?;
     Ok(client.answer(StatusCode::CREATED, answer, json::Topic::from))

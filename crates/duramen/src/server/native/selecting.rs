@@ -35,7 +35,7 @@ const SUMS_MAX: usize = 16;
 const STACK_BYTES: usize = 8 << 20;
 const NO_THREAD: &str = "the process gets no thread for the expressions";
 /// Most memory of all results of a projection on one record, about, in bytes.
-const RESULT_BYTES_MAX: usize = 1 << 20;
+pub(crate) const RESULT_BYTES_MAX: usize = 1 << 20;
 /// Memory that a result takes beside its text, in bytes.
 const RESULT_BYTES: usize = 64;
 /// Largest value that is read as text or JSON, in bytes.

@@ -57,40 +57,44 @@ fn fault_of(code: i16, message: Option<String>) -> Fault {
     }
 }
 
+/// Makes Kafka's request of a new topic.
+pub(crate) fn create_of(request: CreateTopicRequest) -> Result<CreateTopicsRequest, Fault> {
+    let CreateTopicRequest { name, partitions, replication_factor, settings } = request;
+    // Kafka takes -1 for its default, for which 0 stands here.
+    let counts = [("partitions", partitions), ("replication_factor", replication_factor)];
+    let negative = counts.into_iter().filter(|(_, count)| *count < 0);
+    let errors: Vec<_> = negative.map(|(field, _)| (field, "it is negative".to_owned())).collect();
+    if !errors.is_empty() {
+        return Err(Fault::bad_request(&errors));
+    }
+    let configs = settings.into_iter();
+    let configs = configs.map(|(name, value)| CreatableTopicConfig { name, value: Some(value) });
+    let default = |count: i32| if count == 0 { -1 } else { count };
+    let factor = i16::try_from(default(replication_factor));
+    let topic = CreatableTopic {
+        name,
+        num_partitions: default(partitions),
+        replication_factor: factor.map_err(|_| {
+            Fault::bad_request(&[("replication_factor", "there are not so many nodes".into())])
+        })?,
+        configs: configs.collect(),
+        ..CreatableTopic::default()
+    };
+    Ok(CreateTopicsRequest {
+        topics: vec![topic],
+        timeout_ms: TIMEOUT_MS,
+        ..CreateTopicsRequest::default()
+    })
+}
+
 impl Topics {
     pub(crate) async fn create(
         &self,
         caller: &Caller,
         request: CreateTopicRequest,
     ) -> Result<Topic, Fault> {
-        let CreateTopicRequest { name, partitions, replication_factor, settings } = request;
-        // Kafka takes -1 for its default, for which 0 stands here.
-        let counts = [("partitions", partitions), ("replication_factor", replication_factor)];
-        let negative = counts.into_iter().filter(|(_, count)| *count < 0);
-        let errors: Vec<_> =
-            negative.map(|(field, _)| (field, "it is negative".to_owned())).collect();
-        if !errors.is_empty() {
-            return Err(Fault::bad_request(&errors));
-        }
-        let configs = settings.into_iter();
-        let configs =
-            configs.map(|(name, value)| CreatableTopicConfig { name, value: Some(value) });
-        let default = |count: i32| if count == 0 { -1 } else { count };
-        let factor = i16::try_from(default(replication_factor));
-        let topic = CreatableTopic {
-            name: name.clone(),
-            num_partitions: default(partitions),
-            replication_factor: factor.map_err(|_| {
-                Fault::bad_request(&[("replication_factor", "there are not so many nodes".into())])
-            })?,
-            configs: configs.collect(),
-            ..CreatableTopic::default()
-        };
-        let request = CreateTopicsRequest {
-            topics: vec![topic],
-            timeout_ms: TIMEOUT_MS,
-            ..CreateTopicsRequest::default()
-        };
+        let name = request.name.clone();
+        let request = create_of(request)?;
         let Response::CreateTopics(response) =
             self.calls.begin(caller).request(request, CREATE_VERSION).await?
         else {

@@ -21,6 +21,13 @@ pub(crate) struct CreateTopic {
     pub settings: HashMap<String, String>,
 }
 
+impl CreateTopic {
+    pub(crate) fn message(self, name: String) -> proto::CreateTopicRequest {
+        let Self { partitions, replication_factor, settings } = self;
+        proto::CreateTopicRequest { name, partitions, replication_factor, settings }
+    }
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Topic {
     pub name: String,
