@@ -181,8 +181,8 @@ pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsR
     response
 }
 
-/// Completes the answer to an operation of the native API: finds an earlier attempt of a refused append, and looks up
-/// the beginning of the last batch. The beginning stays unknown if the batch is gone by now.
+/// Completes the answer to an operation of the native API. Finds an earlier attempt of a refused append, and the
+/// beginning of the last batch, which stays unknown if the batch is gone by now.
 pub fn native<D: Disk>(reader: &Reader<D>, mut answered: Answered) -> Answered {
     if let Some(repeat) = answered.repeat.take() {
         match queues::repeated(reader, &repeat) {

@@ -175,8 +175,8 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
 #[cfg(not(feature = "sabotage"))]
 pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[];
 
-/// Bugs that only show in a cluster, and may take more time than the gate has: once the known seed is stale, each needs
-/// hundreds of seeds, or a seed that runs to the limit of its time.
+/// Bugs that only show in a cluster, and may take more time than the gate has. Once the known seed is stale, each may
+/// need hundreds of seeds, or a seed that runs to the limit of its time.
 #[cfg(feature = "sabotage")]
 pub const RARE: &[(&str, Bug, u64)] = &[
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 55),

@@ -33,6 +33,8 @@ use tonic_types::StatusExt;
 
 #[path = "native/counts.rs"]
 mod counts;
+#[path = "native/once.rs"]
+mod once;
 #[path = "native/queue_streams.rs"]
 mod queue_streams;
 #[path = "native/queues.rs"]
@@ -53,7 +55,7 @@ struct Node {
 enum Process {
     Other(Child),
     /// The server runs in the test's process, until it is taken out to be stopped.
-    Own(Option<Server>),
+    Own(Box<Option<Server>>),
 }
 
 impl Node {
@@ -79,7 +81,7 @@ impl Node {
         let started = std::thread::spawn(move || start_with(&config, heartbeat).unwrap());
         let server = started.join().unwrap();
         let (native, kafka) = (server.native.unwrap(), server.address);
-        Self { process: Process::Own(Some(server)), native, kafka }
+        Self { process: Process::Own(Box::new(Some(server))), native, kafka }
     }
 
     fn start_with(data_dir: &Path, settings: &[&str]) -> Self {

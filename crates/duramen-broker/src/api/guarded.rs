@@ -84,7 +84,7 @@ fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
     None
 }
 
-/// Tells whether the batch is in the log: a retry is answered with its first positions, whatever the queue ends with now.
+/// Tells whether the batch is in the log. A retry is answered with its first positions, whatever the queue ends with.
 fn is_there(partition: &Partition, held: &Held) -> bool {
     matches!(partition.verdict(&held.batch.header), Verdict::Duplicate { .. })
 }

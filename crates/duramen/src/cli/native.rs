@@ -105,7 +105,7 @@ impl Appended {
         Self { first: or_dash(first), last: or_dash(last), duplicate }
     }
 
-    pub(super) fn print(&self, output: &Output) -> anyhow::Result<()> {
+    pub(super) fn print(&self, output: Output) -> anyhow::Result<()> {
         output.print(self, || {
             let Self { first, last, duplicate } = self;
             let earlier = if *duplicate { ", by an earlier attempt" } else { "" };

@@ -112,7 +112,7 @@ impl Enqueue {
         let request = EnqueueRequest { topic, queue, messages, guard, ..EnqueueRequest::default() };
         let answer = connect(&node).await?.enqueue(request).await.map_err(failure)?.into_inner();
         let EnqueueResponse { first, last, duplicate } = answer;
-        Appended::new(first, last, duplicate).print(&node.output)
+        Appended::new(first, last, duplicate).print(node.output)
     }
 }
 

@@ -269,8 +269,8 @@ pub struct FenceRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {
-    /// A name of 1 to 255 bytes, or nothing. Whoever opens a session of the same name again gets a higher epoch: a log
-    /// refuses earlier holders once it has a record of the new one.
+    /// A name of 1 to 255 bytes, or nothing. The next session of the same name has a higher epoch. A log refuses the
+    /// earlier holder once it has a record of the new one.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }

@@ -77,7 +77,7 @@ impl Append {
         let mut node = self.target.connect().await?;
         let answer = node.append(request).await.map_err(failure)?.into_inner();
         let AppendResponse { first, last, duplicate } = answer;
-        Appended::new(first, last, duplicate).print(&self.target.node.output)
+        Appended::new(first, last, duplicate).print(self.target.node.output)
     }
 }
 

@@ -30,7 +30,7 @@ const SESSION_WAIT_MAX: Duration = Duration::from_secs(5);
 const SESSION_PAUSE: Duration = Duration::from_millis(50);
 /// Timeout of transactions, in milliseconds. A session has none, but the coordinator wants to know.
 const SESSION_TRANSACTION_MS: i32 = 60_000;
-/// FindCoordinator's number for transactional ids (KIP-98).
+/// Number of `FindCoordinator` for transactional ids (KIP-98).
 const TRANSACTION_COORDINATOR: i8 = 1;
 
 /// See the module.

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::super::openapi::Position;
 use super::super::problems::Fault;
-use super::{Guard, NewRecord, Record, Session, lossy, position, to_hex, wrong};
+use super::records::{Guard, NewRecord, Record, Session, lossy, position, to_hex, wrong};
 use crate::proto;
 
 /// An append in a request.

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::super::openapi::Position;
 use super::super::problems::Fault;
-use super::{
+use super::records::{
     Appended, As, Guard, NewRecord, Record, Session, either, from_base64, position, raw, record,
     wrong,
 };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::to_hex;
+use super::records::to_hex;
 use crate::proto;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
