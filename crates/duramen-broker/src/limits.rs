@@ -67,6 +67,9 @@ pub const QUEUE_LOOKS_MAX: usize = 64;
 /// Most reads that wait for an element on one node. Above it a read that would wait is refused with `busy`. A test
 /// build uses fewer.
 pub const QUEUE_READS_WAITING_MAX: usize = if cfg!(test) { 100 } else { 200_000 };
+/// Most bytes of a queue topic's partition behind the index's order under way, or behind an index that cannot go on. An
+/// order for more than that may grow by its own size. Above it appends are refused and may be sent again.
+pub const INDEX_LAG_BYTES_MAX: u64 = 32 << 20;
 /// Largest snapshot pointer of a log, in bytes: its URI, checksum and note together.
 pub const POINTER_BYTES_MAX: usize = 1 << 10;
 /// Default of `queued.max.request.bytes`: most bytes of requests that a node holds until it answers them.

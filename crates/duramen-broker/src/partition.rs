@@ -360,6 +360,20 @@ impl Partition {
         self.segments.iter().map(|segment| segment.size).sum()
     }
 
+    /// Returns about how many of those bytes are at or behind an offset: of its segment in proportion.
+    pub(crate) fn bytes_from(&self, offset: i64) -> u64 {
+        let (mut end, mut bytes) = (self.committed, 0);
+        for segment in self.segments.iter().rev() {
+            if segment.base_offset < offset {
+                let part = |from: i64| u64::try_from(end - from).unwrap_or(0);
+                let (behind, all) = (part(offset), part(segment.base_offset).max(1));
+                return bytes + segment.size / all * behind + segment.size % all * behind / all;
+            }
+            (end, bytes) = (segment.base_offset, bytes + segment.size);
+        }
+        bytes
+    }
+
     /// Returns the last batch of each producer with sequences.
     pub(crate) fn active_producers(&self) -> impl Iterator<Item = ActiveProducer> {
         self.producers.active()

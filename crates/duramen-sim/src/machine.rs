@@ -119,6 +119,7 @@ pub(crate) fn storage_options(
 fn index_limits(seed: u64) -> Limits {
     Limits {
         memtable_bytes: (2048, 4096),
+        rest_bytes: 512,
         log_bytes: (16 * 1024, 64 * 1024),
         step_bytes: 2000,
         block_bytes: 256,

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    lead the queue indexes of a node: which log is read next, which memtable is flushed, which tables merge.
 //! Owns:       the orders of the node, and the merge at hand.
-//! Interface:  [`Indexer::order`], [`Indexer::step`]; [`Reader::index`] gives a replica's index to readers.
+//! Interface:  [`Indexer::order`], [`Indexer::step`], [`Indexer::rest`]; [`Reader::index`] for readers.
 //! Invariants: the cursor passes a batch only after it was decoded and checked. A table of another log, or of more than
 //!             the log has, is removed when the index is opened. One step takes bounded work. Memtables are bounded for
 //!             each log and in all. Orders come before merges. A table that fails to be written costs only memory.
@@ -51,6 +51,8 @@ pub struct Indexer<D: Disk> {
     /// Memory of each memtable, and the bytes of the log that it stands for; then the same of all.
     sizes: BTreeMap<ReplicaId, (usize, u64)>,
     unflushed: (usize, u64),
+    /// Replicas whose memtables have grown since the last [`Indexer::rest`].
+    grown: BTreeSet<ReplicaId>,
     /// Replicas whose tables may have to be merged.
     flushed: BTreeSet<ReplicaId>,
     merging: Option<(Arc<Index<D>>, Merge<D>)>,
@@ -73,6 +75,7 @@ impl<D: Disk> Indexer<D> {
             waiting: VecDeque::new(),
             sizes: BTreeMap::new(),
             unflushed: (0, 0),
+            grown: BTreeSet::new(),
             flushed: BTreeSet::new(),
             merging: None,
         }
@@ -85,6 +88,33 @@ impl<D: Disk> Indexer<D> {
         if !self.waiting.contains(&replica) {
             self.waiting.push_back(replica);
         }
+    }
+
+    /// Tells whether [`Indexer::rest`] may find something to flush.
+    pub fn may_rest(&self) -> bool {
+        self.unflushed.1 >= self.limits.rest_bytes
+    }
+
+    /// Flushes memtables of some size that have not grown since the last call: after a start their logs need not be
+    /// read again.
+    pub fn rest(&mut self) {
+        let grown = std::mem::take(&mut self.grown);
+        let rests = |(replica, size): (&ReplicaId, &(usize, u64))| {
+            (size.1 >= self.limits.rest_bytes && !grown.contains(replica)).then_some(*replica)
+        };
+        let resting: Vec<_> = self.sizes.iter().filter_map(rests).collect();
+        for replica in resting {
+            match self.reader.index(replica) {
+                Some(index) => self.flush_one(replica, &index),
+                None => self.note_size(replica, (0, 0)),
+            }
+        }
+    }
+
+    /// Flushes what [`Indexer::rest`] would flush if nothing had grown: the node stops.
+    pub fn finish(mut self) {
+        self.grown.clear();
+        self.rest();
     }
 
     /// Tells whether there is something to do.
@@ -129,6 +159,7 @@ impl<D: Disk> Indexer<D> {
     fn forget(&mut self, replica: ReplicaId) {
         self.orders.remove(&replica);
         self.flushed.remove(&replica);
+        self.grown.remove(&replica);
         self.note_size(replica, (0, 0));
         self.sizes.remove(&replica);
     }
@@ -150,6 +181,9 @@ impl<D: Disk> Indexer<D> {
         let to = index.cursor();
         if to < order.to {
             self.waiting.push_back(replica);
+        }
+        if part.bytes > 0 {
+            self.grown.insert(replica);
         }
         self.flush(replica, &index);
         let (beginning, touched) = (order.beginning, part.touched);

@@ -81,7 +81,7 @@ use reloading::{Limits, Load, Reloading};
 use scrubbing::Scrubbing;
 use seats::Seats;
 use settings::ServerSettings;
-use threads::{Common, Input, Ready};
+use threads::{Common, Errand, Input, Ready};
 
 /// Longest time a stop waits for other nodes to lead the partitions that this node led.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
@@ -116,6 +116,7 @@ pub struct Server {
     listener: tokio::task::JoinHandle<()>,
     native_listener: Option<tokio::task::JoinHandle<()>>,
     node: Arc<Inbox<Input>>,
+    orders: Arc<Inbox<Errand>>,
     threads: Vec<JoinHandle<()>>,
     health: Arc<Health>,
     drained: Arc<Notify>,
@@ -168,8 +169,9 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let reader = storage.reader();
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
     let made = Arc::default();
-    start_indexing(&settings, &node, reader.clone(), &parts)?;
+    let indexing = start_indexing(&settings, &node, reader.clone(), &parts)?;
     let threads = vec![
+        indexing,
         core_loop::start(node, actions, clock, reads, links.clone(), parts.clone())?,
         storage_worker::start(storage, Arc::clone(&made), parts.clone())?,
     ];
@@ -178,7 +180,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let (limits, current) = watch::channel(Limits::of(&settings, connections_max));
     let shared = share(&settings, &current.borrow(), &parts, reader, stopped.clone());
     runtime.spawn(ring(shared.clone()));
-    let Common { node, health, drained, .. } = parts;
+    let Common { node, orders, health, drained, .. } = parts;
     let (seats, send_buffer_bytes) = (Arc::new(Seats::default()), settings.send_buffer_bytes);
     let native = native.map(|socket| {
         let (seats, limits) = (Arc::clone(&seats), current.clone());
@@ -203,6 +205,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
         listener,
         native_listener: native,
         node,
+        orders,
         threads,
         health,
         drained,
@@ -332,6 +335,7 @@ impl Server {
             self.runtime.block_on(native)?;
         }
         self.node.push(Input::Stop);
+        self.orders.push(Errand::Stop);
         for thread in self.threads {
             if thread.join().is_err() {
                 bail!("a thread of the server panicked");
@@ -473,12 +477,11 @@ fn start_indexing(
     node: &Node,
     reader: Reader<RealDisk>,
     common: &Common,
-) -> std::io::Result<()> {
+) -> std::io::Result<JoinHandle<()>> {
     let limits =
         duramen_storage::indexing::Limits::new(node.queue_seed(), free_bytes_min(settings));
     let (orders, node) = (Arc::clone(&common.orders), Arc::clone(&common.node));
-    indexing::start(Indexing { reader, limits, orders, node })?;
-    Ok(())
+    indexing::start(Indexing { reader, limits, orders, node })
 }
 
 fn start_scrubbing(

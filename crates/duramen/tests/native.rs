@@ -97,7 +97,7 @@ impl Node {
         while native.is_none() || kafka.is_none() {
             line.clear();
             assert!(stderr.read_line(&mut line).unwrap() > 0, "it ends");
-            let told: Value = serde_json::from_str(&line).unwrap();
+            let told: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
             let at = told["fields"]["address"].as_str().or(told["address"].as_str());
             let at = at.and_then(|at| at.parse().ok());
             if line.contains("\"serving the native API\"") {
@@ -150,6 +150,16 @@ impl Node {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let (status, text) = self.ask(method, path, &["content-type: application/json"], &body);
         (status, serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+}
+
+impl Node {
+    /// Has a process of its own end in good order.
+    fn stop(mut self) {
+        let Process::Other(child) = &mut self.process else { unreachable!("it has a process") };
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(child.wait().unwrap().success());
     }
 }
 

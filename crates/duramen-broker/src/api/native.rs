@@ -4,6 +4,7 @@ use duramen_protocol::ErrorCode;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
+use super::produce::INDEX_BEHIND;
 use super::{guarded, queues};
 use crate::access::{Operation, Resource};
 use crate::configs::is_queue_topic;
@@ -151,10 +152,11 @@ fn append(
     }
     let replica = match find(node, context, Operation::Write, &target, true).and_then(|replica| {
         let is_full = node.core.refusal().filter(|_| !sabotage::is(Bug::FullDiskIgnored));
-        let lacks_replicas = node.core.partitions[&replica].lacks_replicas();
+        let partition = &node.core.partitions[&replica];
         match is_full {
             Some(refusal) => Err(Problem::DiskFull(refusal)),
-            None if lacks_replicas => Err(Problem::NotEnoughReplicas),
+            None if partition.lacks_replicas() => Err(Problem::NotEnoughReplicas),
+            None if node.queues.is_behind(partition) => Err(Problem::Busy(INDEX_BEHIND)),
             None => Ok(replica),
         }
     }) {
@@ -357,7 +359,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let Some(Parked::Native(wait)) = node.unpark(key) else { return };
     let problem = match wait.awaited {
         Awaited::Refusal(_) => Problem::NoLeader,
-        Awaited::Append { .. } if is_held => Problem::Busy("the index is behind the log"),
+        Awaited::Append { .. } if is_held => Problem::Busy(INDEX_BEHIND),
         Awaited::Append { .. } | Awaited::Truncate | Awaited::Fence(_) => Problem::OutcomeUnknown,
     };
     reply(node, key, Err(problem), None, wait.rest_ms);

@@ -28,6 +28,8 @@ use crate::session::{
 
 /// First version whose clients know the error of a transaction that they can only abort.
 const FIRST_ABORTABLE: i16 = 11;
+/// Reason of a refusal of what may be sent again.
+pub(super) const INDEX_BEHIND: &str = "the index of the queues is behind the log";
 /// Longest time that a produce request without a timeout waits, in milliseconds.
 const UNTIMED_MS: i32 = 1_000;
 
@@ -357,6 +359,9 @@ pub(super) fn find(
     // Checked before the append: a retry of a refused batch must not find it in the log.
     if acks == Acks::All && partition.lacks_replicas() {
         return Err(blunt(ErrorCode::NotEnoughReplicas));
+    }
+    if node.queues.is_behind(partition) {
+        return Err((ErrorCode::NotEnoughReplicas, Some(INDEX_BEHIND.to_owned())));
     }
     Ok(partition.group.id())
 }

@@ -7,6 +7,7 @@ use duramen_protocol::partitioner::partition_of_key;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::native::{diverges, find, refuse, reply};
+use super::produce::INDEX_BEHIND;
 use crate::access::Operation;
 use crate::core::{Parked, QueueStage, QueueWait};
 use crate::event::{FoundElements, RequestKey};
@@ -115,7 +116,7 @@ pub(super) fn on_timeout(node: &mut Node, key: RequestKey) {
     let Some(Parked::Queue(wait)) = node.unpark(key) else { return };
     match wait.stage {
         QueueStage::Behind(_) => {
-            refuse(node, key, Problem::Busy("the index is behind the log"));
+            refuse(node, key, Problem::Busy(INDEX_BEHIND));
         }
         QueueStage::Waiting { .. } => answer(node, key, &wait),
     }

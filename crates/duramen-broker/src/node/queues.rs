@@ -24,9 +24,9 @@ use duramen_storage::sabotage::{self, Bug};
 use crate::checked_batch::CheckedBatch;
 use crate::core::{Core, Parked, QueueStage, QueueWait, Signal, Timer};
 use crate::event::{Action, Look, QueueLook, RequestKey};
-use crate::limits::{QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
+use crate::limits::{INDEX_LAG_BYTES_MAX, QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::Span;
-use crate::partition::Acks;
+use crate::partition::{Acks, Partition};
 
 /// Time after which an order that failed is given again, in microseconds.
 const RETRY_US: u64 = 1_000_000;
@@ -86,8 +86,10 @@ struct Indexing {
     indexed: i64,
     /// End of the order under way.
     ordered: Option<i64>,
-    /// Time before which nothing is ordered, because an order failed, in microseconds.
-    paused_until_us: u64,
+    /// Size of that order, in bytes of the log, or of the last one that did not follow a failed one.
+    size: u64,
+    /// Time before which nothing is ordered, in microseconds, if the last order failed.
+    paused_until_us: Option<u64>,
     /// Those who wait until the log is indexed up to an offset.
     behind: BTreeSet<(i64, Waiter)>,
     /// Reads that wait for an element, by the hash of their queue.
@@ -110,7 +112,8 @@ impl Indexing {
             beginning,
             indexed: -1,
             ordered: None,
-            paused_until_us: 0,
+            size: 0,
+            paused_until_us: None,
             behind: BTreeSet::new(),
             waiting: BTreeMap::new(),
         }
@@ -165,6 +168,13 @@ impl Queues {
         self.logs.iter().filter_map(lag).sum()
     }
 
+    /// Tells whether so much of a log waits to be indexed that it takes no appends.
+    pub(crate) fn is_behind(&self, partition: &Partition) -> bool {
+        let Some(log) = self.logs.get(&partition.group.id()) else { return false };
+        let from = log.ordered.filter(|_| log.paused_until_us.is_none()).unwrap_or(log.indexed);
+        partition.bytes_from(from) > log.size.max(INDEX_LAG_BYTES_MAX)
+    }
+
     /// Orders the index of what a turn has committed.
     pub(crate) fn follow(&mut self, core: &mut Core, replica: ReplicaId) {
         let Some(partition) = core.partitions.get(&replica) else { return };
@@ -180,7 +190,7 @@ impl Queues {
         if committed == 0 {
             log.indexed = 0;
         }
-        let is_paused = core.now.mono_us < log.paused_until_us;
+        let is_paused = log.paused_until_us.is_some_and(|until| core.now.mono_us < until);
         if log.ordered.is_some() || log.indexed >= committed || is_paused {
             return;
         }
@@ -189,6 +199,9 @@ impl Queues {
         let identity =
             Identity { topic: topic.name.clone(), topic_id: id.topic_id, partition: id.partition };
         log.ordered = Some(committed);
+        if log.paused_until_us.is_none() {
+            log.size = partition.bytes_from(log.indexed);
+        }
         core.out.push(Action::Index(Order { replica, identity, beginning, to: committed }));
     }
 
@@ -205,10 +218,12 @@ impl Queues {
         }
         if let Some(problem) = problem {
             tracing::warn!(replica = replica.0, problem, "a log cannot be indexed");
-            (log.ordered, log.paused_until_us) = (None, core.now.mono_us + RETRY_US);
-            core.timers.insert((log.paused_until_us, Timer::Queues));
+            let until = core.now.mono_us + RETRY_US;
+            (log.ordered, log.paused_until_us) = (None, Some(until));
+            core.timers.insert((until, Timer::Queues));
             return;
         }
+        log.paused_until_us = None;
         log.ordered = log.ordered.filter(|ordered| *ordered > to);
         let ready = log.behind.iter().take_while(|(end, _)| *end <= to);
         core.signals.extend(ready.map(|(_, waiter)| waiter.ready()));

@@ -35,6 +35,7 @@ fn options() -> Options {
 fn limits() -> Limits {
     Limits {
         memtable_bytes: (2048, 4096),
+        rest_bytes: 512,
         log_bytes: (4096, 8192),
         step_bytes: 700,
         block_bytes: 256,
@@ -355,7 +356,7 @@ fn run(seed: u64) {
     let mut tested = Tested::new(seed);
     tested.append();
     tested.settle();
-    for _ in 0..40 {
+    for turn in 0..40 {
         match tested.prng.below(10) {
             0 => tested.trim(),
             1 => tested.lose_power(),
@@ -376,6 +377,10 @@ fn run(seed: u64) {
         }
         tested.index();
         tested.compare(false);
+        if turn % 4 == 0 {
+            tested.indexer.rest();
+            tested.compare(false);
+        }
     }
     let index = tested.storage.reader().index(REPLICA).unwrap();
     let names = index.names(b"", None, usize::MAX).unwrap_or_else(|_| {
@@ -396,6 +401,34 @@ fn the_index_says_what_a_scan_of_the_log_says() {
     for seed in 0..200 {
         run(seed);
     }
+}
+
+#[test]
+fn a_log_that_rests_is_flushed() {
+    let mut tested = Tested::new(7);
+    tested.append();
+    let grow = |tested: &mut Tested| {
+        tested.settle();
+        tested.index();
+        tested.indexer.may_rest()
+    };
+    while !grow(&mut tested) {
+        tested.append();
+    }
+    assert!(tested.files("keys").is_empty());
+    tested.indexer.rest();
+    assert!(tested.files("keys").is_empty(), "it has grown just now");
+    tested.indexer.rest();
+    assert_eq!((tested.files("keys").len(), tested.indexer.may_rest()), (1, false));
+    // A node that stops does not wait for a rest.
+    tested.append();
+    while !grow(&mut tested) {
+        tested.append();
+    }
+    let last = Indexer::new(tested.storage.reader(), limits());
+    std::mem::replace(&mut tested.indexer, last).finish();
+    assert_eq!(tested.files("keys").len(), 2);
+    tested.compare(false);
 }
 
 #[cfg(feature = "sabotage")]

@@ -74,6 +74,8 @@ pub struct Limits {
     pub memtable_bytes: (usize, usize),
     /// Bytes of log that one memtable stands for, and all.
     pub log_bytes: (u64, u64),
+    /// Bytes of log that a memtable has to stand for to be flushed while the log rests.
+    pub rest_bytes: u64,
     /// Bytes of the log read in one step.
     pub step_bytes: u32,
     /// Bytes of a table's block.
@@ -99,6 +101,7 @@ impl Limits {
             free_bytes_min,
             memtable_bytes: (4 << 20, 64 << 20),
             log_bytes: (64 << 20, 256 << 20),
+            rest_bytes: 1 << 20,
             step_bytes: 1 << 20,
             block_bytes: BLOCK_BYTES_MAX,
             merge_width: 8,

@@ -32,7 +32,7 @@ use super::disk::RealDisk;
 use super::ending;
 use super::inbox::Inbox;
 use super::peers::Links;
-use super::threads::{Chore, Common, Input, Routed, Work};
+use super::threads::{Chore, Common, Errand, Input, Routed, Work};
 
 /// Events in one turn at most: storage should not wait longer for the first of them.
 const TURN_EVENTS_MAX: usize = 2048;
@@ -268,7 +268,7 @@ impl CoreLoop {
                 Action::ReadLog(wanted) => self.reads.start(wanted, &self.common.node),
                 Action::Look(wanted) => self.reads.look(wanted, &self.common.node),
                 Action::Mend(mend) => self.common.chores.push(Chore::Mend(mend)),
-                Action::Index(order) => self.common.orders.push(order),
+                Action::Index(order) => self.common.orders.push(Errand::Index(order)),
                 Action::Compact(order) => self.common.chores.push(Chore::Compact(order)),
                 Action::Stage(stage) => self.common.chores.push(Chore::Stage(stage)),
                 Action::Reply { connection, sequence, reply } => {

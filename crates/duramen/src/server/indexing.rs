@@ -20,15 +20,18 @@ use std::time::{Duration, Instant};
 
 use duramen_broker::Event;
 use duramen_storage::Reader;
-use duramen_storage::indexing::{Indexer, Limits, Order, Step};
+use duramen_storage::indexing::{Indexer, Limits, Step};
 
 use super::disk::RealDisk;
 use super::ending;
 use super::inbox::Inbox;
-use super::threads::Input;
+use super::threads::{Errand, Input};
 
 /// Pause after a piece of a merge: with pieces of 1 MiB, merges read at most 32 MiB a second.
 const MERGE_PAUSE: Duration = Duration::from_millis(31);
+/// Pause between two looks for memtables that do not grow: such a one is flushed one to two pauses after its log's last
+/// append.
+const REST_PAUSE: Duration = Duration::from_secs(60);
 /// Pause before a log is looked at again whose last batches storage has not written yet.
 const WRITE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -40,12 +43,12 @@ pub struct Indexing {
     /// Bounds of the indexes.
     pub limits: Limits,
     /// Inbox of orders.
-    pub orders: Arc<Inbox<Order>>,
+    pub orders: Arc<Inbox<Errand>>,
     /// Inbox of the node.
     pub node: Arc<Inbox<Input>>,
 }
 
-/// Starts the thread. It ends with the process.
+/// Starts the thread. It ends after [`Errand::Stop`].
 pub fn start(indexing: Indexing) -> io::Result<JoinHandle<()>> {
     ending::spawn("duramen-index", move || indexing.run())
 }
@@ -53,13 +56,21 @@ pub fn start(indexing: Indexing) -> io::Result<JoinHandle<()>> {
 impl Indexing {
     fn run(self) {
         let mut indexer = Indexer::new(self.reader, self.limits);
-        let mut orders = VecDeque::new();
+        let mut errands = VecDeque::new();
         let mut merges_at = Instant::now();
+        let mut rests_at = merges_at + REST_PAUSE;
         loop {
-            for order in orders.drain(..) {
-                indexer.order(order);
+            for errand in errands.drain(..) {
+                match errand {
+                    Errand::Index(order) => indexer.order(order),
+                    Errand::Stop => return indexer.finish(),
+                }
             }
             let now = Instant::now();
+            if rests_at <= now {
+                indexer.rest();
+                rests_at = now + REST_PAUSE;
+            }
             let until = match indexer.step(merges_at <= now) {
                 Step::Indexed(indexed) => {
                     self.node.push(Input::Event(Event::Indexed(indexed)));
@@ -70,9 +81,9 @@ impl Indexing {
                     Some(now)
                 }
                 Step::Wait => Some(now + WRITE_PAUSE),
-                Step::Idle => None,
+                Step::Idle => indexer.may_rest().then_some(rests_at),
             };
-            self.orders.take_all(&mut orders, until);
+            self.orders.take_all(&mut errands, until);
         }
     }
 }

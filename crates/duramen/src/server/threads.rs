@@ -27,6 +27,15 @@ use super::health::Health;
 use super::inbox::Inbox;
 use super::metrics::Metrics;
 
+/// Message to the indexing thread.
+#[derive(Debug)]
+pub enum Errand {
+    /// Index a log.
+    Index(indexing::Order),
+    /// Write tables of what is in memory, and end.
+    Stop,
+}
+
 /// State that the threads share.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
@@ -37,7 +46,7 @@ pub struct Common {
     /// Inbox of the scrubbing thread, which works on data at rest.
     pub chores: Arc<Inbox<Chore>>,
     /// Inbox of the indexing thread.
-    pub orders: Arc<Inbox<indexing::Order>>,
+    pub orders: Arc<Inbox<Errand>>,
     /// Metrics that all threads count.
     pub metrics: Arc<Metrics>,
     /// Health that the threads report.

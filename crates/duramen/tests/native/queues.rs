@@ -396,3 +396,25 @@ async fn a_log_of_queues_takes_the_keys_of_its_own_partition_alone() {
         assert_eq!(all(&mut queues, &right, 0).await, ["a", "b", "d"], "{partition}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_keeps_its_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let value = "v".repeat(600_000);
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    for _ in 0..2 {
+        enqueue(&mut queues, "alice", &[&value]).await;
+    }
+    // The index has all of it, or the page would wait.
+    assert_eq!(all(&mut queues, "alice", 0).await.len(), 2);
+    node.stop();
+    let replica = std::fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().path());
+    let replica = replica.filter(|it| it.file_name().unwrap().to_string_lossy().starts_with("t-"));
+    let files = replica.flat_map(|it| std::fs::read_dir(it).unwrap());
+    let tables =
+        files.filter(|it| it.as_ref().unwrap().path().extension().is_some_and(|it| it == "keys"));
+    assert_eq!(tables.count(), 1);
+    let node = Node::start(dir.path());
+    assert_eq!(all(&mut node.queues().await, "alice", 0).await.len(), 2);
+}

@@ -15,7 +15,7 @@ use duramen_storage::indexing::{Indexed, Touched};
 use super::harness::{Harness, NATIVE, new_topic, produce_request};
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
-use crate::limits::{QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
+use crate::limits::{INDEX_LAG_BYTES_MAX, QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::{
     Answer, Append, Op, Position, Problem, Queue, Retrieve, Span, Start, Target, WantQueue,
 };
@@ -220,6 +220,31 @@ fn an_index_that_is_lost_or_fails_is_ordered_again() {
     it.run();
     let found = span(it.answer(read).expect("indexed"));
     assert_eq!(shown(&it, &found), [0, 1]);
+}
+
+#[test]
+fn appends_wait_for_an_index_that_does_not_follow() {
+    let mut it = node();
+    put(&mut it, "alice", "a");
+    it.run();
+    it.is_indexing = false;
+    let value = "v".repeat(1_000_000);
+    let put_large = |it: &mut Harness| {
+        let number = it.operate(enqueue("alice", &[&value]));
+        it.run();
+        it.answer(number).expect("answered")
+    };
+    // The first is in the order under way.
+    let taken = (0..100).take_while(|_| put_large(&mut it).is_ok()).count() as u64;
+    let bytes = taken * 1_000_000;
+    assert!((INDEX_LAG_BYTES_MAX..INDEX_LAG_BYTES_MAX + 3_000_000).contains(&bytes), "{taken}");
+    assert!(matches!(put_large(&mut it), Err(Problem::Busy(_))));
+    let kafka = it.send(produce_request("mail", keyed(&[(Some("bob"), "x")], None), -1), 9);
+    let part = it.produced(kafka).expect("answered");
+    assert_eq!(part.error_code, ErrorCode::NotEnoughReplicas.code());
+    it.carry_out_orders();
+    it.run();
+    assert!(put_large(&mut it).is_ok(), "the index follows");
 }
 
 #[test]
