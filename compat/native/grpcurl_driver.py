@@ -39,7 +39,8 @@ def first(process, take):
         if line.startswith("}"):
             found += [event for event in objects(text) if "heartbeat" not in event]
             text = ""
-    process.terminate() if len(found) == take else process.wait()
+    if len(found) == take:
+        process.terminate()
     return found
 
 

@@ -45,7 +45,8 @@ async function call({ address, method, request, take, deadline_s }, answers) {
   }
   for await (const answer of calling.responses) {
     const json = info.O.toJson(answer)
-    if (!('heartbeat' in json)) answers.push(json)
+    if ('heartbeat' in json) continue
+    answers.push(json)
     if (answers.length === take) break
   }
   if (take > 0 && answers.length === take) {

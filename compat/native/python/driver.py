@@ -30,8 +30,9 @@ def call(channel, step, answers):
     answer = stub(request, timeout=step["deadline_s"])
     for each in answer if method in STREAMS else [answer]:
         event = json_format.MessageToDict(each)
-        if "heartbeat" not in event:
-            answers.append(event)
+        if "heartbeat" in event:
+            continue
+        answers.append(event)
         if len(answers) == step["take"]:
             answer.cancel()
             break

@@ -86,9 +86,10 @@ async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Val
             let mut events = queues.subscribe(request).await?.into_inner();
             while let Some(event) = events.message().await? {
                 let event = json.write("SubscribeResponse", &event);
-                if event.get("heartbeat").is_none() {
-                    answers.push(event);
+                if event.get("heartbeat").is_some() {
+                    continue;
                 }
+                answers.push(event);
                 if step["take"] == answers.len() {
                     break;
                 }

@@ -18,9 +18,10 @@ fn metric(node: &Node, name: &str) -> u64 {
 
 fn calls(node: &Node, operation: &str, outcome: &str) -> u64 {
     let labels = format!("{{operation=\"{operation}\",outcome=\"{outcome}\"}}");
-    let count = metric(node, &format!("native_calls_total{labels}"));
-    assert!(metric(node, &format!("native_call_seconds_count{labels}")) <= count);
-    count
+    let timed = metric(node, &format!("native_call_seconds_count{labels}"));
+    let all = metric(node, &format!("native_calls_total{labels}"));
+    assert!(timed <= all, "{labels}");
+    all
 }
 
 async fn until(wanted: u64, what: impl Fn() -> u64) {
