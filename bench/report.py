@@ -10,40 +10,11 @@ import argparse
 import json
 from pathlib import Path
 
-DASH = "–"
+from tables import DASH, get, number, ratio, table
+
 BEGIN, END = "<!-- figures: written by bench/report.py -->", "<!-- end of figures -->"
 # With more than this, somebody else was at work: ratios may hold, absolutes do not.
 LOAD_OF_AN_IDLE_MACHINE = 0.5
-
-
-def table(headings, rows):
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def number(value, digits=0):
-    if value is None:
-        return DASH
-    return f"{value:,.{digits}f}"
-
-
-def ratio(value, reference, digits=2):
-    """`value` and, beside it, what part of `reference` it is."""
-    if value is None:
-        return DASH
-    if not reference:
-        return number(value)
-    return f"{number(value)} ({value / reference:.{digits}f})"
-
-
-def get(found, *path):
-    """A figure, or None where the variant was not measured or failed."""
-    for key in path:
-        if not isinstance(found, dict) or key not in found:
-            return None
-        found = found[key]
-    return found
 
 
 def disk(probes):
