@@ -13,6 +13,8 @@ import (
 	"time"
 )
 
+var errNothing = errors.New("nothing was acknowledged in the measured time")
+
 // name is the name of a queue: the subject's last token, or the end of the key.
 func name(queue uint64) string { return fmt.Sprintf("queue-%08d", queue) }
 
@@ -90,11 +92,11 @@ func enqueue(p peer, o *options) (any, error) {
 				return
 			}
 			begun := time.Now()
-			if err := to.append(queues, value); err != nil {
+			if err := to.append(queues, value, m.acked); err != nil {
 				failures <- err
 				return
 			}
-			m.done(uint64(len(queues)), slices.Repeat([]time.Time{begun}, count)...)
+			m.done(0, slices.Repeat([]time.Time{begun}, count)...)
 		}
 	}
 	for connection := range o.connections {
@@ -114,7 +116,7 @@ func enqueue(p peer, o *options) (any, error) {
 		return nil, err
 	}
 	if m.total == 0 {
-		return nil, errors.New("nothing was acknowledged in the measured time")
+		return nil, errNothing
 	}
 	return m.finish(o.messages > 0 && sent >= o.messages, o), nil
 }
@@ -234,14 +236,14 @@ func wait(p peer, o *options) (any, error) {
 		value := make([]byte, o.size)
 		binary.BigEndian.PutUint64(value, uint64(due.Sub(epoch)))
 		writes.Go(func() {
-			if err := to.append([]string{order.nth(uint64(number))}, value); err != nil {
+			if err := to.append([]string{order.nth(uint64(number))}, value, appended.acked); err != nil {
 				select {
 				case failures <- err:
 				default:
 				}
 				return
 			}
-			appended.done(1, due)
+			appended.done(0, due)
 		})
 	}
 	writes.Wait()
@@ -249,6 +251,9 @@ func wait(p peer, o *options) (any, error) {
 	case err := <-failures:
 		return nil, err
 	default:
+	}
+	if appended.total == 0 {
+		return nil, errNothing
 	}
 	report := struct {
 		Readers int       `json:"readers"`

@@ -42,8 +42,8 @@ type peer interface {
 }
 
 type appender interface {
-	// appends one message to each of these queues, and returns when all are acknowledged.
-	append(queues []string, value []byte) error
+	// append appends one message to each of these queues, tells how many are acknowledged, and returns when all are.
+	append(queues []string, value []byte, acked func(count int)) error
 }
 
 type reader interface {

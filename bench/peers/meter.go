@@ -40,7 +40,7 @@ type latencies struct {
 }
 
 func newMeter(warmup, seconds float64) *meter {
-	m := &meter{begin: time.Now().Add(duration(warmup))}
+	m := &meter{begin: time.Now().Add(duration(warmup)), cpu: cpuSeconds(), hasCPU: warmup == 0}
 	if seconds > 0 {
 		m.end = m.begin.Add(duration(seconds))
 	}
@@ -50,6 +50,8 @@ func newMeter(warmup, seconds float64) *meter {
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
 func (m *meter) isOver(now time.Time) bool { return !m.end.IsZero() && !now.Before(m.end) }
+
+func (m *meter) acked(count int) { m.done(uint64(count)) }
 
 // done counts messages that ended together and began at `begun`, one for each caller.
 func (m *meter) done(count uint64, begun ...time.Time) {

@@ -85,14 +85,21 @@ func (p *natsPeer) appender(connection int) appender {
 	return p.connections[connection%len(p.connections)]
 }
 
-func (c *natsConnection) append(queues []string, value []byte) error {
+func (c *natsConnection) append(queues []string, value []byte, acked func(int)) error {
 	ctx, stop := context.WithTimeout(context.Background(), natsWait)
 	defer stop()
 	if c.p.o.atomic {
-		return c.appendAtomically(ctx, queues, value)
+		err := c.appendAtomically(ctx, queues, value)
+		if err == nil {
+			acked(len(queues))
+		}
+		return err
 	}
 	if len(queues) == 1 {
 		_, err := c.js.Publish(ctx, c.p.subject(queues[0]), value)
+		if err == nil {
+			acked(1)
+		}
 		return err
 	}
 	futures := make([]jetstream.PubAckFuture, len(queues))
@@ -105,6 +112,7 @@ func (c *natsConnection) append(queues []string, value []byte) error {
 	for _, future := range futures {
 		select {
 		case <-future.Ok():
+			acked(1)
 		case err := <-future.Err():
 			return err
 		case <-ctx.Done():

@@ -59,14 +59,17 @@ func (p *redisPeer) appender(connection int) appender {
 }
 
 // append sends one pipeline, which with appendfsync=always mostly shares a sync.
-func (c *redisConnection) append(queues []string, value []byte) error {
+func (c *redisConnection) append(queues []string, value []byte, acked func(int)) error {
 	ctx := context.Background()
 	pipeline := c.client.Pipeline()
 	for _, queue := range queues {
 		pipeline.XAdd(ctx, &redis.XAddArgs{Stream: c.p.key(queue), Values: []any{redisField, value}})
 	}
-	_, err := pipeline.Exec(ctx)
-	return err
+	if _, err := pipeline.Exec(ctx); err != nil {
+		return err
+	}
+	acked(len(queues))
+	return nil
 }
 
 func (p *redisPeer) reader(connection int) reader {
