@@ -66,23 +66,6 @@ VARIANTS = {
     "cluster_queue_takeover": (["duramen", "nats-always", "nats"], ["nats"]),
 }  # fmt: skip
 
-# Peers that a scenario has not, and why.
-WITHOUT = {
-    "queue_memory": {
-        "kafka": "100,000 partitions are no size for one broker",
-        "other sync settings": "syncs have no part in memory and in starts",
-    },
-    "queue_waits": {"kafka, above one reader": "its consumers wait for partitions, not for keys"},
-    "queue_cold": {
-        "kafka": "it has no read of one key",
-        "redis": "it keeps all elements in memory",
-        "other sync settings": "syncs have no part in reads",
-    },
-    "queue_cost": {"peers": "the scenario compares Duramen with itself"},
-    "cluster_queue_bulk": {"redis": "it replicates without a majority: an acknowledged append may be lost with the first node"},
-    "cluster_queue_takeover": {"kafka": "it has no guarded append", "redis": "it needs another program to choose a leader, and may lose acknowledged appends"},
-}  # fmt: skip
-
 
 def variants_of(name, quick):
     every, not_quick = VARIANTS[name]
