@@ -108,13 +108,19 @@ def run_one(name, variant, directory, sizes):
         return OWN_BROKERS[name](variant, directory, sizes)
     if name in CLUSTER_SCENARIOS:
         with start_cluster(variant, directory) as three:
-            result = CLUSTER_SCENARIOS[name](three, sizes)
+            result = CLUSTER_SCENARIOS[name](three, sizes) | version_of(three)
         shutil.rmtree(directory, ignore_errors=True)
         return result
     with start(variant, directory) as broker:
-        result = SCENARIOS[name](broker, sizes)
+        result = SCENARIOS[name](broker, sizes) | version_of(broker)
     shutil.rmtree(directory, ignore_errors=True)
     return result
+
+
+def version_of(broker):
+    """The version of a peer of queues; Kafka's is that of compat/."""
+    version = getattr(broker.brokers[0], "version", None)
+    return {"version": version} if version else {}
 
 
 def wanted_variants(name, options):
