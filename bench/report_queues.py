@@ -57,8 +57,11 @@ WITHOUT = {
     },
     "queue_cost": {"peers": "the scenario compares Duramen with itself"},
     "cluster_queue_bulk": {"redis": "it replicates without a majority: an acknowledged append may be lost with the first node"},
-    "cluster_queue_takeover": {"kafka": "it has no guarded append", "redis": "it needs another program to choose a leader, and may lose acknowledged appends"},
-}  # fmt: skip
+    "cluster_queue_takeover": {
+        "kafka": "it has no guarded append",
+        "redis": "it needs another program to choose a leader, and may lose acknowledged appends",
+    },
+}
 
 HEADINGS = ["broker", "synced before the ack"]
 # So many readers are enough to tell the memory of one.
@@ -73,8 +76,8 @@ def _rows(found):
 
 
 def _ms(latency, *quantiles):
-    if latency is None:
-        return DASH
+    if not latency or not any(latency.values()):
+        return DASH  # no batch was over when the time was
     return "/".join(number(latency[quantile] / 1000, 2) for quantile in quantiles or ("p50", "p99"))
 
 
@@ -98,12 +101,14 @@ def _notes(name, found):
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 
-def _best(found, way, key="messages_per_second"):
-    return max((point[key] for _, _, point in _rows({"duramen": found.get("duramen", {})}) if point.get("way") == way and key in point), default=None)
+def _ours(found, way):
+    """Duramen's rate by one of its ways."""
+    points = get(found, "duramen", "points") or []
+    return next((point["messages_per_second"] for point in points if point["way"] == way and "total" in point), None)
 
 
 def _bulk(name, found, title):
-    produce, ours = _best(found, "Produce"), _best(found, "gRPC")
+    produce, ours = _ours(found, "Produce"), _ours(found, "gRPC")
     rows = []
     for variant, start, point in _rows(found):
         if "total" not in point:
@@ -221,12 +226,12 @@ def cold(found):
         latency, probe = it["latency_us"], it["probe_4k"]
         rows.append([
             variant, it.get("sync", DASH), number(it["log_bytes"] / 2**30, 2), number(it["queues"]), number(it["device_reads_a_read"], 1),
-            number(it["device_bytes_a_read"] / 1024), _ms(latency), f"{number(probe['p50_us'] / 1000, 2)}/{number(probe['p99_us'] / 1000, 2)}",
+            number(it["device_bytes_a_read"] / 1024), _ms(latency), _ms(probe, "p50_us", "p99_us"),
             f"{latency['p99'] / probe['p99_us']:.1f}×", number(it["reads"]), number(it["short"]), it["dropped"],
         ])  # fmt: skip
     return "### B6: the last ten elements of random queues of a cold log\n\n" + table(
-        [*HEADINGS, "log, GiB", "queues", "disk reads a read (one is the batch's)", "KiB from the disk a read", "p50/p99 ms", "a random 4 KiB of the disk, p50/p99 ms",
-         "p99 of the disk's", "reads", "with fewer than ten", "dropped"], rows,
+        [*HEADINGS, "log, GiB", "queues", "disk reads a read (one is the batch's)", "KiB from the disk a read", "p50/p99 ms",
+         "a random 4 KiB of the disk, p50/p99 ms", "p99 of the disk's", "reads", "with fewer than ten", "dropped"], rows,
     ) + _notes("queue_cold", found)  # fmt: skip
 
 

@@ -159,7 +159,8 @@ def variants_of(name, quick):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every scenario, smaller")
-    parser.add_argument("--only", action="append", choices=[*NAMES, *GROUPS], metavar="SCENARIO", help="only this scenario, or queues for all of queues; may be repeated")
+    only = "only this scenario, or queues for all of queues; may be repeated"
+    parser.add_argument("--only", action="append", choices=[*NAMES, *GROUPS], metavar="SCENARIO", help=only)
     parser.add_argument("--variant", action="append", choices=[*brokers.VARIANTS, *brokers.PEERS], help="only this broker; may be repeated")
     parser.add_argument("--directory", help="where data directories are made; the disk that is measured")
     parser.add_argument("--out", help="file for the figures")
