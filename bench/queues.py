@@ -139,6 +139,22 @@ def make_topic(broker, topic, partitions=PARTITIONS, queues=True):
     if broker.kind == "duramen":
         settings = ["--config", "queue.enable=true"] if queues else []
         duramen(broker, "topic", "create", topic, "--partitions", partitions, *settings)
+        for each in broker.brokers:
+            for partition in range(partitions):
+                _tail(each, topic, partition)
+
+
+def _tail(broker, topic, partition):
+    """The ends of a partition, as soon as the node knows who leads it."""
+    deadline = time.monotonic() + LONGEST_START_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{broker.native}/v1/topics/{topic}/partitions/{partition}", timeout=30) as answer:
+                return json.load(answer)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def placed(broker, topic, partitions=PARTITIONS):
@@ -358,13 +374,8 @@ def _ends(broker):
     """Where the last round will begin: for `--after`."""
     if broker.kind != "duramen":
         return load(broker, "end", topic=TOPIC)["end"]
-    ends = []
-    for partition in range(PARTITIONS):
-        with urllib.request.urlopen(f"http://{broker.native}/v1/topics/{TOPIC}/partitions/{partition}", timeout=30) as answer:
-            last = json.load(answer).get("last")
-        if last:
-            ends.append(f"{partition}={last}")
-    return ends
+    lasts = {partition: _tail(broker, TOPIC, partition).get("last") for partition in range(PARTITIONS)}
+    return [f"{partition}={last}" for partition, last in lasts.items() if last]
 
 
 def _drop(files):
