@@ -28,6 +28,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+#[path = "native/queue_benchmarks.rs"]
+mod queue_benchmarks;
 #[path = "native/queue_streams.rs"]
 mod queue_streams;
 #[path = "native/queues.rs"]

@@ -247,7 +247,7 @@ impl Work {
                     Ok(last) => break last,
                     Err(status) if was_lost && status.code() == Code::Aborted => {
                         self.found_done.set(self.found_done.get() + 1);
-                        break None;
+                        break last_of(&status);
                     }
                     Err(status) => {
                         was_lost |= is_open(&status);
@@ -308,6 +308,12 @@ impl Work {
         };
         client.retrieve(request).await.map(drop)
     }
+}
+
+/// Returns the queue's last element, as a refusal names it.
+fn last_of(status: &Status) -> Option<Position> {
+    let info = status.get_details_error_info()?;
+    info.metadata.get("last")?.trim_matches('"').parse().ok()
 }
 
 /// True if the append may have been made: no node said that it was not.
