@@ -37,6 +37,23 @@ VARIANTS = {
     "kafka-durable": ("kafka", {"flush.messages": "1"}),
     "kafka": ("kafka", {}),
 }
+# Peers of queues alone; peers.py starts them.
+PEERS = {
+    "nats-always": ("nats", {"sync_interval": "always"}),
+    "nats": ("nats", {}),
+    "redis-always": ("redis", {"appendfsync": "always"}),
+    "redis-everysec": ("redis", {"appendfsync": "everysec"}),
+}
+# What each syncs before it acknowledges an append.
+SYNCS = {
+    "duramen": "each append",
+    "kafka-durable": "each append (flush.messages=1)",
+    "kafka": "none (its default)",
+    "nats-always": "each append (sync_interval=always)",
+    "nats": "none (its default: every 2 minutes)",
+    "redis-always": "each append (appendfsync=always)",
+    "redis-everysec": "none (appendfsync=everysec)",
+}
 
 
 class MeasuredDuramen(launcher.Duramen):
@@ -45,9 +62,17 @@ class MeasuredDuramen(launcher.Duramen):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.http = f"127.0.0.1:{launcher.free_port()}"
+        # The same after each start, so that clients find it again.
+        self.native_address = f"127.0.0.1:{launcher.free_port()}"
 
     def command(self):
-        return [*super().command(), "--http", self.http]
+        command = super().command()
+        command[command.index("--native") + 1] = self.native_address
+        return [*command, "--http", self.http]
+
+    @property
+    def native(self):
+        return self.native_address
 
     def metrics(self):
         with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:

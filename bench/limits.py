@@ -1,6 +1,8 @@
 """What this machine gives without a broker: the disk under the journal's write pattern, files read, bytes sent."""
 
+import mmap
 import os
+import random
 import select
 import socket
 import subprocess
@@ -50,6 +52,30 @@ def disk_probe(directory, round_bytes, seconds):
         "p99_us": round(took[len(took) * 99 // 100] * 1e6, 1),
         "p999_us": round(took[len(took) * 999 // 1000] * 1e6, 1),
     }
+
+
+def read_probe(files, seconds):
+    """Reads of 4 KiB at random places of files, past the page cache; quantiles of one in microseconds."""
+    files = [path for path in files if os.path.getsize(path) >= ROUND_ALIGN]
+    if not files:
+        raise RuntimeError("there is no file to read from")
+    buffer = mmap.mmap(-1, ROUND_ALIGN)  # aligned, as O_DIRECT needs it
+    opened = [(os.open(path, os.O_RDONLY | os.O_DIRECT), os.path.getsize(path) // ROUND_ALIGN) for path in files]
+    chance, took = random.Random(1), []
+    try:
+        end = time.monotonic() + seconds
+        while (begun := time.monotonic()) < end:
+            fd, blocks = chance.choices(opened, [blocks for _, blocks in opened])[0] if len(opened) < 100 else chance.choice(opened)
+            at = chance.randrange(blocks) * ROUND_ALIGN
+            begun = time.monotonic()
+            os.preadv(fd, [buffer], at)
+            took.append(time.monotonic() - begun)
+    finally:
+        for fd, _ in opened:
+            os.close(fd)
+    took.sort()
+    at = lambda of: round(took[min(len(took) - 1, len(took) * of // 1000)] * 1e6, 1)  # noqa: E731
+    return {"reads_per_second": round(len(took) / sum(took), 1), "p50_us": at(500), "p99_us": at(990), "p999_us": at(999)}
 
 
 def drop_pages(files):

@@ -59,9 +59,18 @@ def written_bytes(directory):
     The process's own `write_bytes` is no measure: it counts a folio of up to 2 MiB for each few bytes written into it.
     """
     os.sync()
+    return int(_device(directory)[6]) * 512
+
+
+def device_reads(directory):
+    """Reads that the device under a directory has done, and their bytes."""
+    fields = _device(directory)
+    return {"reads": int(fields[0]), "bytes": int(fields[2]) * 512}
+
+
+def _device(directory):
     device = os.stat(directory).st_dev
-    fields = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()
-    return int(fields[6]) * 512
+    return Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()
 
 
 def memory_mib(pid):

@@ -3,6 +3,7 @@
 
     bench/report.py bench/results/full.json                                       prints them as Markdown
     bench/report.py run.json --only reads --into bench/results/reads.md           puts one scenario between the marks of that document
+    bench/report.py run.json --only queues --into bench/results/queues.md         the same of all of queues; writes the page's text, too
     bench/report.py hot.json cold.json --only reads --into bench/results/reads.md the same of several runs, one after the other
 """
 
@@ -10,40 +11,12 @@ import argparse
 import json
 from pathlib import Path
 
-DASH = "–"
+import report_queues
+from tables import DASH, get, number, ratio, table
+
 BEGIN, END = "<!-- figures: written by bench/report.py -->", "<!-- end of figures -->"
 # With more than this, somebody else was at work: ratios may hold, absolutes do not.
 LOAD_OF_AN_IDLE_MACHINE = 0.5
-
-
-def table(headings, rows):
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def number(value, digits=0):
-    if value is None:
-        return DASH
-    return f"{value:,.{digits}f}"
-
-
-def ratio(value, reference, digits=2):
-    """`value` and, beside it, what part of `reference` it is."""
-    if value is None:
-        return DASH
-    if not reference:
-        return number(value)
-    return f"{number(value)} ({value / reference:.{digits}f})"
-
-
-def get(found, *path):
-    """A figure, or None where the variant was not measured or failed."""
-    for key in path:
-        if not isinstance(found, dict) or key not in found:
-            return None
-        found = found[key]
-    return found
 
 
 def disk(probes):
@@ -79,6 +52,7 @@ def scenario(name, found):
         "cluster_network": cluster_network,
         "cluster_idle": cluster_idle,
         "cluster_catch_up": cluster_catch_up,
+        **report_queues.TABLES,
     }[name](found)
 
 
@@ -472,13 +446,16 @@ def document(results, only=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", type=Path, nargs="+")
-    parser.add_argument("--only", action="append", metavar="SCENARIO", help="only this scenario of the runs; may be repeated")
+    parser.add_argument("--only", action="append", metavar="SCENARIO", help="only this scenario of the runs, or queues for all of queues; may be repeated")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT")
     options = parser.parse_args()
-    text = "\n".join(document(json.loads(path.read_text()), options.only) for path in options.figures)
+    only = [each for name in options.only or [] for each in (report_queues.TABLES if name == "queues" else [name])]
+    text = "\n".join(document(json.loads(path.read_text()), only) for path in options.figures)
     if options.into is None:
         print(text)
         return
+    if not options.into.exists() and options.into.name == "queues.md":
+        options.into.write_text(f"{report_queues.PAGE}{BEGIN}\n{END}\n")
     before, rest = options.into.read_text().split(BEGIN)
     after = rest.split(END)[1]
     options.into.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")

@@ -13,6 +13,8 @@ from pathlib import Path
 import brokers
 import cluster
 import machine
+import peers
+import queues
 import report
 import scenarios
 import traffic
@@ -29,9 +31,15 @@ SCENARIOS = {
     "groups": traffic.groups,
     "transactions": traffic.transactions,
     "shared_work": traffic.shared_work,
+    "queue_bulk": queues.bulk,
+    "queue_counts": queues.counts,
+    "queue_memory": queues.memory,
+    "queue_callers": queues.callers,
+    "queue_waits": queues.waits,
+    "queue_cold": queues.cold,
 }
 # These start their own.
-OWN_BROKERS = {"lifecycle": scenarios.lifecycle, "slow_syncs": scenarios.slow_syncs}
+OWN_BROKERS = {"lifecycle": scenarios.lifecycle, "slow_syncs": scenarios.slow_syncs, "queue_cost": queues.cost}
 # These on three fresh brokers that are one cluster.
 CLUSTER_SCENARIOS = {
     "cluster_group_commit": cluster.group_commit,
@@ -42,8 +50,12 @@ CLUSTER_SCENARIOS = {
     "cluster_network": cluster.network,
     "cluster_idle": cluster.idle,
     "cluster_catch_up": cluster.catch_up,
+    "cluster_queue_bulk": queues.bulk,
+    "cluster_queue_takeover": queues.takeover,
 }
 NAMES = [*SCENARIOS, *OWN_BROKERS, *CLUSTER_SCENARIOS]
+# A name for several.
+GROUPS = {"queues": list(queues.VARIANTS)}
 # Syncs have no part in reading, waiting, starting and memory, and would make acks 0 and 1 a figure of their own.
 WITHOUT_SYNCS = ["reads", "messages", "tailing", "groups", "shared_work", "lifecycle"]
 
@@ -64,12 +76,17 @@ def main():
     try:
         results["disk"] = scenarios.disk_limits(work, sizes)
         print(report.disk(results["disk"]), flush=True)
-        for name in options.only or NAMES:
+        wanted = options.only or NAMES
+        for name in [each for name in wanted for each in GROUPS.get(name, [name])]:
             found = results["scenarios"].setdefault(name, {})
-            for variant in options.variant or variants_of(name, options.quick):
+            for variant in wanted_variants(name, options):
                 begun = time.monotonic()
                 try:
-                    found[variant] = run_one(name, variant, work / f"{name}-{variant}", sizes)
+                    found[variant] = {"sync": brokers.SYNCS[variant]} if name in queues.VARIANTS else {}
+                    found[variant] |= run_one(name, variant, work / f"{name}-{variant}", sizes)
+                except peers.Missing as missing:
+                    found[variant] = {"skipped": str(missing)}
+                    print(f"# {name} {variant} is skipped: {missing}", flush=True)
                 except Exception as error:
                     failed = True
                     found[variant] = {"failed": str(error)}
@@ -90,18 +107,46 @@ def run_one(name, variant, directory, sizes):
     if name in OWN_BROKERS:
         return OWN_BROKERS[name](variant, directory, sizes)
     if name in CLUSTER_SCENARIOS:
-        with brokers.start_cluster(variant, directory) as three:
-            result = CLUSTER_SCENARIOS[name](three, sizes)
+        with start_cluster(variant, directory) as three:
+            result = CLUSTER_SCENARIOS[name](three, sizes) | version_of(three)
         shutil.rmtree(directory, ignore_errors=True)
         return result
-    with brokers.start(variant, directory) as broker:
-        result = SCENARIOS[name](broker, sizes)
+    with start(variant, directory) as broker:
+        result = SCENARIOS[name](broker, sizes) | version_of(broker)
     shutil.rmtree(directory, ignore_errors=True)
     return result
 
 
+def version_of(broker):
+    """The version of a peer of queues; Kafka's is that of compat/."""
+    version = getattr(broker.brokers[0], "version", None)
+    return {"version": version} if version else {}
+
+
+def wanted_variants(name, options):
+    if not options.variant:
+        return variants_of(name, options.quick)
+    return [it for it in options.variant if it not in brokers.PEERS or it in variants_of(name, quick=False)]
+
+
+def start(variant, directory):
+    if variant in brokers.PEERS:
+        kind, settings = brokers.PEERS[variant]
+        return peers.start(kind, directory, settings)
+    return brokers.start(variant, directory)
+
+
+def start_cluster(variant, directory):
+    if variant in brokers.PEERS:
+        kind, settings = brokers.PEERS[variant]
+        return peers.start_cluster(kind, directory, settings)
+    return brokers.start_cluster(variant, directory)
+
+
 def variants_of(name, quick):
     """Which brokers a scenario is for."""
+    if name in queues.VARIANTS:
+        return queues.variants_of(name, quick)
     if name == "slow_syncs":
         return ["duramen"]
     if name in WITHOUT_SYNCS:
@@ -114,8 +159,9 @@ def variants_of(name, quick):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every scenario, smaller")
-    parser.add_argument("--only", action="append", choices=NAMES, metavar="SCENARIO", help="only this scenario; may be repeated")
-    parser.add_argument("--variant", action="append", choices=list(brokers.VARIANTS), help="only this broker; may be repeated")
+    only = "only this scenario, or queues for all of queues; may be repeated"
+    parser.add_argument("--only", action="append", choices=[*NAMES, *GROUPS], metavar="SCENARIO", help=only)
+    parser.add_argument("--variant", action="append", choices=[*brokers.VARIANTS, *brokers.PEERS], help="only this broker; may be repeated")
     parser.add_argument("--directory", help="where data directories are made; the disk that is measured")
     parser.add_argument("--out", help="file for the figures")
     return parser.parse_args()

@@ -35,6 +35,8 @@ use tonic_types::StatusExt;
 mod counts;
 #[path = "native/once.rs"]
 mod once;
+#[path = "native/queue_benchmarks.rs"]
+mod queue_benchmarks;
 #[path = "native/queue_streams.rs"]
 mod queue_streams;
 #[path = "native/queues.rs"]

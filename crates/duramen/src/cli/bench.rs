@@ -2,11 +2,16 @@
 
 mod append;
 mod consume;
+mod enqueue;
 mod frames;
 mod produce;
+mod queues;
 mod report;
+mod retrieve;
 mod tail;
+mod takeover;
 mod target;
+mod wait;
 
 use clap::{Args, Subcommand};
 
@@ -19,7 +24,8 @@ use super::bootstrap::run;
   duramen bench produce --messages 5000000 --size 200 --batch 500
   duramen bench consume --topic duramen-bench --check
 
-They speak plain Kafka protocol (Produce 9, Fetch 12), so they measure any broker since 2.8.
+They speak plain Kafka protocol (Produce 9, Fetch 12), so they measure any broker since 2.8. Those
+of queues speak the native API.
 `bench/run.sh` in the source tree runs them side by side with Apache Kafka.")]
 pub struct Bench {
     #[command(subcommand)]
@@ -36,6 +42,14 @@ enum Kind {
     Consume(consume::Consume),
     /// Consumers at the end of a partition to which a producer writes at a steady rate
     Tail(tail::Tail),
+    /// Closed loop: callers that append to many queues, by the native API or by Produce
+    Enqueue(enqueue::Enqueue),
+    /// Callers that read random queues
+    Retrieve(retrieve::Retrieve),
+    /// Readers that wait, each for a queue of its own, and a writer at a steady rate
+    Wait(wait::Wait),
+    /// A guarded append to each queue and a read of it, before and after something happens to the nodes
+    Takeover(takeover::Takeover),
 }
 
 impl Bench {
@@ -46,6 +60,10 @@ impl Bench {
             Kind::Produce(command) => run(command.run()),
             Kind::Consume(command) => run(command.run()),
             Kind::Tail(command) => run(command.run()),
+            Kind::Enqueue(command) => run(command.run()),
+            Kind::Retrieve(command) => run(command.run()),
+            Kind::Wait(command) => run(command.run()),
+            Kind::Takeover(command) => run(command.run()),
         }
     }
 }

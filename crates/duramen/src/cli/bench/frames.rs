@@ -128,13 +128,15 @@ impl Requests {
         end(out);
     }
 
-    /// Replaces `out` by a request with this batch.
-    pub(super) fn put_one(&mut self, out: &mut Vec<u8>, partition: i32, batch: &[u8]) {
-        self.begin(out, 1);
-        out.extend_from_slice(&partition.to_be_bytes());
-        put_varint(out, short(batch.len()) + 1);
-        out.extend_from_slice(batch);
-        out.push(0);
+    /// Replaces `out` by a request with these batches of partitions.
+    pub(super) fn put_batches(&mut self, out: &mut Vec<u8>, batches: &[(i32, Bytes)]) {
+        self.begin(out, batches.len());
+        for (partition, batch) in batches {
+            out.extend_from_slice(&partition.to_be_bytes());
+            put_varint(out, short(batch.len()) + 1);
+            out.extend_from_slice(batch);
+            out.push(0);
+        }
         end(out);
     }
 

@@ -141,6 +141,9 @@ impl Produce {
             }
             shared.meter.done(Instant::now(), messages, []);
         }
+        if shared.left == 0 {
+            shared.meter.ends_with_the_last();
+        }
         self.report(shared)
     }
 

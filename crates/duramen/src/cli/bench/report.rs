@@ -70,6 +70,7 @@ pub(super) fn histogram() -> Histogram<u64> {
 /// Counts within the measured time, which begins when the warm-up is over.
 #[derive(Debug)]
 pub(super) struct Meter {
+    warm_up: Duration,
     begin: Instant,
     end: Option<Instant>,
     cpu_at_begin: Option<Duration>,
@@ -88,6 +89,7 @@ impl Meter {
     pub(super) fn new(warm_up: Duration, time: Option<Duration>) -> Self {
         let begin = Instant::now() + warm_up;
         Self {
+            warm_up,
             begin,
             end: time.map(|time| begin + time),
             cpu_at_begin: None,
@@ -98,6 +100,17 @@ impl Meter {
             refusal: None,
             latencies: histogram(),
         }
+    }
+
+    /// Begins the warm-up again, after what had to be made ready.
+    pub(super) fn starts_now(&mut self) {
+        let warm_up = self.warm_up;
+        *self = Self::new(warm_up, self.end.map(|end| end - self.begin));
+    }
+
+    /// Ends the measured time with the last thing that was done, because there was no more to do.
+    pub(super) fn ends_with_the_last(&mut self) {
+        self.end = self.end.min(self.last);
     }
 
     /// True once the measured time is over.

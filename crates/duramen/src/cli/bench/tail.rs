@@ -222,7 +222,7 @@ impl Tail {
             let mut batch = BatchBuilder::new();
             let timestamp = now_ms();
             batch.push(&NewRecord { timestamp, value: Some(&value), ..NewRecord::default() })?;
-            requests.put_one(&mut frame, 0, &batch.build()?);
+            requests.put_batches(&mut frame, &[(0, batch.build()?)]);
             frames.extend_from_slice(&frame);
         }
         // The socket stays open, because acknowledgements still arrive.
@@ -287,7 +287,7 @@ impl Tail {
 }
 
 /// Runs a part of the benchmark. A failure ends the process, because the figures would tell nothing.
-async fn stopping(part: impl Future<Output = anyhow::Result<()>>) {
+pub(super) async fn stopping(part: impl Future<Output = anyhow::Result<()>>) {
     if let Err(error) = part.await {
         eprintln!("error: {error:#}");
         std::process::exit(1);

@@ -54,25 +54,33 @@ impl Target {
             }
             _ => {}
         }
-        let mut led: Vec<Led> = Vec::new();
-        for partition in 0..self.partitions {
-            let leader = client.retry(async || client.leader(&self.topic, partition).await).await;
-            let leader = match leader {
-                Err(error) if error.code() == Some(ErrorCode::UnknownTopicOrPartition) => bail!(
-                    "topic {} has no more than {}; delete it, or name another",
-                    self.topic,
-                    screen::count(partition, "partition")
-                ),
-                other => other?,
-            };
-            let address = client.address(leader.node).await?;
-            match led.iter_mut().find(|led| led.address == address) {
-                Some(led) => led.partitions.push(partition),
-                None => led.push(Led { address, partitions: vec![partition] }),
-            }
-        }
-        Ok(led)
+        leaders(client, &self.topic, self.partitions).await
     }
+}
+
+/// Finds the leaders of a topic's first partitions.
+pub(super) async fn leaders(
+    client: &Client,
+    topic: &str,
+    partitions: i32,
+) -> anyhow::Result<Vec<Led>> {
+    let mut led: Vec<Led> = Vec::new();
+    for partition in 0..partitions {
+        let leader = client.retry(async || client.leader(topic, partition).await).await;
+        let leader = match leader {
+            Err(error) if error.code() == Some(ErrorCode::UnknownTopicOrPartition) => bail!(
+                "topic {topic} has no more than {}; delete it, or name another",
+                screen::count(partition, "partition")
+            ),
+            other => other?,
+        };
+        let address = client.address(leader.node).await?;
+        match led.iter_mut().find(|led| led.address == address) {
+            Some(led) => led.partitions.push(partition),
+            None => led.push(Led { address, partitions: vec![partition] }),
+        }
+    }
+    Ok(led)
 }
 
 /// Reads a number of seconds.

@@ -1,0 +1,451 @@
+"""Queues, beside what others have for them: one function a scenario. Each takes a broker, or three, and the sizes.
+
+Duramen has a queue for each key of a topic, Kafka a partition, NATS JetStream a subject of one stream, Redis a stream.
+"""
+
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import cluster
+import limits
+import machine
+import peers
+from brokers import DURAMEN_BIN, LONGEST_COMMAND_S, duramen, finish, start
+from cluster import warm_up as warm_up_three
+from scenarios import create, warm_up
+
+MESSAGE_BYTES = 100
+ROWS_A_BATCH = 1024
+# Clients of bulk loads, each with a connection and one request at a time.
+WRITERS = 8
+CALLERS = 128
+PARTITIONS = 6
+TOPIC = "queues"
+# Kafka keeps a few files open for each partition; more of them no broker of one machine is for.
+KAFKA_QUEUES_MAX = 10_000
+IDLE_ELEMENTS = 10
+COLD_MESSAGE_BYTES, COLD_ELEMENTS = 1024, 10
+WAIT_RATE = 200
+# No broker takes nearly as long to come back.
+LONGEST_START_S = 120
+
+
+class Sizes:
+    """How much of everything; `quick` keeps every scenario and shortens it."""
+
+    def __init__(self, sizes):
+        quick = self.quick = sizes.quick
+        self.all = sizes
+        # The bounds of a bulk load, whichever comes first.
+        self.rows, self.bulk_seconds = (1 << 17, 1) if quick else (1 << 24, 60)
+        self.counts, self.count_seconds = ([6, 6_000], 1) if quick else ([6, 60, 600, 6_000, 10_000, 100_000], 10)
+        self.idle_queues, self.silence_s = (5_000, 1) if quick else (100_000, 75)
+        self.connections, self.call_seconds = ([1, 16, 128], 1) if quick else ([1, 2, 4, 8, 16, 32, 64, 128], 10)
+        self.call_queues, self.kafka_call_queues = (1_000, 100) if quick else (10_000, 10_000)
+        self.readers, self.wait_seconds = ([1, 100], 2) if quick else ([1, 1_000, 10_000], 30)
+        self.cold_bytes, self.cold_queues, self.cold_reads = (256 << 20, 2_000, 200) if quick else (20 << 30, 100_000, 2_000)
+        self.cold_fill_s, self.cold_read_s = (6, 5) if quick else (400, 60)
+        self.cost_rows, self.cost_calls, self.repeats = (1 << 17, 5_000, 1) if quick else (1 << 22, 200_000, 3)
+        self.takeover_queues, self.kills = (500, 1) if quick else (10_000, 3)
+
+
+DURABLE = ["duramen", "kafka-durable", "nats-always", "redis-always"]
+ALL = ["duramen", "kafka-durable", "kafka", "nats-always", "nats", "redis-always", "redis-everysec"]
+# The variants of each scenario, in a full run and in a quick one. A JVM takes seconds to begin, so few of the quick ones have one.
+WITHOUT_JVM = ["duramen", "nats-always", "redis-always"]
+VARIANTS = {
+    "queue_bulk": (ALL, DURABLE),
+    "queue_counts": (ALL, WITHOUT_JVM),
+    "queue_memory": (["duramen", "nats", "redis-everysec"], ["duramen", "nats", "redis-everysec"]),
+    "queue_callers": (ALL, WITHOUT_JVM),
+    "queue_waits": (ALL, WITHOUT_JVM),
+    "queue_cold": (["duramen", "nats"], ["duramen", "nats"]),
+    "queue_cost": (["duramen"], ["duramen"]),
+    "cluster_queue_bulk": (["duramen", "kafka-durable", "kafka", "nats-always", "nats"], ["duramen", "nats-always"]),
+    "cluster_queue_takeover": (["duramen", "nats-always", "nats"], ["duramen", "nats-always"]),
+}
+
+
+def variants_of(name, quick):
+    return VARIANTS[name][1 if quick else 0]
+
+
+def load(broker, command, **options):
+    """Runs a load of queues on any broker; answers its report."""
+    return finish(begin(broker, command, **options))
+
+
+def begin(broker, command, stdin=None, **options):
+    """Begins it. Options are those of `duramen bench`, with the same names for peers."""
+    if broker.kind == "duramen":
+        words = [DURAMEN_BIN, "bench", command, "--output", "json", "--native", ",".join(each.native for each in broker.brokers)]
+        if command == "enqueue":
+            words += ["--bootstrap", broker.bootstrap]
+    else:
+        words = peers.load_command(broker, command)
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, list):
+            words += [word for each in value for word in (flag, each)]
+        elif value is not None and value is not False:
+            words += [flag, value]
+    return subprocess.Popen(
+        list(map(str, words)), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+
+
+def ways(broker, batch):
+    """How messages go in: of Duramen each of its ways, of NATS one by one or in atomic batches."""
+    if broker.kind == "duramen":
+        return {"gRPC": {"via": "grpc"}, "gRPC stream": {"via": "stream"}, "HTTP/protobuf": {"via": "http"}, "Produce": {"via": "kafka"}}
+    if broker.kind == "nats":
+        return {"publishes": {}, "atomic batches": {"atomic": True}} if batch > 1 else {"publishes": {}}
+    return {"Produce": {}} if broker.kind == "kafka" else {"pipelines": {}}
+
+
+def measured(broker, size, work):
+    """Runs `work` and adds what the brokers used for it, all of them together."""
+    directory = broker.brokers[0].data_dir
+    written = machine.written_bytes(directory)
+    cpu = [machine.cpu_seconds(each.pid) for each in broker.brokers]
+    result = work()
+    cpu = sum(machine.cpu_seconds(each.pid) for each in broker.brokers) - sum(cpu)
+    written = machine.written_bytes(directory) - written
+    count = max(1, result["total"])
+    return {
+        **result,
+        "broker_cpu_seconds": round(cpu, 2),
+        "broker_cpu_us_per_message": round(cpu / count * 1e6, 3),
+        "device_bytes_per_payload_byte": round(written / (count * size), 3),
+    }
+
+
+def attempt(points, point, work):
+    """Adds a point. One that fails says so, and the others are still measured."""
+    try:
+        points.append({**point, **work()})
+    except (RuntimeError, subprocess.SubprocessError) as error:
+        points.append({**point, "failed": str(error).strip().splitlines()[-1]})
+
+
+def make_topic(broker, topic, partitions=PARTITIONS, queues=True):
+    """Peers make their streams themselves."""
+    if broker.kind == "duramen":
+        settings = ["--config", "queue.enable=true"] if queues else []
+        duramen(broker, "topic", "create", topic, "--partitions", partitions, *settings)
+        for each in broker.brokers:
+            for partition in range(partitions):
+                _tail(each, topic, partition)
+
+
+def _tail(broker, topic, partition):
+    """The ends of a partition, as soon as the node knows who leads it."""
+    deadline = time.monotonic() + LONGEST_START_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{broker.native}/v1/topics/{topic}/partitions/{partition}", timeout=30) as answer:
+                return json.load(answer)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def placed(broker, topic, partitions=PARTITIONS):
+    """The options that name a topic, or a stream."""
+    if broker.kind == "duramen":
+        return {"topic": topic, "partitions": partitions}
+    return {"topic": topic, "replicas": len(broker.brokers)} if broker.kind == "nats" else {"topic": topic}
+
+
+def bulk(broker, sizes):
+    """B1: 2^24 rows of 100 B in batches of 1,024, round six queues; each batch is of one queue."""
+    s = Sizes(sizes)
+    (warm_up_three if len(broker.brokers) > 1 else warm_up)(broker, sizes)
+    points = []
+    for number, (way, options) in enumerate(ways(broker, ROWS_A_BATCH).items()):
+        attempt(points, {"way": way, "queues": 6}, lambda: _bulk(broker, f"rows-{number}", 6, s.rows, s.bulk_seconds, options))
+    return {"points": points}
+
+
+def _bulk(broker, topic, queues, rows, seconds, options, spread=False):
+    if broker.kind == "kafka":
+        create(broker, topic, queues)
+        work = lambda: duramen(  # noqa: E731
+            broker, "bench", "produce", "--topic", topic, "--partitions", queues, "--messages", rows, "--seconds", seconds,
+            "--size", MESSAGE_BYTES, "--batch", ROWS_A_BATCH, "--connections", WRITERS, "--in-flight", 1,
+        )  # fmt: skip
+    else:
+        make_topic(broker, topic)
+        work = lambda: load(  # noqa: E731
+            broker, "enqueue", **placed(broker, topic), queues=queues, messages=rows, seconds=seconds, size=MESSAGE_BYTES,
+            batch=ROWS_A_BATCH, callers=WRITERS, connections=WRITERS, spread=spread, **options,
+        )  # fmt: skip
+    result = measured(broker, MESSAGE_BYTES, work)
+    _forget(broker, topic)
+    return result
+
+
+def _forget(broker, topic):
+    """Makes room on the disk. Peers remove their streams with their directories."""
+    if broker.kind in ("duramen", "kafka"):
+        duramen(broker, "topic", "delete", topic)
+        time.sleep(0.5)
+
+
+def counts(broker, sizes):
+    """B2: the same over more and more queues: batches of one queue each, and batches with a queue a row."""
+    s = Sizes(sizes)
+    warm_up(broker, sizes)
+    points = []
+    way, options = next(iter(ways(broker, 1).items()))
+    for count in s.counts:
+        for spread in (False, True):
+            if broker.kind == "kafka" and (spread or count > KAFKA_QUEUES_MAX):
+                continue
+            attempt(
+                points, {"queues": count, "spread": spread, "way": way},
+                lambda: _bulk(broker, f"counts-{count}-{spread}", count, s.rows, s.count_seconds, options, spread),
+            )  # fmt: skip
+    return {"points": points}
+
+
+def memory(broker, sizes):
+    """B3: many queues of ten elements, then silence; what they take, and how soon they are there after `kill -9`."""
+    s = Sizes(sizes)
+    messages = s.idle_queues * IDLE_ELEMENTS
+    fill = {"messages": messages, "size": MESSAGE_BYTES, "batch": 1000, "spread": True, "callers": 4, "connections": 4}
+    # As much over six queues first: what is taken for bytes on their way is no memory of queues.
+    make_topic(broker, "few")
+    load(broker, "enqueue", **placed(broker, "few"), queues=6, **fill)
+    time.sleep(s.silence_s)
+    before = machine.memory_mib(broker.pid)
+    make_topic(broker, TOPIC)
+    load(broker, "enqueue", **placed(broker, TOPIC), queues=s.idle_queues, **fill)
+    time.sleep(s.silence_s)
+    after = machine.memory_mib(broker.pid)
+    broker.kill9()
+    begun = time.monotonic()
+    broker.spawn()
+    launched = time.monotonic() - begun
+    back = load(
+        broker, "retrieve", **placed(broker, TOPIC), queues=s.idle_queues, limit=IDLE_ELEMENTS, reads=1000,
+        patience=LONGEST_START_S, list=True,
+    )  # fmt: skip
+    return {
+        "queues": s.idle_queues,
+        "elements": IDLE_ELEMENTS,
+        "before_mib": before,
+        "after_mib": after,
+        "bytes_a_queue": round((after - before) * 2**20 / s.idle_queues),
+        "first_read_after_kill_s": round(launched + back["first_s"], 3),
+        "listed": back["listed"],
+        "list_s": round(back["list_s"], 3),
+        "read_us": back["latency_us"],
+        "short": back["short"],
+    }
+
+
+def callers(broker, sizes):
+    """B4: 128 callers that each append one message and wait, over more and more connections, round many queues."""
+    s = Sizes(sizes)
+    warm_up(broker, sizes)
+    points = []
+    if broker.kind == "kafka":
+        create(broker, TOPIC, s.kafka_call_queues)
+    for number, (way, options) in enumerate(ways(broker, 1).items()):
+        topic = f"{TOPIC}-{number}"
+        make_topic(broker, topic)
+        for count in s.connections:
+            # A connection of HTTP/1.1 has one call at a time.
+            at_once = count if options.get("via") == "http" else CALLERS
+            attempt(
+                points, {"connections": count, "callers": at_once, "way": way},
+                lambda: _calls(broker, s, topic, at_once, count, options),
+            )  # fmt: skip
+    return {"points": points}
+
+
+def _calls(broker, s, topic, at_once, connections, options):
+    warm = s.all.warmup
+    if broker.kind == "kafka":
+        work = lambda: duramen(  # noqa: E731
+            broker, "bench", "append", "--appenders", at_once, "--connections", connections, "--size", MESSAGE_BYTES,
+            "--topic", TOPIC, "--partitions", s.kafka_call_queues, "--seconds", s.call_seconds, "--warmup-seconds", warm,
+        )  # fmt: skip
+    else:
+        work = lambda: load(  # noqa: E731
+            broker, "enqueue", **placed(broker, topic), queues=s.call_queues, seconds=s.call_seconds, warmup_seconds=warm,
+            size=MESSAGE_BYTES, callers=at_once, connections=connections, **options,
+        )  # fmt: skip
+
+    def counted():
+        result = work()
+        # CPU and disk are counted over the warm-up, too.
+        share = (result["seconds"] + warm) / result["seconds"]
+        return {**result, "measured": result["total"], "total": round(result["total"] * share)}
+
+    result = measured(broker, MESSAGE_BYTES, counted)
+    result["messages_per_second"] = result.get("messages_per_second", result.get("appends_per_second"))
+    return result
+
+
+def waits(broker, sizes):
+    """B5: readers that wait, each for its queue, and 200 messages a second; from when one is due to its reader."""
+    s = Sizes(sizes)
+    warm_up(broker, sizes)
+    points = []
+    before = machine.memory_mib(broker.pid)
+    for readers in s.readers:
+        if broker.kind == "kafka" and readers > 1:
+            continue
+        for way in ["gRPC", "HTTP/1.1"] if broker.kind == "duramen" else [""]:
+            topic = f"{TOPIC}-{readers}-{len(points)}"
+            make_topic(broker, topic)
+            # Each second some hundreds, or thousands, of readers begin to wait.
+            warm = 2 + readers / 2500
+            options = {"readers": readers, "rate": WAIT_RATE, "seconds": s.wait_seconds, "warmup_seconds": warm, "size": MESSAGE_BYTES}
+            attempt(points, {"readers": readers, "way": way}, lambda: _wait(broker, topic, way, warm, options))
+    return {"points": points, "before_mib": before}
+
+
+def _wait(broker, topic, way, warm, options):
+    if broker.kind == "kafka":
+        create(broker, topic, 1)
+        return duramen(
+            broker, "bench", "tail", "--topic", topic, "--consumers", 1, "--rate", WAIT_RATE, "--size", MESSAGE_BYTES,
+            "--seconds", options["seconds"], "--warmup-seconds", warm,
+        )  # fmt: skip
+    if broker.kind == "duramen":
+        options = {**options, "via": "http" if way == "HTTP/1.1" else "grpc"}
+    process = begin(broker, "wait", **placed(broker, topic), connections=min(16, options["readers"]), **options)
+    time.sleep(warm + options["seconds"] / 2)
+    memory_mib = machine.memory_mib(broker.pid)
+    return {**finish(process), "memory_mib": memory_mib}
+
+
+def cold(broker, sizes):
+    """B6: a long log of batches of ten, its pages dropped; the last ten elements of random queues, one read at a time."""
+    s = Sizes(sizes)
+    make_topic(broker, TOPIC)
+    batch = {"batch": COLD_ELEMENTS, "size": COLD_MESSAGE_BYTES, "callers": 64, "connections": 4, "queues": s.cold_queues}
+    place = placed(broker, TOPIC)
+    last_round = s.cold_queues * COLD_ELEMENTS
+    messages = max(last_round, s.cold_bytes // COLD_MESSAGE_BYTES - last_round)
+    filled = load(broker, "enqueue", **place, **batch, messages=messages, seconds=s.cold_fill_s)
+    after = _ends(broker)
+    load(broker, "enqueue", **place, **batch, messages=last_round)
+    broker.stop()
+    files = [path for path in broker.data_dir.rglob("*") if path.is_file()]
+    dropped = _drop(files)
+    broker.restart()
+    # The start itself read some.
+    _drop(files)
+    log = [path for path in files if path.suffix in (".log", ".blk")]
+    probe = limits.read_probe(log, s.cold_read_s / 4)
+    _drop(files)
+    reads = machine.device_reads(broker.data_dir)
+    found = load(
+        broker, "retrieve", **place, queues=s.cold_queues, limit=COLD_ELEMENTS, reads=s.cold_reads, seconds=s.cold_read_s,
+        after=after, patience=LONGEST_START_S,
+    )  # fmt: skip
+    used = {name: count - reads[name] for name, count in machine.device_reads(broker.data_dir).items()}
+    return {
+        "log_bytes": sum(path.stat().st_size for path in log if path.exists()),
+        "messages": filled["total"] + last_round,
+        "queues": s.cold_queues,
+        "dropped": dropped,
+        "reads": found["total"],
+        "short": found["short"],
+        "device_reads_a_read": round(used["reads"] / max(1, found["total"]), 2),
+        "device_bytes_a_read": round(used["bytes"] / max(1, found["total"])),
+        "latency_us": found["latency_us"],
+        "probe_4k": probe,
+    }
+
+
+def _ends(broker):
+    """Where the last round will begin: for `--after`."""
+    if broker.kind != "duramen":
+        return load(broker, "end", topic=TOPIC)["end"]
+    lasts = {partition: _tail(broker, TOPIC, partition).get("last") for partition in range(PARTITIONS)}
+    return [f"{partition}={last}" for partition, last in lasts.items() if last]
+
+
+def _drop(files):
+    """Takes files out of the page cache; as root the whole cache, with names and places of files."""
+    limits.drop_pages([path for path in files if path.exists()])
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+        return "all caches"
+    except OSError:
+        return "pages of the files"
+
+
+def cost(variant, directory, sizes):
+    """B9: the same records into topics with and without queues; what the index costs."""
+    s = Sizes(sizes)
+    shapes = {
+        "1,024, one queue": {"batch": ROWS_A_BATCH, "messages": s.cost_rows, "callers": WRITERS, "connections": WRITERS},
+        "1,024, a queue each": {"batch": ROWS_A_BATCH, "messages": s.cost_rows, "callers": WRITERS, "connections": WRITERS, "spread": True},
+        "1": {"batch": 1, "messages": s.cost_calls, "callers": CALLERS, "connections": CALLERS},
+    }  # fmt: skip
+    points = []
+    for shape, options in shapes.items():
+        found = {True: [], False: []}
+        # In turn, since disks are not steady.
+        for has_queues in (True, False) * s.repeats:
+            found[has_queues].append(_cost(variant, directory / f"{len(points)}", s, has_queues, options))
+        middle = {has: sorted(of, key=lambda it: it["broker_cpu_us_per_message"])[len(of) // 2] for has, of in found.items()}
+        points.append({"batch": shape, "with_queues": middle[True], "without": middle[False]})
+    return {"points": points}
+
+
+def _cost(variant, directory, s, has_queues, options):
+    with start(variant, directory) as broker:
+        make_topic(broker, TOPIC, queues=has_queues)
+
+        def work():
+            result = load(broker, "enqueue", **placed(broker, TOPIC), queues=s.call_queues, size=MESSAGE_BYTES, via="kafka", **options)
+            time.sleep(0.5)  # the index follows
+            return result
+
+        written = machine.written_bytes(broker.data_dir)
+        result = measured(broker, MESSAGE_BYTES, work)
+        # A clean stop writes the tables of the newest part, too.
+        broker.stop()
+        written = machine.written_bytes(broker.data_dir) - written
+        result["device_bytes_per_payload_byte"] = round(written / (result["total"] * MESSAGE_BYTES), 3)
+    shutil.rmtree(directory, ignore_errors=True)
+    return result
+
+
+def takeover(three, sizes):
+    """B10: the node that leads all queues is killed; a guarded append to each of them, and a read, before and after."""
+    s = Sizes(sizes)
+    points = []
+    for number in range(s.kills):
+        topic = f"{TOPIC}-{number}"
+        make_topic(three, topic, 1)
+        options = {"queues": s.takeover_queues, "callers": 64, "size": MESSAGE_BYTES, "patience": 60}
+        if three.kind == "nats":
+            options |= {"connections": 8, "direct": "false"}
+        process = begin(three, "takeover", subprocess.PIPE, **placed(three, topic, 1), **options)
+        if process.stdout.readline().strip() != "ready":
+            process.kill()
+            raise RuntimeError(f"{' '.join(process.args)}\n{process.stderr.read().strip()}")
+        victim = peers.leader(three, topic) if three.kind == "nats" else cluster.leader(three, topic)
+        victim.kill9()
+        out, err = process.communicate("go\n", timeout=LONGEST_COMMAND_S)
+        if process.returncode != 0:
+            raise RuntimeError(f"{' '.join(process.args)}\n{err.strip()}")
+        points.append(json.loads(out))
+        victim.restart()
+        time.sleep(2)
+    return {"points": points}

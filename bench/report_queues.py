@@ -1,0 +1,288 @@
+"""Tables of the scenarios of queues, and the page that has them."""
+
+from tables import DASH, get, number, ratio, table
+
+PAGE = """# Queues
+
+Duramen has a queue for each key of a topic. The peers have something else for it: Kafka a partition a queue, NATS JetStream a
+subject a queue in one stream, Redis a stream a queue. All run on one machine with their clients, in one run, over loopback.
+
+Repeat: `bench/run.sh --only queues --out run.json`, then
+`bench/report.py run.json --only queues --into bench/results/queues.md`.
+
+- **Load**: `duramen bench enqueue`, `retrieve`, `wait` and `takeover` for Duramen, with one thread. `duramen bench produce`,
+  `append` and `tail` for Kafka. `bench/peers/` for NATS (nats.go) and Redis (go-redis), with as many threads as cores.
+- **Syncs**: each row says what the broker syncs before it acknowledges an append. Rows with `none` promise less.
+- **Bulk**: 8 connections have one batch of 1,024 messages of 100 B each under way, round all queues. A time ends the load of
+  slow brokers. Duramen and atomic batches of NATS append a batch whole or not at all. Publishes of NATS and pipelines of Redis
+  may end in between. Three nodes of Duramen pass calls of the native API on to leaders; Produce goes to leaders at once.
+- **Callers**: 128 callers append one message each, and wait. Over HTTP/1.1 a connection has one caller. Callers of Produce,
+  Redis and Kafka that share a connection share requests. Calls by gRPC and publishes of NATS are one a message.
+- **Memory**: as many messages go to six queues first, so what a broker takes for messages on their way is in both figures. Redis
+  keeps elements in memory: 1,000 B of its figure are those.
+- **Waits**: readers of Duramen wait by long polls, those of NATS by pulls of a consumer each, those of Redis by `XREAD BLOCK` on
+  a connection each. A Kafka consumer follows a partition. The time is from when a message was due.
+- **Cold**: batches of ten messages of 1 KiB, in rounds through all queues. The pages are dropped before the reads, and the broker
+  has just started. Each read takes the last round's ten elements, from a position that the client knows.
+- **Cost**: the same keyed batches by Produce into topics of Duramen with and without `queue.enable`; a clean stop ends each run, so
+  the tables of the index count.
+- **Takeover**: three nodes; one partition, or one stream, has all queues. The node that leads it is killed. Then 64 callers append to
+  each queue behind the last element that they know, and read the queue. The pass before has the same load without a kill. A read
+  of NATS gets the last message of a subject, from the stream's leader.
+
+| | Goal |
+|---|---|
+| B1 | 161,000 rows/s, durable, on one node and three; 0.8 of our own Produce; twice each durable peer |
+| B2 | the worst 0.8 of six queues |
+| B3 | 100 B a queue; 1 s to the first read after a kill; 0.1 of NATS's memory a subject |
+| B4 | flat as Produce: within 0.8 of it |
+| B5 | p50 0.2 ms behind a durable append; p99 with 10,000 readers twice that with one |
+| B6 | 5 disk reads beside the batch's; p99 five times that of a 4 KiB read of the disk |
+| B9 | 5 % more CPU and 0.1 B a byte at batches of 1,024; 15 % more bytes at batches of one |
+| B10 | 2 s to the first guarded append and the first read |
+
+"""
+
+# Peers that a scenario has not, and why.
+WITHOUT = {
+    "queue_memory": {
+        "kafka": "100,000 partitions are no size for one broker",
+        "other sync settings": "syncs have no part in memory and in starts",
+    },
+    "queue_waits": {"kafka, above one reader": "its consumers wait for partitions, not for keys"},
+    "queue_cold": {
+        "kafka": "it has no read of one key",
+        "redis": "it keeps all elements in memory",
+        "other sync settings": "syncs have no part in reads",
+    },
+    "queue_cost": {"peers": "the scenario compares Duramen with itself"},
+    "cluster_queue_bulk": {"redis": "it replicates without a majority: an acknowledged append may be lost with the first node"},
+    "cluster_queue_takeover": {
+        "kafka": "it has no guarded append",
+        "redis": "it needs another program to choose a leader, and may lose acknowledged appends",
+    },
+}
+
+HEADINGS = ["broker", "synced before the ack"]
+# So many readers are enough to tell the memory of one.
+READERS_WEIGHED = 100
+
+
+def _rows(found):
+    """The points of all variants, with what begins their rows."""
+    for variant, result in found.items():
+        for point in result.get("points", []):
+            yield variant, [variant, result.get("sync", DASH)], point
+
+
+def _ms(latency, *quantiles):
+    if not latency or not any(latency.values()):
+        return DASH  # no batch was over when the time was
+    return "/".join(number(latency[quantile] / 1000, 2) for quantile in quantiles or ("p50", "p99"))
+
+
+def _times(ours, theirs):
+    return DASH if not ours or not theirs else f"{ours / theirs:.1f}×"
+
+
+def _notes(name, found):
+    """What is not in a table, and why."""
+    versions = dict.fromkeys(result["version"] for result in found.values() if result.get("version"))
+    lines = [f"- Peers: {', '.join(versions)}."] if versions else []
+    lines += [f"- Without {peer}: {why}." for peer, why in WITHOUT.get(name, {}).items()]
+    for variant, result in found.items():
+        for key in ("skipped", "failed"):
+            if key in result:
+                lines.append(f"- {variant} {'was skipped' if key == 'skipped' else 'failed'}: {result[key].splitlines()[0]}")
+        for point in result.get("points", []):
+            if isinstance(point, dict) and "failed" in point and isinstance(point["failed"], str):
+                where = ", ".join(f"{key} {value}" for key, value in point.items() if key != "failed" and value != "")
+                lines.append(f"- {variant} failed at {where}: {point['failed']}")
+    return "\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _ours(found, way):
+    """Duramen's rate by one of its ways."""
+    points = get(found, "duramen", "points") or []
+    return next((point["messages_per_second"] for point in points if point["way"] == way and "total" in point), None)
+
+
+def _bulk(name, found, title):
+    produce, ours = _ours(found, "Produce"), _ours(found, "gRPC")
+    rows = []
+    for variant, start, point in _rows(found):
+        if "total" not in point:
+            continue
+        rate = point["messages_per_second"]
+        is_ours = variant == "duramen"
+        rows.append([
+            *start, point["way"], ratio(rate, produce if is_ours else None), DASH if is_ours else _times(ours, rate),
+            number(point["broker_cpu_us_per_message"], 2), number(point["device_bytes_per_payload_byte"], 2), _ms(point["latency_us"]),
+            number(point["client_cpu_seconds"], 1), number(point["total"]),
+        ])  # fmt: skip
+    return f"### {title}\n\n" + table(
+        [*HEADINGS, "way", "rows/s (of Duramen's Produce)", "Duramen by gRPC is", "broker CPU µs a row", "device bytes a byte",
+         "a batch, p50/p99 ms", "client CPU s", "rows"], rows,
+    ) + _notes(name, found)  # fmt: skip
+
+
+def bulk(found):
+    return _bulk("queue_bulk", found, "B1: rows of 100 B in batches of 1,024, six queues")
+
+
+def cluster_bulk(found):
+    return _bulk("cluster_queue_bulk", found, "B1 on three nodes: rows of 100 B in batches of 1,024, six queues, three replicas")
+
+
+def counts(found):
+    few, rows = {}, []
+    for variant, start, point in _rows(found):
+        if "total" not in point:
+            continue
+        kind = variant, point["spread"]
+        rate = point["messages_per_second"]
+        few.setdefault(kind, rate)
+        rows.append([
+            "a queue a row" if point["spread"] else "one queue", *start, number(point["queues"]), ratio(rate, few[kind]),
+            number(point["broker_cpu_us_per_message"], 2), number(point["device_bytes_per_payload_byte"], 2), _ms(point["latency_us"]),
+        ])  # fmt: skip
+    rows.sort(key=lambda row: row[0], reverse=True)
+    return "### B2: the same over more queues\n\n" + table(
+        ["a batch is of", *HEADINGS, "queues", "rows/s (of the fewest queues)", "broker CPU µs a row", "device bytes a byte",
+         "a batch, p50/p99 ms"], rows,
+    ) + _notes("queue_counts", found)  # fmt: skip
+
+
+def memory(found):
+    lines = [
+        ("queues", lambda it: number(it["queues"])),
+        ("memory before them, MiB", lambda it: number(it["before_mib"], 1)),
+        ("memory with them, MiB", lambda it: number(it["after_mib"], 1)),
+        ("bytes of memory a queue", lambda it: number(it["bytes_a_queue"])),
+        ("`kill -9` to the first read, s", lambda it: number(it["first_read_after_kill_s"], 3)),
+        ("all queues listed, s", lambda it: f"{number(it['list_s'], 3)} ({number(it['listed'])})"),
+        ("a read then, p50/p99 ms", lambda it: _ms(it["read_us"])),
+        ("reads with fewer elements than were written", lambda it: number(it["short"])),
+    ]
+    there = {variant: result for variant, result in found.items() if "queues" in result}
+    rows = [[label, *(cell(result) for result in there.values())] for label, cell in lines]
+    return "### B3: queues of ten elements of 100 B that nobody uses\n\n" + table(["", *there], rows) + _notes("queue_memory", found)
+
+
+def callers(found):
+    best, produce = {}, {}
+    for variant, _, point in _rows(found):
+        if "total" in point:
+            kind, rate = (variant, point["way"]), point["messages_per_second"]
+            best[kind] = max(best.get(kind, 0), rate)
+            if kind == ("duramen", "Produce"):
+                produce[point["connections"]] = rate
+    rows = []
+    for variant, start, point in _rows(found):
+        if "total" not in point:
+            continue
+        rate, count = point["messages_per_second"], point["connections"]
+        rows.append([
+            count, *start, point["way"], point["callers"], ratio(rate, best[variant, point["way"]]), _share(rate, produce.get(count)),
+            _ms(point["latency_us"]), number(point["broker_cpu_us_per_message"], 1), number(point["device_bytes_per_payload_byte"], 2),
+        ])  # fmt: skip
+    rows.sort(key=lambda row: row[0])
+    return "### B4: one message of 100 B a call\n\n" + table(
+        ["connections", *HEADINGS, "way", "callers", "messages/s (of its best)", "of Duramen's Produce", "p50/p99 ms",
+         "broker CPU µs a message", "device bytes a byte"], rows,
+    ) + _notes("queue_callers", found)  # fmt: skip
+
+
+def _share(value, reference):
+    return DASH if not value or not reference else f"{value / reference:.2f}"
+
+
+def waits(found):
+    alone, rows = {}, []
+    for variant, start, point in _rows(found):
+        if get(point, "latency_us", "p99") is None:
+            continue
+        latency, append = point["latency_us"], point["append_us"]
+        first = alone.setdefault((variant, point["way"]), latency["p99"])
+        # With few readers it would be the noise of all the rest.
+        is_known = "memory_mib" in point and point["readers"] >= READERS_WEIGHED
+        more = (point["memory_mib"] - get(found, variant, "before_mib")) * 1024 / point["readers"] if is_known else None
+        rows.append([
+            number(point["readers"]), *start, point["way"] or DASH, _ms(latency, "p50", "p99", "p999"), _ms(append, "p50", "p99", "p999"),
+            number((latency["p50"] - append["p50"]) / 1000, 2), f"{latency['p99'] / first:.2f}", number(more, 1),
+        ])  # fmt: skip
+    rows.sort(key=lambda row: int(row[0].replace(",", "")))
+    return "### B5: readers that wait, 200 messages of 100 B a second\n\n" + table(
+        ["readers", *HEADINGS, "way", "to the reader, p50/p99/p99.9 ms", "to the ack, p50/p99/p99.9 ms", "p50 behind the ack, ms",
+         "p99 of one reader's", "KiB of memory more a reader"], rows,
+    ) + _notes("queue_waits", found)  # fmt: skip
+
+
+def cold(found):
+    rows = []
+    for variant, it in found.items():
+        if "probe_4k" not in it:
+            continue
+        latency, probe = it["latency_us"], it["probe_4k"]
+        rows.append([
+            variant, it.get("sync", DASH), number(it["log_bytes"] / 2**30, 2), number(it["queues"]), number(it["device_reads_a_read"], 1),
+            number(it["device_bytes_a_read"] / 1024), _ms(latency), _ms(probe, "p50_us", "p99_us"),
+            f"{latency['p99'] / probe['p99_us']:.1f}×", number(it["reads"]), number(it["short"]), it["dropped"],
+        ])  # fmt: skip
+    return "### B6: the last ten elements of random queues of a cold log\n\n" + table(
+        [*HEADINGS, "log, GiB", "queues", "disk reads a read (one is the batch's)", "KiB from the disk a read", "p50/p99 ms",
+         "a random 4 KiB of the disk, p50/p99 ms", "p99 of the disk's", "reads", "with fewer than ten", "dropped"], rows,
+    ) + _notes("queue_cold", found)  # fmt: skip
+
+
+def cost(found):
+    rows = []
+    for point in get(found, "duramen", "points") or []:
+        have, lack = point["with_queues"], point["without"]
+        cpu = [it["broker_cpu_us_per_message"] for it in (have, lack)]
+        device = [it["device_bytes_per_payload_byte"] for it in (have, lack)]
+        rates = [it["messages_per_second"] for it in (have, lack)]
+        rows.append([
+            point["batch"], number(cpu[0], 2), f"{number(cpu[1], 2)} ({cpu[0] / max(cpu[1], 1e-9):.2f}×)", number(device[0], 3),
+            f"{number(device[1], 3)} ({device[0] - device[1]:+.3f} B, {device[0] / max(device[1], 1e-9):.2f}×)",
+            number(rates[0]), f"{number(rates[1])} ({rates[0] / rates[1]:.2f}×)",
+        ])  # fmt: skip
+    return "### B9: Produce of records of 100 B into a topic with queues, and into one without\n\n" + table(
+        ["batch", "CPU µs a record, with", "without (with is)", "device bytes a byte, with", "without (with is)", "records/s, with",
+         "without (with is)"], rows,
+    ) + _notes("queue_cost", found)  # fmt: skip
+
+
+def takeover(found):
+    rows = []
+    for variant, result in found.items():
+        points = result.get("points", [])
+        for name, label in (("before", "nothing"), ("after", "the leader is killed")):
+            passes = [point[name] for point in points]
+            if not passes:
+                continue
+
+            def middle(key, passes=passes):
+                return number(sorted(it[key] for it in passes)[len(passes) // 2], 2)
+
+            rows.append([
+                variant, result.get("sync", DASH), label, middle("first_append_s"), middle("last_append_s"), middle("first_read_s"),
+                middle("last_read_s"), number(sum(it["failed"] for it in passes)), number(len(passes)), number(points[0]["queues"]),
+            ])  # fmt: skip
+    return "### B10: the leader of all queues is killed; medians of all kills\n\n" + table(
+        [*HEADINGS, "what happened", "first guarded append, s", "all queues appended, s", "first read, s", "all queues read, s",
+         "calls that came again", "passes", "queues"], rows,
+    ) + _notes("cluster_queue_takeover", found)  # fmt: skip
+
+
+TABLES = {
+    "queue_bulk": bulk,
+    "queue_counts": counts,
+    "queue_memory": memory,
+    "queue_callers": callers,
+    "queue_waits": waits,
+    "queue_cold": cold,
+    "queue_cost": cost,
+    "cluster_queue_bulk": cluster_bulk,
+    "cluster_queue_takeover": takeover,
+}
