@@ -11,6 +11,7 @@ From a shell, around one command (BOOTSTRAP, NATIVE and BROKER_KIND are in its e
 
 import argparse
 import ctypes
+import fcntl
 import os
 import random
 import re
@@ -20,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -88,10 +90,24 @@ class BrokerFailed(Exception):
     """The broker ended, or did not answer in time; the message carries the end of its log."""
 
 
+# The locks of this process's ports.
+_ports = []
+
+
 def free_port():
-    """A port below the ephemeral range: no outgoing connection takes it while a killed broker is down."""
+    """A port below the ephemeral range: no outgoing connection takes it while a killed broker is down. Until this process
+    ends it gives the port to no other broker, and neither does another process that asks here."""
+    locks = Path(tempfile.gettempdir()) / f"duramen-ports-{os.getuid()}"
+    locks.mkdir(exist_ok=True)
     while True:
         port = random.randrange(20_000, 32_000)
+        lock = open(locks / str(port), "w")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        _ports.append(lock)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

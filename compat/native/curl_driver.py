@@ -71,7 +71,7 @@ def headers_json(headers):
 
 
 def record_json(record):
-    return renamed(record, key=("key_base64", same), value=("base64", same), headers=("headers", headers_json), timestampMs=("timestamp_ms", int))
+    return renamed(record, key=("key_base64", same), value=("base64", same), headers=("headers", headers_json), timestampMs=("timestamp_ms", int), id=("id", same))
 
 
 def guard_json(guard):
@@ -99,6 +99,7 @@ BODIES = {
     "Logs.Truncate": {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT},
     "Logs.Fence": {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT},
     "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
+    "Logs.OpenSession": {"name": ("name", same)},
     "Queues.EnqueueMany": {"messages": ("messages", lambda them: [{"queue_base64": it["queue"], "message": record_json(it["message"])} for it in them]), **TIMEOUT},
     "Queues.Subscribe": {
         "cursors": ("cursors", lambda them: list(map(cursor_json, them))), "filter": ("filter", same), "fields": ("fields", same), "bytes": ("bytes", int),
@@ -165,7 +166,7 @@ def queue_of(queue):
 
 def record_of(record):
     value = record.get("base64", base64.b64encode(record["value"].encode()).decode() if "value" in record else None)
-    made = {"key": record.get("key_base64"), "value": value, "timestampMs": record["timestamp_ms"]}
+    made = {"key": record.get("key_base64"), "value": value, "timestampMs": record["timestamp_ms"], "id": record.get("id")}
     made["headers"] = [{"name": name, "value": base64.b64encode(value.encode()).decode()} for name, value in record.get("headers", {}).items()]
     return {name: value for name, value in made.items() if value is not None}
 
@@ -261,10 +262,26 @@ def subscribe(step):
     return {"answers": answers}
 
 
+def enqueue_one_by_one(step):
+    """HTTP has no stream of requests, so each is a call of its own."""
+    answers = []
+    for it in step["request"].get("requests", []):
+        told = call({**step, "method": "Queues.Enqueue", "request": it["request"]})
+        if problem := told.get("problem"):
+            metadata = {name: value if isinstance(value, str) else json.dumps(value) for name, value in problem["metadata"].items()}
+            outcome = {"problem": {"reason": problem["slug"], "detail": problem["detail"], "metadata": metadata}}
+        else:
+            outcome = {"appended": told["answers"][0]}
+        answers.append({"call": it["call"], **outcome})
+    return {"answers": answers}
+
+
 def call(step):
     method, request = step["method"], dict(step["request"])
     if method == "Queues.Subscribe":
         return subscribe(step)
+    if method == "Queues.EnqueueStream":
+        return enqueue_one_by_one(step)
     verb, path = path_of(method, request)
     kind, body = "application/json", b""
     if verb == "GET":

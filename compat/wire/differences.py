@@ -194,8 +194,8 @@ DIFFERENCES = {
     ),
     "settings of a topic that Kafka does not have": (
         {()},
-        {("errors.deadletterqueue.group.enable",)},
-        "Dead letters of share groups (KIP-1191) are in no release of Apache Kafka yet.",
+        {("errors.deadletterqueue.group.enable", "queue.enable")},
+        "Dead letters of share groups (KIP-1191) are in no release of Apache Kafka yet, and queues are Duramen's own.",
     ),
     "unknown setting of a broker": (
         {0},

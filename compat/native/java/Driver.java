@@ -105,7 +105,7 @@ final class Driver {
             case "Logs.Tail" -> logs.tail(read(request, TailRequest.newBuilder()).build());
             case "Logs.Truncate" -> logs.truncate(read(request, TruncateRequest.newBuilder()).build());
             case "Logs.Fence" -> logs.fence(read(request, FenceRequest.newBuilder()).build());
-            case "Logs.OpenSession" -> logs.openSession(OpenSessionRequest.getDefaultInstance());
+            case "Logs.OpenSession" -> logs.openSession(read(request, OpenSessionRequest.newBuilder()).build());
             case "Queues.Enqueue" -> queues.enqueue(read(request, EnqueueRequest.newBuilder()).build());
             case "Queues.EnqueueMany" -> queues.enqueueMany(read(request, EnqueueManyRequest.newBuilder()).build());
             case "Queues.Retrieve" -> queues.retrieve(read(request, RetrieveRequest.newBuilder()).build());

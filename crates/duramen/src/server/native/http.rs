@@ -266,7 +266,7 @@ async fn fence(
 #[utoipa::path(
     post, path = "/v1/sessions", operation_id = "OpenSession", tag = "Logs",
     request_body(content(
-        (Option<json::OpenSession> = "application/json"),
+        (json::OpenSession = "application/json"),
         (openapi::Binary = "application/x-protobuf"),
     )),
     responses(

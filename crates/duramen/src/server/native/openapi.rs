@@ -226,8 +226,10 @@ fn of_watchers() -> PathsBuilder {
 pub(super) fn with_optional_bodies(mut document: OpenApi) -> OpenApi {
     for path in document.paths.paths.values_mut() {
         for operation in [&mut path.put, &mut path.post].into_iter().flatten() {
-            let may_lack =
-                matches!(operation.operation_id.as_deref(), Some("CreateTopic" | "Truncate"));
+            let may_lack = matches!(
+                operation.operation_id.as_deref(),
+                Some("CreateTopic" | "Truncate" | "OpenSession")
+            );
             if let (true, Some(RefOr::T(body))) = (may_lack, &mut operation.request_body) {
                 body.required = Some(Required::False);
             }
