@@ -106,7 +106,7 @@ struct Report {
     measured: Measured,
 }
 
-/// What all callers share.
+/// State that all callers share.
 struct Load {
     place: Place,
     batch: usize,

@@ -1,4 +1,4 @@
-//! What the benchmarks of the native API share: the nodes, the queues, and calls by gRPC or HTTP.
+//! Parts that the benchmarks of the native API share: nodes, queues, calls by gRPC or HTTP.
 
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, Bytes, BytesMut};

@@ -93,7 +93,7 @@ struct Report {
     measured: Measured,
 }
 
-/// What all callers share.
+/// State that all callers share.
 struct Load {
     asked: RetrieveRequest,
     place: Place,
