@@ -118,7 +118,7 @@ func enqueue(p peer, o *options) (any, error) {
 	if m.total == 0 {
 		return nil, errNothing
 	}
-	return m.finish(o.messages > 0 && sent >= o.messages, o), nil
+	return m.finish(o.messages, o), nil
 }
 
 func retrieve(p peer, o *options) (any, error) {
@@ -184,7 +184,7 @@ func retrieve(p peer, o *options) (any, error) {
 	if err := <-failures; err != nil {
 		return nil, err
 	}
-	report.measured = m.finish(o.reads > 0, o)
+	report.measured = m.finish(o.reads, o)
 	report.Elements, report.Short, report.PerSecond = elements.Load(), short.Load(), report.measured.PerSecond
 	return report, nil
 }
@@ -262,8 +262,8 @@ func wait(p peer, o *options) (any, error) {
 		Append  latencies `json:"append_us"`
 		measured
 	}{Readers: o.readers, Rate: o.rate, Begun: begun}
-	report.Append = appended.finish(false, o).Latency
-	report.measured = delivered.Load().finish(false, o)
+	report.Append = appended.finish(0, o).Latency
+	report.measured = delivered.Load().finish(0, o)
 	return report, nil
 }
 

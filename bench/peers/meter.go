@@ -71,11 +71,12 @@ func (m *meter) done(count uint64, begun ...time.Time) {
 	}
 }
 
-func (m *meter) finish(hasEnded bool, o *options) measured {
+// finish ends the measured time with the last thing that was done, if it was the last of all `wanted`.
+func (m *meter) finish(wanted uint64, o *options) measured {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	end := m.end
-	if end.IsZero() || hasEnded && m.last.Before(end) {
+	if end.IsZero() || wanted > 0 && m.total >= wanted {
 		end = m.last
 	}
 	seconds := math.Max(end.Sub(m.begin).Seconds(), 1e-9)

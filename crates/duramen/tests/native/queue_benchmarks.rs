@@ -61,7 +61,7 @@ fn benchmarks_of_queues_append_by_every_way_what_they_count() {
 fn readers_that_wait_get_what_a_benchmark_appends() {
     let (_directory, node) = node();
     for way in ["grpc", "http"] {
-        let load = "--readers 10 --rate 100 --seconds 1 --warmup-seconds 0.5";
+        let load = "--readers 10 --rate 100 --seconds 3 --warmup-seconds 0.5";
         let report = bench(&node, &format!("wait --via {way} {load} --topic {way}"));
         assert!(report["total"].as_u64().unwrap() > 0, "{report}");
         assert!(report["append_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");

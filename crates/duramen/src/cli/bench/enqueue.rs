@@ -208,9 +208,7 @@ impl Enqueue {
         drop(local);
         let load = Rc::into_inner(load).context("all callers have ended")?;
         let mut meter = load.meter.into_inner();
-        if load.counts.into_inner().1 == 0 {
-            meter.ends_with_the_last();
-        }
+        meter.ends_after(self.messages);
         self.report(meter)
     }
 

@@ -141,9 +141,7 @@ impl Produce {
             }
             shared.meter.done(Instant::now(), messages, []);
         }
-        if shared.left == 0 {
-            shared.meter.ends_with_the_last();
-        }
+        shared.meter.ends_after(self.messages);
         self.report(shared)
     }
 

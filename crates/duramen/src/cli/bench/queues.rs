@@ -1,4 +1,4 @@
-//! Parts that the benchmarks of the native API share: nodes, queues, calls by gRPC or HTTP.
+//! Nodes, queues, and calls by gRPC or HTTP, for all benchmarks of the native API.
 
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, Bytes, BytesMut};

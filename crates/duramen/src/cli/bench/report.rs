@@ -108,9 +108,11 @@ impl Meter {
         *self = Self::new(warm_up, self.end.map(|end| end - self.begin));
     }
 
-    /// Ends the measured time with the last thing that was done, because there was no more to do.
-    pub(super) fn ends_with_the_last(&mut self) {
-        self.end = self.end.min(self.last);
+    /// Ends the measured time with the last thing that was done, if it was the last of all `wanted`.
+    pub(super) fn ends_after(&mut self, wanted: Option<u64>) {
+        if wanted.is_some_and(|wanted| self.total + self.refused >= wanted) {
+            self.end = self.end.min(self.last);
+        }
     }
 
     /// True once the measured time is over.

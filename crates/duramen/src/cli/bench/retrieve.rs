@@ -148,9 +148,7 @@ impl Retrieve {
         drop(local);
         let load = Rc::into_inner(load).context("all callers have ended")?;
         let mut meter = load.meter.into_inner();
-        if load.left.get() == 0 {
-            meter.ends_with_the_last();
-        }
+        meter.ends_after(self.reads);
         let measured = meter.finish()?;
         let report = Report {
             benchmark: "retrieve",

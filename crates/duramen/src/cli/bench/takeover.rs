@@ -199,7 +199,7 @@ impl Takeover {
 }
 
 /// Appends a message to each queue; returns where.
-async fn fill(
+pub(super) async fn fill(
     place: &Place,
     mut client: QueuesClient<Channel>,
     value: &Bytes,

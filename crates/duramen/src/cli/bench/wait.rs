@@ -15,6 +15,7 @@ use tonic::transport::Channel;
 use super::queues::{Place, Reader, Via, name, retriable};
 use super::report::{Latency, Measured, Meter, print, round};
 use super::tail::stopping;
+use super::takeover::fill;
 use super::target::seconds;
 use crate::cli::bootstrap::Output;
 use crate::cli::screen;
@@ -99,6 +100,8 @@ impl Wait {
         }
         self.place.prepare().await?;
         let writer = self.place.grpc(0).await?;
+        // The first append to a partition makes its files; those that are measured should not.
+        fill(&self.place, writer.clone(), &vec![0; self.size].into()).await?;
         let readers = self.place.readers(self.via, self.readers, self.connections).await?;
         let (warm_up, time) = (self.warmup_seconds, self.seconds);
         let epoch = Instant::now();
