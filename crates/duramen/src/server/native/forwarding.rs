@@ -85,7 +85,8 @@ pub(crate) async fn carry<A>(
     match call.operate(op).await {
         Ok(answer) => finish(call, answer).await,
         Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
-            let answer = pass(place).await;
+            // A box: else each call that waits here has room for one that is passed on, too.
+            let answer = Box::pin(pass(place)).await;
             answer.map(Response::into_inner).map_err(|it| Fault::of_status(&it))
         }
         Err(problem) => Err(problem.into()),

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use duramen_broker::native::{Answer, Op, Place, Problem, Span};
 use duramen_broker::read_plan::{Taken, queue_extent, queue_names, queue_page};
 use tokio::task::block_in_place;
@@ -94,6 +95,8 @@ impl Queues {
         mut request: RetrieveRequest,
     ) -> Result<RetrieveResponse, Fault> {
         let page = Page::of(&request)?;
+        // As decoded, the name holds the buffer of the request, of 8 KiB, for as long as the read waits.
+        request.queue = Bytes::copy_from_slice(&request.queue);
         let until = Instant::now() + Duration::from_millis(request.wait_ms.into());
         let mut has_skipped = false;
         loop {
