@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::block_in_place;
 
 /// A frame above this is decoded and checked where other connections do not wait for it.
-const LARGE_FRAME: usize = 256 * 1024;
+pub(crate) const LARGE_FRAME: usize = 256 * 1024;
 
 async fn turn<'a>(turns: &'a Semaphore, waited: &mut Duration) -> Option<SemaphorePermit<'a>> {
     let began = Instant::now();

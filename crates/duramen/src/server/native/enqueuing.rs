@@ -12,13 +12,12 @@ use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, Stream, StreamExt};
 use prost::Message;
 use tokio::sync::{Semaphore, oneshot};
-use tokio::task::block_in_place;
 use tonic::Status;
 use tonic::transport::Channel;
 
 use super::calls::Origin;
 use super::charging::Account;
-use super::messages::{check_many, enqueue_many_of, enqueue_of};
+use super::messages::{check_many, enqueue_many_of, enqueue_of, unhurried};
 use super::problems::Fault;
 use super::queues::Queues;
 use crate::proto::queues_client::QueuesClient;
@@ -53,7 +52,7 @@ impl Queues {
         request: EnqueueRequest,
         earlier: impl Future<Output = ()>,
     ) -> Result<EnqueueResponse, Fault> {
-        let op = block_in_place(|| enqueue_of(&request, now_ms()));
+        let op = unhurried(request.encoded_len(), || enqueue_of(&request, now_ms()));
         let pass = async |mut node: QueuesClient<Channel>, it| {
             earlier.await;
             node.enqueue(it).await
@@ -119,7 +118,7 @@ impl Queues {
         origin: &Origin,
         part: EnqueueManyRequest,
     ) -> Result<EnqueueManyResponse, Fault> {
-        let op = block_in_place(|| enqueue_many_of(&part, now_ms()));
+        let op = unhurried(part.encoded_len(), || enqueue_many_of(&part, now_ms()));
         let count = part.messages.len();
         let pass = async |mut node: QueuesClient<Channel>, it| node.enqueue_many(it).await;
         let finish = async |_, answer| {

@@ -6,6 +6,7 @@ use duramen_broker::native::{Answer, Op, Place, Problem};
 use duramen_protocol::messages::{FindCoordinatorRequest, InitProducerIdRequest};
 use duramen_protocol::{ErrorCode, Response as Kafka};
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
+use prost::Message;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 use tonic::transport::Channel;
@@ -13,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::calls::{Calls, Origin};
 use super::forwarding::{Answered, Forwarding, carry, passed_on};
-use super::messages::{append_of, appended, fence_of, tail, tail_of, truncate_of};
+use super::messages::{append_of, appended, fence_of, tail, tail_of, truncate_of, unhurried};
 use super::problems::{Fault, NOT_AUTHORIZED};
 use super::reading::Reading;
 use super::selecting::Selection;
@@ -62,8 +63,12 @@ impl Logs {
     ) -> Result<AppendResponse, Fault> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
-        // A small batch may hold very much, compressed, and its check would hold up other clients.
-        let op = block_in_place(|| append_of(&request, now_ms));
+        // A finished batch may be small and hold very much, compressed, and its check would hold up other clients.
+        let op = if request.batch.is_empty() {
+            unhurried(request.encoded_len(), || append_of(&request, now_ms))
+        } else {
+            block_in_place(|| append_of(&request, now_ms))
+        };
         let pass = async |mut node: LogsClient<Channel>, it| node.append(it).await;
         self.carry(origin, op, request, pass, appended).await
     }
@@ -100,7 +105,7 @@ impl Logs {
         origin: &Origin,
         request: ReadRequest,
     ) -> Result<BoxStream<'static, Result<ReadResponse, Fault>>, Fault> {
-        let selection = block_in_place(|| Selection::of(&request))?;
+        let selection = Selection::of(&request)?;
         if request.raw && selection.is_some() {
             let reason = "whole batches cannot be filtered".to_owned();
             return Err(Fault::bad_request(&[("raw", reason)]));

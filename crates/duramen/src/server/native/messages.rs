@@ -8,11 +8,13 @@ use duramen_broker::native::{
 };
 use duramen_protocol::partitioner::key_number;
 use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord};
+use tokio::task::block_in_place;
 
 use crate::proto::{
     self as proto, AppendRequest, AppendResponse, EnqueueManyRequest, EnqueueRequest, FenceRequest,
     QueueMessage, RetrieveRequest, TruncateRequest, guard, retrieve_request,
 };
+use crate::server::checking::LARGE_FRAME;
 
 /// Most records of one append.
 const RECORDS_MAX: usize = 10_000;
@@ -154,6 +156,12 @@ fn batch_of(
     }
     let bytes = builder.build().map_err(|error| wrong("records", error.to_string()))?;
     CheckedBatch::of(bytes, number).map_err(|error| wrong("records", error))
+}
+
+/// Reads a request of so many bytes. A large one holds up no other client of its thread. A small one does not pay for
+/// that: the rest of the thread's work goes to another thread, and comes back.
+pub(crate) fn unhurried<T>(bytes: usize, read: impl FnOnce() -> T) -> T {
+    if bytes > LARGE_FRAME { block_in_place(read) } else { read() }
 }
 
 /// Reads the name of a queue.

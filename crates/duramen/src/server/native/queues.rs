@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use duramen_broker::native::{Answer, Op, Place, Problem, Span};
 use duramen_broker::read_plan::{Taken, queue_extent, queue_names, queue_page};
-use tokio::task::block_in_place;
 use tonic::Request;
 use tonic::transport::Channel;
 
@@ -68,7 +67,7 @@ impl Page {
         if !errors.is_empty() {
             return Err(Fault::bad_request(&errors));
         }
-        let selection = block_in_place(|| Selection::of(request))?;
+        let selection = Selection::of(request)?;
         Ok(Arc::new(Self { limit, bytes, selection }))
     }
 }

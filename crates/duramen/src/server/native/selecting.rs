@@ -19,6 +19,7 @@ use cel::{Context, Env, IdedExpr, Program, Value};
 use duramen_broker::native::Problem;
 use duramen_protocol::records::{Record, Records};
 use prost_types::value::Kind;
+use tokio::task::block_in_place;
 
 use super::problems::{FILTER_FAILED, FILTER_INVALID, Fault};
 use crate::proto::{Position, ReadRequest, RetrieveRequest};
@@ -141,12 +142,15 @@ impl Selection {
             return Ok(None);
         }
         // The library's parser recurses: texts of the largest size take it 1 MiB of stack, half of what a thread has.
-        std::thread::scope(|scope| {
-            let compiling = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let compiled = compiling.spawn_scoped(scope, || Self::compile(wanted).map(Some));
-            let compiled = compiled.map_err(|_| Fault::from(Problem::Busy(NO_THREAD)))?;
-            compiled.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        let compile = || {
+            std::thread::scope(|scope| {
+                let compiling = std::thread::Builder::new().stack_size(STACK_BYTES);
+                let compiled = compiling.spawn_scoped(scope, || Self::compile(wanted).map(Some));
+                let compiled = compiled.map_err(|_| Fault::from(Problem::Busy(NO_THREAD)))?;
+                compiled.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        };
+        block_in_place(compile)
     }
 
     fn compile(wanted: Wanted<'_>) -> Result<Self, Fault> {
