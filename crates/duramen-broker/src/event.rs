@@ -76,6 +76,13 @@ pub enum Event {
     Indexed(Indexed),
     /// A reader found a queue index damaged, missing or behind.
     IndexLost(ReplicaId),
+    /// A client read so many bytes of a queue.
+    Consumed {
+        /// The client, as in its request.
+        context: RequestContext,
+        /// Bytes of elements.
+        bytes: u64,
+    },
     /// A segment was found to be damaged: [`duramen_storage::scrub`].
     Damaged(Damage),
     /// A frame from another node. Bytes that are no frame never come here.

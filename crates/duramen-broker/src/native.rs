@@ -190,6 +190,8 @@ pub struct Append {
     pub batch: CheckedBatch,
     /// Id of each record, or none. A guard that does not hold because an earlier append of these ids did is no refusal.
     pub ids: Vec<Bytes>,
+    /// True for an append with a place among others. If its client exceeds a quota, it is late instead of refused.
+    pub is_patient: bool,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
 }
@@ -289,6 +291,8 @@ pub struct Span {
     pub aborted: Vec<(i64, i64, i64)>,
     /// True if the read began below the log start and goes on there.
     pub has_skipped: bool,
+    /// True if the bytes that are read count against a quota: [`crate::event::Event::Consumed`].
+    pub is_metered: bool,
 }
 
 impl Span {
@@ -379,6 +383,8 @@ pub enum Problem {
     DiskFull(String),
     /// The log cannot be read or written here.
     Damaged,
+    /// The client exceeds a quota: it has to rest for so many milliseconds.
+    Throttled(i32),
     /// Too much waits; the text says for what.
     Busy(&'static str),
     /// The change may or may not become durable.

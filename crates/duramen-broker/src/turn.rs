@@ -24,6 +24,7 @@ use crate::node::queues::Waiter;
 use crate::node::{Node, node_of, replicas};
 use crate::partition::Effects;
 use crate::peer::Frame;
+use crate::quotas::QuotaKey;
 use crate::raft::GroupId;
 use crate::session::{Prepared, RequestContext};
 
@@ -56,6 +57,11 @@ impl Node {
                 }
             }
             Event::Indexed(indexed) => self.queues.on_indexed(&mut self.core, indexed),
+            Event::Consumed { context, bytes } => {
+                if let Some(quota) = self.core.quota(QuotaKey::ConsumerByteRate, &context) {
+                    self.core.use_up(&quota, bytes);
+                }
+            }
             Event::IndexLost(replica) => self.queues.on_index_lost(&mut self.core, replica),
             Event::Damaged(damage) => self.repairs.on_damaged(&mut self.core, &damage),
             Event::Peer(frame) => self.on_peer(frame.0),

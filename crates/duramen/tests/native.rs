@@ -41,6 +41,8 @@ mod queue_benchmarks;
 mod queue_streams;
 #[path = "native/queues.rs"]
 mod queues;
+#[path = "native/quotas.rs"]
+mod quotas;
 
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -452,6 +454,7 @@ fn a_path_or_method_that_is_not_there_is_told() {
 const NOT_MADE: &[(&str, &str)] = &[
     ("not-authorized", "every client is anonymous, and nobody takes a right from it"),
     ("busy", "it needs a log whose followers stand still"),
+    ("throttled", "it needs a quota: native/quotas.rs"),
     ("not-enough-replicas", "it needs a cluster with a node that is away"),
     ("disk-full", "it needs a small disk: compat/faults"),
     ("damaged", "it needs a damaged file: compat/faults"),

@@ -77,6 +77,7 @@ fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
         is_whole: true,
         aborted: partition.all_aborted(indexed),
         has_skipped: false,
+        is_metered: false,
     };
     let ticket = node.queues.look(&mut node.core, Waiter::Append(place), span, true);
     held.stage = HeldStage::Looking { ticket, end: indexed };

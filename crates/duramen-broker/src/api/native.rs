@@ -24,9 +24,16 @@ use crate::session::{Prepared, RequestContext};
 
 /// Longest time that an operation without a timeout waits, in milliseconds.
 const UNTIMED_MS: i32 = 30_000;
+/// Longest rest that delays an answer, in milliseconds. A client that has to rest longer is refused.
+pub(super) const THROTTLED_MS: i32 = 1_000;
 
 fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
     now.deadline_us(if timeout_ms > 0 { timeout_ms } else { UNTIMED_MS })
+}
+
+/// Returns how long a client has to rest that has exceeded a quota, in milliseconds.
+pub(super) fn rest_ms(node: &mut Node, context: &RequestContext, key: QuotaKey) -> i32 {
+    node.core.quota(key, context).map_or(0, |quota| node.core.use_up(&quota, 0))
 }
 
 /// Serves an operation, now or later.
@@ -34,7 +41,10 @@ pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
     match op {
         Op::Append(it) => {
             let deadline_us = deadline_us(node.core.now, it.timeout_ms);
-            if node.core.has_stalled() || !node.core.has_room(it.batch.bytes.len() as u64) {
+            let rest_ms = rest_ms(node, &context, QuotaKey::ProducerByteRate);
+            if rest_ms > THROTTLED_MS && !it.is_patient {
+                refuse(node, key, Problem::Throttled(rest_ms));
+            } else if node.core.has_stalled() || !node.core.has_room(it.batch.bytes.len() as u64) {
                 let request = Prepared::Native(Box::new(Op::Append(it)));
                 node.core.stall(key, context, request, deadline_us);
             } else {
@@ -406,6 +416,7 @@ fn repeat(
         is_whole: true,
         aborted: partition.all_aborted(end),
         has_skipped: from < partition.log_start(),
+        is_metered: false,
     };
     (!span.is_empty()).then_some(Repeat { span, ids })
 }

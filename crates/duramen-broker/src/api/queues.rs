@@ -6,7 +6,7 @@
 use duramen_protocol::partitioner::partition_of_key;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::native::{diverges, find, refuse, reply};
+use super::native::{THROTTLED_MS, diverges, find, refuse, reply, rest_ms};
 use super::produce::INDEX_BEHIND;
 use crate::access::Operation;
 use crate::core::{Parked, QueueStage, QueueWait};
@@ -14,6 +14,7 @@ use crate::event::{FoundElements, RequestKey};
 use crate::native::{Answer, Op, Problem, Retrieve, Span, Start, Target};
 use crate::node::Node;
 use crate::node::queues::Waiter;
+use crate::quotas::QuotaKey;
 use crate::session::RequestContext;
 
 /// Longest wait for the index, in milliseconds.
@@ -31,6 +32,13 @@ pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
         Ok(replica) => replica,
         Err(problem) => return refuse(node, key, problem),
     };
+    let rest_ms = match op {
+        Op::Retrieve(_) => rest_ms(node, &context, QuotaKey::ConsumerByteRate),
+        _ => 0,
+    };
+    if rest_ms > THROTTLED_MS {
+        return refuse(node, key, Problem::Throttled(rest_ms));
+    }
     let partition = &node.core.partitions[&replica];
     // The target of a list is a log.
     if !partition.settings.queue {
@@ -124,7 +132,11 @@ pub(super) fn on_timeout(node: &mut Node, key: RequestKey) {
 
 fn answer(node: &mut Node, key: RequestKey, wait: &QueueWait) {
     let answer = span(node, wait).map(Answer::Span);
-    reply(node, key, answer, None, 0);
+    let rest_ms = match wait.op {
+        Op::Retrieve(_) => rest_ms(node, &wait.context, QuotaKey::ConsumerByteRate),
+        _ => 0,
+    };
+    reply(node, key, answer, None, rest_ms);
 }
 
 /// Returns the part of the log that an operation reads.
@@ -183,5 +195,6 @@ fn span(node: &Node, wait: &QueueWait) -> Result<Span, Problem> {
         is_whole: end == stable,
         aborted,
         has_skipped,
+        is_metered: node.core.quota(QuotaKey::ConsumerByteRate, &wait.context).is_some(),
     })
 }

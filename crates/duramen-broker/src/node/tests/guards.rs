@@ -37,7 +37,7 @@ fn enqueue(name: &'static str, last: Option<Last>) -> Op {
     let name = Bytes::from_static(name.as_bytes());
     batch.guard = Guard { last, fence: None, queue: Some(name.clone()) };
     let target = Target::Queue(Queue { topic: "mail".to_owned(), name });
-    Op::Append(Append { target, batch, ids: Vec::new(), timeout_ms: 5_000 })
+    Op::Append(Append { target, batch, ids: Vec::new(), is_patient: false, timeout_ms: 5_000 })
 }
 
 fn ask(it: &mut Harness, op: Op) -> Result<Position, Problem> {

@@ -28,7 +28,13 @@ fn tail_op(log: Log) -> Op {
 fn append(records: Bytes, guard: Guard) -> Op {
     let batch = CheckedBatch::of(records, 0).expect("a good batch");
     let batch = CheckedBatch { guard, ..batch };
-    Op::Append(Append { target: target(), batch, ids: Vec::new(), timeout_ms: 5_000 })
+    Op::Append(Append {
+        target: target(),
+        batch,
+        ids: Vec::new(),
+        is_patient: false,
+        timeout_ms: 5_000,
+    })
 }
 
 fn after(last: Last) -> Guard {
@@ -242,12 +248,19 @@ fn what_no_log_takes_is_refused_with_its_reason() {
     it.create("small", &[("max.message.bytes", "100")]);
     let small = Target::Log(Log { topic: "small".to_owned(), partition: 0 });
     let large = CheckedBatch::of(batch(&["x".repeat(200).as_str()]), 0).expect("a batch");
-    let op = Append { target: small, batch: large, ids: Vec::new(), timeout_ms: 0 };
+    let op =
+        Append { target: small, batch: large, ids: Vec::new(), is_patient: false, timeout_ms: 0 };
     assert_eq!(ask(&mut it, Op::Append(op)), Err(Problem::TooLarge(100)));
     it.create("compacted", &[("cleanup.policy", "compact")]);
     let compacted = Target::Log(Log { topic: "compacted".to_owned(), partition: 0 });
     let keyless = CheckedBatch::of(batch(&["a"]), 0).expect("a batch");
-    let op = Append { target: compacted.clone(), batch: keyless, ids: Vec::new(), timeout_ms: 0 };
+    let op = Append {
+        target: compacted.clone(),
+        batch: keyless,
+        ids: Vec::new(),
+        is_patient: false,
+        timeout_ms: 0,
+    };
     assert!(matches!(ask(&mut it, Op::Append(op)), Err(Problem::BadRequest("records", _))));
     let whole =
         Truncate { target: compacted, through: None, pointer: None, fence: None, timeout_ms: 0 };
@@ -268,7 +281,13 @@ fn a_stranger_may_do_nothing() {
             let op = match row.op {
                 Name::Append => {
                     let batch = CheckedBatch::of(batch(&["a"]), 0).expect("a batch");
-                    Op::Append(Append { target, batch, ids: Vec::new(), timeout_ms: 0 })
+                    Op::Append(Append {
+                        target,
+                        batch,
+                        ids: Vec::new(),
+                        is_patient: false,
+                        timeout_ms: 0,
+                    })
                 }
                 Name::Tail => tail_op(log),
                 Name::Truncate => Op::Truncate(Truncate {

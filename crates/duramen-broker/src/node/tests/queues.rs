@@ -50,7 +50,13 @@ fn enqueue(name: &'static str, values: &[&str]) -> Op {
     let records: Vec<_> = values.iter().map(|value| (Some(name), *value)).collect();
     let batch = CheckedBatch::of(keyed(&records, None), key_number(name.as_bytes()));
     let batch = batch.expect("a batch");
-    Op::Append(Append { target: queue(name), batch, ids: Vec::new(), timeout_ms: 5_000 })
+    Op::Append(Append {
+        target: queue(name),
+        batch,
+        ids: Vec::new(),
+        is_patient: false,
+        timeout_ms: 5_000,
+    })
 }
 
 fn retrieve(name: &'static str, start: Start, wait_ms: i32) -> Op {

@@ -308,6 +308,7 @@ impl Natives {
             target: target(&question.place),
             batch,
             ids: Vec::new(),
+            is_patient: false,
             timeout_ms: TIMEOUT_MS,
         });
         (question, op)

@@ -169,7 +169,13 @@ impl Queuers {
         let guard = guard.map(|last| last.map_or(-1, |it| it.offset));
         let target = target(&queue);
         self.sent.insert(number, Sent { queue, values, is_refused: false });
-        let op = Op::Append(Append { target, batch, ids: Vec::new(), timeout_ms: 10_000 });
+        let op = Op::Append(Append {
+            target,
+            batch,
+            ids: Vec::new(),
+            is_patient: false,
+            timeout_ms: 10_000,
+        });
         (Question::Enqueue { number, count, guard, acked }, Prepared::Native(Box::new(op)))
     }
 

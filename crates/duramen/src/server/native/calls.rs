@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duramen_broker::access::RequestContext;
+use duramen_broker::access::{Api, RequestContext};
 use duramen_broker::event::{ConnectionId, Event, Reply};
-use duramen_broker::native::{Answer, Op, Problem, Span};
+use duramen_broker::native::{Answer, Name, Op, Problem, Span};
 use duramen_broker::read_plan::{self, QueueError};
 use duramen_broker::session::Prepared;
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
@@ -27,6 +27,8 @@ use crate::server::threads::{Input, Routed};
 const FIRST: u64 = 1 << 62;
 /// Longest time by which an answer is late because its client exceeded a quota.
 const REST_MAX: Duration = Duration::from_secs(1);
+/// The same for a patient append: the window of a quota has passed by then.
+const PATIENT_REST_MAX: Duration = Duration::from_secs(30);
 
 /// The way to the node, for all clients of the native API.
 #[derive(Clone, Debug)]
@@ -103,16 +105,26 @@ impl Drop for Waiting {
 }
 
 impl Call {
-    async fn ask(&mut self, version: i16, request: Prepared) -> Result<Reply, Fault> {
-        let context = RequestContext {
+    fn context(&self, version: i16, api: Api) -> RequestContext {
+        RequestContext {
             principal: Arc::clone(&self.caller.principal),
             client_id: self.caller.client_id.clone(),
             listener: "NATIVE".into(),
             client_host: Arc::clone(&self.caller.host),
-            api: request.api(),
+            api,
             version,
             spent_us: 0,
-        };
+        }
+    }
+
+    /// Counts bytes that the client read of a queue against its quota.
+    pub(crate) fn consumed(&self, bytes: u64) {
+        let context = self.context(0, Api::Native(Name::Retrieve));
+        self.calls.node.push(Input::Event(Event::Consumed { context, bytes }));
+    }
+
+    async fn ask(&mut self, version: i16, request: Prepared) -> Result<Reply, Fault> {
+        let context = self.context(version, request.api());
         let (connection, sequence) = (self.connection, self.sequence);
         self.sequence += 1;
         let request = Box::new(request);
@@ -129,6 +141,10 @@ impl Call {
     /// Carries out an operation. A client that exceeded its quota gets the answer later.
     pub(crate) async fn operate(&mut self, op: Op) -> Result<Answer, Problem> {
         let may_wait = matches!(&op, Op::Retrieve(it) if it.wait_ms > 0);
+        let rest_max = match &op {
+            Op::Append(it) if it.is_patient => PATIENT_REST_MAX,
+            _ => REST_MAX,
+        };
         let wait = may_wait.then(|| Waiting::of(&self.calls.waiting));
         let answered = match self.ask(0, Prepared::Native(Box::new(op))).await {
             Ok(Reply::Native(answered)) => answered,
@@ -138,7 +154,7 @@ impl Call {
         drop(wait);
         if answered.rest_ms > 0 {
             let rest = Duration::from_millis(answered.rest_ms.unsigned_abs().into());
-            tokio::time::sleep(rest.min(REST_MAX)).await;
+            tokio::time::sleep(rest.min(rest_max)).await;
         }
         if !answered.is_lacking() {
             return answered.answer;

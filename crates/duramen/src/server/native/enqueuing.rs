@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use duramen_broker::native::Answer;
+use duramen_broker::native::{Answer, Op};
 use duramen_protocol::partitioner::partition_of_key;
 use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, Stream, StreamExt};
@@ -17,8 +17,9 @@ use tonic::transport::Channel;
 
 use super::calls::Origin;
 use super::charging::Account;
+use super::forwarding::passed_on;
 use super::messages::{check_many, enqueue_many_of, enqueue_of, unhurried};
-use super::problems::Fault;
+use super::problems::{Fault, THROTTLED, kind_of};
 use super::queues::Queues;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
@@ -26,6 +27,8 @@ use crate::proto::{
     EnqueueStreamRequest, EnqueueStreamResponse, Position, enqueue_result, enqueue_stream_response,
 };
 
+/// Pause of a stream whose client exceeds its quota at the node that leads.
+const REST: Duration = Duration::from_secs(1);
 /// Most requests of one stream that wait for their answers.
 const STREAM_REQUESTS_MAX: usize = 1_024;
 /// Most memory of those requests, in KiB. One larger request is carried out alone.
@@ -42,26 +45,34 @@ impl Queues {
         origin: &Origin,
         request: EnqueueRequest,
     ) -> Result<EnqueueResponse, Fault> {
-        self.enqueue_behind(origin, request, async {}).await
+        let op = unhurried(request.encoded_len(), || enqueue_of(&request, now_ms()));
+        let pass = async |mut node: QueuesClient<Channel>, it| node.enqueue(it).await;
+        self.carry(origin, op, request, pass, async |_, answer| Ok(enqueued(answer))).await
     }
 
-    /// Appends messages. If another node has to, they go there after `earlier`: on the way they could overtake others.
+    /// Appends messages of a stream. If another node has to, they go there after `earlier`: on the way they could overtake
+    /// others. A client that exceeds its quota waits, for a refusal would let later messages overtake.
     async fn enqueue_behind(
         &self,
         origin: &Origin,
         request: EnqueueRequest,
         earlier: impl Future<Output = ()>,
     ) -> Result<EnqueueResponse, Fault> {
-        let op = unhurried(request.encoded_len(), || enqueue_of(&request, now_ms()));
+        let mut op = unhurried(request.encoded_len(), || enqueue_of(&request, now_ms()));
+        if let Ok(Op::Append(append)) = &mut op {
+            append.is_patient = true;
+        }
+        let again = request.clone();
         let pass = async |mut node: QueuesClient<Channel>, it| {
             earlier.await;
-            node.enqueue(it).await
+            let mut answer = node.enqueue(it).await;
+            while answer.as_ref().is_err_and(|it| kind_of(it) == Some(THROTTLED)) {
+                tokio::time::sleep(REST).await;
+                answer = node.enqueue(passed_on(again.clone())).await;
+            }
+            answer
         };
-        let finish = async |_, answer| {
-            let (first, last, duplicate) = appended(answer);
-            Ok(EnqueueResponse { first: Some(first), last: Some(last), duplicate })
-        };
-        self.carry(origin, op, request, pass, finish).await
+        self.carry(origin, op, request, pass, async |_, answer| Ok(enqueued(answer))).await
     }
 
     /// Appends messages to many queues, one entry a partition.
@@ -213,6 +224,11 @@ impl Turns {
         let (end, is_over) = oneshot::channel();
         (self.latest.insert(turn, is_over), end)
     }
+}
+
+fn enqueued(answer: Answer) -> EnqueueResponse {
+    let (first, last, duplicate) = appended(answer);
+    EnqueueResponse { first: Some(first), last: Some(last), duplicate }
 }
 
 fn appended(answer: Answer) -> (Position, Position, bool) {

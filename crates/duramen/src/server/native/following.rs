@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt, select_all, try_unfold};
 
 use super::calls::Origin;
-use super::problems::Fault;
+use super::problems::{Fault, THROTTLED};
 use super::queues::{ELEMENTS_MAX, PAGE_BYTES, PAGE_BYTES_MAX, Queues};
 use super::reading::WAIT_MS_MAX;
 use crate::proto::{
@@ -33,7 +33,15 @@ impl Queues {
         request.wait_ms = u32::try_from(self.heartbeat.as_millis()).unwrap_or(WAIT_MS_MAX);
         let state = (self.clone(), origin.clone(), request);
         let others = try_unfold(state, async |(queues, origin, mut request)| {
-            let page = queues.retrieve(&origin, request.clone()).await?;
+            let page = loop {
+                match queues.retrieve(&origin, request.clone()).await {
+                    // A stream that exceeds a quota is late.
+                    Err(fault) if fault.kind == THROTTLED => {
+                        tokio::time::sleep(fault.retry_after().unwrap_or_default()).await;
+                    }
+                    page => break page?,
+                }
+            };
             advance(&mut request, &page);
             Ok(Some((page, (queues, origin, request))))
         });

@@ -103,7 +103,13 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
     }
     // The guard of a call, and that of a header, is about the log here.
     batch.guard = if guard.is_open() { Guard { queue: None, ..batch.guard } } else { guard };
-    Ok(Op::Append(native::Append { target, batch, ids, timeout_ms: timeout_of(*timeout_ms) }))
+    Ok(Op::Append(native::Append {
+        target,
+        batch,
+        ids,
+        is_patient: false,
+        timeout_ms: timeout_of(*timeout_ms),
+    }))
 }
 
 /// Reads the ids of records: each has one, or none has.
@@ -198,7 +204,13 @@ pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Pr
         }
         batch.guard = Guard { queue: Some(queue.clone()), ..guard };
     }
-    Ok(Op::Append(native::Append { target, batch, ids, timeout_ms: timeout_of(*timeout_ms) }))
+    Ok(Op::Append(native::Append {
+        target,
+        batch,
+        ids,
+        is_patient: false,
+        timeout_ms: timeout_of(*timeout_ms),
+    }))
 }
 
 /// Checks what needs no node of an append to many queues.
@@ -240,6 +252,7 @@ pub(crate) fn enqueue_many_of(request: &EnqueueManyRequest, now_ms: i64) -> Resu
         target,
         batch,
         ids: Vec::new(),
+        is_patient: false,
         timeout_ms: timeout_of(*timeout_ms),
     }))
 }

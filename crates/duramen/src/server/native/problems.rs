@@ -14,7 +14,7 @@ use crate::proto;
 
 /// Domain of the reasons in gRPC.
 const DOMAIN: &str = "duramen";
-/// Time after which a client may try again what may pass soon.
+/// Time after which a client may try again what may pass soon, if nothing tells a better one.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Kind of problem.
@@ -82,6 +82,8 @@ kinds! {
         "`limit` is the bound in bytes. The topic's setting max.message.bytes bounds one append.";
     BUSY "busy" 503 Unavailable true "Too much waits"
         "`why` says for what. Nothing was appended; send the same request again later.";
+    THROTTLED "throttled" 429 ResourceExhausted true "The client exceeds its quota"
+        "`rest_ms` says for how long. Nothing was appended. An answer that is late by up to a second is the first sign.";
     NOT_ENOUGH_REPLICAS "not-enough-replicas" 503 Unavailable true "Too few replicas are in sync"
         "The topic's setting min.insync.replicas wants more. Nothing was appended.";
     DISK_FULL "disk-full" 503 Unavailable true "The disk is full"
@@ -133,6 +135,12 @@ impl Fault {
     /// Makes the problem of too many bytes.
     pub(crate) fn too_large(limit: u64, detail: impl Into<String>) -> Self {
         Self::new(TOO_LARGE, detail).with("limit", limit)
+    }
+
+    /// Returns the time after which the same call may succeed, if it may.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        let rest = self.members.get("rest_ms").and_then(Value::as_u64).map(Duration::from_millis);
+        self.kind.may_pass.then(|| rest.unwrap_or(RETRY_AFTER))
     }
 
     pub(crate) fn outcome_unknown(detail: impl Into<String>) -> Self {
@@ -257,6 +265,10 @@ impl From<Problem> for Fault {
             }
             Problem::DiskFull(text) => Self::new(DISK_FULL, text),
             Problem::Damaged => Self::new(DAMAGED, "the node cannot read or write the log"),
+            Problem::Throttled(rest_ms) => {
+                let detail = format!("the client has to rest for {rest_ms} ms");
+                Self::new(THROTTLED, detail).with("rest_ms", rest_ms)
+            }
             Problem::Busy(why) => Self::new(BUSY, why).with("why", why),
             Problem::OutcomeUnknown => {
                 Self::outcome_unknown("the time was over, or the leader lost its leadership")
@@ -267,12 +279,12 @@ impl From<Problem> for Fault {
 
 impl From<Fault> for Status {
     fn from(fault: Fault) -> Self {
-        let metadata = fault.metadata();
+        let (metadata, retry_after) = (fault.metadata(), fault.retry_after());
         let Fault { kind, detail, members } = fault;
         let mut details = ErrorDetails::new();
         details.set_error_info(kind.slug, DOMAIN, metadata);
-        if kind.may_pass {
-            details.set_retry_info(Some(RETRY_AFTER));
+        if retry_after.is_some() {
+            details.set_retry_info(retry_after);
         }
         if let Some(Value::Array(errors)) = members.get("errors") {
             let field = |error: &Value, name: &str| error[name].as_str().unwrap_or("").to_owned();
@@ -291,8 +303,9 @@ impl IntoResponse for Fault {
         let body = format!("{}\n", self.document());
         let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
         response.extensions_mut().insert(self.kind);
-        if self.kind.may_pass {
-            let seconds = HeaderValue::from(RETRY_AFTER.as_secs());
+        if let Some(time) = self.retry_after() {
+            let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+            let seconds = HeaderValue::from(seconds);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response

@@ -242,37 +242,42 @@ fn span_of(answer: Answer) -> Span {
 
 /// Reads the page of a part of a log.
 async fn read_page(call: &Call, span: Span, page: Arc<Page>) -> Result<RetrieveResponse, Fault> {
-    let skipped = span.has_skipped;
+    let (skipped, is_metered) = (span.has_skipped, span.is_metered);
     let ends_at = Instant::now() + PAGE_TIME;
-    call.read_queues(span, move |reader, span| {
-        let (mut elements, mut bytes) = (Vec::new(), 0);
-        let end = queue_page(reader, span, |records, record, position| {
-            let at: Position = position.into();
-            let selected = match &page.selection {
-                Some(selection) => selection.select(records, record, at)?,
-                None => Selected::Whole,
-            };
-            let element = match selected {
-                Selected::Nothing => None,
-                Selected::Whole => {
-                    let (mut message, size) = written(records, record);
-                    message.key = None;
-                    bytes += size;
-                    let (position, record) = (Some(at), Some(message));
-                    Some(ReadRecord { position, record, fields: HashMap::new() })
-                }
-                Selected::Fields(fields, size) => {
-                    bytes += size;
-                    Some(ReadRecord { position: Some(at), record: None, fields })
-                }
-            };
-            elements.extend(element);
-            let is_full = elements.len() >= page.limit || bytes >= page.bytes;
-            let is_late = page.selection.is_some() && Instant::now() > ends_at;
-            Ok::<_, Fault>(if is_full || is_late { Taken::Last } else { Taken::More })
-        })?;
-        let (next, more) = (end.next.map(Into::into), end.more);
-        Ok(RetrieveResponse { elements, next, more, skipped })
-    })
-    .await
+    let (page, bytes) = call
+        .read_queues(span, move |reader, span| {
+            let (mut elements, mut bytes) = (Vec::new(), 0);
+            let end = queue_page(reader, span, |records, record, position| {
+                let at: Position = position.into();
+                let selected = match &page.selection {
+                    Some(selection) => selection.select(records, record, at)?,
+                    None => Selected::Whole,
+                };
+                let element = match selected {
+                    Selected::Nothing => None,
+                    Selected::Whole => {
+                        let (mut message, size) = written(records, record);
+                        message.key = None;
+                        bytes += size;
+                        let (position, record) = (Some(at), Some(message));
+                        Some(ReadRecord { position, record, fields: HashMap::new() })
+                    }
+                    Selected::Fields(fields, size) => {
+                        bytes += size;
+                        Some(ReadRecord { position: Some(at), record: None, fields })
+                    }
+                };
+                elements.extend(element);
+                let is_full = elements.len() >= page.limit || bytes >= page.bytes;
+                let is_late = page.selection.is_some() && Instant::now() > ends_at;
+                Ok::<_, Fault>(if is_full || is_late { Taken::Last } else { Taken::More })
+            })?;
+            let (next, more) = (end.next.map(Into::into), end.more);
+            Ok((RetrieveResponse { elements, next, more, skipped }, bytes as u64))
+        })
+        .await?;
+    if is_metered {
+        call.consumed(bytes);
+    }
+    Ok(page)
 }
