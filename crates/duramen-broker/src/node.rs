@@ -215,6 +215,11 @@ impl Node {
         self.queues.seed()
     }
 
+    /// Tells whether a request waits for the index of its queue, or for an element.
+    pub fn waits_for_queue(&self, key: (ConnectionId, u64)) -> bool {
+        matches!(self.core.parked(key), Some(Parked::Queue(_)))
+    }
+
     /// Returns the number of partitions that are being moved, or have a replica whose directory is lost. `None` if this
     /// node does not lead the metadata.
     pub fn unsettled(&self) -> Option<usize> {

@@ -1000,7 +1000,7 @@ impl Partition {
         }
         self.trimming = 0;
         self.fencing = None;
-        self.fresh.begin(self.group.end_offset());
+        self.fresh.begin_term(self.group.end_offset());
         self.forget_proposed();
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {

@@ -25,6 +25,7 @@ mod report;
 pub mod scenario;
 pub mod storage_harness;
 pub mod trace;
+mod waits;
 
 pub use disk::{Faults, Sabotage, SimDisk};
 pub use prng::Prng;

@@ -31,6 +31,7 @@ use crate::failure::{Failure, wrong};
 use crate::planted::NodeBug;
 use crate::prng::Prng;
 use crate::trace::tell;
+use crate::waits::Waits;
 
 /// Batch bytes that a node may hold before their sync.
 const IN_FLIGHT_MAX: u64 = 1024 * 1024;
@@ -81,6 +82,7 @@ struct Life {
     ran: Vec<(SyncId, bool, io::Result<()>)>,
     /// Reports that a planted bug makes too early.
     early: Option<Vec<Done>>,
+    waits: Waits,
 }
 
 /// Reports of storage, or none if the process died of a fault of its disk.
@@ -229,6 +231,7 @@ impl Machine {
         let mut actions = Vec::new();
         let node = Node::open(options, found.replicas, now, &mut actions);
         let indexer = Indexer::new(storage.reader(), index_limits(node.queue_seed()));
+        let waits = Waits::new(&node);
         let life = self.life.insert(Life {
             storage,
             node,
@@ -241,6 +244,7 @@ impl Machine {
             to_run: Vec::new(),
             ran: Vec::new(),
             early: (self.bug == Some(NodeBug::PersistedEarly)).then(Vec::new),
+            waits,
         });
         Ok(Some(life.keep(actions)))
     }
@@ -262,7 +266,10 @@ impl Machine {
 
     /// Gives the node an event, if a process runs. Returns the actions that are a harness's.
     pub(crate) fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
-        self.turn(|node, actions| node.step(now, event, actions))
+        if let Some(life) = &mut self.life {
+            life.waits.on_event(now, &event, &self.disk);
+        }
+        self.turn(now, |node, actions| node.step(now, event, actions))
     }
 
     /// Gives the node the result of a piece of work, unless the process was killed while it did that.
@@ -272,12 +279,12 @@ impl Machine {
 
     /// Ends a turn of the node: that is the group commit.
     pub(crate) fn flush(&mut self, now: Now) -> Vec<Action> {
-        self.turn(|node, actions| node.flush(now, actions))
+        self.turn(now, |node, actions| node.flush(now, actions))
     }
 
     /// Gives the node its timers, if they are due, and ends its turn.
     pub(crate) fn tick(&mut self, now: Now) -> Vec<Action> {
-        self.turn(|node, actions| {
+        self.turn(now, |node, actions| {
             if node.deadline() <= now.mono_us {
                 node.step(now, Event::Tick, actions);
             }
@@ -285,8 +292,9 @@ impl Machine {
         })
     }
 
-    fn turn(&mut self, turn: impl FnOnce(&mut Node, &mut Vec<Action>)) -> Vec<Action> {
+    fn turn(&mut self, now: Now, turn: impl FnOnce(&mut Node, &mut Vec<Action>)) -> Vec<Action> {
         let Some(life) = &mut self.life else { return Vec::new() };
+        life.waits.now_us = now.mono_us;
         let mut actions = Vec::new();
         turn(&mut life.node, &mut actions);
         life.keep(actions)
@@ -342,7 +350,14 @@ impl Machine {
     /// Carries out one of the looks at a log that the node asked for, with a chance of so many in a thousand.
     pub(crate) fn look(&mut self, odds: u64, chance: &mut Prng) -> Option<Event> {
         let life = self.life.as_mut()?;
-        let wanted = draw(&mut life.looks, odds, chance)?;
+        let rests = life.looks.is_empty();
+        let wanted = draw(&mut life.looks, odds, chance);
+        // A process that was killed in the middle of something hears nothing more of it.
+        if (rests || wanted.is_some()) && !self.disk.is_dead() {
+            life.waits.on_look(&life.node, rests && life.lost.is_empty());
+        }
+        let wanted = wanted?;
+        tell(|| format!("{}: {wanted:?}", self.node_options.host));
         Some(read_plan::look(&life.storage.reader(), &wanted))
     }
 
@@ -352,16 +367,23 @@ impl Machine {
         if let Some(replica) = life.lost.pop() {
             return Some(Event::IndexLost(replica));
         }
-        if !life.indexer.has_work() || !chance.chance(odds) {
+        if !life.indexer.has_work() {
+            life.waits.on_step();
+            return None;
+        }
+        if !chance.chance(odds) {
             return None;
         }
         match life.indexer.step(true) {
             Step::Indexed(indexed) => {
-                tell(|| format!("{indexed:?}"));
-                Some(Event::Indexed(indexed))
+                tell(|| format!("{}: {indexed:?}", self.node_options.host));
+                life.waits.on_step();
+                return Some(Event::Indexed(indexed));
             }
-            Step::Idle | Step::Wait | Step::Merged => None,
+            Step::Idle | Step::Merged => life.waits.on_step(),
+            Step::Wait => {}
         }
+        None
     }
 
     /// Does a piece of the work on data at rest. Returns an answer for work that could not be done.
@@ -394,6 +416,9 @@ impl Machine {
         work: impl FnOnce(&mut Life, &SimDisk) -> Result<Vec<Done>, Error>,
     ) -> Reports {
         let life = self.life.as_mut().expect("a process runs while storage works");
+        if let Some(fault) = life.waits.fault() {
+            return wrong(format!("{}: {fault}", self.node_options.host));
+        }
         match work(life, &self.disk) {
             Ok(done) => Ok(Some(done)),
             Err(error) => {
@@ -419,6 +444,7 @@ impl Life {
     fn keep(&mut self, actions: Vec<Action>) -> Vec<Action> {
         let mut rest = Vec::new();
         for action in actions {
+            self.waits.on_action(&action);
             match action {
                 Action::Storage(op) => {
                     if let OpKind::Write { ticket, .. } | OpKind::Create { ticket, .. } = &op.kind

@@ -62,6 +62,8 @@ struct Profile {
     leaps: bool,
     /// True if years may pass between two processes.
     ages: bool,
+    /// Chance that a look at a queue is carried out, in a thousand pieces of work.
+    looks: u64,
 }
 
 /// The machine, its clients, and time.
@@ -99,7 +101,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     Ok(world.report)
 }
 
-fn profile(prng: &mut Prng) -> (Profile, Faults) {
+fn profile(seed: u64, prng: &mut Prng) -> (Profile, Faults) {
     let mut faults = Faults::default();
     if prng.chance(700) {
         faults.write_back = *prng.pick(&[5, 50]);
@@ -117,6 +119,7 @@ fn profile(prng: &mut Prng) -> (Profile, Faults) {
         fills_up: !ages && prng.chance(150),
         leaps: !ages && prng.chance(300),
         ages,
+        looks: *Prng::new(seed, "looks").pick(&[300, 30]),
     };
     (profile, faults)
 }
@@ -140,7 +143,7 @@ fn settings() -> Result<BrokerSettings, Failure> {
 impl World {
     fn new(seed: u64, bug: Option<Bug>) -> Result<Self, Failure> {
         let mut shape = Prng::new(seed, "node profile");
-        let (profile, faults) = profile(&mut shape);
+        let (profile, faults) = profile(seed, &mut shape);
         let disk = SimDisk::new(seed);
         if let Some(Bug::Disk(lie)) = bug {
             disk.set_sabotage(Some(lie));
@@ -264,7 +267,7 @@ impl World {
         if let Some(done) = self.machine.compact() {
             self.report(Event::Storage(done))?;
         }
-        if let Some(event) = self.machine.look(300, &mut self.chance) {
+        if let Some(event) = self.machine.look(self.profile.looks, &mut self.chance) {
             return self.report(event);
         }
         if let Some(event) = self.machine.index(300, &mut self.chance) {

@@ -107,6 +107,9 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("a read of a queue waits for no index", Bug::Broker(Inside::CommittedTakenForIndexed)),
     ("a leader forgets which queues its appends are of", Bug::Broker(Inside::FreshForgotten)),
     ("a filter of a queue table lacks names", Bug::Broker(Inside::TableFilterHalf)),
+    ("a read of a queue is registered after the look", Bug::Broker(Inside::WaitsAfterLook)),
+    ("a long list of touched queues is cut", Bug::Broker(Inside::TouchedCut)),
+    ("a new leader waits for no index of earlier terms", Bug::Broker(Inside::FreshFromNothing)),
 ];
 
 /// See above: none of them is compiled in.

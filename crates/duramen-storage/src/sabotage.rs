@@ -234,10 +234,12 @@ pub enum Bug {
     CommittedTakenForIndexed,
     /// A read of a queue is registered after the look at it.
     WaitsAfterLook,
-    /// Of the queues that a commit concerns, one is woken.
+    /// A list of queues that is too long is cut, and does not stand for all of them.
     TouchedCut,
     /// A leader of a queue topic does not note which queues its appends are of.
     FreshForgotten,
+    /// A new leader of a queue topic does not wait for the index of what is older than its term.
+    FreshFromNothing,
     /// The queue index passes a part of the log that cannot be read.
     CursorPassesDamage,
     /// A table of the queue index claims a range that is too long.

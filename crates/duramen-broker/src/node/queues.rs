@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use duramen_protocol::wire::Uuid;
 use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
 use duramen_storage::op::{Identity, ReplicaId};
-use duramen_storage::sabotage::{self, Bug};
 
 use crate::checked_batch::CheckedBatch;
 use crate::core::{Core, Parked, QueueStage, QueueWait, Signal, Timer};
@@ -212,7 +211,9 @@ impl Queues {
         if log.beginning != beginning {
             return;
         }
-        log.indexed = to;
+        // An index that was just opened has older elements of any queue.
+        let is_opened = std::mem::replace(&mut log.indexed, to) < 0;
+        let touched = if is_opened { Touched::All } else { touched };
         if let Some(partition) = core.partitions.get_mut(&replica) {
             partition.forget_fresh(to);
         }
@@ -221,9 +222,9 @@ impl Queues {
             let until = core.now.mono_us + RETRY_US;
             (log.ordered, log.paused_until_us) = (None, Some(until));
             core.timers.insert((until, Timer::Queues));
-            return;
+        } else {
+            log.paused_until_us = None;
         }
-        log.paused_until_us = None;
         log.ordered = log.ordered.filter(|ordered| *ordered > to);
         let ready = log.behind.iter().take_while(|(end, _)| *end <= to);
         core.signals.extend(ready.map(|(_, waiter)| waiter.ready()));
@@ -231,9 +232,7 @@ impl Queues {
         match touched {
             Touched::All => ready.extend(log.waiting.values().flatten()),
             Touched::These(hashes) => {
-                let cut = if sabotage::is(Bug::TouchedCut) { 1 } else { usize::MAX };
-                let touched = hashes.iter().take(cut).filter_map(|hash| log.waiting.get(hash));
-                ready.extend(touched.flatten());
+                ready.extend(hashes.iter().filter_map(|hash| log.waiting.get(hash)).flatten());
             }
         }
         core.signals.extend(ready.into_iter().map(Signal::QueueReady));

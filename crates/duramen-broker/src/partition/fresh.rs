@@ -28,6 +28,11 @@ impl Fresh {
         *self = Self { since: end, ..Self::default() };
     }
 
+    /// Begins a term with a log that ends at `end`. Nothing of an earlier term is kept.
+    pub(super) fn begin_term(&mut self, end: i64) {
+        self.begin(if sabotage::is(Bug::FreshFromNothing) { 0 } else { end });
+    }
+
     /// Notes a batch that was appended.
     pub(super) fn note(&mut self, end: i64, keys: Keys) {
         if sabotage::is(Bug::FreshForgotten) {
@@ -84,6 +89,19 @@ mod tests {
         assert_eq!([1, 2, 3].map(|it| fresh.end_of(it)), [13, 13, 13]);
         fresh.begin(20);
         assert_eq!(fresh.end_of(2), 20);
+    }
+
+    #[test]
+    fn a_term_begins_with_what_other_leaders_may_have_appended() {
+        let mut fresh = Fresh::default();
+        fresh.begin_term(10);
+        fresh.note(12, keys(&[1]));
+        fresh.begin_term(20);
+        assert_eq!(
+            [1, 2].map(|it| fresh.end_of(it)),
+            [20, 20],
+            "nothing of an earlier term is kept"
+        );
     }
 
     #[test]

@@ -42,6 +42,10 @@ pub(super) struct Member {
     held: Vec<Event>,
     /// Chance that a read is carried out, in a thousand pieces of work.
     reads: u64,
+    /// The same for looks at queues.
+    looks: u64,
+    /// The same for a step of the queue indexes.
+    indexing: u64,
     pub(super) rotting: Rotting,
     /// Scrubs and repairs of the process.
     pub(super) rot: Option<Rot>,
@@ -103,6 +107,7 @@ impl Member {
             read_bytes: *shape.pick(&[1, 1000, 5000, 50_000]),
         };
         let reads = *shape.pick(&[300, 300, 2]);
+        let mut queues = Prng::new(own, "machine queues");
         let quiet_ticks = *Prng::new(seed, "machine quiet").pick(&[1, 3, 10]);
         let alone = node_options(facts, format!("machine{at}"), settings, own.wrapping_mul(1000));
         let node_options = NodeOptions { founders, memory, quiet_ticks, ..alone };
@@ -114,6 +119,8 @@ impl Member {
             frozen_until_us: None,
             held: Vec::new(),
             reads,
+            looks: *queues.pick(&[300, 300, 2]),
+            indexing: *queues.pick(&[300, 10, 2]),
             rotting: Rotting::off(own),
             rot: None,
             chance: Prng::new(own, "machine schedule"),
@@ -146,7 +153,7 @@ impl Member {
 
     /// Ends the faults of the disk, and its slowness.
     pub(super) fn heal(&mut self) {
-        self.reads = 300;
+        (self.reads, self.looks, self.indexing) = (300, 300, 300);
         self.machine.heal();
     }
 
@@ -205,10 +212,10 @@ impl Member {
             }
             return Ok(self.machine.report(now, Event::LogRead(read)));
         }
-        if let Some(event) = self.machine.look(self.reads, &mut self.chance) {
+        if let Some(event) = self.machine.look(self.looks, &mut self.chance) {
             return Ok(self.machine.report(now, event));
         }
-        if let Some(event) = self.machine.index(self.reads, &mut self.chance) {
+        if let Some(event) = self.machine.index(self.indexing, &mut self.chance) {
             return Ok(self.machine.report(now, event));
         }
         if self.rotting.is_on()

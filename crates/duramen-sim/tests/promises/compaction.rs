@@ -19,24 +19,20 @@ use duramen_storage::op::{
 };
 use duramen_storage::scrub::{Found, Scrubber};
 use duramen_storage::staging::{Outcome, Stage, Stagings};
-use duramen_storage::storage::{Facts, Options};
+use duramen_storage::storage::Options;
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
+
+use super::rig;
 
 const REPLICA: ReplicaId = ReplicaId(7);
 const SEGMENT_BYTES: u64 = 2000;
 
 fn options() -> Options {
     Options {
-        facts: Facts { cluster_id: [1; 16], broker_id: 1, directory_id: [2; 16] },
-        extent_bytes: 64 * 1024,
-        extents_max: 8,
-        replicas_an_extent: 1000,
         journal_payload_max: 600,
         index_interval_bytes: 256,
-        free_bytes_min: 0,
-        reserve_bytes: 4096,
         open_files_max: 16,
-        recovered_at_once: 1,
+        ..rig::options()
     }
 }
 

@@ -10,27 +10,13 @@ use duramen_sim::SimDisk;
 use duramen_sim::prng::Prng;
 use duramen_storage::indexing::{Indexed, Indexer, Limits, Order, Step, Touched, queue_hash};
 use duramen_storage::op::{Append, ConfState, Content, HardState, Identity, LogEntry};
-use duramen_storage::storage::{Facts, Options};
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
+
+use super::rig::{self, options};
 
 const REPLICA: ReplicaId = ReplicaId(7);
 const SEED: u64 = 99;
 const QUEUES: u64 = 14;
-
-fn options() -> Options {
-    Options {
-        facts: Facts { cluster_id: [1; 16], broker_id: 1, directory_id: [2; 16] },
-        extent_bytes: 64 * 1024,
-        extents_max: 8,
-        replicas_an_extent: 1000,
-        journal_payload_max: 4096,
-        index_interval_bytes: 512,
-        free_bytes_min: 0,
-        reserve_bytes: 4096,
-        open_files_max: 64,
-        recovered_at_once: 1,
-    }
-}
 
 fn limits() -> Limits {
     Limits {
@@ -141,28 +127,14 @@ impl Tested {
 
     /// All that is under way comes to its end.
     fn settle(&mut self) {
-        for _ in 0..1000 {
-            let mut requests = Vec::new();
-            if let Some(round) = self.storage.begin_round().unwrap() {
-                requests.extend(self.storage.write_segments().unwrap());
-                requests.insert(0, round);
+        let index = self.next_index - 1;
+        let done = rig::settle(&mut self.storage, &self.disk, |storage, done| {
+            if let Done::WantImage { replica } = *done {
+                let image = Bytes::from_static(b"image");
+                storage.submit(Op { replica, kind: OpKind::Image { index, image } });
             }
-            requests.extend(self.storage.maintain(true).unwrap());
-            for request in requests {
-                let result = request.run(&self.disk);
-                self.storage.on_sync(request.id, result).unwrap();
-            }
-            for done in self.storage.take_done() {
-                if let Done::WantImage { replica } = done {
-                    let (index, image) = (self.next_index - 1, Bytes::from_static(b"image"));
-                    self.storage.submit(Op { replica, kind: OpKind::Image { index, image } });
-                }
-            }
-            if self.storage.is_quiet() {
-                return;
-            }
-        }
-        panic!("it never becomes quiet")
+        });
+        done.unwrap();
     }
 
     /// Writes what waits, and syncs nothing.
@@ -452,6 +424,7 @@ fn planted_bugs_of_the_index_are_found() {
             });
             thread.join().is_err()
         });
+        println!("{bug:?}: seed {found:?}");
         assert!(found.is_some(), "{bug:?} is not found");
     }
 }

@@ -8,6 +8,7 @@ mod keys;
 mod manifest;
 mod mending;
 mod node;
+mod rig;
 mod storage;
 mod tampering;
 mod trims;

@@ -10,8 +10,9 @@ use duramen_sim::batch::Records;
 use duramen_storage::mending::{Damage, Mend, MendError};
 use duramen_storage::op::{Append, ConfState, Content, HardState, Identity, LogEntry};
 use duramen_storage::scrub::{Found, Scrubber};
-use duramen_storage::storage::{Facts, Options};
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
+
+use super::rig::{self, options};
 
 const REPLICA: ReplicaId = ReplicaId(7);
 const TERM: u64 = 3;
@@ -20,21 +21,6 @@ const ACTIVE: &str = "t-0/00000000000000000020.log";
 const BATCHES: u64 = 40;
 /// Bytes at the beginning of a batch that its checksum leaves out.
 const UNCOVERED: u64 = 21;
-
-fn options() -> Options {
-    Options {
-        facts: Facts { cluster_id: [1; 16], broker_id: 1, directory_id: [2; 16] },
-        extent_bytes: 64 * 1024,
-        extents_max: 8,
-        replicas_an_extent: 1000,
-        journal_payload_max: 4096,
-        index_interval_bytes: 512,
-        free_bytes_min: 0,
-        reserve_bytes: 4096,
-        open_files_max: 64,
-        recovered_at_once: 1,
-    }
-}
 
 fn batch_at(offset: i64) -> Bytes {
     let value = vec![u8::try_from(offset % 200).unwrap(); 150];
@@ -66,22 +52,7 @@ fn write(storage: &mut Storage<SimDisk>, indexes: impl Iterator<Item = u64>) {
 
 /// All that is under way comes to its end.
 fn settle(storage: &mut Storage<SimDisk>, disk: &SimDisk) -> Vec<Done> {
-    for _ in 0..1000 {
-        let mut requests = Vec::new();
-        if let Some(round) = storage.begin_round().unwrap() {
-            requests.extend(storage.write_segments().unwrap());
-            requests.insert(0, round);
-        }
-        requests.extend(storage.maintain(true).unwrap());
-        for request in requests {
-            let result = request.run(disk);
-            storage.on_sync(request.id, result).unwrap();
-        }
-        if storage.is_quiet() {
-            return storage.take_done();
-        }
-    }
-    panic!("it never becomes quiet")
+    rig::settle(storage, disk, |_, _| {}).unwrap()
 }
 
 fn filled(seed: u64) -> SimDisk {

@@ -12,6 +12,8 @@ use duramen_storage::op::{Append, ConfState, Content, HardState, Identity, LogEn
 use duramen_storage::storage::{Error, Facts, Options, Recovered};
 use duramen_storage::{Descriptor, Disk, Op, OpKind, ReplicaId, SET_ASIDE, Storage};
 
+use super::rig;
+
 const TERM: u64 = 3;
 const EXTENT_BYTES: usize = 64 * 1024;
 /// Replicas of `filled`.
@@ -21,16 +23,10 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 fn options() -> Options {
     Options {
-        facts: Facts { cluster_id: [1; 16], broker_id: 1, directory_id: [2; 16] },
         extent_bytes: EXTENT_BYTES as u64,
         extents_max: 6,
-        replicas_an_extent: 1000,
         journal_payload_max: 2048,
-        index_interval_bytes: 512,
-        free_bytes_min: 0,
-        reserve_bytes: 4096,
-        open_files_max: 64,
-        recovered_at_once: 1,
+        ..rig::options()
     }
 }
 
@@ -46,6 +42,14 @@ fn batch_at(replica: u64, offset: i64, bytes: usize) -> Bytes {
         codec: Codec::None,
     };
     records.encode(offset, TERM).into()
+}
+
+fn last_index(storage: &Storage<SimDisk>, replica: ReplicaId) -> u64 {
+    let reader = storage.reader();
+    let is_there =
+        |offset| matches!(reader.locate(replica, offset, i64::MAX, 1, true), Ok(Some(_)));
+    let end = (0..10_000).find(|offset| !is_there(*offset)).unwrap();
+    u64::try_from(end).unwrap() + 1
 }
 
 /// What one run of the process has to do.
@@ -93,37 +97,14 @@ impl Run {
 
     /// All that is under way comes to its end. Whoever is asked for an image gives one.
     fn settle(&mut self) {
-        for _ in 0..1000 {
-            let mut requests = Vec::new();
-            if let Some(round) = self.storage.begin_round().unwrap() {
-                requests.extend(self.storage.write_segments().unwrap());
-                requests.insert(0, round);
+        let done = rig::settle(&mut self.storage, &self.disk, |storage, done| {
+            if let duramen_storage::Done::WantImage { replica } = *done {
+                let index = last_index(storage, replica);
+                let kind = OpKind::Image { index, image: Bytes::from_static(b"image") };
+                storage.submit(Op { replica, kind });
             }
-            requests.extend(self.storage.maintain(true).unwrap());
-            for request in requests {
-                let result = request.run(&self.disk);
-                self.storage.on_sync(request.id, result).unwrap();
-            }
-            for done in self.storage.take_done() {
-                if let duramen_storage::Done::WantImage { replica } = done {
-                    let index = self.last_index(replica);
-                    let kind = OpKind::Image { index, image: Bytes::from_static(b"image") };
-                    self.storage.submit(Op { replica, kind });
-                }
-            }
-            if self.storage.is_quiet() {
-                return;
-            }
-        }
-        panic!("it never becomes quiet")
-    }
-
-    fn last_index(&self, replica: ReplicaId) -> u64 {
-        let reader = self.storage.reader();
-        let is_there =
-            |offset| matches!(reader.locate(replica, offset, i64::MAX, 1, true), Ok(Some(_)));
-        let end = (0..10_000).find(|offset| !is_there(*offset)).unwrap();
-        u64::try_from(end).unwrap() + 1
+        });
+        done.unwrap();
     }
 
     /// Ends in good order.

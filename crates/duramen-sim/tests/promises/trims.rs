@@ -8,8 +8,10 @@ use duramen_sim::batch::Records;
 use duramen_storage::op::{
     Append, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica,
 };
-use duramen_storage::storage::{Error, Facts, Options};
+use duramen_storage::storage::Error;
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
+
+use super::rig::{self, options};
 
 const REPLICA: ReplicaId = ReplicaId(7);
 const TERM: u64 = 3;
@@ -18,21 +20,6 @@ const NEXT: &str = "t-0/00000000000000000010.log";
 /// Batches of one record each, from index 2 on.
 const BATCHES: u64 = 10;
 const LAST: u64 = BATCHES + 1;
-
-fn options() -> Options {
-    Options {
-        facts: Facts { cluster_id: [1; 16], broker_id: 1, directory_id: [2; 16] },
-        extent_bytes: 64 * 1024,
-        extents_max: 8,
-        replicas_an_extent: 1000,
-        journal_payload_max: 4096,
-        index_interval_bytes: 512,
-        free_bytes_min: 0,
-        reserve_bytes: 4096,
-        open_files_max: 64,
-        recovered_at_once: 1,
-    }
-}
 
 /// The batch at an offset; `size` above 4,096 keeps it out of the journal.
 fn append(offset: i64, starts_segment: bool, size: usize) -> Append {
@@ -67,29 +54,12 @@ fn settle(
     disk: &SimDisk,
     image: Option<u64>,
 ) -> Result<Vec<Done>, Error> {
-    let mut all = Vec::new();
     let mut image = image;
-    for _ in 0..1000 {
-        let mut requests = Vec::new();
-        if let Some(round) = storage.begin_round()? {
-            requests.push(round);
-            requests.extend(storage.write_segments()?);
-        }
-        requests.extend(storage.maintain(true)?);
-        for request in requests {
-            let result = request.run(disk);
-            storage.on_sync(request.id, result)?;
-        }
-        let done = storage.take_done();
-        let wants = done.iter().any(|it| matches!(it, Done::WantImage { .. }));
-        all.extend(done);
-        if let Some(index) = image.take_if(|_| wants) {
+    rig::settle(storage, disk, |storage, done| {
+        if let Some(index) = image.take_if(|_| matches!(done, Done::WantImage { .. })) {
             submit(storage, OpKind::Image { index, image: Bytes::from_static(b"view") });
-        } else if storage.is_quiet() {
-            return Ok(all);
         }
-    }
-    panic!("it never becomes quiet")
+    })
 }
 
 fn open(disk: &SimDisk) -> (Storage<SimDisk>, Vec<RecoveredReplica>) {

@@ -229,6 +229,27 @@ fn an_index_that_is_lost_or_fails_is_ordered_again() {
 }
 
 #[test]
+fn an_index_that_is_opened_anew_wakes_all_even_if_it_fails_then() {
+    for problem in [None, Some("damaged".to_owned())] {
+        let mut it = node();
+        put(&mut it, "carol", "c");
+        let read = it.operate(retrieve("alice", Start::Begin, 30_000));
+        assert_eq!(it.answer(read), None);
+        let replica = it.replica("mail");
+        it.is_indexing = false;
+        it.step(Event::IndexLost(replica));
+        put(&mut it, "alice", "a");
+        let beginning = it.orders.pop().expect("ordered again").beginning;
+        // Its tables have the element, and no report named the queue.
+        let touched = Touched::default();
+        it.step(Event::Indexed(Indexed { replica, beginning, to: 2, touched, problem }));
+        it.run();
+        let found = span(it.answer(read).expect("woken"));
+        assert_eq!(shown(&it, &found), [1]);
+    }
+}
+
+#[test]
 fn appends_wait_for_an_index_that_does_not_follow() {
     let mut it = node();
     put(&mut it, "alice", "a");

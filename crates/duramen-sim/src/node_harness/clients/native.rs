@@ -154,7 +154,8 @@ impl Clients {
         let (question, request) = natives.choose(native, means)?;
         self.correlation += 1;
         self.requests += 1;
-        tell(|| format!("client {at} asks {question:?}"));
+        let connection = self.all[at].connection;
+        tell(|| format!("client {at} asks {question:?} on {connection:?}"));
         let context = RequestContext {
             principal: "User:ANONYMOUS".into(),
             client_id: None,
@@ -200,9 +201,10 @@ impl Clients {
     /// Judges a response to a client of the native API.
     pub(super) fn on_kafkas(&mut self, at: usize, response: &Response) -> Result<(), Failure> {
         match (self.all[at].outstanding.take(), &mut self.natives) {
-            (Some((_, super::Asked::Native(_))), Some(Natives { queuers: Some(queuers), .. })) => {
-                queuers.on_created(response)
-            }
+            (
+                Some((_, super::Asked::Native(Question { asked: Asked::Queue(asked), .. }))),
+                Some(Natives { queuers: Some(queuers), .. }),
+            ) => queuers.on_kafkas(&asked, response),
             (other, _) => wrong(format!("{response:?} answers {other:?}")),
         }
     }

@@ -1,4 +1,5 @@
-//! Clients of queues: they enqueue, some on a condition, read pages, and wait, on a topic of their own.
+//! Clients of queues: they enqueue, some on a condition, read pages, and wait, on a topic of their own. Some send
+//! batches of several queues, as producers of Kafka do.
 //!
 //! Each element is in its queue once, in its place, with its content. A read shows all that was acknowledged before the
 //! question, up to where it says that it looked. Between the element that a guard named and the append that it let
@@ -11,11 +12,12 @@ use duramen_broker::checked_batch::CheckedBatch;
 use duramen_broker::native::{
     Answer, Append, Last, Op, Position, Problem, Queue, Retrieve, Start, Target,
 };
-use duramen_broker::session::Prepared;
+use duramen_broker::session::{Prepared, PreparedPartition, PreparedProduce, PreparedTopic};
 use duramen_protocol::messages::CreateTopicsRequest;
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use duramen_protocol::partitioner::{key_number, partition_of_key};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, Response};
 
 use crate::failure::{Failure, wrong};
@@ -24,14 +26,19 @@ use crate::prng::Prng;
 /// The topic of the queues. No other client uses it.
 pub(super) const TOPIC: &str = "mails";
 /// Number of these clients.
-pub(super) const QUEUERS: usize = 3;
+pub(super) const QUEUERS: usize = 5;
 const PARTITIONS: i32 = 2;
-const QUEUES: u64 = 9;
+/// Numbers of queues, of which a run has one: few have more elements each, many have more neighbours.
+const QUEUES: [u64; 4] = [2, 5, 12, 40];
 
 /// A question of one of these clients.
 #[derive(Clone, Debug)]
 pub(super) enum Question {
     Create,
+    /// Batch of several queues. The answer is a producer's.
+    Produce {
+        number: u64,
+    },
     Enqueue {
         number: u64,
         count: i64,
@@ -55,8 +62,8 @@ pub(super) enum Question {
 /// A batch that was sent.
 #[derive(Clone, Debug)]
 struct Sent {
-    queue: String,
-    values: Vec<Vec<u8>>,
+    /// Queue and value of each record.
+    elements: Vec<(String, Vec<u8>)>,
     is_refused: bool,
 }
 
@@ -76,6 +83,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Queuers {
     is_made: bool,
+    /// Number of queues.
+    count: u64,
     sent: BTreeMap<u64, Sent>,
     queues: BTreeMap<String, Known>,
     /// Batch, and place in it, of the element at an offset of a partition.
@@ -83,6 +92,7 @@ pub(super) struct Queuers {
     /// The same, the other way round.
     of: BTreeMap<(u64, u8), i64>,
     batches: u64,
+    is_last_phase: bool,
     /// Queues to read through before the run is over, each with the position to go on behind.
     unread: BTreeMap<String, Option<Position>>,
 }
@@ -103,10 +113,12 @@ fn partition_of(queue: &str) -> i32 {
 impl Queuers {
     /// Returns the clients of a run, if it has some.
     pub(super) fn of(seed: u64) -> Option<Self> {
-        (seed % 16 == 13).then(Self::default)
+        let count = *Prng::new(seed, "queues").pick(&QUEUES);
+        (seed % 16 == 13).then(|| Self { count, ..Self::default() })
     }
 
     pub(super) fn begin_last_phase(&mut self) {
+        self.is_last_phase = true;
         self.unread = self.queues.keys().map(|queue| (queue.clone(), None)).collect();
     }
 
@@ -123,31 +135,36 @@ impl Queuers {
             let (queue, start) = (queue.clone(), after.map_or(Start::Begin, Start::After));
             return self.retrieve(queue, (start, 0), true, true);
         }
-        let queue = name_of(work.below(QUEUES));
-        if work.below(10) < 4 {
-            return self.enqueue(queue, work, wall_ms);
+        let queue = name_of(work.below(self.count));
+        match work.below(10) {
+            0 => return self.produce(partition_of(&queue), work, wall_ms),
+            1..=3 => return self.enqueue(&queue, work, wall_ms),
+            _ => {}
         }
-        let next = self.queues.get(&queue).and_then(|known| known.next);
-        let start = match work.below(4) {
-            0 => Start::Begin,
-            _ => next.map_or(Start::Begin, Start::After),
+        let known = self.queues.get(&queue);
+        let after = match work.below(4) {
+            0 => None,
+            1 => known.and_then(|known| known.next),
+            // One that waits there gets the next element.
+            _ => known.and_then(|known| known.last),
         };
-        let wait_ms = if work.chance(500) { 0 } else { *work.pick(&[1, 50, 2000]) };
+        let start = after.map_or(Start::Begin, Start::After);
+        // In the last phase the run ends once nothing is outstanding.
+        let waits = !self.is_last_phase && work.chance(500);
+        let wait_ms = if waits { *work.pick(&[1, 50, 2000]) } else { 0 };
         let is_certain = work.chance(800);
         self.retrieve(queue, (start, wait_ms), is_certain, false)
     }
 
-    fn enqueue(&mut self, queue: String, work: &mut Prng, wall_ms: i64) -> (Question, Prepared) {
+    /// Makes a batch of records of these queues. Returns its number.
+    fn batch(&mut self, queues: Vec<String>, work: &mut Prng, wall_ms: i64) -> (u64, Bytes) {
         self.batches += 1;
-        let (number, count) = (self.batches, work.between(1, 4));
-        let known = self.queues.entry(queue.clone()).or_default();
-        let acked = known.acked.last().copied().unwrap_or(-1);
-        let guard = work.chance(400).then_some(known.last);
+        let number = self.batches;
         let mut builder = BatchBuilder::new();
-        let mut values = Vec::new();
-        for index in 0..count {
+        let mut elements = Vec::new();
+        for (index, queue) in (0_u8..).zip(queues) {
             let mut value = number.to_be_bytes().to_vec();
-            value.push(u8::try_from(index).expect("small"));
+            value.push(index);
             value.resize(usize::try_from(work.between(9, 300)).expect("small"), 7);
             let record = NewRecord {
                 timestamp: wall_ms,
@@ -156,10 +173,38 @@ impl Queuers {
                 headers: &[],
             };
             builder.push(&record).expect("a small record");
-            values.push(value);
+            elements.push((queue, value));
         }
-        let count = i64::try_from(count).expect("small");
-        let batch = builder.build().expect("a small batch");
+        self.sent.insert(number, Sent { elements, is_refused: false });
+        (number, builder.build().expect("a small batch"))
+    }
+
+    /// Appends to several queues of a partition at once, as a producer does.
+    fn produce(&mut self, partition: i32, work: &mut Prng, wall_ms: i64) -> (Question, Prepared) {
+        let names = (0..self.count).map(name_of);
+        let here: Vec<String> = names.filter(|it| partition_of(it) == partition).collect();
+        let queues = (0..work.between(1, 8)).map(|_| work.pick(&here).clone()).collect();
+        let (number, batch) = self.batch(queues, work, wall_ms);
+        let batch = CheckedBatch::of(batch, partition).expect("it is right");
+        let partitions = vec![PreparedPartition { index: partition, batch: Ok(batch) }];
+        let topic = PreparedTopic { name: TOPIC.to_owned(), id: Uuid::default(), partitions };
+        let request = PreparedProduce {
+            acks: -1,
+            timeout_ms: 10_000,
+            transactional_id: None,
+            is_transactional: false,
+            topics: vec![topic],
+        };
+        (Question::Produce { number }, Prepared::Produce(request))
+    }
+
+    fn enqueue(&mut self, queue: &str, work: &mut Prng, wall_ms: i64) -> (Question, Prepared) {
+        let known = self.queues.entry(queue.to_owned()).or_default();
+        let acked = known.acked.last().copied().unwrap_or(-1);
+        let guard = work.chance(400).then_some(known.last);
+        let queues = (0..work.between(1, 4)).map(|_| queue.to_owned()).collect();
+        let (number, batch) = self.batch(queues, work, wall_ms);
+        let count = i64::try_from(self.sent[&number].elements.len()).expect("small");
         let mut batch = CheckedBatch::of(batch, key_number(queue.as_bytes())).expect("it is right");
         if let Some(last) = guard {
             let name = Bytes::copy_from_slice(queue.as_bytes());
@@ -167,8 +212,7 @@ impl Queuers {
             batch.guard.queue = Some(name);
         }
         let guard = guard.map(|last| last.map_or(-1, |it| it.offset));
-        let target = target(&queue);
-        self.sent.insert(number, Sent { queue, values, is_refused: false });
+        let target = target(queue);
         let op = Op::Append(Append {
             target,
             batch,
@@ -200,13 +244,57 @@ impl Queuers {
         (question, Prepared::Native(Box::new(op)))
     }
 
-    pub(super) fn on_created(&mut self, response: &Response) -> Result<(), Failure> {
-        let Response::CreateTopics(response) = response else {
-            return wrong(format!("{response:?} answers the creation of a topic"));
-        };
-        let code = ErrorCode::from_code(response.topics[0].error_code);
-        self.is_made =
-            matches!(code, Some(ErrorCode::None | ErrorCode::TopicAlreadyExists)) || self.is_made;
+    /// Judges an answer of Kafka's.
+    pub(super) fn on_kafkas(
+        &mut self,
+        question: &Question,
+        response: &Response,
+    ) -> Result<(), Failure> {
+        match (question, response) {
+            (Question::Create, Response::CreateTopics(response)) => {
+                let code = ErrorCode::from_code(response.topics[0].error_code);
+                let is_made = matches!(code, Some(ErrorCode::None | ErrorCode::TopicAlreadyExists));
+                self.is_made |= is_made;
+                Ok(())
+            }
+            (Question::Produce { number }, Response::Produce(response)) => {
+                let part = &response.responses[0].partition_responses[0];
+                match ErrorCode::from_code(part.error_code) {
+                    Some(ErrorCode::None) => self.on_appended(*number, part.base_offset),
+                    // It may be in the log all the same.
+                    Some(
+                        ErrorCode::RequestTimedOut
+                        | ErrorCode::NotLeaderOrFollower
+                        | ErrorCode::UnknownTopicOrPartition,
+                    ) => Ok(()),
+                    Some(
+                        ErrorCode::NotEnoughReplicas
+                        | ErrorCode::KafkaStorageError
+                        | ErrorCode::InvalidTimestamp,
+                    ) => self.on_refused(*number),
+                    _ => wrong(format!("batch {number} is refused: {part:?}")),
+                }
+            }
+            _ => wrong(format!("{question:?} is answered with {response:?}")),
+        }
+    }
+
+    /// Notes that a batch is in the log.
+    fn on_appended(&mut self, number: u64, first: i64) -> Result<(), Failure> {
+        let queues: Vec<_> = self.sent[&number].elements.iter().map(|it| it.0.clone()).collect();
+        for (index, (offset, queue)) in (0..).zip((first..).zip(queues)) {
+            self.place(&queue, offset, (number, index))?;
+            self.queues.entry(queue).or_default().acked.insert(offset);
+        }
+        Ok(())
+    }
+
+    /// Notes that a batch was refused: it must never be in the log.
+    fn on_refused(&mut self, number: u64) -> Result<(), Failure> {
+        self.sent.get_mut(&number).expect("it was sent").is_refused = true;
+        if self.at.values().any(|(batch, _)| *batch == number) {
+            return wrong(format!("batch {number} is there, and was refused"));
+        }
         Ok(())
     }
 
@@ -224,18 +312,15 @@ impl Queuers {
                 if last.offset != first.offset + count - 1 || first.entry != first.offset {
                     return wrong(format!("batch {number} of {count} is at {first:?}, {last:?}"));
                 }
-                let queue = self.sent[number].queue.clone();
-                for (index, offset) in (0..).zip(first.offset..=last.offset) {
-                    self.place(&queue, offset, (*number, index))?;
-                    self.queues.entry(queue.clone()).or_default().acked.insert(offset);
-                }
+                self.on_appended(*number, first.offset)?;
+                let queue = self.sent[number].elements[0].0.clone();
                 self.hear_of(&queue, *last);
                 if let Some(after) = *guard {
                     let between =
                         (partition_of(&queue), after + 1)..(partition_of(&queue), first.offset);
                     let mut others = self.at.range(between);
                     if let Some(other) =
-                        others.find(|(_, (batch, _))| self.sent[batch].queue == queue)
+                        others.find(|(_, element)| *self.queue_of(**element) == queue)
                     {
                         return wrong(format!(
                             "{queue}: {other:?} is between {after} and {first:?}"
@@ -256,21 +341,20 @@ impl Queuers {
                         ));
                     }
                     if let Some(last) = last {
-                        let queue = self.sent[number].queue.clone();
+                        let queue = self.sent[number].elements[0].0.clone();
                         self.hear_of(&queue, *last);
                     }
                 }
-                let sent = self.sent.get_mut(number).expect("it was sent");
-                sent.is_refused = true;
-                let is_there = self.at.values().any(|(batch, _)| batch == number);
-                if is_there {
-                    return wrong(format!("batch {number} is there, and was refused: {problem:?}"));
-                }
+                self.on_refused(*number)?;
                 refusal(question, problem)
             }
             (_, Err(problem)) => refusal(question, problem),
             _ => wrong(format!("{question:?} is answered with {answer:?}")),
         }
+    }
+
+    fn queue_of(&self, (batch, index): (u64, u8)) -> &String {
+        &self.sent[&batch].elements[usize::from(index)].0
     }
 
     /// Notes that an element is at an offset.
@@ -320,16 +404,15 @@ impl Queuers {
                 return wrong(format!("{queue}: nobody sent {value:?}"));
             };
             let number = u64::from_be_bytes(number);
-            match self.sent.get(&number) {
-                Some(sent)
-                    if sent.queue == *queue
-                        && sent.values.get(usize::from(*index)).is_some_and(|it| it == value) =>
-                {
-                    if sent.is_refused {
-                        return wrong(format!("{queue}: batch {number} was refused, and is there"));
-                    }
-                }
-                other => return wrong(format!("{queue}: {number} is of {other:?}")),
+            let Some(sent) = self.sent.get(&number) else {
+                return wrong(format!("{queue}: nobody sent batch {number}"));
+            };
+            let element = sent.elements.get(usize::from(*index));
+            if element.is_none_or(|(of, it)| of != queue || it != value) {
+                return wrong(format!("{queue}: {number} is of {sent:?}"));
+            }
+            if sent.is_refused {
+                return wrong(format!("{queue}: batch {number} was refused, and is there"));
             }
             self.place(queue, position.offset, (number, *index))?;
             self.hear_of(queue, *position);
