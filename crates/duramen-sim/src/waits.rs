@@ -27,7 +27,7 @@ use crate::disk::SimDisk;
 
 /// Pieces of work within which a committed batch is indexed, and an indexed element ends the waits of its readers.
 const PIECES_MAX: u64 = 300;
-/// Time in which nothing is demanded after an order that failed, in microseconds. The node gives it again after a second.
+/// Time in which nothing is demanded after an order that failed, in microseconds. The node repeats it after a second.
 const PAUSE_US: u64 = 1_500_000;
 const RECORD_BYTES_MAX: usize = 1 << 20;
 

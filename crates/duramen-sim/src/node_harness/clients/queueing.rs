@@ -261,7 +261,7 @@ impl Queuers {
                 let part = &response.responses[0].partition_responses[0];
                 match ErrorCode::from_code(part.error_code) {
                     Some(ErrorCode::None) => self.on_appended(*number, part.base_offset),
-                    // It may be in the log all the same.
+                    // The batch may be in the log all the same.
                     Some(
                         ErrorCode::RequestTimedOut
                         | ErrorCode::NotLeaderOrFollower

@@ -50,8 +50,8 @@ impl Queues {
         self.carry(origin, op, request, pass, async |_, answer| Ok(enqueued(answer))).await
     }
 
-    /// Appends messages of a stream. If another node has to, they go there after `earlier`: on the way they could overtake
-    /// others. A client that exceeds its quota waits, for a refusal would let later messages overtake.
+    /// Appends messages of a stream. If another node has to, they go there after `earlier`: on the way they could
+    /// overtake others. A client that exceeds its quota waits, for a refusal would let later messages overtake.
     async fn enqueue_behind(
         &self,
         origin: &Origin,
