@@ -129,7 +129,7 @@ fn index_limits(seed: u64) -> Limits {
         class_bytes: 1024,
         merge_bytes: 300,
         free_bytes_min: IN_FLIGHT_MAX,
-        touched: 4,
+        touched: 2,
         seed,
     }
 }

@@ -110,6 +110,7 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("a read of a queue is registered after the look", Bug::Broker(Inside::WaitsAfterLook)),
     ("a long list of touched queues is cut", Bug::Broker(Inside::TouchedCut)),
     ("a new leader waits for no index of earlier terms", Bug::Broker(Inside::FreshFromNothing)),
+    ("the first attempt of an append is not looked for", Bug::Broker(Inside::RepeatNotSought)),
 ];
 
 /// See above: none of them is compiled in.

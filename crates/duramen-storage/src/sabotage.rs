@@ -238,6 +238,8 @@ pub enum Bug {
     TouchedCut,
     /// A leader of a queue topic does not note which queues its appends are of.
     FreshForgotten,
+    /// A guarded append that is sent again is refused, and its first attempt is not looked for.
+    RepeatNotSought,
     /// A new leader of a queue topic does not wait for the index of what is older than its term.
     FreshFromNothing,
     /// The queue index passes a part of the log that cannot be read.

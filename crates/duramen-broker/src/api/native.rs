@@ -418,7 +418,8 @@ fn repeat(
         has_skipped: from < partition.log_start(),
         is_metered: false,
     };
-    (!span.is_empty()).then_some(Repeat { span, ids })
+    let is_sought = !span.is_empty() && !sabotage::is(Bug::RepeatNotSought);
+    is_sought.then_some(Repeat { span, ids })
 }
 
 /// Returns the position of a log's last committed record, without its entry.

@@ -153,6 +153,8 @@ struct Client {
     session: Session,
     /// The request on its way, with its API and version, if it is Kafka's.
     outstanding: Option<(Option<(ApiKey, i16)>, Asked)>,
+    /// A question to the native API that gets no answer any more.
+    lost: Option<native::Question>,
     idempotent: bool,
     producer: Option<(i64, i16)>,
     /// Next sequence, by place and life.
@@ -432,6 +434,7 @@ impl Clients {
                     connection,
                     session,
                     outstanding: None,
+                    lost: None,
                     idempotent: at % 2 == 0,
                     producer: None,
                     sequences: BTreeMap::new(),
@@ -972,11 +975,12 @@ impl Client {
 
     /// Notes that the reply to the outstanding request will never come.
     fn forget(&mut self) {
-        if let Some((_, Asked::Produce(produce))) = self.outstanding.take()
-            && produce.idempotent
-            && !produce.void
-        {
-            self.retry = Some(produce);
+        match self.outstanding.take() {
+            Some((_, Asked::Produce(produce))) if produce.idempotent && !produce.void => {
+                self.retry = Some(produce);
+            }
+            Some((_, Asked::Native(question))) => self.lost = Some(question),
+            _ => {}
         }
         self.fetches.forget();
     }

@@ -149,6 +149,11 @@ impl Clients {
         wall_ms: i64,
     ) -> Option<super::Question> {
         let natives = self.natives.as_mut()?;
+        if let Some(Question { asked: Asked::Queue(lost), .. }) = self.all[at].lost.take()
+            && let Some(queuers) = &mut natives.queuers
+        {
+            queuers.on_lost(&lost);
+        }
         let (work, oracle) = (&mut self.work, &mut self.oracle);
         let means = &mut Means { work, oracle, next_batch: &mut self.next_batch, wall_ms };
         let (question, request) = natives.choose(native, means)?;

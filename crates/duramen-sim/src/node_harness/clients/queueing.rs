@@ -1,5 +1,5 @@
 //! Clients of queues: they enqueue, some on a condition, read pages, and wait, on a topic of their own. Some send
-//! batches of several queues, as producers of Kafka do.
+//! batches of several queues, as producers of Kafka do. One that gets no answer to a batch with ids sends it again.
 //!
 //! Each element is in its queue once, in its place, with its content. A read shows all that was acknowledged before the
 //! question, up to where it says that it looked. Between the element that a guard named and the append that it let
@@ -16,7 +16,7 @@ use duramen_broker::session::{Prepared, PreparedPartition, PreparedProduce, Prep
 use duramen_protocol::messages::CreateTopicsRequest;
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use duramen_protocol::partitioner::{key_number, partition_of_key};
-use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, Response};
 
@@ -46,6 +46,8 @@ pub(super) enum Question {
         guard: Option<i64>,
         /// The last offset of the queue that was acknowledged before the question, or -1.
         acked: i64,
+        /// True for one that was sent before, with ids, and had no answer.
+        is_again: bool,
     },
     Retrieve {
         queue: String,
@@ -65,6 +67,8 @@ struct Sent {
     /// Queue and value of each record.
     elements: Vec<(String, Vec<u8>)>,
     is_refused: bool,
+    /// The batch and its guard's element, if it has ids and may be sent again.
+    again: Option<(Bytes, Last)>,
 }
 
 /// One queue, as the clients know it.
@@ -92,9 +96,15 @@ pub(super) struct Queuers {
     /// The same, the other way round.
     of: BTreeMap<(u64, u8), i64>,
     batches: u64,
+    /// Batches with ids that had no answer.
+    unanswered: Vec<u64>,
     is_last_phase: bool,
     /// Queues to read through before the run is over, each with the position to go on behind.
     unread: BTreeMap<String, Option<Position>>,
+}
+
+fn id_of(batch: u64, index: u8) -> Vec<u8> {
+    format!("{batch}-{index}").into_bytes()
 }
 
 fn name_of(number: u64) -> String {
@@ -135,6 +145,10 @@ impl Queuers {
             let (queue, start) = (queue.clone(), after.map_or(Start::Begin, Start::After));
             return self.retrieve(queue, (start, 0), true, true);
         }
+        if !self.unanswered.is_empty() && !self.is_last_phase && work.chance(300) {
+            let number = self.unanswered.swap_remove(work.index(self.unanswered.len()));
+            return self.enqueue_again(number);
+        }
         let queue = name_of(work.below(self.count));
         match work.below(10) {
             0 => return self.produce(partition_of(&queue), work, wall_ms),
@@ -156,8 +170,14 @@ impl Queuers {
         self.retrieve(queue, (start, wait_ms), is_certain, false)
     }
 
-    /// Makes a batch of records of these queues. Returns its number.
-    fn batch(&mut self, queues: Vec<String>, work: &mut Prng, wall_ms: i64) -> (u64, Bytes) {
+    /// Makes a batch of records of these queues, perhaps with ids. Returns its number.
+    fn batch(
+        &mut self,
+        queues: Vec<String>,
+        has_ids: bool,
+        work: &mut Prng,
+        wall_ms: i64,
+    ) -> (u64, Bytes) {
         self.batches += 1;
         let number = self.batches;
         let mut builder = BatchBuilder::new();
@@ -166,16 +186,18 @@ impl Queuers {
             let mut value = number.to_be_bytes().to_vec();
             value.push(index);
             value.resize(usize::try_from(work.between(9, 300)).expect("small"), 7);
+            let id = id_of(number, index);
+            let headers: &[_] = &[(ID_HEADER, Some(&id[..]))];
             let record = NewRecord {
                 timestamp: wall_ms,
                 key: Some(queue.as_bytes()),
                 value: Some(&value),
-                headers: &[],
+                headers: if has_ids { headers } else { &[] },
             };
             builder.push(&record).expect("a small record");
             elements.push((queue, value));
         }
-        self.sent.insert(number, Sent { elements, is_refused: false });
+        self.sent.insert(number, Sent { elements, is_refused: false, again: None });
         (number, builder.build().expect("a small batch"))
     }
 
@@ -184,7 +206,7 @@ impl Queuers {
         let names = (0..self.count).map(name_of);
         let here: Vec<String> = names.filter(|it| partition_of(it) == partition).collect();
         let queues = (0..work.between(1, 8)).map(|_| work.pick(&here).clone()).collect();
-        let (number, batch) = self.batch(queues, work, wall_ms);
+        let (number, batch) = self.batch(queues, false, work, wall_ms);
         let batch = CheckedBatch::of(batch, partition).expect("it is right");
         let partitions = vec![PreparedPartition { index: partition, batch: Ok(batch) }];
         let topic = PreparedTopic { name: TOPIC.to_owned(), id: Uuid::default(), partitions };
@@ -201,26 +223,63 @@ impl Queuers {
     fn enqueue(&mut self, queue: &str, work: &mut Prng, wall_ms: i64) -> (Question, Prepared) {
         let known = self.queues.entry(queue.to_owned()).or_default();
         let acked = known.acked.last().copied().unwrap_or(-1);
-        let guard = work.chance(400).then_some(known.last);
+        let last = known.last.map_or(Last::Nothing, Last::At);
+        let guard = work.chance(400).then_some(last);
         let queues = (0..work.between(1, 4)).map(|_| queue.to_owned()).collect();
-        let (number, batch) = self.batch(queues, work, wall_ms);
-        let count = i64::try_from(self.sent[&number].elements.len()).expect("small");
+        let has_ids = guard.is_some() && work.chance(500);
+        let (number, batch) = self.batch(queues, has_ids, work, wall_ms);
+        if has_ids {
+            let again = guard.map(|last| (batch.clone(), last));
+            self.sent.get_mut(&number).expect("just made").again = again;
+        }
+        self.append(number, batch, guard, (acked, false))
+    }
+
+    /// Sends a batch once more, as its client does that cannot know whether it is there.
+    fn enqueue_again(&self, number: u64) -> (Question, Prepared) {
+        let sent = &self.sent[&number];
+        let (batch, guard) = sent.again.clone().expect("it has ids");
+        let known = self.queues.get(&sent.elements[0].0);
+        let acked = known.and_then(|it| it.acked.last().copied()).unwrap_or(-1);
+        self.append(number, batch, Some(guard), (acked, true))
+    }
+
+    fn append(
+        &self,
+        number: u64,
+        batch: Bytes,
+        guard: Option<Last>,
+        (acked, is_again): (i64, bool),
+    ) -> (Question, Prepared) {
+        let sent = &self.sent[&number];
+        let queue = &sent.elements[0].0;
         let mut batch = CheckedBatch::of(batch, key_number(queue.as_bytes())).expect("it is right");
         if let Some(last) = guard {
             let name = Bytes::copy_from_slice(queue.as_bytes());
-            batch.guard.last = Some(last.map_or(Last::Nothing, Last::At));
+            batch.guard.last = Some(last);
             batch.guard.queue = Some(name);
         }
-        let guard = guard.map(|last| last.map_or(-1, |it| it.offset));
+        let count = sent.elements.len();
+        let ids = (0_u8..).take(sent.again.as_ref().map_or(0, |_| count));
+        let ids = ids.map(|index| Bytes::from(id_of(number, index))).collect();
         let target = target(queue);
-        let op = Op::Append(Append {
-            target,
-            batch,
-            ids: Vec::new(),
-            is_patient: false,
-            timeout_ms: 10_000,
+        let append = Append { target, batch, ids, is_patient: false, timeout_ms: 10_000 };
+        let guard = guard.map(|last| match last {
+            Last::Nothing => -1,
+            Last::At(position) => position.offset,
         });
-        (Question::Enqueue { number, count, guard, acked }, Prepared::Native(Box::new(op)))
+        let count = i64::try_from(count).expect("small");
+        let question = Question::Enqueue { number, count, guard, acked, is_again };
+        (question, Prepared::Native(Box::new(Op::Append(append))))
+    }
+
+    /// Notes that a question gets no answer.
+    pub(super) fn on_lost(&mut self, question: &Question) {
+        if let Question::Enqueue { number, .. } = question
+            && self.sent[number].again.is_some()
+        {
+            self.unanswered.push(*number);
+        }
     }
 
     fn retrieve(
@@ -306,9 +365,12 @@ impl Queuers {
     ) -> Result<(), Failure> {
         match (question, answer) {
             (
-                Question::Enqueue { number, count, guard, .. },
-                Ok(Answer::Appended { first, last, is_duplicate: false }),
+                Question::Enqueue { number, count, guard, is_again, .. },
+                Ok(Answer::Appended { first, last, is_duplicate }),
             ) => {
+                if *is_duplicate && !is_again {
+                    return wrong(format!("batch {number} is there twice, and was sent once"));
+                }
                 if last.offset != first.offset + count - 1 || first.entry != first.offset {
                     return wrong(format!("batch {number} of {count} is at {first:?}, {last:?}"));
                 }
@@ -331,7 +393,16 @@ impl Queuers {
                 }
                 Ok(())
             }
-            (Question::Enqueue { .. }, Err(Problem::OutcomeUnknown)) => Ok(()),
+            (Question::Enqueue { .. }, Err(Problem::OutcomeUnknown)) => {
+                self.on_lost(question);
+                Ok(())
+            }
+            (Question::Enqueue { is_again: true, .. }, Err(problem))
+                if !matches!(problem, Problem::LastMismatch(_)) =>
+            {
+                self.on_lost(question);
+                refusal(question, problem)
+            }
             (Question::Enqueue { number, guard, acked, .. }, Err(problem)) => {
                 if let Problem::LastMismatch(last) = problem {
                     let at = last.map_or(-1, |it| it.offset);
