@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::middleware::AddExtension;
 use axum::{Extension, Router, middleware};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -10,6 +11,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tower_layer::Layer;
 
 use super::calls::Calls;
 use super::charging::{Account, charged};
@@ -77,6 +79,9 @@ pub(crate) fn router(
     Ok(all.layer(middleware::from_fn_with_state(operations, observed)))
 }
 
+/// All routes, with what they know of their connection.
+type Service = TowerToHyperService<AddExtension<AddExtension<Router, Arc<Account>>, Peer>>;
+
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
@@ -123,12 +128,13 @@ pub(crate) async fn listen(native: Native, grace: Duration) {
             }
         };
         let account = Account::new(&budget);
-        let router =
-            router.clone().layer(Extension(Peer(peer))).layer(Extension(Arc::clone(&account)));
+        // Around the routes as a whole: each connection would have a copy of every one of them.
+        let service = Extension(Arc::clone(&account)).layer(router.clone());
+        let service = Extension(Peer(peer)).layer(service);
         let stop = stop.clone();
         tasks.spawn(async move {
             tokio::select! {
-                () = serve(stream, router, stop) => {}
+                () = serve(stream, TowerToHyperService::new(service), stop) => {}
                 () = account.evicted() => {
                     tracing::warn!(%peer, "a native connection is closed: it stands still, and others need its memory");
                 }
@@ -147,12 +153,11 @@ pub(crate) async fn listen(native: Native, grace: Duration) {
     }
 }
 
-async fn serve(stream: TcpStream, router: Router, mut stop: watch::Receiver<bool>) {
+async fn serve(stream: TcpStream, service: Service, mut stop: watch::Receiver<bool>) {
     if let Err(error) = stream.set_nodelay(true) {
         return tracing::debug!(%error, "cannot set the options of a connection");
     }
     let builder = builder();
-    let service = TowerToHyperService::new(router);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
