@@ -43,7 +43,8 @@ class Sizes:
         # The bounds of a bulk load, whichever comes first.
         self.rows, self.bulk_seconds = (1 << 17, 1) if quick else (1 << 24, 60)
         self.counts, self.count_seconds = ([6, 6_000], 1) if quick else ([6, 60, 600, 6_000, 10_000, 100_000], 10)
-        self.idle_queues, self.silence_s = (5_000, 1) if quick else (100_000, 75)
+        # The index writes a memtable down one to two minutes after the last append.
+        self.idle_queues, self.silence_s = (5_000, 1) if quick else (100_000, 150)
         self.connections, self.call_seconds = ([1, 16, 128], 1) if quick else ([1, 2, 4, 8, 16, 32, 64, 128], 10)
         self.call_queues, self.kafka_call_queues = (1_000, 100) if quick else (10_000, 10_000)
         self.readers, self.wait_seconds = ([1, 100], 2) if quick else ([1, 1_000, 10_000], 30)

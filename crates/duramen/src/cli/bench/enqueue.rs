@@ -33,6 +33,10 @@ use crate::proto::{
     QueueMessage, Record, enqueue_result, enqueue_stream_response,
 };
 
+/// Pause before a batch that the broker refused by Produce comes again, and the time after which it does no more.
+const PAUSE: Duration = Duration::from_millis(20);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+
 /// Callers in a closed loop, which append to many queues.
 #[derive(Debug, Args)]
 #[command(
@@ -452,19 +456,30 @@ impl Lane {
                 return Ok(());
             }
             let begun = Instant::now();
-            let Batches { batches, sizes } = self.batches(&load, &counts)?;
-            self.requests.put_batches(&mut frame, &batches);
-            self.socket.write_all(&frame).await.context("the broker closed the connection")?;
-            let refused = answer(&mut self.socket, &mut input).await?;
-            let mut total = sizes.values().sum::<u64>();
-            let now = Instant::now();
-            let mut meter = load.meter.borrow_mut();
-            for Refused { partition, why } in refused {
-                let lost = sizes.get(&partition).copied().unwrap_or(0);
-                total -= lost;
-                meter.refused(now, lost, why);
+            let Batches { mut batches, mut sizes } = self.batches(&load, &counts)?;
+            while !batches.is_empty() {
+                self.requests.put_batches(&mut frame, &batches);
+                self.socket.write_all(&frame).await.context("the broker closed the connection")?;
+                let refused = answer(&mut self.socket, &mut input).await?;
+                let now = Instant::now();
+                let mut later = BTreeMap::new();
+                for Refused { partition, why } in refused {
+                    let count = sizes.remove(&partition).unwrap_or(0);
+                    if begun.elapsed() < AGAIN_MAX {
+                        later.insert(partition, count);
+                    } else {
+                        load.meter.borrow_mut().refused(now, count, why);
+                    }
+                }
+                let ended = if later.is_empty() { counts.len() } else { 0 };
+                let begun = std::iter::repeat_n(begun, ended);
+                load.meter.borrow_mut().done(now, sizes.into_values().sum(), begun);
+                batches.retain(|(partition, _)| later.contains_key(partition));
+                sizes = later;
+                if !batches.is_empty() {
+                    tokio::time::sleep(PAUSE).await;
+                }
             }
-            meter.done(now, total, std::iter::repeat_n(begun, counts.len()));
         }
     }
 
