@@ -10,14 +10,12 @@ use duramen::proto::{
     OpenSessionRequest, Problem, QueueMessage, Record, Session, SubscribeRequest,
     SubscribeResponse, Trimmed, TruncateRequest, cursor, enqueue_result, enqueue_stream_response,
 };
-use duramen_client::{Client, Options};
-use duramen_protocol::messages::AlterClientQuotasRequest;
-use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, OpData};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 
 use super::queues::{all, create, enqueue, start};
+use super::quotas::limit;
 use super::{Node, PATIENCE, in_flight, slug};
 
 fn message(queue: &str, value: &str) -> QueueMessage {
@@ -346,12 +344,7 @@ async fn a_stream_is_not_read_on_above_its_memory_and_loses_nothing() {
     let node = start(dir.path(), 1).await;
     let mut queues = node.queues().await;
     // The answers to a client above its quota are late, so its requests stay in flight: the first 50 MiB are free.
-    let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
-    let entity = vec![EntityData { entity_type: "client-id".to_owned(), entity_name: None }];
-    let op = OpData { key: "producer_byte_rate".to_owned(), value: 5_242_880.0, remove: false };
-    let entries = vec![EntryData { entity, ops: vec![op] }];
-    let quotas = AlterClientQuotasRequest { entries, validate_only: false };
-    assert_eq!(client.call_any(&quotas).await.unwrap().entries[0].error_code, 0);
+    limit(&node, "producer_byte_rate", 5_242_880.0).await;
     let value = "x".repeat(BYTES);
     let requests = stream::iter(0..REQUESTS)
         .map(move |call| streamed(call, "alice", &format!("{call} {value}")));

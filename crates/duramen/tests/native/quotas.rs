@@ -14,7 +14,7 @@ use super::{Node, slug};
 const PATH: &str = "/v1/topics/t/queues/alice/messages";
 
 /// Sets a quota of every client, in bytes a second.
-async fn limit(node: &Node, key: &str, rate: f64) {
+pub(super) async fn limit(node: &Node, key: &str, rate: f64) {
     let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
     let entity = vec![EntityData { entity_type: "client-id".to_owned(), entity_name: None }];
     let op = OpData { key: key.to_owned(), value: rate, remove: false };

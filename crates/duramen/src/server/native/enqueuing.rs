@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, Stream, StreamExt};
 use prost::Message;
 use tokio::sync::{Semaphore, oneshot};
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{Request, Status};
 
 use super::calls::Origin;
 use super::charging::Account;
@@ -62,9 +62,9 @@ impl Queues {
         if let Ok(Op::Append(append)) = &mut op {
             append.is_patient = true;
         }
-        let again = request.clone();
-        let pass = async |mut node: QueuesClient<Channel>, it| {
+        let pass = async |mut node: QueuesClient<Channel>, it: Request<EnqueueRequest>| {
             earlier.await;
+            let again = it.get_ref().clone();
             let mut answer = node.enqueue(it).await;
             while answer.as_ref().is_err_and(|it| kind_of(it) == Some(THROTTLED)) {
                 tokio::time::sleep(REST).await;
