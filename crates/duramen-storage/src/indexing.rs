@@ -56,6 +56,8 @@ pub struct Indexer<D: Disk> {
     /// Replicas whose tables may have to be merged.
     flushed: BTreeSet<ReplicaId>,
     merging: Option<(Arc<Index<D>>, Merge<D>)>,
+    /// Memory of the part that was read last.
+    buffer: Vec<u8>,
 }
 
 impl<D: Disk> Reader<D> {
@@ -78,6 +80,7 @@ impl<D: Disk> Indexer<D> {
             grown: BTreeSet::new(),
             flushed: BTreeSet::new(),
             merging: None,
+            buffer: Vec::new(),
         }
     }
 
@@ -96,19 +99,20 @@ impl<D: Disk> Indexer<D> {
     }
 
     /// Flushes memtables of some size that have not grown since the last call: after a start their logs need not be
-    /// read again.
-    pub fn rest(&mut self) {
+    /// read again. Tells whether there were any.
+    pub fn rest(&mut self) -> bool {
         let grown = std::mem::take(&mut self.grown);
         let rests = |(replica, size): (&ReplicaId, &(usize, u64))| {
             (size.1 >= self.limits.rest_bytes && !grown.contains(replica)).then_some(*replica)
         };
         let resting: Vec<_> = self.sizes.iter().filter_map(rests).collect();
-        for replica in resting {
-            match self.reader.index(replica) {
-                Some(index) => self.flush_one(replica, &index),
-                None => self.note_size(replica, (0, 0)),
+        for replica in &resting {
+            match self.reader.index(*replica) {
+                Some(index) => self.flush_one(*replica, &index),
+                None => self.note_size(*replica, (0, 0)),
             }
         }
+        !resting.is_empty()
     }
 
     /// Flushes what [`Indexer::rest`] would flush if nothing had grown: the node stops.
@@ -177,7 +181,7 @@ impl<D: Disk> Indexer<D> {
         };
         index.drop_damaged(self.reader.disk());
         index.trim(self.reader.disk(), files.start_offset());
-        let part = reading::read_on(&self.reader, &index, order, &self.limits)?;
+        let part = reading::read_on(&self.reader, &index, order, &self.limits, &mut self.buffer)?;
         let to = index.cursor();
         if to < order.to {
             self.waiting.push_back(replica);

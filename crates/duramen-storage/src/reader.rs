@@ -221,16 +221,38 @@ impl<D: Disk> Reader<D> {
 
     /// Returns the range's bytes. Checks the CRCs of the batches first, unless the range is `verified`.
     pub fn read(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<Bytes, ReadError> {
-        let found = self.read_now(replica, range);
+        self.read_into(replica, range, Vec::new())
+    }
+
+    /// Reads as [`Reader::read`] does, into memory that the caller had for another range.
+    pub(crate) fn read_into(
+        &self,
+        replica: ReplicaId,
+        range: &FileRange<D::File>,
+        buffer: Vec<u8>,
+    ) -> Result<Bytes, ReadError> {
+        let found = self.read_now(replica, range, buffer);
         self.suspect_of(replica, found)
     }
 
-    fn read_now(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<Bytes, ReadError> {
+    fn read_now(
+        &self,
+        replica: ReplicaId,
+        range: &FileRange<D::File>,
+        mut buffer: Vec<u8>,
+    ) -> Result<Bytes, ReadError> {
         if !range.verified {
             self.verify_now(replica, range)?;
         }
         let segment = self.segment(replica, range)?;
-        self.read_file(&segment.path(), &range.file, range.at, range.len as usize)
+        let len = range.len as usize;
+        let buffer = if buffer.capacity() < len {
+            vec![0; len]
+        } else {
+            buffer.resize(len, 0);
+            buffer
+        };
+        self.fill(&segment.path(), &range.file, range.at, buffer)
     }
 
     /// Checks the batches of a range that is not `verified`, and reads it ahead into the page cache. Checks their
@@ -417,12 +439,22 @@ impl<D: Disk> Reader<D> {
         at: u64,
         len: usize,
     ) -> Result<Bytes, ReadError> {
-        let mut bytes = vec![0; len];
+        self.fill(path, file, at, vec![0; len])
+    }
+
+    /// Reads as many bytes as `bytes` has.
+    fn fill(
+        &self,
+        path: &str,
+        file: &D::File,
+        at: u64,
+        mut bytes: Vec<u8>,
+    ) -> Result<Bytes, ReadError> {
         let read = self
             .disk
             .read_at(file, &mut bytes, at)
             .map_err(|source| ReadError::Disk { path: path.to_owned(), source })?;
-        if read < len {
+        if read < bytes.len() {
             let what = "the file is shorter than it was";
             return Err(ReadError::Damaged { path: path.to_owned(), at, what });
         }

@@ -58,16 +58,16 @@ impl Default for Touched {
 }
 
 impl Touched {
-    /// Adds queues, up to a limit, behind which the set holds all.
-    pub(super) fn add(&mut self, hashes: impl Iterator<Item = u64>, limits: &Limits) {
-        let Self::These(known) = self else { return };
-        known.extend(hashes);
-        if known.len() > limits.touched {
-            if sabotage::is(Bug::TouchedCut) {
-                return *known = std::mem::take(known).into_iter().take(limits.touched).collect();
-            }
-            *self = Self::All;
+    /// Returns the set of these queues, or that of all if they are too many.
+    pub(super) fn of(hashes: Vec<u64>, limits: &Limits) -> Self {
+        let known = BTreeSet::from_iter(hashes);
+        if known.len() <= limits.touched {
+            return Self::These(known);
         }
+        if sabotage::is(Bug::TouchedCut) {
+            return Self::These(known.into_iter().take(limits.touched).collect());
+        }
+        Self::All
     }
 }
 

@@ -1,9 +1,10 @@
 //! The log of one replica, read into its index; and the choice of tables when the index is opened.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
+use duramen_protocol::BatchHeader;
 use duramen_protocol::batch::{BatchView, batches};
-use duramen_protocol::records::Records;
+use duramen_protocol::records::{RecordError, Records};
 
 use super::order::{Limits, Order, Touched, queue_hash};
 use crate::Disk;
@@ -41,6 +42,62 @@ pub(super) struct Part {
     pub(super) touched: Touched,
 }
 
+/// Batches of a part, with the number of records that each has of its queues. All names are in one piece of memory.
+#[derive(Debug, Default)]
+struct Found {
+    /// Header of each batch, and where its queues end in `queues`.
+    batches: Vec<(BatchHeader, usize)>,
+    /// Place of a queue's name in `names`, and the number of its records.
+    queues: Vec<(Range<usize>, u32)>,
+    names: Vec<u8>,
+}
+
+impl Found {
+    /// Adds a batch with the keys of its records, each once and in order.
+    fn push(&mut self, batch: &BatchView) -> Result<(), RecordError> {
+        let header = *batch.header();
+        if !header.attributes.is_control() {
+            let records = Records::of(batch, RECORD_BYTES_MAX)?;
+            // Records of one queue often follow each other.
+            let mut runs: Vec<(&[u8], u32)> = Vec::new();
+            for record in &records {
+                let Some(key) = record?.key else { continue };
+                match runs.last_mut() {
+                    Some((last, records)) if *last == key => *records += 1,
+                    _ => runs.push((key, 1)),
+                }
+            }
+            runs.sort_unstable_by_key(|(key, _)| *key);
+            runs.dedup_by(|(key, records), (kept, sum)| {
+                let is_same = key == kept;
+                *sum += if is_same { *records } else { 0 };
+                is_same
+            });
+            for (key, records) in runs {
+                let at = self.names.len();
+                self.names.extend_from_slice(key);
+                self.queues.push((at..self.names.len(), records));
+            }
+        }
+        self.batches.push((header, self.queues.len()));
+        Ok(())
+    }
+
+    fn hashes(&self, seed: u64) -> Vec<u64> {
+        let names = self.queues.iter().map(|(place, _)| &self.names[place.clone()]);
+        names.map(|name| queue_hash(name, seed)).collect()
+    }
+
+    fn batches(&self) -> impl Iterator<Item = (&BatchHeader, impl Iterator<Item = (&[u8], u32)>)> {
+        let mut from = 0;
+        self.batches.iter().map(move |(header, to)| {
+            let queues = &self.queues[from..*to];
+            from = *to;
+            (header, queues.iter().map(|(place, records)| (&self.names[place.clone()], *records)))
+        })
+    }
+}
+
 /// Opens the index of a replica: takes the tables that are of its log, and removes all others.
 pub(super) fn open<D: Disk>(reader: &Reader<D>, order: &Order) -> Result<Index<D>, Stop> {
     let files = reader.catalog().get(order.replica)?;
@@ -69,12 +126,13 @@ pub(super) fn open<D: Disk>(reader: &Reader<D>, order: &Order) -> Result<Index<D
     Ok(Index::new((topic_id, partition), order.replica, dir.clone(), chain, cursor))
 }
 
-/// Reads about a step's bytes of the log, at most up to `to`, and indexes them.
+/// Reads about a step's bytes of the log, at most up to `to`, and indexes them. The memory of `buffer` is used again.
 pub(super) fn read_on<D: Disk>(
     reader: &Reader<D>,
     index: &Index<D>,
     order: &Order,
     limits: &Limits,
+    buffer: &mut Vec<u8>,
 ) -> Result<Part, Stop> {
     let (replica, to) = (order.replica, order.to);
     let files = reader.catalog().get(replica)?;
@@ -89,7 +147,7 @@ pub(super) fn read_on<D: Disk>(
         }
         return Ok(Part { bytes: 0, touched: Touched::All });
     };
-    let bytes = match reader.read(replica, &range) {
+    let bytes = match reader.read_into(replica, &range, std::mem::take(buffer)) {
         Err(ReadError::Damaged { .. }) if sabotage::is(Bug::CursorPassesDamage) => {
             index.pass(to);
             return Ok(Part { bytes: 0, touched: Touched::All });
@@ -100,28 +158,27 @@ pub(super) fn read_on<D: Disk>(
         let path = files.segment_of(from).map_or_else(String::new, |it| it.path());
         Stop::Log(ReadError::Damaged { path, at: range.at, what })
     };
-    let mut part = Part { bytes: bytes.len() as u64, touched: Touched::default() };
-    let mut found = Vec::new();
-    for batch in batches(bytes) {
+    let (mut found, mut has_control) = (Found::default(), false);
+    for batch in batches(bytes.clone()) {
         // The last batch may be cut: the next part begins with it.
         let Ok(batch) = batch else { break };
-        let header = *batch.header();
-        if header.base_offset >= to {
+        if batch.header().base_offset >= to {
             break;
         }
-        let names = names_of(&batch);
-        let names = names.map_err(|()| damaged("a batch's records cannot be read"))?;
-        // The end of a transaction may show records of any queue.
-        if header.attributes.is_control() {
-            part.touched = Touched::All;
-        }
-        part.touched.add(names.keys().map(|name| queue_hash(name, limits.seed)), limits);
-        found.push((header, names));
+        has_control |= batch.header().attributes.is_control();
+        found.push(&batch).map_err(|_| damaged("a batch's records cannot be read"))?;
     }
-    if found.is_empty() {
+    if found.batches.is_empty() {
         return Err(damaged("there is no whole batch"));
     }
-    index.insert(found, part.bytes);
+    // The end of a transaction may show records of any queue.
+    let touched =
+        if has_control { Touched::All } else { Touched::of(found.hashes(limits.seed), limits) };
+    let part = Part { bytes: bytes.len() as u64, touched };
+    index.insert(found.batches(), part.bytes);
+    if bytes.len() <= limits.step_bytes as usize {
+        *buffer = bytes.into();
+    }
     Ok(part)
 }
 
@@ -163,22 +220,4 @@ fn chain<D: Disk>(mut tables: Vec<Table<D>>, start: i64) -> (Vec<Table<D>>, Vec<
         let Some((at, _)) = longest else { return (chain, tables) };
         chain.push(tables.swap_remove(at));
     }
-}
-
-/// Returns the keys of a batch's records, and the number of records of each.
-fn names_of(batch: &BatchView) -> Result<BTreeMap<Box<[u8]>, u32>, ()> {
-    let mut names = BTreeMap::new();
-    if batch.header().attributes.is_control() {
-        return Ok(names);
-    }
-    let records = Records::of(batch, RECORD_BYTES_MAX).map_err(|_| ())?;
-    for record in &records {
-        let record = record.map_err(|_| ())?;
-        let Some(key) = record.key else { continue };
-        match names.get_mut(key) {
-            Some(records) => *records += 1,
-            None => _ = names.insert(key.into(), 1),
-        }
-    }
-    Ok(names)
 }

@@ -9,7 +9,7 @@
 //! Tests:      `duramen-sim/tests/promises/keys.rs`.
 //! Start at:   [`Index::postings`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -22,9 +22,6 @@ use super::view::{View, flush};
 use crate::disk::ignore_missing;
 use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
-
-/// A batch's header, and the number of its records of each queue.
-pub(crate) type Named = (BatchHeader, BTreeMap<Box<[u8]>, u32>);
 
 /// See the room card.
 #[derive(Debug)]
@@ -217,8 +214,12 @@ impl<D: Disk> Index<D> {
         self.change(|state| state.newest.pass(to));
     }
 
-    /// Adds batches that follow the cursor, each with the queues that it has records of. They have `bytes` bytes.
-    pub(crate) fn insert(&self, batches: Vec<Named>, bytes: u64) {
+    /// Adds batches that follow the cursor, each with the number of its records of each queue. They have `bytes` bytes.
+    pub(crate) fn insert<'a>(
+        &self,
+        batches: impl Iterator<Item = (&'a BatchHeader, impl Iterator<Item = (&'a [u8], u32)>)>,
+        bytes: u64,
+    ) {
         self.change(|state| {
             state.unflushed += bytes;
             for (header, names) in batches {
@@ -232,7 +233,6 @@ impl<D: Disk> Index<D> {
                 }
                 let offsets = (header.base_offset, header.last_offset());
                 let is_transactional = header.attributes.is_transactional();
-                let names = names.iter().map(|(name, records)| (&name[..], *records));
                 state.newest.insert(offsets, is_transactional, names);
             }
         });

@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
-/// Memory of a name beside its bytes: its place in the map and two allocations.
+/// Memory of a name beside its bytes: its place in the map, and an allocation.
 const QUEUE_BYTES: usize = 128;
 
 /// Batch that holds records of a queue.
@@ -55,7 +56,8 @@ pub struct NamedQueue {
 /// Postings and facts of one name, each in order of offsets.
 #[derive(Clone, Debug, Default)]
 struct Queue {
-    postings: Vec<Posting>,
+    /// Most queues of a memtable have one, if there are many.
+    postings: SmallVec<[Posting; 1]>,
     facts: Vec<Fact>,
 }
 

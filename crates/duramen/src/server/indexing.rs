@@ -59,6 +59,7 @@ impl Indexing {
         let mut errands = VecDeque::new();
         let mut merges_at = Instant::now();
         let mut rests_at = merges_at + REST_PAUSE;
+        let mut has_freed = false;
         loop {
             for errand in errands.drain(..) {
                 match errand {
@@ -68,7 +69,7 @@ impl Indexing {
             }
             let now = Instant::now();
             if rests_at <= now {
-                indexer.rest();
+                has_freed |= indexer.rest();
                 rests_at = now + REST_PAUSE;
             }
             let until = match indexer.step(merges_at <= now) {
@@ -81,9 +82,25 @@ impl Indexing {
                     Some(now)
                 }
                 Step::Wait => Some(now + WRITE_PAUSE),
-                Step::Idle => indexer.may_rest().then_some(rests_at),
+                Step::Idle => {
+                    if std::mem::take(&mut has_freed) {
+                        give_memory_back();
+                    }
+                    indexer.may_rest().then_some(rests_at)
+                }
             };
             self.orders.take_all(&mut errands, until);
         }
     }
+}
+
+/// Gives pages that nothing uses any more back to the machine. The allocator keeps those of a memtable otherwise: names of
+/// queues lie between things that stay.
+#[cfg_attr(target_env = "gnu", expect(unsafe_code, reason = "no crate wraps the call"))]
+fn give_memory_back() {
+    // SAFETY: the call takes the allocator's own locks, and touches no memory that is in use.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0)
+    };
 }
