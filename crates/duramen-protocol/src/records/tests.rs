@@ -137,6 +137,10 @@ proptest! {
             prop_assert_eq!(summary.max_timestamp, latest);
             prop_assert_eq!(batch.header().max_timestamp, latest);
             prop_assert_eq!(read(&batch), records.clone());
+            let walked = Records::of(&batch, LIMIT).expect("readable");
+            let keys: Vec<_> = walked.keys().map(|key| key.expect("well-formed")).collect();
+            let wanted: Vec<_> = records.iter().map(|record| record.key.as_deref()).collect();
+            prop_assert_eq!(keys, wanted);
         }
     }
 
@@ -190,7 +194,8 @@ proptest! {
             if place >= CHECKSUMMED_FROM && !mend {
                 prop_assert_eq!(verdict, Err(RecordError::Checksum));
             }
-            let seen = Records::of(&batch, LIMIT).map(|records| records.iter().count());
+            let seen = Records::of(&batch, LIMIT)
+                .map(|records| records.iter().count().max(records.keys().count()));
             prop_assert!(seen.unwrap_or(0) <= LIMIT);
         }
     }

@@ -56,6 +56,19 @@ impl Records {
         Walk::new(&self.payload, self.count)
     }
 
+    /// Returns the records' keys in order, without a look at the rest of each. After an error nothing more comes.
+    pub fn keys(&self) -> impl Iterator<Item = Result<Option<&[u8]>, RecordError>> {
+        let (mut cursor, mut left) = (Cursor { left: &self.payload[..] }, self.count);
+        std::iter::from_fn(move || {
+            if left <= 0 {
+                return None;
+            }
+            let key = cursor.key();
+            left = if key.is_some() { left - 1 } else { 0 };
+            Some(key.ok_or(RecordError::Invalid("malformed record")))
+        })
+    }
+
     /// Returns a record's offset in the log.
     pub fn offset(&self, record: &Record<'_>) -> i64 {
         self.base_offset.saturating_add(i64::from(record.offset_delta))
@@ -228,6 +241,19 @@ impl<'a> Cursor<'a> {
             headers: body.headers()?,
         };
         body.left.is_empty().then_some(record)
+    }
+
+    /// Reads over a record, and returns its key.
+    #[inline]
+    fn key(&mut self) -> Option<Option<&'a [u8]>> {
+        let len = usize::try_from(self.varint()?).ok()?;
+        let (body, rest) = self.left.split_at_checked(len)?;
+        self.left = rest;
+        let mut body = Cursor { left: body };
+        body.byte()?;
+        body.varlong()?;
+        body.varint()?;
+        body.nullable().ok()
     }
 
     fn headers(&mut self) -> Option<Headers<'a>> {

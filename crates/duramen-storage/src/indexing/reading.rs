@@ -60,8 +60,8 @@ impl Found {
             let records = Records::of(batch, RECORD_BYTES_MAX)?;
             // Records of one queue often follow each other.
             let mut runs: Vec<(&[u8], u32)> = Vec::new();
-            for record in &records {
-                let Some(key) = record?.key else { continue };
+            for key in records.keys() {
+                let Some(key) = key? else { continue };
                 match runs.last_mut() {
                     Some((last, records)) if *last == key => *records += 1,
                     _ => runs.push((key, 1)),

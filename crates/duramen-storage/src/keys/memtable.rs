@@ -127,12 +127,11 @@ impl Memtable {
     }
 
     fn queue(&mut self, name: &[u8]) -> &mut Queue {
-        // Not `entry`: it would copy the names that are there.
-        if !self.queues.contains_key(name) {
-            self.size += QUEUE_BYTES + name.len();
-            self.queues.insert(name.into(), Queue::default());
+        if self.queues.contains_key(name) {
+            return self.queues.get_mut(name).expect("it was just there");
         }
-        self.queues.get_mut(name).expect("it was just inserted")
+        self.size += QUEUE_BYTES + name.len();
+        self.queues.entry(name.into()).or_default()
     }
 
     /// Moves the cursor over offsets of which the log has nothing any more.
