@@ -41,16 +41,17 @@ class Sizes:
         quick = self.quick = sizes.quick
         self.all = sizes
         # The bounds of a bulk load, whichever comes first.
-        self.rows, self.bulk_seconds = (1 << 17, 1) if quick else (1 << 24, 60)
-        self.counts, self.count_seconds = ([6, 6_000], 1) if quick else ([6, 60, 600, 6_000, 10_000, 100_000], 10)
-        # The index writes a memtable down one to two minutes after the last append.
-        self.idle_queues, self.silence_s = (5_000, 1) if quick else (100_000, 150)
-        self.connections, self.call_seconds = ([1, 16, 128], 1) if quick else ([1, 2, 4, 8, 16, 32, 64, 128], 10)
+        self.rows, self.bulk_seconds = (1 << 17, 1) if quick else (1 << 24, 30)
+        self.counts, self.count_seconds = ([6, 6_000], 1) if quick else ([6, 60, 600, 6_000, 10_000, 100_000], 6)
+        self.idle_queues = 5_000 if quick else 100_000
+        # Duramen's index writes a memtable down one to two minutes after the last append.
+        self.silence_s = {"duramen": 1 if quick else 150, "others": 1 if quick else 20}
+        self.connections, self.call_seconds = ([1, 128], 1) if quick else ([1, 4, 16, 64, 128], 6)
         self.call_queues, self.kafka_call_queues = (1_000, 100) if quick else (10_000, 10_000)
-        self.readers, self.wait_seconds = ([1, 100], 2) if quick else ([1, 1_000, 10_000], 30)
+        self.readers, self.wait_seconds = ([1, 100], 1) if quick else ([1, 1_000, 10_000], 15)
         self.cold_bytes, self.cold_queues, self.cold_reads = (256 << 20, 2_000, 200) if quick else (20 << 30, 100_000, 2_000)
-        self.cold_fill_s, self.cold_read_s = (6, 5) if quick else (400, 60)
-        self.cost_rows, self.cost_calls, self.repeats = (1 << 17, 5_000, 1) if quick else (1 << 22, 200_000, 3)
+        self.cold_fill_s, self.cold_read_s = (4, 2) if quick else (300, 30)
+        self.cost_rows, self.cost_calls, self.repeats = (1 << 16, 2_000, 1) if quick else (1 << 22, 200_000, 3)
         self.takeover_queues, self.kills = (500, 1) if quick else (10_000, 3)
 
 
@@ -221,15 +222,16 @@ def memory(broker, sizes):
     """B3: many queues of ten elements, then silence; what they take, and how soon they are there after `kill -9`."""
     s = Sizes(sizes)
     messages = s.idle_queues * IDLE_ELEMENTS
+    silence_s = s.silence_s.get(broker.kind, s.silence_s["others"])
     fill = {"messages": messages, "size": MESSAGE_BYTES, "batch": 1000, "spread": True, "callers": 4, "connections": 4}
     # As much over six queues first: what is taken for bytes on their way is no memory of queues.
     make_topic(broker, "few")
     load(broker, "enqueue", **placed(broker, "few"), queues=6, **fill)
-    time.sleep(s.silence_s)
+    time.sleep(silence_s)
     before = machine.memory_mib(broker.pid)
     make_topic(broker, TOPIC)
     load(broker, "enqueue", **placed(broker, TOPIC), queues=s.idle_queues, **fill)
-    time.sleep(s.silence_s)
+    time.sleep(silence_s)
     after = machine.memory_mib(broker.pid)
     broker.kill9()
     begun = time.monotonic()
@@ -310,7 +312,7 @@ def waits(broker, sizes):
             topic = f"{TOPIC}-{readers}-{len(points)}"
             make_topic(broker, topic)
             # Each second some hundreds, or thousands, of readers begin to wait.
-            warm = 2 + readers / 2500
+            warm = (1 if s.quick else 2) + readers / 2500
             options = {"readers": readers, "rate": WAIT_RATE, "seconds": s.wait_seconds, "warmup_seconds": warm, "size": MESSAGE_BYTES}
             attempt(points, {"readers": readers, "way": way}, lambda: _wait(broker, topic, way, warm, options))
     return {"points": points, "before_mib": before}

@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// grace is how long a server may work on requests whose time is over, before the next load begins.
+const grace = 5 * time.Second
+
 var errNothing = errors.New("nothing was acknowledged in the measured time")
 
 // name is the name of a queue: the subject's last token, or the end of the key.
@@ -110,15 +113,29 @@ func enqueue(p peer, o *options) (any, error) {
 			all.Go(func() { caller(to, 1) })
 		}
 	}
-	all.Wait()
-	close(failures)
-	if err := <-failures; err != nil {
-		return nil, err
+	ended := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(ended)
+	}()
+	var over <-chan time.Time
+	if !m.end.IsZero() {
+		over = time.After(time.Until(m.end) + grace)
 	}
-	if m.total == 0 {
+	select {
+	case <-ended:
+	case <-over: // requests that take as long count no more
+	}
+	select {
+	case err := <-failures:
+		return nil, err
+	default:
+	}
+	report := m.finish(o.messages, o)
+	if report.Total == 0 {
 		return nil, errNothing
 	}
-	return m.finish(o.messages, o), nil
+	return report, nil
 }
 
 func retrieve(p peer, o *options) (any, error) {
