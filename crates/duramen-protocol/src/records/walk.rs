@@ -64,8 +64,8 @@ impl Records {
                 return None;
             }
             let key = cursor.key();
-            left = if key.is_some() { left - 1 } else { 0 };
-            Some(key.ok_or(RecordError::Invalid("malformed record")))
+            left = if key.is_ok() { left - 1 } else { 0 };
+            Some(key.map_err(|Malformed| RecordError::Invalid("malformed record")))
         })
     }
 
@@ -228,10 +228,7 @@ struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     #[inline]
     fn record(&mut self) -> Option<Record<'a>> {
-        let len = usize::try_from(self.varint()?).ok()?;
-        let (body, rest) = self.left.split_at_checked(len)?;
-        self.left = rest;
-        let mut body = Cursor { left: body };
+        let mut body = self.body()?;
         let record = Record {
             attributes: body.byte()?.cast_signed(),
             timestamp_delta: body.varlong()?,
@@ -245,15 +242,19 @@ impl<'a> Cursor<'a> {
 
     /// Reads over a record, and returns its key.
     #[inline]
-    fn key(&mut self) -> Option<Option<&'a [u8]>> {
+    fn key(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
+        let mut body = self.body().ok_or(Malformed)?;
+        let is_whole = body.byte().is_some() && body.varlong().is_some() && body.varint().is_some();
+        if is_whole { body.nullable() } else { Err(Malformed) }
+    }
+
+    /// Reads over a record; returns all behind its length.
+    #[inline]
+    fn body(&mut self) -> Option<Self> {
         let len = usize::try_from(self.varint()?).ok()?;
         let (body, rest) = self.left.split_at_checked(len)?;
         self.left = rest;
-        let mut body = Cursor { left: body };
-        body.byte()?;
-        body.varlong()?;
-        body.varint()?;
-        body.nullable().ok()
+        Some(Cursor { left: body })
     }
 
     fn headers(&mut self) -> Option<Headers<'a>> {
