@@ -10,6 +10,7 @@
 
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::BatchHeader;
+use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::{self, RecordError, RecordSummary};
 
 use crate::guard::Guard;
@@ -34,6 +35,19 @@ impl CheckedBatch {
     /// Checks the one batch in `bytes`, which no session has read. For a queue `partition` is the number of its name
     /// ([`key_number`](duramen_protocol::partitioner::key_number)): the node chooses the partition by it.
     pub fn of(bytes: Bytes, partition: i32) -> Result<Self, String> {
+        Self::checked(bytes, partition, records::validate)
+    }
+
+    /// Does the same with a batch that this process has just made: its checksum is right.
+    pub fn made(bytes: BytesMut, partition: i32) -> Result<Self, String> {
+        Self::checked(bytes.freeze(), partition, records::summarize)
+    }
+
+    fn checked(
+        bytes: Bytes,
+        partition: i32,
+        check: fn(&BatchView, &records::Limits) -> Result<RecordSummary, RecordError>,
+    ) -> Result<Self, String> {
         let limits = records::Limits {
             batch_bytes_max: usize::MAX,
             decompressed_bytes_max: DECOMPRESSED_BYTES_MAX,
@@ -43,7 +57,7 @@ impl CheckedBatch {
         let text = |error: RecordError| error.to_string();
         let (header, summary, guard) = {
             let view = records::sole_batch(Some(&bytes), i16::MAX).map_err(text)?;
-            let summary = records::validate(&view, &limits).map_err(text)?;
+            let summary = check(&view, &limits).map_err(text)?;
             let guard = Guard::of_headers(&view, &summary.keys)?;
             (*view.header(), summary, guard)
         };

@@ -24,7 +24,7 @@ pub use lookup::{Found, find_max_timestamp, find_timestamp};
 pub use retain::{Retained, retain};
 pub use validate::{
     FENCE_HEADER, ID_HEADER, IF_LAST_HEADER, Keys, Limits, NUMBERS_MAX, Places, RecordSummary,
-    sole_batch, validate, validate_with,
+    sole_batch, summarize, validate, validate_with,
 };
 pub use walk::{Header, HeaderWalk, Headers, Record, Records, Walk};
 

@@ -32,6 +32,7 @@ pub struct NewRecord<'a> {
 /// ```
 #[derive(Debug)]
 pub struct BatchBuilder {
+    /// Room for the header, and the records.
     records: Encoder,
     codec: Codec,
     /// Everything but the lengths, the count and the checksum.
@@ -62,7 +63,15 @@ impl BatchBuilder {
             base_sequence: -1,
             record_count: 0,
         };
-        Self { records: Encoder::new(), codec: Codec::None, header, count: 0 }
+        let records = Encoder::over(BytesMut::zeroed(HEADER_BYTES));
+        Self { records, codec: Codec::None, header, count: 0 }
+    }
+
+    /// Makes room for so many bytes of records.
+    #[must_use]
+    pub fn room(mut self, bytes: usize) -> Self {
+        self.records.out.reserve(bytes);
+        self
     }
 
     /// Compresses with `codec`.
@@ -116,7 +125,7 @@ impl BatchBuilder {
 
     /// Returns the bytes of the batch if it were not compressed.
     pub fn plain_bytes(&self) -> usize {
-        HEADER_BYTES + self.records.len()
+        self.records.len()
     }
 
     /// Adds a record. Timestamps are stored as differences from the first one's.
@@ -167,7 +176,22 @@ impl BatchBuilder {
     pub fn build_mut(&self) -> Result<BytesMut, RecordError> {
         let mut out = Vec::with_capacity(self.plain_bytes());
         out.resize(HEADER_BYTES, 0);
-        compression::compress(self.codec, &self.records.out, &mut out);
+        compression::compress(self.codec, &self.records.out[HEADER_BYTES..], &mut out);
+        self.put_header(&mut out)?;
+        Ok(BytesMut::from(Bytes::from(out)))
+    }
+
+    /// Builds the batch, in the memory of its records unless they are compressed.
+    pub fn finish(mut self) -> Result<BytesMut, RecordError> {
+        if self.codec != Codec::None {
+            return self.build_mut();
+        }
+        let mut out = std::mem::take(&mut self.records.out);
+        self.put_header(&mut out)?;
+        Ok(out)
+    }
+
+    fn put_header(&self, out: &mut [u8]) -> Result<(), RecordError> {
         let mut header = self.header;
         header.attributes = header.attributes.with_codec(self.codec);
         header.batch_length = signed_len(out.len() - LENGTH_OVERHEAD)?;
@@ -176,7 +200,7 @@ impl BatchBuilder {
         out[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
         let crc = crc32c::crc32c(&out[CHECKSUMMED_FROM..]);
         out[17..21].copy_from_slice(&crc.to_be_bytes());
-        Ok(BytesMut::from(Bytes::from(out)))
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::golden;
 use super::{
     BatchBuilder, Found, Limits, NewRecord, RecordError, Records, Retained, find_max_timestamp,
-    find_timestamp, retain, sole_batch, validate,
+    find_timestamp, retain, sole_batch, summarize, validate,
 };
 use crate::batch::{BatchView, CHECKSUMMED_FROM, HEADER_BYTES, batches, restamp_log_append_time};
 use crate::compression::Codec;
@@ -60,7 +60,9 @@ fn build(codec: Codec, records: &[Owned]) -> Bytes {
         };
         builder.push(&record).expect("small");
     }
-    builder.build().expect("small")
+    let built = builder.build().expect("small");
+    assert_eq!(builder.finish().expect("small"), built, "in its own memory it is the same");
+    built
 }
 
 fn read(batch: &BatchView) -> Vec<Owned> {
@@ -124,6 +126,8 @@ proptest! {
         for codec in Codec::ALL {
             let batch = parse(&build(codec, &records));
             let summary = validate(&batch, &LIMITS).expect("what we build is valid");
+            let again = summarize(&batch, &LIMITS);
+            prop_assert_eq!(again.as_ref(), Ok(&summary));
             prop_assert_eq!(usize::try_from(summary.count), Ok(records.len()));
             let keyless = (0..).zip(&records).filter(|(_, record)| record.key.is_none());
             let keyless: Vec<i32> = keyless.map(|(place, _)| place).take(8).collect();

@@ -98,8 +98,15 @@ pub struct Keys {
 
 impl Keys {
     #[inline]
-    fn take_in(&mut self, record: &Record<'_>, partition: i32) {
-        if let Some(key) = record.key {
+    fn take_in<'a>(
+        &mut self,
+        record: &Record<'a>,
+        partition: i32,
+        last_key: &mut Option<&'a [u8]>,
+    ) {
+        if let Some(key) = record.key
+            && last_key.replace(key) != Some(key)
+        {
             let number = key_number(key);
             // A divisor of 1 stays: mostly of a topic with one partition, or with another partitioner.
             if self.divisor != 1 {
@@ -114,12 +121,12 @@ impl Keys {
                     (self.others, self.is_cut) = (Vec::new(), true);
                 }
             }
-            if key.is_empty() {
-                self.empty.push(record.offset_delta);
-            }
             if key.len() > self.longest.0 {
                 self.longest = (key.len(), record.offset_delta);
             }
+        }
+        if record.key.is_some_and(<[u8]>::is_empty) {
+            self.empty.push(record.offset_delta);
         }
         for header in record.headers {
             if header.key == IF_LAST_HEADER || header.key == FENCE_HEADER {
@@ -206,6 +213,19 @@ pub fn validate_with(
     if !batch.crc_matches() {
         return Err(RecordError::Checksum);
     }
+    check_content(batch, limits, scratch)
+}
+
+/// Checks all of a batch but its size and its checksum, which this process has just written, and sums it up.
+pub fn summarize(batch: &BatchView, limits: &Limits) -> Result<RecordSummary, RecordError> {
+    check_content(batch, limits, &mut Vec::new())
+}
+
+fn check_content(
+    batch: &BatchView,
+    limits: &Limits,
+    scratch: &mut Vec<u8>,
+) -> Result<RecordSummary, RecordError> {
     check_header(batch)?;
     match batch.header().attributes.codec().map_err(|_| RecordError::Codec)? {
         Codec::None => check_records(batch, batch.payload(), limits),
@@ -258,10 +278,11 @@ fn check_records(
         record_bytes: payload.len(),
         keys: Keys::default(),
     };
+    let mut last_key = None;
     for record in Walk::new(payload, header.record_count) {
         let record = record?;
         summary.take_in(&record, header.base_timestamp, limits.keys_required)?;
-        summary.keys.take_in(&record, limits.partition);
+        summary.keys.take_in(&record, limits.partition, &mut last_key);
     }
     Ok(summary)
 }

@@ -18,7 +18,7 @@ use tonic::{Request, Status};
 use super::calls::Origin;
 use super::charging::Account;
 use super::forwarding::passed_on;
-use super::messages::{check_many, enqueue_many_of, enqueue_of, unhurried};
+use super::messages::{check_many, content, enqueue_many_of, enqueue_of, unhurried};
 use super::problems::{Fault, THROTTLED, kind_of};
 use super::queues::Queues;
 use crate::proto::queues_client::QueuesClient;
@@ -45,7 +45,7 @@ impl Queues {
         origin: &Origin,
         request: EnqueueRequest,
     ) -> Result<EnqueueResponse, Fault> {
-        let op = unhurried(request.encoded_len(), || enqueue_of(&request, now_ms()));
+        let op = unhurried(content(request.messages.iter()), || enqueue_of(&request, now_ms()));
         let pass = async |mut node: QueuesClient<Channel>, it| node.enqueue(it).await;
         self.carry(origin, op, request, pass, async |_, answer| Ok(enqueued(answer))).await
     }
@@ -58,7 +58,7 @@ impl Queues {
         request: EnqueueRequest,
         earlier: impl Future<Output = ()>,
     ) -> Result<EnqueueResponse, Fault> {
-        let mut op = unhurried(request.encoded_len(), || enqueue_of(&request, now_ms()));
+        let mut op = unhurried(content(request.messages.iter()), || enqueue_of(&request, now_ms()));
         if let Ok(Op::Append(append)) = &mut op {
             append.is_patient = true;
         }
@@ -129,7 +129,8 @@ impl Queues {
         origin: &Origin,
         part: EnqueueManyRequest,
     ) -> Result<EnqueueManyResponse, Fault> {
-        let op = unhurried(part.encoded_len(), || enqueue_many_of(&part, now_ms()));
+        let records = part.messages.iter().filter_map(|it| it.message.as_ref());
+        let op = unhurried(content(records), || enqueue_many_of(&part, now_ms()));
         let count = part.messages.len();
         let pass = async |mut node: QueuesClient<Channel>, it| node.enqueue_many(it).await;
         let finish = async |_, answer| {

@@ -6,7 +6,6 @@ use duramen_broker::native::{Answer, Op, Place, Problem};
 use duramen_protocol::messages::{FindCoordinatorRequest, InitProducerIdRequest};
 use duramen_protocol::{ErrorCode, Response as Kafka};
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
-use prost::Message;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 use tonic::transport::Channel;
@@ -14,7 +13,9 @@ use tonic::{Request, Response, Status};
 
 use super::calls::{Calls, Origin};
 use super::forwarding::{Answered, Forwarding, carry, passed_on};
-use super::messages::{append_of, appended, fence_of, tail, tail_of, truncate_of, unhurried};
+use super::messages::{
+    append_of, appended, content, fence_of, tail, tail_of, truncate_of, unhurried,
+};
 use super::problems::{Fault, NOT_AUTHORIZED};
 use super::reading::Reading;
 use super::selecting::Selection;
@@ -65,7 +66,7 @@ impl Logs {
         let now_ms = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
         // A finished batch may be small and hold very much, compressed, and its check would hold up other clients.
         let op = if request.batch.is_empty() {
-            unhurried(request.encoded_len(), || append_of(&request, now_ms))
+            unhurried(content(request.records.iter()), || append_of(&request, now_ms))
         } else {
             block_in_place(|| append_of(&request, now_ms))
         };

@@ -86,10 +86,11 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
     let target = log_of(topic, *partition)?;
     let guard = guard_of(guard.as_ref())?;
     let ids = ids_of("records", records)?;
+    let keyed = || records.iter().map(|it| (it.key.as_ref(), it)).collect::<Vec<_>>();
     let mut batch = match (records.is_empty(), batch.is_empty()) {
         (true, true) => return Err(wrong("records", "there are none")),
         (false, false) => return Err(wrong("batch", "there are records already")),
-        (false, true) => batch_of(records, None, *partition, *session, now_ms)?,
+        (false, true) => batch_of(&keyed(), *partition, *session, now_ms)?,
         (true, false) if session.is_some() => {
             let reason = "a finished batch names its session itself";
             return Err(wrong("session", reason));
@@ -113,8 +114,12 @@ pub(crate) fn append_of(request: &AppendRequest, now_ms: i64) -> Result<Op, Prob
 }
 
 /// Reads the ids of records: each has one, or none has.
-fn ids_of(field: &'static str, records: &[proto::Record]) -> Result<Vec<Bytes>, Problem> {
-    let ids: Vec<&String> = records.iter().filter_map(|it| it.id.as_ref()).collect();
+fn ids_of<'a>(
+    field: &'static str,
+    records: impl IntoIterator<Item = &'a proto::Record, IntoIter: ExactSizeIterator + Clone>,
+) -> Result<Vec<Bytes>, Problem> {
+    let mut records = records.into_iter();
+    let ids: Vec<&String> = records.clone().filter_map(|it| it.id.as_ref()).collect();
     if !ids.is_empty() && ids.len() < records.len() {
         return Err(wrong(field, "all have an id, or none has"));
     }
@@ -122,17 +127,16 @@ fn ids_of(field: &'static str, records: &[proto::Record]) -> Result<Vec<Bytes>, 
         return Err(wrong(field, format!("an id has 1 to {ID_BYTES_MAX} bytes")));
     }
     let is_id = |header: &proto::Header| header.name == ID_HEADER;
-    if !ids.is_empty() && records.iter().any(|it| it.headers.iter().any(is_id)) {
+    if !ids.is_empty() && records.any(|it| it.headers.iter().any(is_id)) {
         return Err(wrong(field, "a record with an id has no header duramen-id"));
     }
     Ok(ids.into_iter().map(|it| Bytes::copy_from_slice(it.as_bytes())).collect())
 }
 
-/// Makes the batch of records for the partition that their keys belong to, or that `number` stands for; those of a
-/// queue have its name as their key.
+/// Makes the batch of records, each with its key, for the partition that their keys belong to, or that `number` stands
+/// for.
 fn batch_of(
-    records: &[proto::Record],
-    queue: Option<&Bytes>,
+    records: &[(Option<&Bytes>, &proto::Record)],
     number: i32,
     session: Option<proto::Session>,
     now_ms: i64,
@@ -140,7 +144,9 @@ fn batch_of(
     if records.len() > RECORDS_MAX {
         return Err(wrong("records", format!("one append has at most {RECORDS_MAX}")));
     }
-    let mut builder = BatchBuilder::new();
+    let keys: usize = records.iter().filter_map(|(key, _)| key.map(Bytes::len)).sum();
+    let room = keys + content(records.iter().map(|(_, record)| *record));
+    let mut builder = BatchBuilder::new().room(room);
     if let Some(proto::Session { id, epoch, sequence }) = session {
         let epoch = i16::try_from(epoch).ok().filter(|epoch| *epoch >= 0);
         let (Some(epoch), true) = (epoch, id >= 0 && sequence >= 0) else {
@@ -148,20 +154,33 @@ fn batch_of(
         };
         builder = builder.producer(id, epoch, sequence);
     }
-    for record in records {
+    for (key, record) in records {
         let headers = record.headers.iter().map(|it| (it.name.as_str(), it.value.as_deref()));
         let id = record.id.as_ref().map(|id| (ID_HEADER, Some(id.as_bytes())));
         let headers: Vec<_> = headers.chain(id).collect();
         let record = NewRecord {
             timestamp: if record.timestamp_ms == 0 { now_ms } else { record.timestamp_ms },
-            key: queue.or(record.key.as_ref()).map(|key| &key[..]),
+            key: key.map(|key| &key[..]),
             value: record.value.as_deref(),
             headers: &headers,
         };
         builder.push(&record).map_err(|error| wrong("records", error.to_string()))?;
     }
-    let bytes = builder.build().map_err(|error| wrong("records", error.to_string()))?;
-    CheckedBatch::of(bytes, number).map_err(|error| wrong("records", error))
+    let bytes = builder.finish().map_err(|error| wrong("records", error.to_string()))?;
+    CheckedBatch::made(bytes, number).map_err(|error| wrong("records", error))
+}
+
+/// Returns about as many bytes as records have in a batch, beside their keys.
+pub(crate) fn content<'a>(records: impl Iterator<Item = &'a proto::Record>) -> usize {
+    /// Lengths and differences of a record, or of a header.
+    const EDGES: usize = 16;
+    let value = |value: Option<&Bytes>| EDGES + value.map_or(0, Bytes::len);
+    let header = |it: &proto::Header| it.name.len() + value(it.value.as_ref());
+    let record = |it: &proto::Record| {
+        let id = it.id.as_ref().map_or(0, |id| EDGES + ID_HEADER.len() + id.len());
+        value(it.value.as_ref()) + id + it.headers.iter().map(header).sum::<usize>()
+    };
+    records.map(record).sum()
 }
 
 /// Reads a request of so many bytes. A large one holds up no other client of its thread. A small one does not pay for
@@ -195,7 +214,8 @@ pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Pr
         return Err(wrong("messages", "the key of a message is its queue's name, or absent"));
     }
     // The node finds the partition by the number of the name.
-    let mut batch = batch_of(messages, Some(queue), key_number(queue), *session, now_ms)?;
+    let keyed: Vec<_> = messages.iter().map(|it| (Some(queue), it)).collect();
+    let mut batch = batch_of(&keyed, key_number(queue), *session, now_ms)?;
     let ids = ids_of("messages", messages)?;
     let guard = guard_of(guard.as_ref())?;
     if !guard.is_open() {
@@ -237,13 +257,10 @@ pub(crate) fn check_many(request: &EnqueueManyRequest) -> Result<(), Problem> {
 pub(crate) fn enqueue_many_of(request: &EnqueueManyRequest, now_ms: i64) -> Result<Op, Problem> {
     let EnqueueManyRequest { topic, messages, timeout_ms } = request;
     let Some(first) = messages.first() else { return Err(wrong("messages", "there are none")) };
-    let record = |it: &QueueMessage| {
-        let key = Some(it.queue.clone());
-        proto::Record { key, ..it.message.clone().unwrap_or_default() }
-    };
-    let records: Vec<_> = messages.iter().map(record).collect();
-    ids_of("messages", &records)?;
-    let batch = batch_of(&records, None, key_number(&first.queue), None, now_ms)?;
+    let keyed = messages.iter().filter_map(|it| Some((Some(&it.queue), it.message.as_ref()?)));
+    let keyed: Vec<_> = keyed.collect();
+    ids_of("messages", keyed.iter().map(|(_, record)| *record))?;
+    let batch = batch_of(&keyed, key_number(&first.queue), None, now_ms)?;
     if !batch.guard.is_open() {
         return Err(wrong("messages", "an append to many queues has no guard"));
     }
