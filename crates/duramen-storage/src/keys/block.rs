@@ -3,7 +3,8 @@
 //! Purpose:    the bytes of a table's blocks: entries in order of names, and the bodies of entries.
 //! Owns:       blocks, entries, restart points, bodies; their encoding and the checks of their decoding.
 //! Interface:  [`BlockWriter`], [`Block`], [`Walk`]; [`PostingsWriter`], [`FactsWriter`], [`postings`], [`facts`].
-//! Invariants: any bytes can be read: they are an error, or entries in order whose offsets lie in the table's range.
+//! Invariants: any bytes can be read: they are an error, or entries in order whose offsets lie in the table's range. A
+//!             name has one entry of facts, and as many of postings as their bytes take.
 //! Never:      I/O.
 //! Tests:      `keys/tests.rs`.
 //! Start at:   [`Walk::advance`].
@@ -40,6 +41,18 @@ pub(crate) struct Body {
     /// Number of records; of facts 0.
     pub(crate) records: u64,
     pub(crate) list: Bytes,
+}
+
+impl Body {
+    /// Returns the distance of the first posting from the table's first offset.
+    fn distance(&self) -> Result<u64, Malformed> {
+        Ok(varint(&mut self.list.clone())? >> FLAG_BITS)
+    }
+
+    /// Returns the offset of the first posting, in a table that begins at `from`.
+    pub(crate) fn first(&self, from: i64) -> Result<i64, Malformed> {
+        Ok(from.saturating_add_unsigned(self.distance()?))
+    }
 }
 
 /// Block in the making.
@@ -140,25 +153,25 @@ impl Block {
         take_long(&mut from)
     }
 
-    /// Returns a walk from the last restart point that is not behind `name`.
+    /// Returns a walk from the last restart point before `name`, or from the first.
     pub(crate) fn walk_to(self, kind: Kind, name: &[u8]) -> Result<Walk, Malformed> {
         let (mut low, mut high) = (0, self.restarts.len());
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            if self.restart_name(middle)? <= name { low = middle } else { high = middle }
+            if &self.restart_name(middle)?[..] < name { low = middle } else { high = middle }
         }
         let rest = self.entries.slice(self.restarts[low]..);
-        Ok(Walk { kind, rest, name: Vec::new(), is_begun: false })
+        Ok(Walk { kind, rest, name: Vec::new(), before: None })
     }
 
     /// Returns a walk over all its entries.
     pub(crate) fn walk(self, kind: Kind) -> Walk {
-        Walk { kind, rest: self.entries, name: Vec::new(), is_begun: false }
+        Walk { kind, rest: self.entries, name: Vec::new(), before: None }
     }
 
-    /// Returns a walk over all its entries, whose names must be behind the block's before.
-    pub(crate) fn walk_behind(self, kind: Kind, name: Vec<u8>) -> Walk {
-        Walk { kind, rest: self.entries, name, is_begun: true }
+    /// Returns a walk over all its entries, which must be behind the last one of the block before.
+    pub(crate) fn walk_behind(self, last: Walk) -> Walk {
+        Walk { rest: self.entries, ..last }
     }
 }
 
@@ -168,7 +181,8 @@ pub(crate) struct Walk {
     kind: Kind,
     rest: Bytes,
     name: Vec<u8>,
-    is_begun: bool,
+    /// Distance of the entry's first posting from the table's first offset, 0 for facts; `None` before the first entry.
+    before: Option<u64>,
 }
 
 impl Walk {
@@ -187,10 +201,10 @@ impl Walk {
         let Some(old) = self.name.get(shared..) else {
             return Err(Malformed("a name shares more than there is"));
         };
-        if self.is_begun && old >= &own[..] {
+        let is_same = self.before.is_some() && old == &own[..];
+        if self.before.is_some() && old > &own[..] {
             return Err(Malformed("names are out of order"));
         }
-        self.is_begun = true;
         self.name.truncate(shared);
         self.name.extend_from_slice(&own);
         let body = match self.kind {
@@ -211,6 +225,11 @@ impl Walk {
                 Body { count, records: 0, list }
             }
         };
+        let distance = if self.kind == Kind::Postings { body.distance()? } else { 0 };
+        if is_same && self.before.is_none_or(|before| before >= distance) {
+            return Err(Malformed("entries of a name are out of order"));
+        }
+        self.before = Some(distance);
         Ok(Some(body))
     }
 }
@@ -224,20 +243,39 @@ pub(crate) fn take_long(from: &mut Bytes) -> Result<Bytes, Malformed> {
 /// Body of postings in the making.
 #[derive(Debug)]
 pub(crate) struct PostingsWriter {
+    from: i64,
     count: u64,
     records: u64,
+    first: i64,
     previous: i64,
     list: Vec<u8>,
+}
+
+/// Body of postings that is made.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) records: u64,
+    /// Offset of the first posting.
+    pub(crate) first: i64,
 }
 
 impl PostingsWriter {
     /// Begins the body for a table that begins at `from`.
     pub(crate) fn new(from: i64) -> Self {
-        Self { count: 0, records: 0, previous: from, list: Vec::new() }
+        Self { from, count: 0, records: 0, first: from, previous: from, list: Vec::new() }
+    }
+
+    /// Returns the length of its list in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.list.len()
     }
 
     /// Adds the next posting.
     pub(crate) fn push(&mut self, posting: Posting) {
+        if self.count == 0 {
+            (self.first, self.previous) = (posting.base_offset, self.from);
+        }
         let distance = posting.base_offset - self.previous;
         assert!((0..1 << 60).contains(&distance), "postings are in order, and near");
         let flags = if posting.is_transactional { TRANSACTIONAL } else { 0 };
@@ -248,21 +286,18 @@ impl PostingsWriter {
         self.records += u64::from(posting.records);
     }
 
-    pub(crate) fn records(&self) -> u64 {
-        self.records
-    }
-
-    /// Returns the body; `None` if it has no postings.
-    pub(crate) fn end(self) -> Option<Vec<u8>> {
+    /// Returns the body, unless it has no postings, and begins another one.
+    pub(crate) fn end(&mut self) -> Option<Piece> {
         if self.count == 0 {
             return None;
         }
-        let mut body = Vec::with_capacity(self.list.len() + 12);
+        let mut bytes = Vec::with_capacity(self.list.len() + 12);
         for number in [self.count, self.records, self.list.len() as u64] {
-            put_varint(&mut body, number);
+            put_varint(&mut bytes, number);
         }
-        body.extend_from_slice(&self.list);
-        Some(body)
+        bytes.append(&mut self.list);
+        self.count = 0;
+        Some(Piece { bytes, records: std::mem::take(&mut self.records), first: self.first })
     }
 }
 

@@ -4,13 +4,13 @@
 //! Owns:       the new table until it has its name.
 //! Interface:  [`Merge::begin`], [`Merge::step`].
 //! Invariants: the new table says of its range what the old ones say, without postings of batches that are gone. Facts
-//!             all stay. Memory holds one block or one entry of each table. Readers see none of it before the end.
+//!             all stay. Memory holds one block of each table, or one entry of facts. Readers see none of it before the
+//!             end.
 //! Never:      the choice of tables, the removal of the old ones.
 //! Tests:      `keys/tests.rs`.
 //! Start at:   [`Merge::step`].
 
-use super::block::{self, FactsWriter, Kind, PostingsWriter};
-use super::memtable::Posting;
+use super::block::{self, FactsWriter, Kind};
 use super::table::{Cursor, IndexError, Table, TableHeader};
 use super::writing::TableWriter;
 use crate::Disk;
@@ -61,14 +61,18 @@ impl<D: Disk> Merge<D> {
         Ok(Self { tables, first_batch, range_from, kind, cursors, writer })
     }
 
-    /// Merges names until their entries have `budget_bytes`, and at least one. The last step builds the filter and
-    /// syncs. After an error the merge is over, and the old tables stay.
+    /// Merges entries until they have `budget_bytes`, and at least one. The last step builds the filter and syncs. After
+    /// an error the merge is over, and the old tables stay.
     pub fn step(mut self, budget_bytes: usize) -> Result<Merged<D>, IndexError> {
         let mut spent = 0;
         loop {
-            let names = self.cursors.iter().filter_map(|cursor| Some(cursor.entry()?.0));
-            if let Some(name) = names.min().map(<[u8]>::to_vec) {
-                spent += self.merge_name(&name)?;
+            let cursors = self.cursors.iter().enumerate();
+            let names = cursors.filter_map(|(at, cursor)| Some((cursor.entry()?.0, at)));
+            if let Some((name, at)) = names.min().map(|(name, at)| (name.to_vec(), at)) {
+                spent += match self.kind {
+                    Kind::Postings => self.merge_postings(&name, at)?,
+                    Kind::Facts => self.merge_facts(&name)?,
+                };
                 if spent >= budget_bytes {
                     return Ok(Merged::More(Box::new(self)));
                 }
@@ -86,38 +90,40 @@ impl<D: Disk> Merge<D> {
         }
     }
 
-    /// Writes the entry of one name, made of those of all tables. Returns the bytes that it took.
-    fn merge_name(&mut self, name: &[u8]) -> Result<usize, IndexError> {
-        let mut postings = PostingsWriter::new(self.range_from);
+    /// Copies one entry of a table, the oldest of its name that is left. Returns the bytes that it took.
+    fn merge_postings(&mut self, name: &[u8], at: usize) -> Result<usize, IndexError> {
+        let cursor = &mut self.cursors[at];
+        let body = cursor.entry().expect("the name is of its entry").1.clone();
+        let spent = name.len() + body.list.len();
+        let mut postings = Vec::new();
+        block::postings(body, &cursor.table().range(), |posting| postings.push(posting))
+            .map_err(|why| cursor.table().damaged_block(why))?;
+        cursor.advance()?;
+        postings.retain(|posting| posting.base_offset >= self.first_batch);
+        if sabotage::is(Bug::MergeDropsPosting) {
+            postings.pop();
+        }
+        for posting in postings {
+            self.writer.posting(name, posting)?;
+        }
+        Ok(spent)
+    }
+
+    /// Writes the facts about one name, made of those of all tables. Returns the bytes that they took.
+    fn merge_facts(&mut self, name: &[u8]) -> Result<usize, IndexError> {
         let mut facts = FactsWriter::new(self.range_from);
-        let mut last: Option<Posting> = None;
         let mut spent = name.len();
         for cursor in &mut self.cursors {
             let Some((_, body)) = cursor.entry().filter(|(found, _)| *found == name) else {
                 continue;
             };
             spent += body.list.len();
-            let (body, range) = (body.clone(), cursor.table().range());
-            let merged = match self.kind {
-                Kind::Postings => block::postings(body, &range, |posting| {
-                    if posting.base_offset >= self.first_batch
-                        && let Some(before) = last.replace(posting)
-                    {
-                        postings.push(before);
-                    }
-                }),
-                Kind::Facts => block::facts(body, &range, |fact| facts.push(&fact)),
-            };
-            merged.map_err(|why| cursor.table().damaged_block(why))?;
+            block::facts(body.clone(), &cursor.table().range(), |fact| facts.push(&fact))
+                .map_err(|why| cursor.table().damaged_block(why))?;
             cursor.advance()?;
         }
-        if let Some(last) = last.filter(|_| !sabotage::is(Bug::MergeDropsPosting)) {
-            postings.push(last);
-        }
-        let records = postings.records();
-        let body = if self.kind == Kind::Postings { postings.end() } else { facts.end() };
-        if let Some(body) = body {
-            self.writer.push(name, &body, records)?;
+        if let Some(body) = facts.end() {
+            self.writer.facts(name, &body)?;
         }
         Ok(spent)
     }

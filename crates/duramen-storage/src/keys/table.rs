@@ -190,10 +190,13 @@ impl Footer {
     }
 }
 
-/// Place of a block, and the last name in it.
+/// Place of a block, and its last entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
+    /// Name of the entry.
     pub(crate) last: Bytes,
+    /// Offset of its first posting; 0 for facts.
+    pub(crate) first: i64,
     pub(crate) position: u64,
     pub(crate) length: u32,
 }
@@ -203,12 +206,15 @@ pub(crate) fn put_place(out: &mut Vec<u8>, kind: Kind, place: &Place) {
     out.put_u8(if kind == Kind::Postings { POSTINGS } else { FACTS });
     crate::format::put_varint(out, place.last.len() as u64);
     out.put_slice(&place.last);
+    if kind == Kind::Postings {
+        out.put_i64(place.first);
+    }
     out.put_u64(place.position);
     out.put_u32(place.length);
 }
 
 /// Reads a block index, without its CRC: places of postings blocks, and of facts blocks. They adjoin, from the
-/// header to `facts_end`, and their names are in order.
+/// header to `facts_end`, and their last entries are in order.
 pub(crate) fn places(
     mut from: Bytes,
     postings_end: u64,
@@ -221,8 +227,12 @@ pub(crate) fn places(
         let kind = usize::from(from.try_get_u8()?);
         let places: &mut Vec<Place> = all.get_mut(kind).ok_or(Malformed("a kind is unknown"))?;
         let last = take_long(&mut from)?;
-        let place = Place { last, position: from.try_get_u64()?, length: from.try_get_u32()? };
-        let is_next = places.last().is_none_or(|before| before.last < place.last);
+        let first = if kind == usize::from(POSTINGS) { from.try_get_i64()? } else { 0 };
+        let (at, length) = (from.try_get_u64()?, from.try_get_u32()?);
+        let place = Place { last, first, position: at, length };
+        let is_next = places
+            .last()
+            .is_none_or(|before| (&before.last, before.first) < (&place.last, place.first));
         if !is_next || place.position != position || place.length == 0 {
             return Err(Malformed("blocks do not follow each other"));
         }
@@ -407,17 +417,31 @@ impl<D: Disk> Table<D> {
         limit: usize,
         out: &mut Vec<Posting>,
     ) -> Result<(), IndexError> {
-        let Some(body) = self.find(Kind::Postings, name)? else { return Ok(()) };
-        let begin = out.len();
-        block::postings(body, &self.range(), |posting| {
-            if posting.base_offset <= at {
-                out.truncate(begin);
+        if !self.may_hold(name) {
+            return Ok(());
+        }
+        let (begin, range) = (out.len(), self.range());
+        let mut cursor = Cursor::seek_posting(self, name, at)?;
+        while let Some((_, body)) = cursor.entry().filter(|(found, _)| *found == name) {
+            let first = body.first(range.start).map_err(|why| self.damaged_block(why))?;
+            if out.len() - begin >= limit && first > at {
+                break;
             }
-            if out.len() - begin < limit {
-                out.push(posting);
+            if out[begin..].last().is_some_and(|last| last.base_offset >= first) {
+                return Err(self.damaged_block(Malformed("entries of a name overlap")));
             }
-        })
-        .map_err(|why| self.damaged_block(why))
+            let read = block::postings(body.clone(), &range, |posting| {
+                if posting.base_offset <= at {
+                    out.truncate(begin);
+                }
+                if out.len() - begin < limit {
+                    out.push(posting);
+                }
+            });
+            read.map_err(|why| self.damaged_block(why))?;
+            cursor.advance()?;
+        }
+        Ok(())
     }
 
     /// Returns the facts about a queue, oldest first.
@@ -430,7 +454,7 @@ impl<D: Disk> Table<D> {
     }
 }
 
-/// Place in the names of a table, for entries of one kind.
+/// Place in the entries of one kind of a table.
 #[derive(Debug)]
 pub(crate) struct Cursor<D: Disk> {
     table: Table<D>,
@@ -442,9 +466,28 @@ pub(crate) struct Cursor<D: Disk> {
 }
 
 impl<D: Disk> Cursor<D> {
-    /// Comes to the first name at or behind `name`.
+    /// Comes to the first entry at or behind `name`.
     pub(crate) fn seek(table: &Table<D>, kind: Kind, name: &[u8]) -> Result<Self, IndexError> {
-        let next_block = table.places(kind).partition_point(|place| place.last < name);
+        let block = table.places(kind).partition_point(|place| place.last < name);
+        Self::seek_from(table, kind, name, block)
+    }
+
+    /// Comes to an entry of postings of `name`, if there is one: no later than the last one that begins at or before
+    /// `at`, and no more than a block earlier.
+    fn seek_posting(table: &Table<D>, name: &[u8], at: i64) -> Result<Self, IndexError> {
+        let places = table.places(Kind::Postings);
+        let behind = places.partition_point(|it| (&it.last[..], it.first) <= (name, at));
+        let before = behind.checked_sub(1).filter(|before| places[*before].last == name);
+        Self::seek_from(table, Kind::Postings, name, before.unwrap_or(behind))
+    }
+
+    /// Comes to the first entry at or behind `name` in a block and all behind it.
+    fn seek_from(
+        table: &Table<D>,
+        kind: Kind,
+        name: &[u8],
+        next_block: usize,
+    ) -> Result<Self, IndexError> {
         let mut cursor =
             Self { table: table.clone(), kind, file: None, next_block, walk: None, body: None };
         if let Some(block) = cursor.load()? {
@@ -467,7 +510,7 @@ impl<D: Disk> Cursor<D> {
         Some((self.walk.as_ref()?.name(), self.body.as_ref()?))
     }
 
-    /// Comes to the next name.
+    /// Comes to the next entry.
     pub(crate) fn advance(&mut self) -> Result<(), IndexError> {
         while let Some(walk) = &mut self.walk {
             let body = walk.advance().map_err(|why| self.table.damaged_block(why))?;
@@ -476,12 +519,17 @@ impl<D: Disk> Cursor<D> {
                 return Ok(());
             }
             let place = &self.table.places(self.kind)[self.next_block - 1];
-            if walk.name() != place.last {
-                let why = Malformed("a block does not end with the name in the block index");
+            let from = self.table.range().start;
+            let first = match (self.kind, &self.body) {
+                (Kind::Postings, Some(body)) => body.first(from),
+                _ => Ok(0),
+            };
+            if walk.name() != place.last || first.ok() != Some(place.first) {
+                let why = Malformed("a block does not end with the entry in the block index");
                 return Err(self.table.damaged_block(why));
             }
-            let before = walk.name().to_vec();
-            self.walk = self.load()?.map(|block| block.walk_behind(self.kind, before));
+            let block = self.load()?;
+            self.walk = block.zip(self.walk.take()).map(|(block, last)| block.walk_behind(last));
         }
         self.body = None;
         Ok(())

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::block::{FactsWriter, Kind, PostingsWriter};
+use super::block::{FactsWriter, Kind};
 use super::memtable::{Fact, Memtable, NamedQueue, Posting};
 use super::table::{Cursor, IndexError, Table, TableHeader};
 use super::writing::TableWriter;
@@ -20,13 +20,8 @@ pub fn flush<D: Disk>(
     assert_eq!((header.from, header.to), range, "a table has the memtable's range");
     let mut writer = TableWriter::begin(disk, dir, header, block_bytes_max)?;
     for (name, postings, _) in memtable.all() {
-        let mut body = PostingsWriter::new(header.from);
         for posting in postings {
-            body.push(*posting);
-        }
-        let records = body.records();
-        if let Some(body) = body.end() {
-            writer.push(name, &body, records)?;
+            writer.posting(name, *posting)?;
         }
     }
     writer.end_postings()?;
@@ -36,7 +31,7 @@ pub fn flush<D: Disk>(
             body.push(fact);
         }
         if let Some(body) = body.end() {
-            writer.push(name, &body, 0)?;
+            writer.facts(name, &body)?;
         }
     }
     writer.end()
@@ -123,16 +118,16 @@ impl<'a, D: Disk> View<'a, D> {
             let here = newest.next_if(|queue| queue.name == name);
             let mut queue = here.unwrap_or(NamedQueue { name, batches: 0, records: 0, facts: 0 });
             for (kind, cursor) in &mut cursors {
-                let entry = cursor.entry().filter(|(found, _)| *found == queue.name);
-                let Some((_, body)) = entry else { continue };
-                match kind {
-                    Kind::Postings => {
-                        queue.batches += body.count;
-                        queue.records += body.records;
+                while let Some((_, body)) = cursor.entry().filter(|it| it.0 == queue.name) {
+                    match kind {
+                        Kind::Postings => {
+                            queue.batches += body.count;
+                            queue.records += body.records;
+                        }
+                        Kind::Facts => queue.facts += body.count,
                     }
-                    Kind::Facts => queue.facts += body.count,
+                    cursor.advance()?;
                 }
-                cursor.advance()?;
             }
             if after.is_none_or(|after| queue.name > after) {
                 queues.push(queue);

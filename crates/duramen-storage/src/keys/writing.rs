@@ -1,25 +1,27 @@
 //! # Room card: writing
 //!
-//! Purpose:    write a table of a queue index: entries in order of names go in, a synced and open table comes out.
-//! Owns:       the file `….keys.new` and the bytes that are not in it yet.
+//! Purpose:    write a table of a queue index: postings and facts in order of names go in, a synced and open table comes
+//!             out.
+//! Owns:       the file `….keys.new` and the bytes that are not in it yet; the cut of a name's postings into entries.
 //! Interface:  [`TableWriter`].
 //! Invariants: memory holds one block, the block index and one hash a name. A table has its name only after it is
 //!             synced. A writer that does not end removes its file.
-//! Never:      the choice of entries.
+//! Never:      the choice of postings and facts.
 //! Tests:      `keys/tests.rs`, `tests/formats`.
-//! Start at:   [`TableWriter::push`].
+//! Start at:   [`TableWriter::posting`].
 
 use bytes::{BufMut, Bytes};
 use xorf::{BinaryFuse8, DmaSerializable};
 
-use super::block::{Block, BlockWriter, Kind};
+use super::block::{Block, BlockWriter, Kind, PostingsWriter};
+use super::memtable::Posting;
 use super::table::{
     FILTER_HEAD_BYTES, Footer, IndexError, Place, Table, TableHeader, damaged, failed, hash_of,
     places, put_place, read,
 };
 use crate::Disk;
 use crate::disk::ignore_missing;
-use crate::format::{TABLE_EDGE_BYTES, table_name};
+use crate::format::{Malformed, TABLE_EDGE_BYTES, table_name};
 use crate::sabotage::{self, Bug};
 
 /// Written at once.
@@ -41,7 +43,13 @@ pub(crate) struct TableWriter<D: Disk> {
     /// Bytes in the file.
     written: u64,
     kind: Kind,
+    /// Name of the postings that are in no entry yet, and the offset behind the last one of it.
+    name: Vec<u8>,
+    behind: i64,
+    postings: PostingsWriter,
     block: BlockWriter,
+    /// Offset of the first posting of the block's last entry.
+    first: i64,
     index: Vec<u8>,
     postings_end: u64,
     elements: u64,
@@ -72,7 +80,11 @@ impl<D: Disk> TableWriter<D> {
             buffer: header.encode(),
             written: 0,
             kind: Kind::Postings,
+            name: Vec::new(),
+            behind: header.from,
+            postings: PostingsWriter::new(header.from),
             block: BlockWriter::default(),
+            first: 0,
             index: Vec::new(),
             postings_end: 0,
             elements: 0,
@@ -80,19 +92,49 @@ impl<D: Disk> TableWriter<D> {
         })
     }
 
-    /// Adds the next name with its postings or facts. `records` is the number of records that postings stand for.
-    pub(crate) fn push(
-        &mut self,
-        name: &[u8],
-        body: &[u8],
-        records: u64,
-    ) -> Result<(), IndexError> {
+    /// Adds the next posting of a name, or the first one of the next name. An entry has at most half a block: a reader of
+    /// one place in a long queue reads little more than that.
+    pub(crate) fn posting(&mut self, name: &[u8], posting: Posting) -> Result<(), IndexError> {
+        let is_same = self.name == name;
+        if !is_same || self.postings.bytes() >= self.block_bytes_max / 2 {
+            self.end_entry()?;
+        }
+        if !is_same {
+            self.name.clear();
+            self.name.extend_from_slice(name);
+            self.behind = self.header.from;
+        }
+        if posting.base_offset < self.behind {
+            return Err(damaged(&self.path, "postings", Malformed("they are out of order")));
+        }
+        self.behind = posting.base_offset + 1;
+        self.postings.push(posting);
+        Ok(())
+    }
+
+    fn end_entry(&mut self) -> Result<(), IndexError> {
+        let Some(piece) = self.postings.end() else { return Ok(()) };
+        let name = std::mem::take(&mut self.name);
+        let put = self.put(&name, &piece.bytes, piece.first);
+        self.name = name;
+        self.elements += piece.records;
+        put
+    }
+
+    /// Adds the next name with its facts.
+    pub(crate) fn facts(&mut self, name: &[u8], body: &[u8]) -> Result<(), IndexError> {
         assert!(self.block.is_empty() || self.block.last() < name, "names come in order");
+        self.put(name, body, 0)
+    }
+
+    fn put(&mut self, name: &[u8], body: &[u8], first: i64) -> Result<(), IndexError> {
+        let is_next = |last: &[u8]| last < name || last == name && self.first < first;
+        assert!(self.block.is_empty() || is_next(self.block.last()), "entries come in order");
         if !self.block.push(name, body, self.block_bytes_max) {
             self.end_block()?;
             assert!(self.block.push(name, body, self.block_bytes_max), "one entry always fits");
         }
-        self.elements += records;
+        self.first = first;
         self.hashes.push(hash_of(name, 0));
         Ok(())
     }
@@ -100,9 +142,10 @@ impl<D: Disk> TableWriter<D> {
     /// Ends the postings. Facts follow.
     pub(crate) fn end_postings(&mut self) -> Result<(), IndexError> {
         assert_eq!(self.kind, Kind::Postings, "postings end once");
+        self.end_entry()?;
         self.end_block()?;
         self.postings_end = self.position();
-        self.kind = Kind::Facts;
+        (self.kind, self.first) = (Kind::Facts, 0);
         Ok(())
     }
 
@@ -117,7 +160,7 @@ impl<D: Disk> TableWriter<D> {
         let last = Bytes::copy_from_slice(self.block.last());
         let bytes = self.block.end();
         let length = u32::try_from(bytes.len()).map_err(|_| self.too_large())?;
-        let place = Place { last, position: self.position(), length };
+        let place = Place { last, first: self.first, position: self.position(), length };
         put_place(&mut self.index, self.kind, &place);
         self.buffer.extend_from_slice(&bytes);
         if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
@@ -245,10 +288,11 @@ mod tests {
             TableWriter::begin(&MemoryDisk::default(), "t-0", header, 100).expect("good");
         let names: Vec<_> = (0..99).map(|it| format!("name-{it:02}")).collect();
         for name in &names {
-            writer.push(name.as_bytes(), &[1, 1, 2, 0, 0], 1).expect("the disk is good");
+            let posting = Posting { base_offset: 0, is_transactional: false, records: 1 };
+            writer.posting(name.as_bytes(), posting).expect("the disk is good");
         }
         writer.end_postings().expect("the disk is good");
-        writer.push(b"fact", &[1, 5, 0, 0], 0).expect("the disk is good");
+        writer.facts(b"fact", &[1, 5, 0, 0]).expect("the disk is good");
         writer.end_block().expect("the disk is good");
         let facts_end = writer.position();
         writer.flush().expect("the disk is good");

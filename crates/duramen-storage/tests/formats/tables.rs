@@ -144,7 +144,7 @@ struct Parts<'a> {
 fn parts(file: &[u8]) -> Parts<'_> {
     let mut header = Bytes(&file[..64]);
     assert_eq!(header.take(4), b"DQK1");
-    assert_eq!((header.number(2), header.number(2)), (1, 0), "version");
+    assert_eq!((header.number(2), header.number(2)), (2, 0), "version");
     assert_eq!(header.take(16), b"orders-topic-id!");
     assert_eq!((header.number(4), header.number(4)), (3, 0), "partition");
     assert_eq!((header.offset(), header.offset()), (1000, 3000), "from and to");
@@ -252,21 +252,27 @@ fn a_table_has_the_bytes_of_the_document() {
     while !index.0.is_empty() {
         let (kind, length) = (index.number(1), index.varint());
         let last = index.take(length);
+        let last_first = (kind == 0).then(|| index.offset());
         assert_eq!(index.number(8), position, "blocks adjoin");
         let length = index.number(4);
         let block = Bytes(&blocks[usize::try_from(position).expect("small")..]).take(length);
         assert_eq!(kind == 0, position < postings_end);
-        let mut entries = 0;
+        let (mut entries, mut first) = (0, None);
         let name = walk(Bytes(block), |name, body| {
             entries += 1;
             let name = name.to_vec();
-            let before = match kind {
-                0 => content.postings.insert(name, postings_of(body)).is_some(),
-                _ => content.facts.insert(name, facts_of(body)).is_some(),
-            };
-            assert!(!before, "a name has one entry of a kind");
+            if kind == 0 {
+                let (all, more) = (content.postings.entry(name).or_default(), postings_of(body));
+                first = Some(more[0].base_offset);
+                let is_behind = all.last().is_none_or(|last| last.base_offset < more[0].base_offset);
+                assert!(is_behind, "entries of a name are in order");
+                all.extend(more);
+            } else {
+                let before = content.facts.insert(name, facts_of(body));
+                assert!(before.is_none(), "a name has one entry of facts");
+            }
         });
-        assert_eq!(name, last);
+        assert_eq!((&name[..], first), (last, last_first));
         assert!(length <= 256 || entries == 1);
         position += length;
     }

@@ -15,6 +15,7 @@ pub(in crate::keys) struct MemoryDisk(Arc<Mutex<Names>>);
 struct Names {
     files: BTreeMap<String, File>,
     calls: Vec<&'static str>,
+    read_bytes: usize,
 }
 
 fn bytes_of(file: &File) -> MutexGuard<'_, Vec<u8>> {
@@ -37,6 +38,11 @@ impl MemoryDisk {
     /// Calls so far that make files durable or give them names.
     pub(in crate::keys) fn calls(&self) -> Vec<&'static str> {
         self.names().calls.clone()
+    }
+
+    /// Bytes that were read so far.
+    pub(in crate::keys) fn read_bytes(&self) -> usize {
+        self.names().read_bytes
     }
 
     pub(in crate::keys) fn bytes(&self, path: &str) -> Vec<u8> {
@@ -71,6 +77,7 @@ impl Disk for MemoryDisk {
         let from = position(at).min(bytes.len());
         let len = buf.len().min(bytes.len() - from);
         buf[..len].copy_from_slice(&bytes[from..from + len]);
+        self.names().read_bytes += len;
         Ok(len)
     }
 
