@@ -66,8 +66,8 @@ impl<D: Disk> Merge<D> {
     pub fn step(mut self, budget_bytes: usize) -> Result<Merged<D>, IndexError> {
         let mut spent = 0;
         loop {
-            let cursors = self.cursors.iter().enumerate();
-            let names = cursors.filter_map(|(at, cursor)| Some((cursor.entry()?.0, at)));
+            let all = self.cursors.iter().enumerate();
+            let names = all.filter_map(|(at, cursor)| Some((cursor.entry()?.0, at)));
             if let Some((name, at)) = names.min().map(|(name, at)| (name.to_vec(), at)) {
                 spent += match self.kind {
                     Kind::Postings => self.merge_postings(&name, at)?,

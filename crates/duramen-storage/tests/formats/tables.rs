@@ -264,7 +264,8 @@ fn a_table_has_the_bytes_of_the_document() {
             if kind == 0 {
                 let (all, more) = (content.postings.entry(name).or_default(), postings_of(body));
                 first = Some(more[0].base_offset);
-                let is_behind = all.last().is_none_or(|last| last.base_offset < more[0].base_offset);
+                let is_behind =
+                    all.last().is_none_or(|last| last.base_offset < more[0].base_offset);
                 assert!(is_behind, "entries of a name are in order");
                 all.extend(more);
             } else {
