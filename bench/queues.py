@@ -30,6 +30,8 @@ KAFKA_QUEUES_MAX = 10_000
 IDLE_ELEMENTS = 10
 COLD_MESSAGE_BYTES, COLD_ELEMENTS = 1024, 10
 WAIT_RATE = 200
+# Streams that nobody reads, each over a connection of its own.
+STALLED = 64
 # No broker takes nearly as long to come back.
 LONGEST_START_S = 120
 
@@ -49,6 +51,7 @@ class Sizes:
         self.connections, self.call_seconds = ([1, 128], 1) if quick else ([1, 4, 16, 64, 128], 6)
         self.call_queues, self.kafka_call_queues = (1_000, 100) if quick else (10_000, 10_000)
         self.readers, self.wait_seconds = ([1, 100], 1) if quick else ([1, 1_000, 10_000], 15)
+        self.read_messages = 50_000 if quick else 1_000_000
         self.cold_bytes, self.cold_queues, self.cold_reads = (256 << 20, 2_000, 200) if quick else (20 << 30, 100_000, 2_000)
         self.cold_fill_s, self.cold_read_s = (4, 2) if quick else (300, 30)
         self.cost_rows, self.cost_calls, self.repeats = (1 << 16, 2_000, 1) if quick else (1 << 22, 200_000, 3)
@@ -65,6 +68,7 @@ VARIANTS = {
     "queue_memory": (["duramen", "nats", "redis-everysec"], ["duramen", "nats", "redis-everysec"]),
     "queue_callers": (ALL, WITHOUT_JVM),
     "queue_waits": (ALL, WITHOUT_JVM),
+    "queue_streams": (["duramen"], ["duramen"]),
     "queue_cold": (["duramen", "nats"], ["duramen", "nats"]),
     "queue_cost": (["duramen"], ["duramen"]),
     "cluster_queue_bulk": (["duramen", "kafka-durable", "kafka", "nats-always", "nats"], ["duramen", "nats-always"]),
@@ -331,6 +335,38 @@ def _wait(broker, topic, way, warm, options):
     time.sleep(warm + options["seconds"] / 2)
     memory_mib = machine.memory_mib(broker.pid)
     return {**finish(process), "memory_mib": memory_mib}
+
+
+def streams(broker, sizes):
+    """A log of 1 KB records read whole by Fetch and by the native API; then waits, alone and beside streams that nobody reads."""
+    s = Sizes(sizes)
+    warm_up(broker, sizes)
+    make_topic(broker, TOPIC, 1)
+    fill = {"messages": s.read_messages, "size": 1000, "batch": 500, "callers": 4, "connections": 4}
+    load(broker, "enqueue", **placed(broker, TOPIC, 1), queues=1000, **fill)
+    ways = {
+        "Fetch": lambda: duramen(broker, "bench", "consume", "--topic", TOPIC),
+        "native, raw": lambda: load(broker, "read", topic=TOPIC),
+    }
+    reads = {}
+    for way, read in ways.items():
+        read()
+        cpu = machine.cpu_seconds(broker.pid)
+        report = read()
+        reads[way] = {**report, "broker_cpu_seconds": round(machine.cpu_seconds(broker.pid) - cpu, 2)}
+    waits = {}
+    for beside in ("alone", "beside stalled streams", "alone again"):
+        wait = {"readers": 100, "rate": WAIT_RATE, "seconds": s.wait_seconds, "warmup_seconds": 2, "size": MESSAGE_BYTES}
+        holding = None
+        if beside == "beside stalled streams":
+            holding = begin(broker, "read", topic=TOPIC, stalled=STALLED, seconds=600)
+            time.sleep(2)
+        waits[beside] = load(broker, "wait", **placed(broker, TOPIC, 1), connections=16, via="grpc", **wait)
+        if holding:
+            waits[beside]["held"] = holding.poll() is None
+            holding.kill()
+            holding.communicate()
+    return {"reads": reads, "waits": waits, "stalled": STALLED}
 
 
 def cold(broker, sizes):

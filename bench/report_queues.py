@@ -22,6 +22,8 @@ Repeat: `bench/run.sh --only queues --out run.json`, then
   keeps elements in memory: 1,000 B of its figure are those.
 - **Waits**: readers of Duramen wait by long polls, those of NATS by pulls of a consumer each, those of Redis by `XREAD BLOCK` on
   a connection each. A Kafka consumer follows a partition. The time is from when a message was due.
+- **Streams**: the whole log, 1 KB records in batches of 500, twice each way; the second time counts. Then 100 long polls, as in
+  Waits, whose queues are in the same log: alone, and beside streams that began at its start and are not read.
 - **Cold**: batches of ten messages of 1 KiB, in rounds through all queues. The pages are dropped before the reads, and the broker
   has just started. Each read takes the last round's ten elements, from a position that the client knows.
 - **Cost**: the same keyed batches by Produce into topics of Duramen with and without `queue.enable`; a clean stop ends each run, so
@@ -37,6 +39,7 @@ Repeat: `bench/run.sh --only queues --out run.json`, then
 | B3 | 100 B a queue; 1 s to the first read after a kill; 0.1 of NATS's memory a subject |
 | B4 | flat as Produce: within 0.8 of it |
 | B5 | p50 0.2 ms behind a durable append; p99 with 10,000 readers twice that with one |
+| streams | 0.5 of Fetch's bytes a CPU second; p99 beside streams that nobody reads 1.2 of alone |
 | B6 | 5 disk reads beside the batch's; p99 five times that of a 4 KiB read of the disk |
 | B9 | 5 % more CPU and 0.1 B a byte at batches of 1,024; 15 % more bytes at batches of one |
 | B10 | 2 s to the first guarded append and the first read |
@@ -55,6 +58,7 @@ WITHOUT = {
         "redis": "it keeps all elements in memory",
         "other sync settings": "syncs have no part in reads",
     },
+    "queue_streams": {"peers": "the scenario compares Duramen with itself"},
     "queue_cost": {"peers": "the scenario compares Duramen with itself"},
     "cluster_queue_bulk": {"redis": "it replicates without a majority: an acknowledged append may be lost with the first node"},
     "cluster_queue_takeover": {
@@ -218,6 +222,27 @@ def waits(found):
     ) + _notes("queue_waits", found)  # fmt: skip
 
 
+def streams(found):
+    it = found.get("duramen", {})
+    if "reads" not in it:
+        return "### Streams\n" + _notes("queue_streams", found)
+    rows = []
+    for way, read in it["reads"].items():
+        per_cpu = read["bytes"] / 1e6 / max(read["broker_cpu_seconds"], 0.01)
+        first = rows[0][-1] if rows else per_cpu
+        rows.append([way, number(read["bytes"] / 2**20), number(read["megabytes_per_second"]), number(per_cpu), f"{per_cpu / first:.2f}", per_cpu])
+    text = "### Streams: a log read whole\n\n" + table(
+        ["way", "MiB", "MB/s", "MB a second of the broker's CPU", "of Fetch's"], [row[:-1] for row in rows]
+    )
+    rows = [
+        [beside, _ms(wait["latency_us"], "p50", "p99", "p999"), _ms(wait["append_us"], "p50", "p99", "p999")]
+        for beside, wait in it["waits"].items()
+    ]
+    text += f"\n### Streams: 100 readers that wait, beside {it['stalled']} streams that nobody reads\n\n"
+    head = ["", "to the reader, p50/p99/p99.9 ms", "to the ack, p50/p99/p99.9 ms"]
+    return text + table(head, rows) + _notes("queue_streams", found)
+
+
 def cold(found):
     rows = []
     for variant, it in found.items():
@@ -281,6 +306,7 @@ TABLES = {
     "queue_memory": memory,
     "queue_callers": callers,
     "queue_waits": waits,
+    "queue_streams": streams,
     "queue_cold": cold,
     "queue_cost": cost,
     "cluster_queue_bulk": cluster_bulk,

@@ -36,6 +36,7 @@ SCENARIOS = {
     "queue_memory": queues.memory,
     "queue_callers": queues.callers,
     "queue_waits": queues.waits,
+    "queue_streams": queues.streams,
     "queue_cold": queues.cold,
 }
 # These start their own.

@@ -6,6 +6,7 @@ mod enqueue;
 mod frames;
 mod produce;
 mod queues;
+mod read;
 mod report;
 mod retrieve;
 mod tail;
@@ -44,6 +45,8 @@ enum Kind {
     Tail(tail::Tail),
     /// Closed loop: callers that append to many queues, by the native API or by Produce
     Enqueue(enqueue::Enqueue),
+    /// Sequential read of a partition by the native API, or streams that nobody reads
+    Read(read::Read),
     /// Callers that read random queues
     Retrieve(retrieve::Retrieve),
     /// Readers that wait, each for a queue of its own, and a writer at a steady rate
@@ -61,6 +64,7 @@ impl Bench {
             Kind::Consume(command) => run(command.run()),
             Kind::Tail(command) => run(command.run()),
             Kind::Enqueue(command) => run(command.run()),
+            Kind::Read(command) => run(command.run()),
             Kind::Retrieve(command) => run(command.run()),
             Kind::Wait(command) => run(command.run()),
             Kind::Takeover(command) => run(command.run()),

@@ -69,6 +69,18 @@ fn readers_that_wait_get_what_a_benchmark_appends() {
 }
 
 #[test]
+fn a_log_is_read_whole_beside_streams_that_nobody_reads() {
+    let (_directory, node) = node();
+    bench(&node, "enqueue --messages 20000 --batch 1000 --size 1000 --topic t");
+    let mut holding = command(&node, "read --topic t --stalled 4 --seconds 60").spawn().unwrap();
+    let report = bench(&node, "read --topic t");
+    assert!(report["bytes"].as_u64().unwrap() > 20_000_000, "{report}");
+    assert!(report["responses"].as_u64().unwrap() > 10, "{report}");
+    holding.kill().unwrap();
+    holding.wait().unwrap();
+}
+
+#[test]
 fn a_takeover_waits_for_its_line_between_two_passes() {
     let (_directory, node) = node();
     let mut command = command(&node, "takeover --queues 50 --callers 8");

@@ -54,7 +54,8 @@ pub(super) struct Place {
     pub(super) queues: u64,
 }
 
-fn address(text: &str) -> Result<String, String> {
+/// Reads the address of a node's native API.
+pub(super) fn address(text: &str) -> Result<String, String> {
     Ok(HostPort::parse(text.trim())?.to_string())
 }
 
@@ -137,7 +138,8 @@ impl Place {
     }
 }
 
-fn open(at: &str) -> Endpoint {
+/// Returns the way to a node.
+pub(super) fn open(at: &str) -> Endpoint {
     Endpoint::from_shared(format!("http://{at}")).expect("an address of a host and a port")
 }
 

@@ -9,6 +9,7 @@ use bytes::{Buf, Bytes};
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tonic::transport::Channel;
 
@@ -160,12 +161,8 @@ impl Wait {
         // The readers' first waits come before the first message.
         let from = u64::from(self.rate) * self.warmup_seconds.as_secs() / 2;
         let mut value = vec![0x5a; self.size];
-        for number in from.. {
-            let due = epoch + Duration::from_nanos(number * 1_000_000_000 / u64::from(self.rate));
-            if due >= over {
-                break;
-            }
-            tokio::time::sleep_until(due.into()).await;
+        let mut dues = dues(from, u64::from(self.rate), epoch, over);
+        while let Some((number, due)) = dues.recv().await {
             let stamp = u64::try_from((due - epoch).as_nanos())?;
             value[..STAMP_BYTES].copy_from_slice(&stamp.to_be_bytes());
             let value = Some(Bytes::copy_from_slice(&value));
@@ -188,6 +185,30 @@ impl Wait {
         }
         std::future::pending().await
     }
+}
+
+/// Tells the number and time of each message when it is due, from a thread of its own: the runtime's timers are coarse by a
+/// millisecond.
+fn dues(
+    from: u64,
+    rate: u64,
+    epoch: Instant,
+    over: Instant,
+) -> mpsc::UnboundedReceiver<(u64, Instant)> {
+    let (tell, told) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for number in from.. {
+            let due = epoch + Duration::from_nanos(number * 1_000_000_000 / rate);
+            if due >= over {
+                break;
+            }
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if tell.send((number, due)).is_err() {
+                break;
+            }
+        }
+    });
+    told
 }
 
 /// Waits for the messages of one queue.
