@@ -21,7 +21,8 @@ Repeat: `bench/run.sh --only queues --out run.json`, then
 - **Memory**: as many messages go to six queues first, so what a broker takes for messages on their way is in both figures. Redis
   keeps elements in memory: 1,000 B of its figure are those.
 - **Waits**: readers of Duramen wait by long polls, those of NATS by pulls of a consumer each, those of Redis by `XREAD BLOCK` on
-  a connection each. A Kafka consumer follows a partition. The time is from when a message was due.
+  a connection each. A Kafka consumer follows a partition. The time is from when a message was due. A message to Kafka is late by
+  up to a millisecond, for its load has a coarser timer.
 - **Streams**: the whole log, 1 KB records in batches of 500, twice each way; the second time counts. Then 100 long polls, as in
   Waits, whose queues are in the same log: alone, and beside streams that began at its start and are not read.
 - **Cold**: batches of ten messages of 1 KiB, in rounds through all queues. The pages are dropped before the reads, and the broker

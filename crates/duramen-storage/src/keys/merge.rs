@@ -61,8 +61,8 @@ impl<D: Disk> Merge<D> {
         Ok(Self { tables, first_batch, range_from, kind, cursors, writer })
     }
 
-    /// Merges entries until they have `budget_bytes`, and at least one. The last step builds the filter and syncs. After
-    /// an error the merge is over, and the old tables stay.
+    /// Merges entries until they have `budget_bytes`, and at least one. The last step builds the filter and syncs.
+    /// After an error the merge is over, and the old tables stay.
     pub fn step(mut self, budget_bytes: usize) -> Result<Merged<D>, IndexError> {
         let mut spent = 0;
         loop {

@@ -472,8 +472,8 @@ impl<D: Disk> Cursor<D> {
         Self::seek_from(table, kind, name, block)
     }
 
-    /// Comes to an entry of postings of `name`, if there is one: no later than the last one that begins at or before
-    /// `at`, and no more than a block earlier.
+    /// Comes to an entry of postings of `name`, if there is one. It is not behind the last one that begins at or before
+    /// `at`, and at most a block before that.
     fn seek_posting(table: &Table<D>, name: &[u8], at: i64) -> Result<Self, IndexError> {
         let places = table.places(Kind::Postings);
         let behind = places.partition_point(|it| (&it.last[..], it.first) <= (name, at));

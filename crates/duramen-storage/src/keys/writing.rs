@@ -1,7 +1,7 @@
 //! # Room card: writing
 //!
-//! Purpose:    write a table of a queue index: postings and facts in order of names go in, a synced and open table comes
-//!             out.
+//! Purpose:    write a table of a queue index: postings and facts in order of names go in, a synced and open table
+//!             comes out.
 //! Owns:       the file `….keys.new` and the bytes that are not in it yet; the cut of a name's postings into entries.
 //! Interface:  [`TableWriter`].
 //! Invariants: memory holds one block, the block index and one hash a name. A table has its name only after it is
@@ -92,8 +92,8 @@ impl<D: Disk> TableWriter<D> {
         })
     }
 
-    /// Adds the next posting of a name, or the first one of the next name. An entry has at most half a block: a reader of
-    /// one place in a long queue reads little more than that.
+    /// Adds the next posting of a name, or the first one of the next name. An entry has about half a block at most: a
+    /// reader of one place in a long queue reads little more than that.
     pub(crate) fn posting(&mut self, name: &[u8], posting: Posting) -> Result<(), IndexError> {
         let is_same = self.name == name;
         if !is_same || self.postings.bytes() >= self.block_bytes_max / 2 {

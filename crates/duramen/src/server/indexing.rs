@@ -94,7 +94,7 @@ impl Indexing {
     }
 }
 
-/// Gives pages that nothing uses any more back to the machine. The allocator keeps those of a memtable otherwise: names of
+/// Gives pages that nothing uses any more back to the machine. Else the allocator keeps those of a memtable: names of
 /// queues lie between things that stay.
 #[cfg_attr(target_env = "gnu", expect(unsafe_code, reason = "no crate wraps the call"))]
 fn give_memory_back() {

@@ -187,8 +187,8 @@ impl Wait {
     }
 }
 
-/// Tells the number and time of each message when it is due, from a thread of its own: the runtime's timers are coarse by a
-/// millisecond.
+/// Tells the number and time of each message when it is due. A thread of its own does so, because the runtime's timers
+/// are a millisecond coarse.
 fn dues(
     from: u64,
     rate: u64,
