@@ -1,5 +1,6 @@
 //! Clients of queues: they enqueue, some on a condition, read pages, and wait, on a topic of their own. Some send
-//! batches of several queues, as producers of Kafka do. One that gets no answer to a batch with ids sends it again.
+//! batches of several queues, as producers of Kafka do. One that gets no answer to a batch with ids, or of a session,
+//! sends it again.
 //!
 //! Each element is in its queue once, in its place, with its content. A read shows all that was acknowledged before the
 //! question, up to where it says that it looked. Between the element that a guard named and the append that it let
@@ -13,8 +14,8 @@ use duramen_broker::native::{
     Answer, Append, Last, Op, Position, Problem, Queue, Retrieve, Start, Target,
 };
 use duramen_broker::session::{Prepared, PreparedPartition, PreparedProduce, PreparedTopic};
-use duramen_protocol::messages::CreateTopicsRequest;
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use duramen_protocol::messages::{CreateTopicsRequest, InitProducerIdRequest};
 use duramen_protocol::partitioner::{key_number, partition_of_key};
 use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord};
 use duramen_protocol::wire::Uuid;
@@ -35,6 +36,7 @@ const QUEUES: [u64; 4] = [2, 5, 12, 40];
 #[derive(Clone, Debug)]
 pub(super) enum Question {
     Create,
+    OpenSession,
     /// Batch of several queues. The answer is a producer's.
     Produce {
         number: u64,
@@ -46,7 +48,7 @@ pub(super) enum Question {
         guard: Option<i64>,
         /// The last offset of the queue that was acknowledged before the question, or -1.
         acked: i64,
-        /// True for one that was sent before, with ids, and had no answer.
+        /// True for one that was sent before, with ids or in a session, and had no answer.
         is_again: bool,
     },
     Retrieve {
@@ -67,8 +69,27 @@ struct Sent {
     /// Queue and value of each record.
     elements: Vec<(String, Vec<u8>)>,
     is_refused: bool,
-    /// The batch and its guard's element, if it has ids and may be sent again.
-    again: Option<(Bytes, Last)>,
+    /// The batch, if it may be sent again, with what makes that harmless.
+    again: Option<(Bytes, Once)>,
+}
+
+/// Way to append a batch once.
+#[derive(Clone, Copy, Debug)]
+enum Once {
+    /// Ids under a guard.
+    Ids(Last),
+    /// A session, which counts its records.
+    Session,
+}
+
+/// Session that all clients share. Of each partition one batch of it is under way.
+#[derive(Debug)]
+struct Session {
+    id: i64,
+    epoch: i16,
+    /// Number of records that are in each partition.
+    records: BTreeMap<i32, i32>,
+    under_way: BTreeMap<i32, u64>,
 }
 
 /// One queue, as the clients know it.
@@ -96,8 +117,9 @@ pub(super) struct Queuers {
     /// The same, the other way round.
     of: BTreeMap<(u64, u8), i64>,
     batches: u64,
-    /// Batches with ids that had no answer.
+    /// Batches with ids, or of a session, that had no answer.
     unanswered: Vec<u64>,
+    session: Option<Session>,
     is_last_phase: bool,
     /// Queues to read through before the run is over, each with the position to go on behind.
     unread: BTreeMap<String, Option<Position>>,
@@ -152,7 +174,12 @@ impl Queuers {
         let queue = name_of(work.below(self.count));
         match work.below(10) {
             0 => return self.produce(partition_of(&queue), work, wall_ms),
-            1..=3 => return self.enqueue(&queue, work, wall_ms),
+            1 => {
+                if let Some(asked) = self.enqueue_in_session(&queue, work, wall_ms) {
+                    return asked;
+                }
+            }
+            2..=4 => return self.enqueue(&queue, work, wall_ms),
             _ => {}
         }
         let known = self.queues.get(&queue);
@@ -170,17 +197,20 @@ impl Queuers {
         self.retrieve(queue, (start, wait_ms), is_certain, false)
     }
 
-    /// Makes a batch of records of these queues, perhaps with ids. Returns its number.
+    /// Makes a batch of records of these queues, perhaps with ids, or of a session. Returns its number.
     fn batch(
         &mut self,
         queues: Vec<String>,
-        has_ids: bool,
+        (has_ids, producer): (bool, Option<(i64, i16, i32)>),
         work: &mut Prng,
         wall_ms: i64,
     ) -> (u64, Bytes) {
         self.batches += 1;
         let number = self.batches;
         let mut builder = BatchBuilder::new();
+        if let Some((id, epoch, sequence)) = producer {
+            builder = builder.producer(id, epoch, sequence);
+        }
         let mut elements = Vec::new();
         for (index, queue) in (0_u8..).zip(queues) {
             let mut value = number.to_be_bytes().to_vec();
@@ -206,7 +236,7 @@ impl Queuers {
         let names = (0..self.count).map(name_of);
         let here: Vec<String> = names.filter(|it| partition_of(it) == partition).collect();
         let queues = (0..work.between(1, 8)).map(|_| work.pick(&here).clone()).collect();
-        let (number, batch) = self.batch(queues, false, work, wall_ms);
+        let (number, batch) = self.batch(queues, (false, None), work, wall_ms);
         let batch = CheckedBatch::of(batch, partition).expect("it is right");
         let partitions = vec![PreparedPartition { index: partition, batch: Ok(batch) }];
         let topic = PreparedTopic { name: TOPIC.to_owned(), id: Uuid::default(), partitions };
@@ -227,21 +257,62 @@ impl Queuers {
         let guard = work.chance(400).then_some(last);
         let queues = (0..work.between(1, 4)).map(|_| queue.to_owned()).collect();
         let has_ids = guard.is_some() && work.chance(500);
-        let (number, batch) = self.batch(queues, has_ids, work, wall_ms);
+        let (number, batch) = self.batch(queues, (has_ids, None), work, wall_ms);
         if has_ids {
-            let again = guard.map(|last| (batch.clone(), last));
+            let again = guard.map(|last| (batch.clone(), Once::Ids(last)));
             self.sent.get_mut(&number).expect("just made").again = again;
         }
         self.append(number, batch, guard, (acked, false))
     }
 
+    /// Appends in the session, unless a batch of it is under way; opens the session first.
+    fn enqueue_in_session(
+        &mut self,
+        queue: &str,
+        work: &mut Prng,
+        wall_ms: i64,
+    ) -> Option<(Question, Prepared)> {
+        let partition = partition_of(queue);
+        let Some(session) = &self.session else {
+            let request = InitProducerIdRequest::default();
+            return Some((Question::OpenSession, Prepared::Request(request.into())));
+        };
+        if session.under_way.contains_key(&partition) {
+            return None;
+        }
+        let sequence = session.records.get(&partition).copied().unwrap_or(0);
+        let producer = Some((session.id, session.epoch, sequence));
+        let queues = (0..work.between(1, 4)).map(|_| queue.to_owned()).collect();
+        let (number, batch) = self.batch(queues, (false, producer), work, wall_ms);
+        let again = Some((batch.clone(), Once::Session));
+        self.sent.get_mut(&number).expect("just made").again = again;
+        let session = self.session.as_mut().expect("it was just there");
+        session.under_way.insert(partition, number);
+        let known = self.queues.entry(queue.to_owned()).or_default();
+        let acked = known.acked.last().copied().unwrap_or(-1);
+        Some(self.append(number, batch, None, (acked, false)))
+    }
+
+    /// Notes that the outcome of a batch is known, if it is the session's.
+    fn settle(&mut self, number: u64, is_appended: bool) {
+        let elements = &self.sent[&number].elements;
+        let Some(session) = &mut self.session else { return };
+        let partition = partition_of(&elements[0].0);
+        if session.under_way.get(&partition) == Some(&number) {
+            session.under_way.remove(&partition);
+            let more = if is_appended { i32::try_from(elements.len()).expect("few") } else { 0 };
+            *session.records.entry(partition).or_default() += more;
+        }
+    }
+
     /// Sends a batch once more, as its client does that cannot know whether it is there.
     fn enqueue_again(&self, number: u64) -> (Question, Prepared) {
         let sent = &self.sent[&number];
-        let (batch, guard) = sent.again.clone().expect("it has ids");
+        let (batch, once) = sent.again.clone().expect("it may be sent again");
+        let guard = if let Once::Ids(last) = once { Some(last) } else { None };
         let known = self.queues.get(&sent.elements[0].0);
         let acked = known.and_then(|it| it.acked.last().copied()).unwrap_or(-1);
-        self.append(number, batch, Some(guard), (acked, true))
+        self.append(number, batch, guard, (acked, true))
     }
 
     fn append(
@@ -260,7 +331,8 @@ impl Queuers {
             batch.guard.queue = Some(name);
         }
         let count = sent.elements.len();
-        let ids = (0_u8..).take(sent.again.as_ref().map_or(0, |_| count));
+        let has_ids = matches!(sent.again, Some((_, Once::Ids(_))));
+        let ids = (0_u8..).take(if has_ids { count } else { 0 });
         let ids = ids.map(|index| Bytes::from(id_of(number, index))).collect();
         let target = target(queue);
         let append = Append { target, batch, ids, is_patient: false, timeout_ms: 10_000 };
@@ -314,6 +386,14 @@ impl Queuers {
                 let code = ErrorCode::from_code(response.topics[0].error_code);
                 let is_made = matches!(code, Some(ErrorCode::None | ErrorCode::TopicAlreadyExists));
                 self.is_made |= is_made;
+                Ok(())
+            }
+            (Question::OpenSession, Response::InitProducerId(it)) => {
+                if it.error_code == 0 && self.session.is_none() {
+                    let (id, epoch) = (it.producer_id, it.producer_epoch);
+                    let (records, under_way) = (BTreeMap::new(), BTreeMap::new());
+                    self.session = Some(Session { id, epoch, records, under_way });
+                }
                 Ok(())
             }
             (Question::Produce { number }, Response::Produce(response)) => {
@@ -375,6 +455,7 @@ impl Queuers {
                     return wrong(format!("batch {number} of {count} is at {first:?}, {last:?}"));
                 }
                 self.on_appended(*number, first.offset)?;
+                self.settle(*number, true);
                 let queue = self.sent[number].elements[0].0.clone();
                 self.hear_of(&queue, *last);
                 if let Some(after) = *guard {
@@ -392,6 +473,13 @@ impl Queuers {
                     known.guarded.push((after, first.offset));
                 }
                 Ok(())
+            }
+            // Of a batch that was sent before nobody knows any more whether it is there.
+            (Question::Enqueue { number, is_again, .. }, Err(Problem::SessionExpired))
+                if matches!(self.sent[number].again, Some((_, Once::Session))) =>
+            {
+                self.session = None;
+                if *is_again { Ok(()) } else { self.on_refused(*number) }
             }
             (Question::Enqueue { .. }, Err(Problem::OutcomeUnknown)) => {
                 self.on_lost(question);
@@ -417,6 +505,7 @@ impl Queuers {
                     }
                 }
                 self.on_refused(*number)?;
+                self.settle(*number, false);
                 refusal(question, problem)
             }
             (_, Err(problem)) => refusal(question, problem),
