@@ -35,6 +35,10 @@ const REST_PAUSE: Duration = Duration::from_secs(60);
 /// Pause before a log is looked at again whose last batches storage has not written yet.
 const WRITE_PAUSE: Duration = Duration::from_millis(1);
 
+/// Memory of a process in which freed pages are given back, in bytes. With as much in small free pieces the call holds
+/// the allocator's locks for some ten milliseconds; with a gigabyte for 650.
+const SMALL_BYTES: usize = 64 << 20;
+
 /// Parts that the thread starts with.
 #[derive(Debug)]
 pub struct Indexing {
@@ -94,10 +98,15 @@ impl Indexing {
     }
 }
 
-/// Gives pages that nothing uses any more back to the machine. Else the allocator keeps those of a memtable: names of
-/// queues lie between things that stay.
+/// Gives pages that nothing uses any more back to the machine, if the process is small. Else the allocator keeps those
+/// of a memtable: names of queues lie between things that stay. In a large process the call could hold up others.
 #[cfg_attr(target_env = "gnu", expect(unsafe_code, reason = "no crate wraps the call"))]
 fn give_memory_back() {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    if pages.is_none_or(|pages| pages * rustix::param::page_size() > SMALL_BYTES) {
+        return;
+    }
     // SAFETY: the call takes the allocator's own locks, and touches no memory that is in use.
     #[cfg(target_env = "gnu")]
     unsafe {
