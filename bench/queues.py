@@ -363,9 +363,11 @@ def streams(broker, sizes):
             time.sleep(2)
         waits[beside] = load(broker, "wait", **placed(broker, TOPIC, 1), connections=16, via="grpc", **wait)
         if holding:
-            waits[beside]["held"] = holding.poll() is None
+            is_held = holding.poll() is None
             holding.kill()
-            holding.communicate()
+            failure = holding.communicate()[1]
+            if not is_held:
+                raise RuntimeError(f"the streams that nobody reads ended: {failure}")
     return {"reads": reads, "waits": waits, "stalled": STALLED}
 
 

@@ -400,15 +400,6 @@ impl<D: Disk> Table<D> {
         BinaryFuse8Ref::from_dma(head, fingerprints).contains(&hash_of(name, self.0.footer.seed))
     }
 
-    /// Finds a name's entry: by the filter, the block index, and one block.
-    fn find(&self, kind: Kind, name: &[u8]) -> Result<Option<Body>, IndexError> {
-        if !self.may_hold(name) {
-            return Ok(None);
-        }
-        let cursor = Cursor::seek(self, kind, name)?;
-        Ok(cursor.entry().filter(|(found, _)| *found == name).map(|(_, body)| body.clone()))
-    }
-
     /// Adds up to `limit` postings to `out`, from the last one at or before `at` on: its batch may reach beyond `at`.
     pub(crate) fn postings(
         &self,
@@ -446,10 +437,15 @@ impl<D: Disk> Table<D> {
 
     /// Returns the facts about a queue, oldest first.
     pub(crate) fn facts(&self, name: &[u8]) -> Result<Vec<Fact>, IndexError> {
-        let Some(body) = self.find(Kind::Facts, name)? else { return Ok(Vec::new()) };
         let mut facts = Vec::new();
-        let read = block::facts(body, &self.range(), |fact| facts.push(fact));
-        read.map_err(|why| self.damaged_block(why))?;
+        if !self.may_hold(name) {
+            return Ok(facts);
+        }
+        let cursor = Cursor::seek(self, Kind::Facts, name)?;
+        if let Some((_, body)) = cursor.entry().filter(|(found, _)| *found == name) {
+            let read = block::facts(body.clone(), &self.range(), |fact| facts.push(fact));
+            read.map_err(|why| self.damaged_block(why))?;
+        }
         Ok(facts)
     }
 }
