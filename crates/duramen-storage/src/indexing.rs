@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::keys::{Index, IndexError, Merge, Merged, Table};
+use crate::keys::{Index, IndexError, Masks, Merge, Merged, Table};
 use crate::reader::{ReadError, Reader};
 use crate::{Disk, ReplicaId};
 
@@ -61,6 +61,16 @@ pub struct Indexer<D: Disk> {
 }
 
 impl<D: Disk> Reader<D> {
+    /// Returns the offsets of a replica's log whose records readers do not see. A log of queues whose index is not open
+    /// cannot be read yet.
+    pub fn masks(&self, replica: ReplicaId, is_of_queues: bool) -> Result<Arc<Masks>, ReadError> {
+        match self.index(replica).filter(|_| is_of_queues) {
+            Some(index) => Ok(index.masks()),
+            None if is_of_queues => Err(ReadError::Removed),
+            None => Ok(Arc::default()),
+        }
+    }
+
     /// Returns the queue index of a replica, if it has one that is open.
     pub fn index(&self, replica: ReplicaId) -> Option<Arc<Index<D>>> {
         self.catalog().get(replica).ok()?.index()

@@ -5,18 +5,22 @@
 //! Owns:       its newest part in memory, its tables on disk, the merges of tables.
 //! Interface:  [`Index`] for readers. [`Memtable`], [`flush`], [`Table`], [`Merge`] and [`View`] are its parts.
 //! Invariants: the log is the truth, and the index can be thrown away. The index may name a batch whose records are
-//!             gone. Of the offsets below the cursor no record is missing from it. A damaged block is an error.
+//!             gone. Of the offsets below the cursor no record is missing from it. A damaged block is an error. An
+//!             offset that the log took away below the cursor is masked, whatever tables are lost meanwhile.
 //! Never:      the log, threads, clocks; the choice when to flush or merge (see `indexing`).
 //! Tests:      `keys/tests.rs`, `duramen-sim/tests/promises/keys.rs`, `tests/formats`.
 //! Start at:   [`Index::postings`].
 //!
 //! `memtable` is the newest part; `block`, `table` and `writing` are the file; `merge` makes one table of several.
-//! `view` reads tables and memtable as one; `index` is all of that for one replica.
+//! `statements` are what the log says of a queue, `masks` the offsets that this takes away. `view` reads tables and
+//! memtable as one; `index` is all of that for one replica.
 
 mod block;
 mod index;
+mod masks;
 mod memtable;
 mod merge;
+mod statements;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -24,9 +28,11 @@ mod view;
 mod writing;
 
 pub use index::Index;
-pub(crate) use index::remove;
+pub(crate) use index::{Batch, remove};
+pub use masks::Masks;
 pub use memtable::{Fact, Memtable, NamedQueue, Posting};
 pub use merge::{Merge, Merged};
+pub use statements::{Said, Statement, batch_of, passing_over, statements_of};
 pub use table::{IndexError, Table, TableHeader};
 pub use view::{View, flush};
 

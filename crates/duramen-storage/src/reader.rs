@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duramen_protocol::batch::BatchView;
+use duramen_protocol::batch::{BatchHeader, BatchView};
 use duramen_protocol::records::Records;
 
 pub use crate::catalog::ReadError;
@@ -185,6 +185,21 @@ impl<D: Disk> Reader<D> {
         let verified = segment.is_verified(at, at + u64::from(len));
         let (generation, segment) = (segment.generation, segment.base_offset);
         Ok(Some(FileRange { file, segment, at, len, verified, compaction, generation }))
+    }
+
+    /// Returns the base offset of the batch that holds an offset, or of the next one if that is gone. `None` if there
+    /// is none below `end`.
+    pub fn base_of(
+        &self,
+        replica: ReplicaId,
+        offset: i64,
+        end: i64,
+    ) -> Result<Option<i64>, ReadError> {
+        let Some(mut range) = self.locate(replica, offset, end, 1, true)? else { return Ok(None) };
+        let header_bytes = u32::try_from(BATCH_HEADER_BYTES).expect("a header is small");
+        range.len = range.len.min(header_bytes);
+        let bytes = self.read(replica, &range)?;
+        Ok(BatchHeader::parse(&bytes).ok().map(|header| header.base_offset))
     }
 
     /// Returns the base offset so many batches further, if a batch begins at `offset`. Checks all batches between, so

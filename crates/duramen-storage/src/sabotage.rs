@@ -250,6 +250,20 @@ pub enum Bug {
     TableAboveEndKept,
     /// The term of a table of the queue index is not compared with the log's.
     TableTermUnchecked,
+    /// A queue index that is opened does not know what the log took away before its tables ended.
+    MasksNotLoaded,
+    /// A merge of tables of the queue index drops what they mask.
+    MergeDropsMasks,
+    /// Readers of a queue topic see what is committed, indexed or not.
+    ShownUnindexed,
+    /// A new leader of a queue topic shows records before its index has what was acknowledged before.
+    LeaderShowsEarly,
+    /// A consumer of nothing but deleted records gets no batch to go on behind.
+    MaskedTailBare,
+    /// A deletion is acknowledged before readers know of it.
+    EditNotAwaited,
+    /// A leader deletes what a client names, whatever queue it is of.
+    EditUnverified,
 }
 
 #[cfg(feature = "sabotage")]

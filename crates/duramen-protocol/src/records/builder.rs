@@ -37,6 +37,8 @@ pub struct BatchBuilder {
     codec: Codec,
     /// Everything but the lengths, the count and the checksum.
     header: BatchHeader,
+    /// Offsets left out before the first record.
+    skipped: i32,
     count: i32,
 }
 
@@ -64,7 +66,7 @@ impl BatchBuilder {
             record_count: 0,
         };
         let records = Encoder::over(BytesMut::zeroed(HEADER_BYTES));
-        Self { records, codec: Codec::None, header, count: 0 }
+        Self { records, codec: Codec::None, header, skipped: 0, count: 0 }
     }
 
     /// Makes room for so many bytes of records.
@@ -118,6 +120,13 @@ impl BatchBuilder {
         self
     }
 
+    /// Leaves out so many offsets before the first record, as compaction does.
+    #[must_use]
+    pub fn skipping(mut self, offsets: i32) -> Self {
+        self.skipped = offsets;
+        self
+    }
+
     /// Returns the number of records pushed.
     pub fn count(&self) -> i32 {
         self.count
@@ -146,7 +155,8 @@ impl BatchBuilder {
 
     fn write(&mut self, record: &NewRecord<'_>, timestamp_delta: i64) -> Result<(), RecordError> {
         let header_count = signed_len(record.headers.len())?;
-        let mut body = 1 + varlong_len(timestamp_delta) + varint_len(self.count);
+        let offset_delta = self.skipped + self.count;
+        let mut body = 1 + varlong_len(timestamp_delta) + varint_len(offset_delta);
         body += nullable_len(record.key)? + nullable_len(record.value)? + varint_len(header_count);
         for (key, value) in record.headers {
             body += nullable_len(Some(key.as_bytes()))? + nullable_len(*value)?;
@@ -156,7 +166,7 @@ impl BatchBuilder {
         e.varint(body);
         e.i8(0);
         e.varlong(timestamp_delta);
-        e.varint(self.count);
+        e.varint(offset_delta);
         put_nullable(e, record.key)?;
         put_nullable(e, record.value)?;
         e.varint(header_count);
@@ -195,7 +205,7 @@ impl BatchBuilder {
         let mut header = self.header;
         header.attributes = header.attributes.with_codec(self.codec);
         header.batch_length = signed_len(out.len() - LENGTH_OVERHEAD)?;
-        header.last_offset_delta = self.count - 1;
+        header.last_offset_delta = self.skipped + self.count - 1;
         header.record_count = self.count;
         out[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
         let crc = crc32c::crc32c(&out[CHECKSUMMED_FROM..]);

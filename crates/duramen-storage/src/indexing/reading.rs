@@ -10,7 +10,7 @@ use super::order::{Limits, Order, Touched, queue_hash};
 use crate::Disk;
 use crate::catalog::LogFiles;
 use crate::format::{NEW_TABLE, table_range};
-use crate::keys::{Index, IndexError, Table, remove};
+use crate::keys::{Batch, Index, IndexError, Statement, Table, remove, statements_of};
 use crate::op::Identity;
 use crate::reader::{ReadError, Reader};
 use crate::sabotage::{self, Bug};
@@ -45,55 +45,74 @@ pub(super) struct Part {
 /// Batches of a part, with the number of records that each has of its queues. All names are in one piece of memory.
 #[derive(Debug, Default)]
 struct Found {
-    /// Header of each batch, and where its queues end in `queues`.
-    batches: Vec<(BatchHeader, usize)>,
+    /// Header of each batch, where its queues end in `queues`, and what it says of queues.
+    batches: Vec<(BatchHeader, usize, Vec<Statement>)>,
     /// Place of a queue's name in `names`, and the number of its records.
     queues: Vec<(Range<usize>, u32)>,
     names: Vec<u8>,
+    /// True if a transaction ends in the part.
+    has_marker: bool,
 }
 
 impl Found {
     /// Adds a batch with the keys of its records, each once and in order.
-    fn push(&mut self, batch: &BatchView) -> Result<(), RecordError> {
+    fn push(&mut self, batch: &BatchView) -> Result<(), &'static str> {
         let header = *batch.header();
-        if !header.attributes.is_control() {
-            let records = Records::of(batch, RECORD_BYTES_MAX)?;
-            // Records of one queue often follow each other.
-            let mut runs: Vec<(&[u8], u32)> = Vec::new();
-            for key in records.keys() {
-                let Some(key) = key? else { continue };
-                match runs.last_mut() {
-                    Some((last, records)) if *last == key => *records += 1,
-                    _ => runs.push((key, 1)),
+        let mut statements = Vec::new();
+        if header.attributes.is_control() {
+            match statements_of(batch)? {
+                Some(made) if made.iter().all(|it| it.is_before(header.base_offset)) => {
+                    statements = made;
                 }
+                Some(_) => return Err("a fact is about a later record"),
+                None => self.has_marker = true,
             }
-            runs.sort_unstable_by_key(|(key, _)| *key);
-            runs.dedup_by(|(key, records), (kept, sum)| {
-                let is_same = key == kept;
-                *sum += if is_same { *records } else { 0 };
-                is_same
-            });
-            for (key, records) in runs {
-                let at = self.names.len();
-                self.names.extend_from_slice(key);
-                self.queues.push((at..self.names.len(), records));
+        } else {
+            self.push_records(batch).map_err(|_| "a batch's records cannot be read")?;
+        }
+        self.batches.push((header, self.queues.len(), statements));
+        Ok(())
+    }
+
+    fn push_records(&mut self, batch: &BatchView) -> Result<(), RecordError> {
+        let records = Records::of(batch, RECORD_BYTES_MAX)?;
+        // Records of one queue often follow each other.
+        let mut runs: Vec<(&[u8], u32)> = Vec::new();
+        for key in records.keys() {
+            let Some(key) = key? else { continue };
+            match runs.last_mut() {
+                Some((last, records)) if *last == key => *records += 1,
+                _ => runs.push((key, 1)),
             }
         }
-        self.batches.push((header, self.queues.len()));
+        runs.sort_unstable_by_key(|(key, _)| *key);
+        runs.dedup_by(|(key, records), (kept, sum)| {
+            let is_same = key == kept;
+            *sum += if is_same { *records } else { 0 };
+            is_same
+        });
+        for (key, records) in runs {
+            let at = self.names.len();
+            self.names.extend_from_slice(key);
+            self.queues.push((at..self.names.len(), records));
+        }
         Ok(())
     }
 
     fn hashes(&self, seed: u64) -> Vec<u64> {
         let names = self.queues.iter().map(|(place, _)| &self.names[place.clone()]);
+        let said = self.batches.iter().flat_map(|(.., statements)| statements);
+        let names = names.chain(said.map(|it| &it.queue[..]));
         names.map(|name| queue_hash(name, seed)).collect()
     }
 
-    fn batches(&self) -> impl Iterator<Item = (&BatchHeader, impl Iterator<Item = (&[u8], u32)>)> {
+    fn batches(&self) -> impl Iterator<Item = Batch<'_, impl Iterator<Item = (&[u8], u32)>>> {
         let mut from = 0;
-        self.batches.iter().map(move |(header, to)| {
+        self.batches.iter().map(move |(header, to, statements)| {
             let queues = &self.queues[from..*to];
             from = *to;
-            (header, queues.iter().map(|(place, records)| (&self.names[place.clone()], *records)))
+            let names = queues.iter().map(|(place, of)| (&self.names[place.clone()], *of));
+            (header, names, &statements[..])
         })
     }
 }
@@ -158,22 +177,24 @@ pub(super) fn read_on<D: Disk>(
         let path = files.segment_of(from).map_or_else(String::new, |it| it.path());
         Stop::Log(ReadError::Damaged { path, at: range.at, what })
     };
-    let (mut found, mut has_control) = (Found::default(), false);
+    let mut found = Found::default();
     for batch in batches(bytes.clone()) {
         // The last batch may be cut: the next part begins with it.
         let Ok(batch) = batch else { break };
         if batch.header().base_offset >= to {
             break;
         }
-        has_control |= batch.header().attributes.is_control();
-        found.push(&batch).map_err(|_| damaged("a batch's records cannot be read"))?;
+        found.push(&batch).map_err(damaged)?;
     }
     if found.batches.is_empty() {
         return Err(damaged("there is no whole batch"));
     }
     // The end of a transaction may show records of any queue.
-    let touched =
-        if has_control { Touched::All } else { Touched::of(found.hashes(limits.seed), limits) };
+    let touched = if found.has_marker {
+        Touched::All
+    } else {
+        Touched::of(found.hashes(limits.seed), limits)
+    };
     let part = Part { bytes: bytes.len() as u64, touched };
     index.insert(found.batches(), part.bytes);
     if bytes.len() <= limits.step_bytes as usize {

@@ -1,8 +1,10 @@
 //! # Room card: index
 //!
 //! Purpose:    the queue index of one replica while the node runs.
-//! Owns:       the replica's tables and memtable, behind one short lock; the tables in which readers found damage.
-//! Interface:  [`Index::postings`], [`Index::names`], [`Index::facts`] from any thread; the rest for `indexing`.
+//! Owns:       the replica's tables, memtable and masks, behind one short lock; the tables in which readers found
+//!             damage.
+//! Interface:  [`Index::postings`], [`Index::names`], [`Index::facts`], [`Index::masks`] from any thread; the rest for
+//!             `indexing`.
 //! Invariants: an answer names the cursor up to which it is complete. One thread alone changes an index. No reader
 //!             waits for the I/O of others. A damaged table goes, and all behind it.
 //! Never:      the log, and the choice when to flush or merge (see `indexing`).
@@ -16,7 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use duramen_protocol::BatchHeader;
 
+use super::masks::Masks;
 use super::memtable::{Fact, Memtable, NamedQueue, Posting};
+use super::statements::{Said, Statement};
 use super::table::{IndexError, Table, TableHeader, failed};
 use super::view::{View, flush};
 use crate::disk::ignore_missing;
@@ -41,8 +45,30 @@ struct State<D: Disk> {
     /// Tables that adjoin, oldest first.
     tables: Arc<Vec<Table<D>>>,
     newest: Memtable,
+    /// All that tables and memtable mask. It stays when damaged tables go.
+    masks: Arc<Masks>,
     /// Bytes of the log that the memtable stands for.
     unflushed: u64,
+}
+
+/// A batch of the log: header, number of records of each queue, and what it says of queues.
+pub(crate) type Batch<'a, N> = (&'a BatchHeader, N, &'a [Statement]);
+
+impl<D: Disk> State<D> {
+    /// Takes in what the log says at an offset.
+    fn take(&mut self, statement: &Statement, offset: i64) {
+        let Statement { queue, said, .. } = statement;
+        self.newest.note(queue, Fact { kind: said.kind(), offset, body: said.body() });
+        match said {
+            Said::Deleted(offsets) => {
+                let masks = Arc::make_mut(&mut self.masks);
+                for offset in offsets {
+                    masks.insert(*offset);
+                    self.newest.mask(*offset);
+                }
+            }
+        }
+    }
 }
 
 impl<D: Disk> Index<D> {
@@ -56,13 +82,19 @@ impl<D: Disk> Index<D> {
     ) -> Self {
         let ends = tables.last().map_or(cursor, |last| last.header().to);
         assert_eq!(ends, cursor, "an index goes on where its tables end");
+        let mut masks = Masks::default();
+        if !sabotage::is(Bug::MasksNotLoaded) {
+            for table in &tables {
+                masks.add(table.masks());
+            }
+        }
         let (tables, newest) = (Arc::new(tables), Memtable::new(cursor));
         Self {
             replica,
             topic_id,
             partition,
             dir,
-            state: RwLock::new(State { tables, newest, unflushed: 0 }),
+            state: RwLock::new(State { tables, newest, masks: Arc::new(masks), unflushed: 0 }),
             damaged: Mutex::default(),
             has_damage: AtomicBool::new(false),
         }
@@ -90,6 +122,11 @@ impl<D: Disk> Index<D> {
     /// Returns its tables, oldest first.
     pub fn tables(&self) -> Arc<Vec<Table<D>>> {
         Arc::clone(&self.state().tables)
+    }
+
+    /// Returns the offsets whose records readers do not see. All that the log says below the cursor is in it.
+    pub fn masks(&self) -> Arc<Masks> {
+        Arc::clone(&self.state().masks)
     }
 
     /// Returns up to `limit` postings of a queue, in order: all whose batches may hold an offset at or behind `at`. The
@@ -198,6 +235,9 @@ impl<D: Disk> Index<D> {
 
     /// Removes tables of a part of the log that is gone.
     pub(crate) fn trim(&self, disk: &D, start: i64) {
+        if self.state().masks.first_in(0..start).is_some() {
+            self.change(|state| Arc::make_mut(&mut state.masks).trim(start));
+        }
         let gone = self.state().tables.iter().take_while(|it| it.header().to <= start).count();
         if gone == 0 {
             return;
@@ -214,15 +254,16 @@ impl<D: Disk> Index<D> {
         self.change(|state| state.newest.pass(to));
     }
 
-    /// Adds batches that follow the cursor, each with the number of its records of each queue. They have `bytes` bytes.
+    /// Adds batches that follow the cursor, each with the number of its records of each queue, and its statements. They
+    /// have `bytes` bytes.
     pub(crate) fn insert<'a>(
         &self,
-        batches: impl Iterator<Item = (&'a BatchHeader, impl Iterator<Item = (&'a [u8], u32)>)>,
+        batches: impl Iterator<Item = Batch<'a, impl Iterator<Item = (&'a [u8], u32)>>>,
         bytes: u64,
     ) {
         self.change(|state| {
             state.unflushed += bytes;
-            for (header, names) in batches {
+            for (header, names, statements) in batches {
                 let is_passed = header.base_offset < state.newest.to();
                 assert!(
                     !is_passed || sabotage::is(Bug::TableTooFar),
@@ -234,6 +275,9 @@ impl<D: Disk> Index<D> {
                 let offsets = (header.base_offset, header.last_offset());
                 let is_transactional = header.attributes.is_transactional();
                 state.newest.insert(offsets, is_transactional, names);
+                for statement in statements {
+                    state.take(statement, header.base_offset);
+                }
             }
         });
     }

@@ -1,7 +1,7 @@
 //! # Room card: memtable
 //!
 //! Purpose:    hold the newest part of a queue index in memory: what no table has yet.
-//! Owns:       postings and facts of each name, and the cursor up to which they are complete.
+//! Owns:       postings and facts of each name, what the facts mask, and the cursor up to which they are complete.
 //! Interface:  [`Memtable`].
 //! Invariants: batches arrive in order of their offsets. All that was said of offsets from [`Memtable::from`] up to
 //!             [`Memtable::to`] is there.
@@ -15,8 +15,12 @@ use std::ops::Bound;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::masks::Masks;
+
 /// Memory of a name beside its bytes: its place in the map, and an allocation.
 const QUEUE_BYTES: usize = 128;
+/// Memory of a masked offset that adjoins no other.
+const MASK_BYTES: usize = 32;
 
 /// Batch that holds records of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +72,14 @@ pub struct Memtable {
     to: i64,
     size: usize,
     queues: BTreeMap<Box<[u8]>, Queue>,
+    masks: Masks,
 }
 
 impl Memtable {
     /// Makes one that holds nothing, and goes on at an offset.
     pub fn new(from: i64) -> Self {
         assert!(from >= 0, "offsets are not negative");
-        Self { from, to: from, size: 0, queues: BTreeMap::new() }
+        Self { from, to: from, size: 0, queues: BTreeMap::new(), masks: Masks::default() }
     }
 
     /// Returns the offset at which it begins.
@@ -126,6 +131,18 @@ impl Memtable {
         facts.push(fact);
     }
 
+    /// Masks an offset, as a batch before the cursor says.
+    pub fn mask(&mut self, offset: i64) {
+        assert!(offset < self.to, "the log takes away what it had before");
+        self.size += MASK_BYTES;
+        self.masks.insert(offset);
+    }
+
+    /// Returns the offsets that were masked since it began.
+    pub(crate) fn masks(&self) -> &Masks {
+        &self.masks
+    }
+
     fn queue(&mut self, name: &[u8]) -> &mut Queue {
         if self.queues.contains_key(name) {
             return self.queues.get_mut(name).expect("it was just there");
@@ -157,7 +174,7 @@ impl Memtable {
     fn with(&self, queues: impl IntoIterator<Item = (Box<[u8]>, Queue)>) -> Self {
         let said = |queue: &Queue| !queue.postings.is_empty() || !queue.facts.is_empty();
         let queues = queues.into_iter().filter(|(_, queue)| said(queue)).collect();
-        Self { from: self.from, to: self.to, size: 0, queues }
+        Self { from: self.from, to: self.to, size: 0, queues, masks: Masks::default() }
     }
 
     /// Returns a queue's postings from the last one at or before `at` on: its batch may reach beyond `at`.

@@ -4,13 +4,14 @@
 //! Owns:       the new table until it has its name.
 //! Interface:  [`Merge::begin`], [`Merge::step`].
 //! Invariants: the new table says of its range what the old ones say, without postings of batches that are gone. Facts
-//!             all stay. Memory holds one block of each table, or one entry of facts. Readers see none of it before the
-//!             end.
+//!             all stay, and so do masks of offsets that are there. Memory holds one block of each table, or one entry
+//!             of facts. Readers see none of it before the end.
 //! Never:      the choice of tables, the removal of the old ones.
 //! Tests:      `keys/tests.rs`.
 //! Start at:   [`Merge::step`].
 
 use super::block::{self, FactsWriter, Kind};
+use super::masks::Masks;
 use super::table::{Cursor, IndexError, Table, TableHeader};
 use super::writing::TableWriter;
 use crate::Disk;
@@ -82,12 +83,25 @@ impl<D: Disk> Merge<D> {
                 if self.kind == Kind::Postings {
                     self.writer.end_postings()?;
                 }
+                if !sabotage::is(Bug::MergeDropsMasks) {
+                    self.writer.masks(&self.masks());
+                }
                 return Ok(Merged::Done(self.writer.end()?));
             }
             self.writer.end_postings()?;
             self.kind = Kind::Facts;
             self.cursors = cursors(&self.tables, Kind::Facts)?;
         }
+    }
+
+    /// Returns the offsets that its tables mask, but for those that are gone.
+    fn masks(&self) -> Masks {
+        let mut masks = Masks::default();
+        for table in &self.tables {
+            masks.add(table.masks());
+        }
+        masks.trim(self.first_batch);
+        masks
     }
 
     /// Copies one entry of a table, the oldest of its name that is left. Returns the bytes that it took.

@@ -1,10 +1,11 @@
 //! # Room card: table
 //!
 //! Purpose:    read an immutable table of a queue index: `<from>-<to>.keys`, see `docs/format.md`.
-//! Owns:       header and footer, filter and block index in memory; the place of each block.
+//! Owns:       header and footer, filter, block index and masks in memory; the place of each block.
 //! Interface:  [`Table`], [`TableHeader`], [`IndexError`]; [`Cursor`] for merges and lists of names.
-//! Invariants: an open table's header, footer, filter and block index fit their CRCs. A block is checked whenever it is
-//!             read: a lookup says "nothing there" only of bytes that are right. No descriptor belongs to a table.
+//! Invariants: an open table's header, footer, filter, block index and masks fit their CRCs. A block is checked
+//!             whenever it is read: a lookup says "nothing there" only of bytes that are right. No descriptor belongs
+//!             to a table.
 //! Never:      the choice of tables; their making (see `writing`).
 //! Tests:      `keys/tests.rs`, `tests/formats`.
 //! Start at:   [`Table::open`].
@@ -18,6 +19,7 @@ use twox_hash::XxHash3_64;
 use xorf::{BinaryFuse8Ref, Filter, FilterRef};
 
 use super::block::{self, Block, Body, Kind, Walk, take_long};
+use super::masks::Masks;
 use super::memtable::{Fact, Posting};
 use crate::format::{
     Malformed, TABLE_EDGE_BYTES, TABLE_FOOTER_MAGIC, TABLE_MAGIC, TABLE_VERSION, table_name, take,
@@ -139,6 +141,7 @@ pub(crate) struct Footer {
     pub(crate) facts_end: u64,
     pub(crate) filter_bytes: u32,
     pub(crate) index_bytes: u32,
+    pub(crate) masks_bytes: u32,
     pub(crate) seed: u64,
 }
 
@@ -152,13 +155,20 @@ impl Footer {
         rest.put_u32(self.filter_bytes);
         rest.put_u32(self.index_bytes);
         rest.put_u64(self.seed);
-        rest.put_u64(0);
+        rest.put_u32(self.masks_bytes);
+        rest.put_u32(0);
         let mut out = Vec::with_capacity(TABLE_EDGE_BYTES);
         out.put_u32(TABLE_FOOTER_MAGIC);
         out.put_u32(crc32c::crc32c_append(crc32c::crc32c(header), &rest));
         out.put_slice(&rest);
         assert_eq!(out.len(), TABLE_EDGE_BYTES, "a footer has all its fields");
         out
+    }
+
+    /// Returns the bytes of the file behind the facts.
+    fn behind_facts(&self) -> u64 {
+        let parts = [self.filter_bytes, self.index_bytes, self.masks_bytes];
+        parts.map(u64::from).iter().sum::<u64>() + TABLE_EDGE_BYTES as u64
     }
 
     /// Reads a footer, and checks the lengths in it against the file's.
@@ -177,9 +187,9 @@ impl Footer {
             filter_bytes: from.try_get_u32()?,
             index_bytes: from.try_get_u32()?,
             seed: from.try_get_u64()?,
+            masks_bytes: from.try_get_u32()?,
         };
-        let behind = u64::from(footer.filter_bytes) + u64::from(footer.index_bytes);
-        let whole = footer.facts_end.checked_add(behind + TABLE_EDGE_BYTES as u64);
+        let whole = footer.facts_end.checked_add(footer.behind_facts());
         if whole != Some(file_bytes)
             || footer.postings_end < TABLE_EDGE_BYTES as u64
             || footer.facts_end < footer.postings_end
@@ -307,6 +317,7 @@ struct Parts<D: Disk> {
     filter: Bytes,
     /// Places of postings blocks, and of facts blocks.
     places: [Vec<Place>; 2],
+    masks: Masks,
 }
 
 impl<D: Disk> Table<D> {
@@ -346,7 +357,12 @@ impl<D: Disk> Table<D> {
         let places = checked(index)
             .and_then(|index| places(index, footer.postings_end, footer.facts_end))
             .map_err(|why| damaged(&path, "block index", why))?;
-        Ok(Self(Arc::new(Parts { disk: disk.clone(), path, header, footer, filter, places })))
+        let masks_at = index_at + u64::from(footer.index_bytes);
+        let masks = read(from, masks_at, footer.masks_bytes as usize, "masks")?;
+        let masks = checked(masks).and_then(|masks| Masks::decode(masks, header.to));
+        let masks = masks.map_err(|why| damaged(&path, "masks", why))?;
+        let disk = disk.clone();
+        Ok(Self(Arc::new(Parts { disk, path, header, footer, filter, places, masks })))
     }
 
     /// Returns its owner and range.
@@ -366,9 +382,12 @@ impl<D: Disk> Table<D> {
 
     /// Returns the length of its file in bytes.
     pub fn bytes(&self) -> u64 {
-        let footer = &self.0.footer;
-        let behind = u64::from(footer.filter_bytes) + u64::from(footer.index_bytes);
-        footer.facts_end + behind + TABLE_EDGE_BYTES as u64
+        self.0.footer.facts_end + self.0.footer.behind_facts()
+    }
+
+    /// Returns the offsets that the facts of its range mask.
+    pub fn masks(&self) -> &Masks {
+        &self.0.masks
     }
 
     /// Returns the path of its file, relative to the data directory.

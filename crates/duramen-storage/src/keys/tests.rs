@@ -72,6 +72,9 @@ struct Tested {
     tables: Vec<Table<MemoryDisk>>,
     memtable: Memtable,
     expected: BTreeMap<Vec<u8>, Expected>,
+    /// Offsets that facts mask, and that below which merges left masks out.
+    masks: Masks,
+    trimmed: i64,
 }
 
 impl Tested {
@@ -82,6 +85,8 @@ impl Tested {
             tables: Vec::new(),
             memtable: Memtable::new(40),
             expected,
+            masks: Masks::default(),
+            trimmed: 0,
         }
     }
 
@@ -115,6 +120,11 @@ impl Tested {
                 let body = vec![*length; usize::from(*length)].into();
                 let fact = Fact { kind: *length, offset, body };
                 self.memtable.note(&name, fact.clone());
+                // Of what is before the fact, perhaps in a table of earlier.
+                for masked in [offset - 1, offset - 2, offset - i64::from(*length) % 40 - 1] {
+                    self.memtable.mask(masked);
+                    self.masks.insert(masked);
+                }
                 self.expected.entry(name).or_default().facts.push(fact);
             }
             Change::Flush => self.flush(),
@@ -152,6 +162,7 @@ impl Tested {
         for old in old {
             self.disk.remove_file(old.path()).expect("it is there");
         }
+        self.trimmed = self.trimmed.max(first_batch);
         let gone = begin..end.min(first_batch);
         for expected in self.expected.values_mut() {
             expected.postings.retain(|posting| !gone.contains(&posting.base_offset));
@@ -174,6 +185,16 @@ impl Tested {
                 Ok(found) if !found.iter().rev().eq(&expected.facts) => return wrong("facts"),
                 _ => {}
             }
+        }
+        let mut masks = self.memtable.masks().clone();
+        for table in &self.tables {
+            masks.add(table.masks());
+        }
+        let mut expected = self.masks.clone();
+        masks.trim(self.trimmed);
+        expected.trim(self.trimmed);
+        if masks != expected {
+            return Some("masks".to_owned());
         }
         let listed = view.names(b"", None, usize::MAX).ok()?;
         (listed != self.names(b"", None)).then(|| "names".to_owned())
@@ -362,7 +383,7 @@ fn a_table_of_another_version_or_range_is_told_apart() {
 }
 
 /// Puts right all CRCs of a table that was changed, as far as its parts are where they were.
-fn reseal(bytes: &mut [u8], blocks: &[(usize, usize)], ends: [usize; 3]) {
+fn reseal(bytes: &mut [u8], blocks: &[(usize, usize)], ends: [usize; 4]) {
     let mut seal = |from: usize, to: usize| {
         let crc = crc32c::crc32c(&bytes[from..to - 4]);
         bytes[to - 4..to].copy_from_slice(&crc.to_be_bytes());
@@ -370,11 +391,12 @@ fn reseal(bytes: &mut [u8], blocks: &[(usize, usize)], ends: [usize; 3]) {
     for (from, to) in blocks {
         seal(*from, *to);
     }
-    let [facts_end, filter_end, index_end] = ends;
+    let [facts_end, filter_end, index_end, masks_end] = ends;
     seal(facts_end, filter_end);
     seal(filter_end, index_end);
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..64]), &bytes[index_end + 8..]);
-    bytes[index_end + 4..index_end + 8].copy_from_slice(&crc.to_be_bytes());
+    seal(index_end, masks_end);
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..64]), &bytes[masks_end + 8..]);
+    bytes[masks_end + 4..masks_end + 8].copy_from_slice(&crc.to_be_bytes());
 }
 
 #[test]
@@ -388,9 +410,10 @@ fn changed_bytes_under_good_checksums_are_no_panic() {
     };
     let footer = whole.len() - 64;
     let facts_end = number(footer + 32, 8);
-    let ends = [facts_end, facts_end + number(footer + 40, 4), footer];
+    let filter_end = facts_end + number(footer + 40, 4);
+    let ends = [facts_end, filter_end, filter_end + number(footer + 44, 4), footer];
     let all = table::places(
-        Bytes::copy_from_slice(&whole[ends[1]..footer - 4]),
+        Bytes::copy_from_slice(&whole[ends[1]..ends[2] - 4]),
         number(footer + 24, 8) as u64,
         facts_end as u64,
     );

@@ -34,6 +34,7 @@ pub fn flush<D: Disk>(
             writer.facts(name, &body)?;
         }
     }
+    writer.masks(memtable.masks());
     writer.end()
 }
 

@@ -14,6 +14,7 @@ use bytes::{BufMut, Bytes};
 use xorf::{BinaryFuse8, DmaSerializable};
 
 use super::block::{Block, BlockWriter, Kind, PostingsWriter};
+use super::masks::Masks;
 use super::memtable::Posting;
 use super::table::{
     FILTER_HEAD_BYTES, Footer, IndexError, Place, Table, TableHeader, damaged, failed, hash_of,
@@ -51,6 +52,8 @@ pub(crate) struct TableWriter<D: Disk> {
     /// Offset of the first posting of the block's last entry.
     first: i64,
     index: Vec<u8>,
+    /// Masks in their encoding.
+    masks: Vec<u8>,
     postings_end: u64,
     elements: u64,
     hashes: Vec<u64>,
@@ -86,6 +89,7 @@ impl<D: Disk> TableWriter<D> {
             block: BlockWriter::default(),
             first: 0,
             index: Vec::new(),
+            masks: Vec::new(),
             postings_end: 0,
             elements: 0,
             hashes: Vec::new(),
@@ -125,6 +129,11 @@ impl<D: Disk> TableWriter<D> {
     pub(crate) fn facts(&mut self, name: &[u8], body: &[u8]) -> Result<(), IndexError> {
         assert!(self.block.is_empty() || self.block.last() < name, "names come in order");
         self.put(name, body, 0)
+    }
+
+    /// Gives it the offsets that its facts mask.
+    pub(crate) fn masks(&mut self, masks: &Masks) {
+        self.masks = masks.encode();
     }
 
     fn put(&mut self, name: &[u8], body: &[u8], first: i64) -> Result<(), IndexError> {
@@ -182,7 +191,7 @@ impl<D: Disk> TableWriter<D> {
         Ok(())
     }
 
-    /// Ends the table: adds filter, block index and footer, syncs the file, and gives it its name.
+    /// Ends the table: adds filter, block index, masks and footer, syncs the file, and gives it its name.
     pub(crate) fn end(mut self) -> Result<Table<D>, IndexError> {
         assert_eq!(self.kind, Kind::Facts, "facts follow the postings");
         self.end_block()?;
@@ -190,6 +199,7 @@ impl<D: Disk> TableWriter<D> {
         self.flush()?;
         let (seed, queues, filter) = self.filter(facts_end)?;
         let index = std::mem::take(&mut self.index);
+        let masks = std::mem::take(&mut self.masks);
         let footer = Footer {
             queues,
             elements: self.elements,
@@ -197,9 +207,10 @@ impl<D: Disk> TableWriter<D> {
             facts_end,
             filter_bytes: u32::try_from(filter.len() + 4).map_err(|_| self.too_large())?,
             index_bytes: u32::try_from(index.len() + 4).map_err(|_| self.too_large())?,
+            masks_bytes: u32::try_from(masks.len() + 4).map_err(|_| self.too_large())?,
             seed,
         };
-        for part in [&filter, &index] {
+        for part in [&filter, &index, &masks] {
             self.buffer.extend_from_slice(part);
             self.buffer.put_u32(crc32c::crc32c(part));
         }

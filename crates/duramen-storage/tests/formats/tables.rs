@@ -8,9 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crc32c::crc32c;
+use duramen_protocol::BatchView;
+use duramen_protocol::records::Records;
 use duramen_storage::ReplicaId;
 use duramen_storage::keys::{
-    Fact, Memtable, Merge, Merged, Posting, Table, TableHeader, View, flush,
+    Fact, Memtable, Merge, Merged, Posting, Said, Statement, Table, TableHeader, View, batch_of,
+    flush,
 };
 use twox_hash::XxHash3_64;
 
@@ -50,11 +53,17 @@ fn of_fact(offset: i64) -> &'static [u8] {
     if offset % 200 == 99 { b"user-00000003" } else { b"without records" }
 }
 
+/// Offsets that the fact at an offset masks: one below the table, and two neighbours.
+fn masked_by(offset: i64) -> [i64; 3] {
+    [offset - 999, offset - 50, offset - 49]
+}
+
 /// All that the table says.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Content {
     postings: BTreeMap<Vec<u8>, Vec<Posting>>,
     facts: BTreeMap<Vec<u8>, Vec<Fact>>,
+    masks: BTreeSet<i64>,
 }
 
 fn expected() -> Content {
@@ -68,6 +77,7 @@ fn expected() -> Content {
         let offset = base_offset + 9;
         if offset % 100 == 99 {
             content.facts.entry(of_fact(offset).to_vec()).or_default().push(fact(offset));
+            content.masks.extend(masked_by(offset));
         }
     }
     content
@@ -85,6 +95,9 @@ fn script(disk: &FsDisk) {
             memtable.insert((base_offset, offset), is_transactional(base_offset), names);
             if offset % 100 == 99 {
                 memtable.note(of_fact(offset), fact(offset));
+                for masked in masked_by(offset) {
+                    memtable.mask(masked);
+                }
             }
         }
         tables.push(flush(disk, DIR, header(from, to), &memtable, 256).expect("there is room"));
@@ -136,6 +149,7 @@ struct Parts<'a> {
     postings_end: u64,
     filter: Bytes<'a>,
     index: Bytes<'a>,
+    masks: Bytes<'a>,
     queues: u64,
     elements: u64,
     seed: u64,
@@ -144,7 +158,7 @@ struct Parts<'a> {
 fn parts(file: &[u8]) -> Parts<'_> {
     let mut header = Bytes(&file[..64]);
     assert_eq!(header.take(4), b"DQK1");
-    assert_eq!((header.number(2), header.number(2)), (2, 0), "version");
+    assert_eq!((header.number(2), header.number(2)), (3, 0), "version");
     assert_eq!(header.take(16), b"orders-topic-id!");
     assert_eq!((header.number(4), header.number(4)), (3, 0), "partition");
     assert_eq!((header.offset(), header.offset()), (1000, 3000), "from and to");
@@ -156,15 +170,17 @@ fn parts(file: &[u8]) -> Parts<'_> {
     let (queues, elements) = (footer.number(8), footer.number(8));
     let (postings_end, facts_end) = (footer.number(8), footer.number(8));
     let (filter_bytes, index_bytes) = (footer.number(4), footer.number(4));
-    let (seed, end) = (footer.number(8), footer.number(8));
+    let (seed, masks_bytes, end) = (footer.number(8), footer.number(4), footer.number(4));
     assert_eq!(end, 0);
     let mut rest = Bytes(&file[..file.len() - 64]);
     let blocks = rest.take(facts_end);
     let (mut filter, mut index) = (Bytes(rest.take(filter_bytes)), Bytes(rest.take(index_bytes)));
+    let mut masks = Bytes(rest.take(masks_bytes));
     assert!(rest.0.is_empty(), "the parts are the file");
+    masks.check_crc();
     filter.check_crc();
     index.check_crc();
-    Parts { blocks, postings_end, filter, index, queues, elements, seed }
+    Parts { blocks, postings_end, filter, index, masks, queues, elements, seed }
 }
 
 /// Reads a block, and calls back with each name and the bytes from its body on. Returns the last name.
@@ -247,7 +263,8 @@ fn a_table_has_the_bytes_of_the_document() {
         script(&FsDisk::new(&directory()));
     }
     let file = fs::read(path).expect("it is kept");
-    let Parts { blocks, postings_end, filter, mut index, queues, elements, seed } = parts(&file);
+    let Parts { blocks, postings_end, filter, mut index, mut masks, queues, elements, seed } =
+        parts(&file);
     let (mut content, mut position) = (Content::default(), 64);
     while !index.0.is_empty() {
         let (kind, length) = (index.number(1), index.varint());
@@ -278,6 +295,12 @@ fn a_table_has_the_bytes_of_the_document() {
         position += length;
     }
     assert_eq!(position, blocks.len() as u64);
+    let mut end = 0;
+    while !masks.0.is_empty() {
+        let start = end + i64::try_from(masks.varint()).expect("small");
+        end = start + i64::try_from(masks.varint()).expect("small") + 1;
+        content.masks.extend(start..end);
+    }
     assert_eq!(content, expected());
     let names: BTreeSet<_> = content.postings.keys().chain(content.facts.keys()).collect();
     assert_eq!(names.len() as u64, queues);
@@ -289,13 +312,39 @@ fn a_table_has_the_bytes_of_the_document() {
 }
 
 #[test]
+fn a_statement_has_the_bytes_of_the_document() {
+    let said = Said::Deleted(vec![5, 6, 300]);
+    let statement = Statement { queue: "alice".into(), principal: "User:bob".to_owned(), said };
+    let batch = batch_of(1_700_000_000_000, &[statement]).freeze();
+    let batch = BatchView::parse(&batch).expect("a batch");
+    let header = batch.header();
+    assert!(header.attributes.is_control() && !header.attributes.is_transactional());
+    assert_eq!((header.producer_id, header.record_count), (-1, 1));
+    let records = Records::of(&batch, 1000).expect("records");
+    let record = records.iter().next().expect("one").expect("a record");
+    assert_eq!(record.key, Some(&[0, 0, 0x44, 0x55][..]));
+    let mut value = Bytes(record.value.expect("it has one"));
+    assert_eq!((value.varint(), value.number(1)), (1, 1), "one statement, of kind 1");
+    for part in [&b"alice"[..], b"User:bob"] {
+        let length = value.varint();
+        assert_eq!(value.take(length), part);
+    }
+    assert_eq!(value.varint(), value.0.len() as u64);
+    let numbers: Vec<_> =
+        std::iter::from_fn(|| (!value.0.is_empty()).then(|| value.varint())).collect();
+    assert_eq!(numbers, [3, 5, 1, 294], "their number, and the distances");
+}
+
+#[test]
 fn a_kept_table_opens_with_everything_in_it() {
     let disk = FsDisk::new(&directory());
     let table = Table::open(&disk, DIR, NAME).expect("it is good");
     assert_eq!(*table.header(), header(1000, 3000));
+    let view_masks = table.masks().clone();
     let (tables, memtable) = ([table], Memtable::new(3000));
     let view = View::new(&tables, &memtable);
-    let Content { postings, facts } = expected();
+    let Content { postings, facts, masks } = expected();
+    assert!((0..3000).all(|it| view_masks.hides(it) == masks.contains(&it)));
     for (name, postings) in &postings {
         assert_eq!(view.postings(name, 0, usize::MAX).expect("it is good"), *postings);
     }
