@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::BytesMut;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
+use duramen_storage::keys::Statement;
 use duramen_storage::op::{ReplicaId, Shortage};
 use duramen_storage::storage::Facts;
 
@@ -219,11 +220,31 @@ impl Core {
         bytes: BytesMut,
         slot: Slot,
     ) -> Appended {
+        let now = self.now;
+        self.append_by(replica, |partition| partition.append_own(now, bytes, slot))
+    }
+
+    /// Has a partition say something of one of its queues.
+    pub(crate) fn say(
+        &mut self,
+        replica: ReplicaId,
+        statement: &Statement,
+        slot: Slot,
+    ) -> Appended {
+        let now = self.now;
+        self.append_by(replica, |partition| partition.say(now, statement, slot))
+    }
+
+    fn append_by(
+        &mut self,
+        replica: ReplicaId,
+        append: impl FnOnce(&mut Partition) -> Appended,
+    ) -> Appended {
         let Some(partition) = self.partitions.get_mut(&replica) else {
             return Appended::Refused(ErrorCode::UnknownTopicOrPartition, None);
         };
         let in_flight = partition.group.bytes_in_flight();
-        let appended = partition.append_own(self.now, bytes, slot);
+        let appended = append(partition);
         self.bytes_in_flight += partition.group.bytes_in_flight() - in_flight;
         mark(&mut self.dirty, partition);
         appended

@@ -263,12 +263,23 @@ pub struct QueueLook {
     pub ticket: u64,
     /// The part of the log.
     pub span: Span,
-    /// True if the last element is wanted, also one of an open transaction.
-    pub is_for_last: bool,
+    /// The question.
+    pub wanted: WantedElements,
+}
+
+/// Question of a [`QueueLook`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedElements {
+    /// Existence of any.
+    Any,
+    /// The last one that was appended, deleted or not, also one of an open transaction.
+    Last,
+    /// Those that were appended at these offsets, in order.
+    These(Vec<i64>),
 }
 
 /// Result of a [`QueueLook`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueLooked {
     /// As it was asked.
     pub ticket: u64,
@@ -277,7 +288,7 @@ pub struct QueueLooked {
 }
 
 /// Elements of a queue in a part of its log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundElements {
     /// There are none.
     None,
@@ -285,6 +296,8 @@ pub enum FoundElements {
     Some,
     /// This is the last one; whether it is of a transaction.
     Last(Position, bool),
+    /// Of the wanted ones these are there, in order. So many records of the log are masked.
+    These(Vec<i64>, u64),
     /// The index is not there, or is damaged.
     NoIndex,
     /// The log cannot be read there.
@@ -328,6 +341,8 @@ pub struct Survey {
     pub bytes_max: u32,
     /// Number of records whose keys are wanted, too; 0 for none.
     pub keys_max: usize,
+    /// True for a topic of queues, whose index knows which records are not to be seen.
+    pub is_of_queues: bool,
     /// Comes back in [`Surveyed`].
     pub ticket: u64,
 }
@@ -357,6 +372,8 @@ pub struct DeadLetters {
     pub copies: bool,
     /// About how many bytes of them make one batch; at least one record does.
     pub bytes_max: usize,
+    /// True for a topic of queues, whose index knows which records are not to be seen.
+    pub is_of_queues: bool,
     /// Comes back in [`DeadLettersMade`].
     pub ticket: u64,
 }
@@ -398,8 +415,8 @@ pub struct SeenBatch {
     pub bytes: u64,
     /// Producer id of the transaction that the batch belongs to, if any.
     pub transactional: Option<i64>,
-    /// True for a transaction marker.
-    pub is_control: bool,
+    /// True for a control batch, and for one whose records are all masked.
+    pub is_nothing: bool,
     /// The keys of its records, if they were asked for.
     pub keys: Option<SeenKeys>,
 }
@@ -498,6 +515,8 @@ pub struct FetchPart {
     /// Index of the latest Compact entry at the time when the aborted transactions were looked up. The log must be read
     /// as that compaction left it.
     pub compaction: Option<u64>,
+    /// True for a topic of queues, whose index knows which records are not to be seen.
+    pub is_of_queues: bool,
 }
 
 /// A `ShareFetch` response whose records are found and sent off the node's thread.
@@ -525,6 +544,8 @@ pub struct SharePart {
     pub end: i64,
     /// Size of the batches at the survey, in bytes.
     pub bytes: u64,
+    /// True for a topic of queues, whose index knows which records are not to be seen.
+    pub is_of_queues: bool,
 }
 
 /// A `ListOffsets` response some of whose offsets are found off the node's thread.

@@ -56,6 +56,10 @@ pub const DECOMPRESSED_RATIO_MAX: usize = 64;
 pub const DECOMPRESSED_BYTES_QUICK: usize = 1 << 20;
 /// Ratio between decompressed records and request that real records seldom exceed; see [`DECOMPRESSED_BYTES_QUICK`].
 pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
+/// Most positions of one deletion of elements of a queue.
+pub const QUEUE_DELETES_MAX: usize = 1_000;
+/// Most records of a partition that are deleted and not erased. At the bound further deletions are refused.
+pub const QUEUE_MASKS_MAX: u64 = 65_536;
 /// Largest fence of a log, in bytes.
 pub const FENCE_BYTES_MAX: usize = 64;
 /// Longest name of a queue, which is the key of its records, in bytes.

@@ -100,6 +100,8 @@ pub enum Op {
     Truncate(Truncate),
     /// Set a log's fence.
     Fence(SetFence),
+    /// Delete elements of a queue.
+    Delete(Delete),
     /// Read elements of a queue, or wait for them.
     Retrieve(Retrieve),
     /// Tell how much a queue has.
@@ -116,6 +118,7 @@ impl Op {
             Self::Tail(_) => Name::Tail,
             Self::Truncate(_) => Name::Truncate,
             Self::Fence(_) => Name::Fence,
+            Self::Delete(_) => Name::Delete,
             Self::Retrieve(_) => Name::Retrieve,
             Self::GetQueue(_) => Name::GetQueue,
             Self::ListQueues(_) => Name::ListQueues,
@@ -129,6 +132,7 @@ impl Op {
             Self::Tail(it) | Self::ListQueues(it) => &it.target,
             Self::Truncate(it) => &it.target,
             Self::Fence(it) => &it.target,
+            Self::Delete(it) => &it.target,
             Self::Retrieve(it) => &it.target,
             Self::GetQueue(it) => &it.target,
         }
@@ -151,6 +155,8 @@ pub enum Name {
     Truncate,
     /// [`Op::Fence`].
     Fence,
+    /// [`Op::Delete`].
+    Delete,
     /// [`Op::Retrieve`].
     Retrieve,
     /// [`Op::GetQueue`].
@@ -161,11 +167,12 @@ pub enum Name {
 
 impl Name {
     /// All names.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Append,
         Self::Tail,
         Self::Truncate,
         Self::Fence,
+        Self::Delete,
         Self::Retrieve,
         Self::GetQueue,
         Self::ListQueues,
@@ -231,6 +238,19 @@ pub struct SetFence {
     pub token: Bytes,
     /// Token that the present fence must equal.
     pub if_token: Option<Bytes>,
+    /// Longest wait for the answer, in milliseconds.
+    pub timeout_ms: i32,
+}
+
+/// Deletion of elements of a queue: readers see them no more, and their offsets stay unused.
+#[derive(Debug)]
+pub struct Delete {
+    /// The queue.
+    pub target: Target,
+    /// At most [`crate::limits::QUEUE_DELETES_MAX`]. One that names no element is passed over, and counted.
+    pub positions: Vec<Position>,
+    /// Token that must be the log's fence.
+    pub fence: Option<Bytes>,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
 }
@@ -313,6 +333,13 @@ pub enum Answer {
         last: Position,
         /// True if an earlier request had appended it.
         is_duplicate: bool,
+    },
+    /// An edit is committed, and the leader's readers see it.
+    Edited {
+        /// Position of the entry that says so; `None` if there was nothing to say.
+        at: Option<Position>,
+        /// Number of positions that named no element.
+        absent: usize,
     },
     /// The log as it is now.
     Tail(Tail),

@@ -26,7 +26,7 @@ use crate::configs::TopicSettings;
 use crate::controller::quorum::Quorum;
 use crate::controller::{Controller, METADATA_GROUP, METADATA_REPLICA, is_metadata};
 use crate::core::{
-    Core, Metrics, NodeOptions, Parked, Readiness, Signal, Standing, Then, Timer, mark,
+    Awaited, Core, Metrics, NodeOptions, Parked, Readiness, Signal, Standing, Then, Timer, mark,
     metadata_replica, standing,
 };
 use crate::event::{Action, ConnectionId, Now, Reply, RequestKey};
@@ -432,7 +432,13 @@ impl Node {
                 self.shares.forget_share_request(&mut self.core, key, request);
             }
             Parked::Queue(wait) => self.queues.forget_read(key, wait),
-            Parked::Produce { .. } | Parked::Native(_) => self.queues.forget_appends(key),
+            Parked::Native(wait) => {
+                self.queues.forget_appends(key);
+                if let Awaited::Indexed { at, .. } = wait.awaited {
+                    self.queues.forget_behind(wait.replica, at + 1, key);
+                }
+            }
+            Parked::Produce { .. } => self.queues.forget_appends(key),
             _ => {}
         }
         Some(parked)

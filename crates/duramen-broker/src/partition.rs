@@ -18,7 +18,10 @@ use compaction::Compacting;
 use controls::{Controls, Objection};
 use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::{self, BatchHeader, TimestampType};
+use duramen_protocol::partitioner::key_number;
+use duramen_protocol::records::Keys;
 use duramen_storage::Descriptor;
+use duramen_storage::keys::{Statement, batch_of};
 use duramen_storage::op::{
     Beginning, Compacted, Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId,
     SegmentMeta,
@@ -47,11 +50,14 @@ pub(crate) mod internal;
 pub(crate) mod producers;
 pub(crate) mod retention;
 mod rolling;
+mod shown;
 mod transactions;
 mod view;
 mod waits;
 
 pub(crate) use producers::Verdict;
+pub(crate) use shown::Growth;
+use shown::{Indexed, Told};
 pub(crate) use transactions::{Aborted, Marker};
 pub(crate) use view::View;
 
@@ -77,14 +83,6 @@ pub(crate) enum MarkAsker {
     Node { broker_id: i32, nonce: u64 },
     /// An administrator: part of a parked request.
     Request { key: RequestKey, at: usize },
-}
-
-/// Bytes that were added before the ends that fetchers see; `None` if a fetcher should look at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Growth {
-    pub committed: Option<u64>,
-    /// Bytes added before the last stable offset.
-    pub stable: Option<u64>,
 }
 
 /// Result of a [`Slot`].
@@ -167,16 +165,6 @@ struct Waiting {
     base_offset: i64,
 }
 
-/// State of a partition that a fetch reports, as its watchers know it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Told {
-    committed: i64,
-    stable: i64,
-    log_start: i64,
-    term: u64,
-    is_serving: bool,
-}
-
 /// One replica of one partition.
 #[derive(Debug)]
 pub(crate) struct Partition {
@@ -191,6 +179,7 @@ pub(crate) struct Partition {
     /// Places in fetch sessions to be touched when anything changes that a fetch tells of.
     pub(crate) watchers: Vec<Watcher>,
     told: Told,
+    indexed: Indexed,
     producers: Producers,
     compacting: Compacting,
     pub(crate) controls: Controls,
@@ -287,6 +276,7 @@ impl Partition {
             fetches: BTreeSet::new(),
             watchers: Vec::new(),
             told: Told::default(),
+            indexed: Indexed::default(),
             producers: Producers::default(),
             compacting: Compacting::default(),
             controls: Controls::default(),
@@ -323,13 +313,6 @@ impl Partition {
     /// Returns the high watermark.
     pub(crate) fn committed(&self) -> i64 {
         self.committed
-    }
-
-    /// Returns the last stable offset.
-    pub(crate) fn stable(&self) -> i64 {
-        let open = self.producers.transactions().first_open();
-        // After a start with an image older than a trim, the log start is ahead until the trim is committed again.
-        open.map_or(self.committed, |first| first.max(self.log_start).min(self.committed))
     }
 
     /// Returns the aborted transactions between two offsets, and the offset up to which the list is complete.
@@ -560,15 +543,31 @@ impl Partition {
         appended
     }
 
+    /// Appends a statement about a queue, which the caller has judged.
+    pub(crate) fn say(&mut self, now: Now, statement: &Statement, slot: Slot) -> Appended {
+        assert!(self.settings.queue, "only a log of queues says something of them");
+        if let Some(code) = self.obstacle() {
+            return Appended::Refused(code, None);
+        }
+        if self.lacks_replicas() {
+            return Appended::Refused(ErrorCode::NotEnoughReplicas, None);
+        }
+        let bytes = batch_of(now.wall_ms, std::slice::from_ref(statement));
+        let header = BatchHeader::parse(&bytes).expect("it was just built");
+        let end = self.group.end_offset();
+        let time = header.max_timestamp;
+        let appended = self.append_bytes(now, bytes, &header, time, Acks::All, slot);
+        if self.group.end_offset() > end {
+            let number = Some(key_number(&statement.queue));
+            self.fresh.note(self.group.end_offset(), Keys { number, ..Keys::default() });
+        }
+        appended
+    }
+
     /// Returns the offset up to which the index has to know the log. Then it knows all elements of a queue whose name
     /// has this number.
     pub(crate) fn fresh_end(&self, number: i32) -> i64 {
         self.fresh.end_of(number)
-    }
-
-    /// Forgets which queues the batches are of that the index has.
-    pub(crate) fn forget_fresh(&mut self, indexed: i64) {
-        self.fresh.forget(indexed);
     }
 
     /// Returns the sequence that the next batch of a producer has.
@@ -758,8 +757,9 @@ impl Partition {
         if let Some(beginning) = &turn.begun {
             self.begin_anew(beginning, now, effects);
         }
-        let before = (self.committed, self.stable());
+        let (before, shown) = ((self.committed, self.stable()), self.shown_ends());
         let log_start = self.log_start;
+        self.indexed.take_report();
         for entry in &turn.committed {
             if let Some(op) = self.apply(entry, now) {
                 actions.push(emit(op));
@@ -778,8 +778,8 @@ impl Partition {
             let log_start = self.log_start;
             effects.messages.extend(self.group.with_image(snapshot, image, log_start));
         }
-        if self.committed > before.0 && !self.fetches.is_empty() {
-            let growth = self.growth(before);
+        if self.shown() > shown.0 && !self.fetches.is_empty() {
+            let growth = self.growth(shown);
             effects.woken.extend(self.fetches.iter().map(|key| (*key, growth)));
         }
         actions.extend(self.order().into_iter().flatten());
@@ -816,6 +816,7 @@ impl Partition {
         self.active = None;
         self.beginnings += 1;
         (self.trimming, self.fencing) = (0, None);
+        self.indexed.begin_anew();
         effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
     }
 
@@ -844,38 +845,6 @@ impl Partition {
                 self.segments.pop();
             }
         }
-    }
-
-    /// Returns the bytes that were added since the high watermark and the last stable offset had these values.
-    fn growth(&self, (committed, stable): (i64, i64)) -> Growth {
-        let between =
-            |from, to| if from == to { Some(0) } else { self.group.bytes_between(from, to) };
-        Growth {
-            committed: between(committed, self.committed),
-            stable: between(stable, self.stable()),
-        }
-    }
-
-    fn touch_watchers(&mut self, effects: &mut Effects) {
-        let told = Told {
-            committed: self.committed,
-            stable: self.stable(),
-            log_start: self.log_start,
-            term: self.group.term(),
-            is_serving: self.group.is_serving(),
-        };
-        let before = std::mem::replace(&mut self.told, told);
-        let is_idle = before == told || self.watchers.is_empty();
-        if is_idle || sabotage::is(Bug::SessionNotTouched) {
-            return;
-        }
-        let is_led_alike = (before.term, before.is_serving) == (told.term, told.is_serving);
-        let growth = if is_led_alike {
-            self.growth((before.committed, before.stable))
-        } else {
-            Growth::default()
-        };
-        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, growth)));
     }
 
     fn apply(&mut self, entry: &LogEntry, now: Now) -> Option<OpKind> {
@@ -1001,6 +970,7 @@ impl Partition {
         self.trimming = 0;
         self.fencing = None;
         self.fresh.begin_term(self.group.end_offset());
+        self.indexed.begin_term(serves.map(|_| self.group.end_offset()));
         self.forget_proposed();
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {

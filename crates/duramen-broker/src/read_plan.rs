@@ -5,18 +5,20 @@
 //! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`], [`metadata_tail`]
 //!             before a node is opened, [`log_slice`] for the node itself, [`digests`] for programs that compare
 //!             replicas; [`look`], [`share_ranges`] and [`share_bytes`] for share groups; [`queue_page`] and its like.
-//! Invariants: a response has no bytes at or past a part's end. The limit of bytes never empties the first part that
-//!             has batches. Damage is an error of its partition, and of no other.
+//! Invariants: a response has no bytes at or past a part's end, and none of a record that an edit took away. The limit
+//!             of bytes never empties the first part that has batches. Damage is an error of its partition, and of no
+//!             other.
 //! Never:      the node's state; the offsets that a client may see.
 //! Tests:      `node/tests`; `duramen-sim`.
 //! Start at:   [`fetch_ranges`].
 
 use bytes::Bytes;
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::fetch::PartitionData;
 use duramen_protocol::messages::{DescribeReplicasResponse, FetchResponse, ListOffsetsResponse};
 use duramen_protocol::wire::RecordData;
-use duramen_protocol::{BatchHeader, ErrorCode};
-use duramen_storage::op::{RecoveredReplica, ReplicaId};
+use duramen_storage::keys::Masks;
+use duramen_storage::op::RecoveredReplica;
 use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Descriptor, Disk, Reader};
 
@@ -24,8 +26,10 @@ use crate::controller::is_metadata;
 use crate::event::{FetchPart, FetchPlan, LogRead, MadeBy, ReadLog, ReplicasPlan, TimePlan};
 use crate::native::{Answer, Answered, Problem};
 
+mod masking;
 mod queues;
 mod shares;
+use masking::Stretch;
 pub use queues::{Extent, PageEnd, QueueError, Taken, queue_extent, queue_names, queue_page};
 #[cfg(test)]
 pub(crate) use shares::{first_since, letters_of, seen_in};
@@ -42,10 +46,7 @@ pub fn fetch_ranges<D: Disk>(
     plan: FetchPlan,
 ) -> (FetchResponse, Vec<FileRange<D::File>>) {
     let mut ranges = Vec::new();
-    let response = fetch(plan, |part, bytes_max, first_whole| {
-        let Some(mut range) = locate(reader, part, bytes_max, first_whole)? else {
-            return Ok(None);
-        };
+    let response = fetch(reader, plan, |part, mut range| {
         // Rot is found before the response is promised, not in the middle of it.
         if !range.verified {
             reader.verify(part.replica, &range)?;
@@ -54,26 +55,56 @@ pub fn fetch_ranges<D: Disk>(
         let id = u32::try_from(ranges.len()).expect("a request has fewer partitions");
         let len = range.len;
         ranges.push(range);
-        Ok(Some(RecordData::External { len, id }))
+        Ok(RecordData::External { len, id })
     });
     (response, ranges)
 }
 
 /// Reads the bytes of a fetch into memory.
 pub fn fetch_bytes<D: Disk>(reader: &Reader<D>, plan: FetchPlan) -> FetchResponse {
-    fetch(plan, |part, bytes_max, first_whole| {
-        let Some(range) = locate(reader, part, bytes_max, first_whole)? else { return Ok(None) };
-        Ok(Some(RecordData::Bytes(reader.read(part.replica, &range)?)))
-    })
+    fetch(reader, plan, |part, range| Ok(RecordData::Bytes(reader.read(part.replica, &range)?)))
+}
+
+/// Finds the records of a part: a range of a file, which `take` turns into records, or a copy without what is masked.
+fn records_of<D: Disk>(
+    reader: &Reader<D>,
+    part: &FetchPart,
+    limit: (u32, bool),
+    take: impl FnOnce(&FetchPart, FileRange<D::File>) -> Result<RecordData, ReadError>,
+) -> Result<Option<RecordData>, ReadError> {
+    let masks = reader.masks(part.replica, part.is_of_queues)?;
+    match masking::stretch(reader, part, &masks)? {
+        Stretch::Clear(end) => {
+            locate(reader, part, end, limit)?.map(|range| take(part, range)).transpose()
+        }
+        Stretch::Masked => shown(reader, part, &masks, limit),
+    }
+}
+
+/// Reads the batches of a part without their masked records.
+fn shown<D: Disk>(
+    reader: &Reader<D>,
+    part: &FetchPart,
+    masks: &Masks,
+    (bytes_max, first_whole): (u32, bool),
+) -> Result<Option<RecordData>, ReadError> {
+    let Some(range) = locate(reader, part, part.end, (bytes_max, first_whole))? else {
+        return Ok(None);
+    };
+    let bytes = reader.read(part.replica, &range)?;
+    let shown = masking::shown(bytes, masks, bytes_max as usize, first_whole);
+    let damaged =
+        |what| ReadError::Damaged { path: part.replica.0.to_string(), at: range.at, what };
+    Ok(shown.map_err(damaged)?.map(RecordData::Bytes))
 }
 
 fn locate<D: Disk>(
     reader: &Reader<D>,
     part: &FetchPart,
-    bytes_max: u32,
-    first_whole: bool,
+    end: i64,
+    (bytes_max, first_whole): (u32, bool),
 ) -> Result<Option<FileRange<D::File>>, ReadError> {
-    let found = reader.locate(part.replica, part.offset, part.end, bytes_max, first_whole)?;
+    let found = reader.locate(part.replica, part.offset, end, bytes_max, first_whole)?;
     let is_other = |range: &FileRange<D::File>| {
         part.compaction.is_some_and(|compaction| compaction != range.compaction)
     };
@@ -81,9 +112,10 @@ fn locate<D: Disk>(
     if found.as_ref().is_some_and(is_other) { Err(ReadError::Removed) } else { Ok(found) }
 }
 
-fn fetch(
+fn fetch<D: Disk>(
+    reader: &Reader<D>,
     plan: FetchPlan,
-    mut read: impl FnMut(&FetchPart, u32, bool) -> Result<Option<RecordData>, ReadError>,
+    mut take: impl FnMut(&FetchPart, FileRange<D::File>) -> Result<RecordData, ReadError>,
 ) -> FetchResponse {
     let FetchPlan { mut response, parts, bytes_max } = plan;
     debug_assert!(
@@ -96,7 +128,9 @@ fn fetch(
     for part in &parts {
         let slot = &mut response.responses[part.topic].partitions[part.partition];
         let limit = part.bytes_max.min(budget);
-        let found = if limit == 0 && !is_first { Ok(None) } else { read(part, limit, is_first) };
+        let is_full = limit == 0 && !is_first;
+        let found =
+            if is_full { Ok(None) } else { records_of(reader, part, (limit, is_first), &mut take) };
         match found {
             Ok(Some(records)) => {
                 let len = u32::try_from(records.len()).unwrap_or(u32::MAX);
@@ -201,7 +235,7 @@ pub fn native<D: Disk>(reader: &Reader<D>, mut answered: Answered) -> Answered {
         }
     }
     if let Some((replica, position)) = answered.lacking() {
-        match base_of(reader, replica, position.offset) {
+        match reader.base_of(replica, position.offset, position.offset.saturating_add(1)) {
             Ok(Some(base)) => position.entry = base,
             Ok(None)
             | Err(ReadError::UnknownReplica | ReadError::Removed | ReadError::OutOfRange) => {}
@@ -213,18 +247,6 @@ pub fn native<D: Disk>(reader: &Reader<D>, mut answered: Answered) -> Answered {
     }
     answered.lacking = None;
     answered
-}
-
-/// Returns the base offset of the batch that holds an offset.
-fn base_of<D: Disk>(
-    reader: &Reader<D>,
-    replica: ReplicaId,
-    offset: i64,
-) -> Result<Option<i64>, ReadError> {
-    let found = reader.locate(replica, offset, offset.saturating_add(1), 1, true)?;
-    let Some(range) = found else { return Ok(None) };
-    let bytes = reader.read(replica, &range)?;
-    Ok(BatchHeader::parse(&bytes).ok().map(|header| header.base_offset))
 }
 
 /// Computes the digests of replicas. A replica that has no room left gets none, and ends where it begins.

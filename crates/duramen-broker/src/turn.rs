@@ -49,7 +49,7 @@ impl Node {
             Event::DeadLetters(made) => self.shares.on_dead_letters(&mut self.core, made),
             Event::QueueLooked(looked) => {
                 match self.queues.on_looked(&mut self.core, looked.ticket) {
-                    Some(Waiter::Read(key)) => api::queues::on_looked(self, key, looked.found),
+                    Some(Waiter::Read(key)) => api::queues::on_looked(self, key, &looked.found),
                     Some(Waiter::Append(place)) => {
                         api::guarded::on_looked(self, place, looked.found);
                     }

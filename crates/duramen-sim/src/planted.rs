@@ -111,6 +111,11 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("a long list of touched queues is cut", Bug::Broker(Inside::TouchedCut)),
     ("a new leader waits for no index of earlier terms", Bug::Broker(Inside::FreshFromNothing)),
     ("the first attempt of an append is not looked for", Bug::Broker(Inside::RepeatNotSought)),
+    ("deletions are forgotten at a start", Bug::Broker(Inside::MasksNotLoaded)),
+    ("consumers see what the index lacks", Bug::Broker(Inside::ShownUnindexed)),
+    ("a consumer of deleted records gets nothing", Bug::Broker(Inside::MaskedTailBare)),
+    ("a deletion is acknowledged before readers know", Bug::Broker(Inside::EditNotAwaited)),
+    ("a deletion takes another queue's element", Bug::Broker(Inside::EditUnverified)),
 ];
 
 /// See above: none of them is compiled in.
@@ -170,6 +175,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
     ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 47),
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
+    ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 6253),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 12),
@@ -213,4 +219,5 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("what classic members are giving up is forgotten", Bug::Peers(Inside::GivingUpForgotten)),
     ("a change of settings is answered before it is kept", Bug::Peers(Inside::AlteredBeforeKept)),
     ("a leader that has a successor refuses a guard", Bug::Peers(Inside::RefusedUncertain)),
+    ("a new leader shows what was deleted", Bug::Peers(Inside::LeaderShowsEarly)),
 ];

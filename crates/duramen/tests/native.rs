@@ -33,6 +33,8 @@ use tonic_types::StatusExt;
 
 #[path = "native/counts.rs"]
 mod counts;
+#[path = "native/edits.rs"]
+mod edits;
 #[path = "native/once.rs"]
 mod once;
 #[path = "native/queue_benchmarks.rs"]

@@ -326,6 +326,7 @@ pub const NATIVE_QUESTIONS: &[NativeQuestion] = &[
     NativeQuestion { op: Name::Tail, operation: Describe },
     NativeQuestion { op: Name::Truncate, operation: Delete },
     NativeQuestion { op: Name::Fence, operation: Alter },
+    NativeQuestion { op: Name::Delete, operation: Delete },
     NativeQuestion { op: Name::Retrieve, operation: Read },
     NativeQuestion { op: Name::GetQueue, operation: Describe },
     NativeQuestion { op: Name::ListQueues, operation: Describe },

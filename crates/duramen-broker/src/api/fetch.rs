@@ -36,6 +36,9 @@ struct Found {
     ends: Option<(i64, i64)>,
     /// Last stable offset: one past the last offset that a `read_committed` consumer may see.
     stable: i64,
+    /// End of the records that the consumer may see.
+    shown: i64,
+    is_of_queues: bool,
     diverging: Option<EpochEndOffset>,
     /// The node to read from instead.
     preferred: Option<i32>,
@@ -284,11 +287,16 @@ fn look_at(
     if sabotage::is(Bug::UnstableShown) {
         stable = committed;
     }
-    let shown = if is_read_committed { stable } else { committed };
+    let mut shown = if is_read_committed { stable } else { committed };
+    if partition.settings.queue {
+        shown = shown.min(partition.shown());
+    }
     let mut found = Found {
         replica: Some(partition.group.id()),
         ends: Some((committed, start)),
         stable,
+        shown,
+        is_of_queues: partition.settings.queue,
         ..Default::default()
     };
     // A follower may not have heard yet of the epoch that the client knows. The client then waits for it.
@@ -302,6 +310,9 @@ fn look_at(
     // No client may read between the high watermark and the log end offset, but an offset there is not out of range.
     if wanted.offset < start || leads && wanted.offset > partition.group.end_offset() {
         return Err(ErrorCode::OffsetOutOfRange);
+    }
+    if partition.hides(wanted.offset) {
+        return Err(ErrorCode::KafkaStorageError);
     }
     if wanted.offset < shown && wanted.bytes_max >= 0 {
         // The first batch comes whole, however small the limit is.
@@ -360,13 +371,14 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
         }
         let rest = &fetch.targets[at..];
         let (topic, partition) = push(&mut response, rest, found, fetch.is_read_committed);
-        let (Some(replica), Some((mut end, _))) = (found.replica, found.ends) else { continue };
+        let Some(replica) = found.replica else { continue };
         if has_records {
+            let mut end = found.shown;
             let mut compaction = None;
             if fetch.is_read_committed {
                 compaction = node.core.partitions.get(&replica).map(|it| it.compacted().index);
                 let aborted;
-                (aborted, end) = aborted_in(node, replica, wanted.offset, found.stable);
+                (aborted, end) = aborted_in(node, replica, wanted.offset, end);
                 let part = &mut response.responses[topic].partitions[partition];
                 part.aborted_transactions = Some(aborted);
                 assert!(end <= found.stable, "a read_committed consumer sees stable records");
@@ -380,6 +392,7 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
                 bytes_max: wanted.bytes_max.unsigned_abs(),
                 omit_if_empty: fetch.is_incremental && !is_needed,
                 compaction,
+                is_of_queues: found.is_of_queues,
             });
             if budget > 0 {
                 last_served = *place;

@@ -5,6 +5,7 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::produce::INDEX_BEHIND;
+use super::queues::INDEX_WAIT_MS;
 use super::{guarded, queues};
 use crate::access::{Operation, Resource};
 use crate::configs::is_queue_topic;
@@ -12,10 +13,11 @@ use crate::core::{Awaited, NativeWait, Parked};
 use crate::event::{Now, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::native::{
-    Answer, Answered, Append, Guard, Identified, Last, Op, Position, Problem, Repeat, SetFence,
-    Span, Tail, Target, Truncate, WantTail,
+    Answer, Answered, Append, Delete, Guard, Identified, Last, Op, Position, Problem, Repeat,
+    SetFence, Span, Tail, Target, Truncate, WantTail,
 };
 use crate::node::Node;
+use crate::node::queues::{Change, Waiter};
 use crate::partition::controls::Objection;
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Partition, Slot};
@@ -60,12 +62,18 @@ pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
                 find(node, &context, Operation::Describe, &target, true)
             });
             match found {
+                // A reader that learns this end finds all records before it.
+                Ok(replica) if is_certain && queues::is_behind(node, replica) => {
+                    let op = Op::Tail(WantTail { target, is_certain });
+                    queues::await_index(node, key, context, op, replica);
+                }
                 Ok(replica) => answer_tail(node, key, replica),
                 Err(problem) => refuse(node, key, problem),
             }
         }
         Op::Truncate(it) => truncate(node, key, &context, it),
         Op::Fence(it) => set_fence(node, key, &context, &it),
+        Op::Delete(it) => delete(node, key, &context, it),
         op @ (Op::Retrieve(_) | Op::GetQueue(_) | Op::ListQueues(_)) => {
             queues::handle(node, key, context, op);
         }
@@ -125,6 +133,7 @@ pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
         Op::Retrieve(it) => it.is_certain,
         Op::GetQueue(it) => it.is_certain,
         Op::Truncate(it) => it.through.is_some_and(|it| diverges(partition, it).is_some()),
+        Op::Delete(it) => it.positions.iter().any(|it| diverges(partition, *it).is_some()),
         Op::Append(_) | Op::Fence(_) => false,
     };
     is_asked.then_some(replica)
@@ -160,16 +169,9 @@ fn append(
         let problem = Problem::BadRequest("records", why);
         return reply(node, key, Err(problem), None, rest_ms);
     }
-    let replica = match find(node, context, Operation::Write, &target, true).and_then(|replica| {
-        let is_full = node.core.refusal().filter(|_| !sabotage::is(Bug::FullDiskIgnored));
-        let partition = &node.core.partitions[&replica];
-        match is_full {
-            Some(refusal) => Err(Problem::DiskFull(refusal)),
-            None if partition.lacks_replicas() => Err(Problem::NotEnoughReplicas),
-            None if node.queues.is_behind(partition) => Err(Problem::Busy(INDEX_BEHIND)),
-            None => Ok(replica),
-        }
-    }) {
+    let replica = match find(node, context, Operation::Write, &target, true)
+        .and_then(|replica| takes_appends(node, replica))
+    {
         Ok(replica) => replica,
         Err(problem) => return reply(node, key, Err(problem), None, rest_ms),
     };
@@ -192,6 +194,18 @@ fn append(
     node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
     if let Some((appended, _)) = appended {
         go_on(node, key, appended);
+    }
+}
+
+/// Tells whether a log takes appends now.
+fn takes_appends(node: &Node, replica: ReplicaId) -> Result<ReplicaId, Problem> {
+    let is_full = node.core.refusal().filter(|_| !sabotage::is(Bug::FullDiskIgnored));
+    let partition = &node.core.partitions[&replica];
+    match is_full {
+        Some(refusal) => Err(Problem::DiskFull(refusal)),
+        None if partition.lacks_replicas() => Err(Problem::NotEnoughReplicas),
+        None if node.queues.is_behind(partition) => Err(Problem::Busy(INDEX_BEHIND)),
+        None => Ok(replica),
     }
 }
 
@@ -281,6 +295,34 @@ fn set_fence(node: &mut Node, key: RequestKey, context: &RequestContext, wanted:
     settle(node, key, replica, appended, awaited, deadline_us);
 }
 
+fn delete(node: &mut Node, key: RequestKey, context: &RequestContext, delete: Delete) {
+    let Delete { target, positions, fence, timeout_ms } = delete;
+    let replica = match find(node, context, Operation::Delete, &target, true)
+        .and_then(|replica| takes_appends(node, replica))
+    {
+        Ok(replica) => replica,
+        Err(problem) => return refuse(node, key, problem),
+    };
+    let partition = &node.core.partitions[&replica];
+    if let Some(from) = positions.iter().find_map(|position| diverges(partition, *position)) {
+        return refuse(node, key, Problem::PositionDiverged(from));
+    }
+    let Target::Queue(queue) = target else { unreachable!("elements are those of a queue") };
+    let mut offsets: Vec<i64> = positions.iter().map(|it| it.offset).collect();
+    offsets.sort_unstable();
+    offsets.dedup();
+    let awaited = Awaited::Edit { absent: 0 };
+    let deadline_us = deadline_us(node.core.now, timeout_ms);
+    let wait = NativeWait { replica, awaited, identified: None, rest_ms: 0 };
+    node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
+    let guard = Guard { fence, ..Guard::default() };
+    let principal = context.principal.to_string();
+    let change = Change::Delete { queue: queue.name, offsets, guard, principal };
+    if let Some((appended, _)) = guarded::hold_deletion(node, replica, change, (key, 0, 0)) {
+        go_on(node, key, appended);
+    }
+}
+
 /// Keeps an operation until its entry is committed or its answer certain, or answers it.
 fn settle(
     node: &mut Node,
@@ -354,6 +396,10 @@ fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offse
                 Answered { answer: Err(problem), lacking: Some(replica), repeat, rest_ms };
             return answer(node, key, answered);
         }
+        Awaited::Edit { absent } => {
+            return await_index(node, key, replica, (base_offset, absent));
+        }
+        Awaited::Indexed { at, absent } => edited(node, replica, at, absent),
         Awaited::Truncate => tail(node, replica),
         Awaited::Fence(token) => match node.core.partitions.get(&replica) {
             Some(partition) if partition.controls.fence != token => Err(Problem::Fenced),
@@ -363,14 +409,44 @@ fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offse
     reply(node, key, answer, Some(replica), rest_ms);
 }
 
+/// Keeps an edit that is committed until the index has it: from its answer on no reader sees what it took away.
+fn await_index(node: &mut Node, key: RequestKey, replica: ReplicaId, (at, absent): (i64, usize)) {
+    let has_it = node.queues.indexed(replica) > at || sabotage::is(Bug::EditNotAwaited);
+    if at < 0 || has_it || !node.core.partitions.contains_key(&replica) {
+        let answer = edited(node, replica, at, absent);
+        return reply(node, key, answer, None, 0);
+    }
+    node.queues.await_index(replica, at + 1, Waiter::Read(key));
+    let awaited = Awaited::Indexed { at, absent };
+    let wait = NativeWait { replica, awaited, identified: None, rest_ms: 0 };
+    let deadline_us = node.core.now.deadline_us(INDEX_WAIT_MS);
+    node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
+}
+
+/// Answers an edit that the index has, or whose replica leads no more: the next leader shows nothing before it has it.
+pub(super) fn on_indexed(node: &mut Node, key: RequestKey) {
+    let Some(Parked::Native(wait)) = node.unpark(key) else { return };
+    answer_certain(node, key, *wait, -1);
+}
+
+fn edited(node: &Node, replica: ReplicaId, at: i64, absent: usize) -> Result<Answer, Problem> {
+    let partition = node.core.partitions.get(&replica).ok_or(Problem::OutcomeUnknown)?;
+    let at = (at >= 0).then(|| Position { term: partition.epoch_at(at), entry: at, offset: at });
+    Ok(Answer::Edited { at, absent })
+}
+
 /// Answers an operation whose time is over.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let is_held = node.queues.holds(key);
     let Some(Parked::Native(wait)) = node.unpark(key) else { return };
     let problem = match wait.awaited {
         Awaited::Refusal(_) => Problem::NoLeader,
-        Awaited::Append { .. } if is_held => Problem::Busy(INDEX_BEHIND),
-        Awaited::Append { .. } | Awaited::Truncate | Awaited::Fence(_) => Problem::OutcomeUnknown,
+        Awaited::Append { .. } | Awaited::Edit { .. } if is_held => Problem::Busy(INDEX_BEHIND),
+        Awaited::Append { .. }
+        | Awaited::Truncate
+        | Awaited::Fence(_)
+        | Awaited::Edit { .. }
+        | Awaited::Indexed { .. } => Problem::OutcomeUnknown,
     };
     reply(node, key, Err(problem), None, wait.rest_ms);
 }
@@ -446,7 +522,7 @@ fn tail(node: &Node, replica: ReplicaId) -> Result<Answer, Problem> {
     }))
 }
 
-fn answer_tail(node: &mut Node, key: RequestKey, replica: ReplicaId) {
+pub(super) fn answer_tail(node: &mut Node, key: RequestKey, replica: ReplicaId) {
     let answer = tail(node, replica);
     reply(node, key, answer, Some(replica), 0);
 }

@@ -4,13 +4,14 @@
 //! queue before anybody looks, so no element comes in between unseen.
 
 use duramen_protocol::partitioner::partition_of_key;
+use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::native::{THROTTLED_MS, diverges, find, refuse, reply, rest_ms};
+use super::native::{self, THROTTLED_MS, diverges, find, refuse, reply, rest_ms};
 use super::produce::INDEX_BEHIND;
 use crate::access::Operation;
 use crate::core::{Parked, QueueStage, QueueWait};
-use crate::event::{FoundElements, RequestKey};
+use crate::event::{FoundElements, RequestKey, WantedElements};
 use crate::native::{Answer, Op, Problem, Retrieve, Span, Start, Target};
 use crate::node::Node;
 use crate::node::queues::Waiter;
@@ -18,7 +19,7 @@ use crate::quotas::QuotaKey;
 use crate::session::RequestContext;
 
 /// Longest wait for the index, in milliseconds.
-const INDEX_WAIT_MS: i32 = 5_000;
+pub(super) const INDEX_WAIT_MS: i32 = 5_000;
 
 /// Serves an operation, now or later.
 pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, op: Op) {
@@ -47,14 +48,34 @@ pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
     let committed = partition.committed();
     // A replica that has just begun may have had no turn yet.
     node.queues.follow(&mut node.core, replica);
-    let wait = QueueWait { context, op, replica, stage: QueueStage::Behind(committed) };
-    let is_behind = is_certain && node.queues.indexed(replica) < committed;
-    if is_behind && !sabotage::is(Bug::CommittedTakenForIndexed) {
-        node.queues.await_index(replica, committed, Waiter::Read(key));
-        let deadline_us = node.core.now.deadline_us(INDEX_WAIT_MS);
-        return node.core.park(key, Parked::Queue(Box::new(wait)), deadline_us);
+    if is_certain && is_behind(node, replica) && !sabotage::is(Bug::CommittedTakenForIndexed) {
+        return await_index(node, key, context, op, replica);
     }
-    look_or_answer(node, key, wait);
+    let stage = QueueStage::Behind(committed);
+    look_or_answer(node, key, QueueWait { context, op, replica, stage });
+}
+
+/// Tells whether the index of a log of queues lacks something that is committed.
+pub(super) fn is_behind(node: &Node, replica: ReplicaId) -> bool {
+    let partition = &node.core.partitions[&replica];
+    partition.settings.queue && node.queues.indexed(replica) < partition.committed()
+}
+
+/// Keeps an operation until the index has all that is committed now.
+pub(super) fn await_index(
+    node: &mut Node,
+    key: RequestKey,
+    context: RequestContext,
+    op: Op,
+    replica: ReplicaId,
+) {
+    node.queues.follow(&mut node.core, replica);
+    let committed = node.core.partitions[&replica].committed();
+    node.queues.await_index(replica, committed, Waiter::Read(key));
+    let deadline_us = node.core.now.deadline_us(INDEX_WAIT_MS);
+    let stage = QueueStage::Behind(committed);
+    let wait = QueueWait { context, op, replica, stage };
+    node.core.park(key, Parked::Queue(Box::new(wait)), deadline_us);
 }
 
 /// Answers an operation whose index is there, or has a read look whether it has to wait.
@@ -84,13 +105,16 @@ fn look_or_answer(node: &mut Node, key: RequestKey, mut wait: QueueWait) {
     if !sabotage::is(Bug::WaitsAfterLook) {
         node.queues.await_elements(wait.replica, hash, key);
     }
-    let ticket = node.queues.look(&mut node.core, Waiter::Read(key), span, false);
+    let ticket = node.queues.look(&mut node.core, Waiter::Read(key), span, WantedElements::Any);
     wait.stage = QueueStage::Waiting { hash, ticket };
     node.core.park(key, Parked::Queue(Box::new(wait)), deadline_us);
 }
 
 /// Goes on with a read whose index is there now, or whose queue may have an element.
 pub(super) fn on_ready(node: &mut Node, key: RequestKey) {
+    if let Some(Parked::Native(_)) = node.core.parked(key) {
+        return native::on_indexed(node, key);
+    }
     let Some(Parked::Queue(wait)) = node.unpark(key) else { return };
     match wait.stage {
         QueueStage::Behind(_) => look_or_answer(node, key, *wait),
@@ -99,9 +123,9 @@ pub(super) fn on_ready(node: &mut Node, key: RequestKey) {
 }
 
 /// Goes on with a read whose queue somebody has looked at.
-pub(crate) fn on_looked(node: &mut Node, key: RequestKey, found: FoundElements) {
+pub(crate) fn on_looked(node: &mut Node, key: RequestKey, found: &FoundElements) {
     // The reader of a log that cannot be read learns why.
-    if found != FoundElements::None {
+    if *found != FoundElements::None {
         return on_ready(node, key);
     }
     if let Some(Parked::Queue(wait)) = node.core.parked(key)
@@ -114,9 +138,12 @@ pub(crate) fn on_looked(node: &mut Node, key: RequestKey, found: FoundElements) 
 
 /// Serves an operation again whose replica leads no more, or is gone.
 pub(super) fn on_lost(node: &mut Node, key: RequestKey) {
+    if let Some(Parked::Native(_)) = node.core.parked(key) {
+        return native::on_indexed(node, key);
+    }
     let Some(Parked::Queue(wait)) = node.unpark(key) else { return };
     let QueueWait { context, op, .. } = *wait;
-    handle(node, key, context, op);
+    native::handle(node, key, context, op);
 }
 
 /// Answers an operation whose time is over.
@@ -131,6 +158,9 @@ pub(super) fn on_timeout(node: &mut Node, key: RequestKey) {
 }
 
 fn answer(node: &mut Node, key: RequestKey, wait: &QueueWait) {
+    if let Op::Tail(_) = wait.op {
+        return native::answer_tail(node, key, wait.replica);
+    }
     let answer = span(node, wait).map(Answer::Span);
     let rest_ms = match wait.op {
         Op::Retrieve(_) => rest_ms(node, &wait.context, QuotaKey::ConsumerByteRate),

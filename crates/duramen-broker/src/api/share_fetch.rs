@@ -180,7 +180,10 @@ pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
             });
             data.acquired_records = acquired.collect();
             let (from, end, bytes, partition) = (plan.from, plan.end, plan.bytes, partitions.len());
-            parts.push(SharePart { topic, partition, replica, from, end, bytes });
+            let is_of_queues =
+                node.core.partitions.get(&replica).is_some_and(|it| it.settings.queue);
+            let part = SharePart { topic, partition, replica, from, end, bytes, is_of_queues };
+            parts.push(part);
         }
         partitions.push(data);
     }

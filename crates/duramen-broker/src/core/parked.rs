@@ -110,6 +110,10 @@ pub(crate) enum Awaited {
     Truncate,
     /// Certainty of the log's fence, which is to be this one.
     Fence(Bytes),
+    /// Commit of an edit, with the number of positions that name nothing.
+    Edit { absent: usize },
+    /// Index of an edit that is committed at an offset.
+    Indexed { at: i64, absent: usize },
 }
 
 /// An operation on a queue that waits.

@@ -166,6 +166,7 @@ impl Shares {
             reason,
             copies: settings.copies_dead_letters,
             bytes_max: BURIAL_BYTES,
+            is_of_queues: partition.settings.queue,
             ticket: nonce,
         };
         core.out.push(Action::Look(Look::DeadLetters(letters)));

@@ -16,13 +16,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
 use duramen_storage::op::{Identity, ReplicaId};
 
 use crate::checked_batch::CheckedBatch;
-use crate::core::{Core, Parked, QueueStage, QueueWait, Signal, Timer};
-use crate::event::{Action, Look, QueueLook, RequestKey};
+use crate::core::{Awaited, Core, Parked, QueueStage, QueueWait, Signal, Timer};
+use crate::event::{Action, Look, QueueLook, RequestKey, WantedElements};
+use crate::guard::Guard;
 use crate::limits::{INDEX_LAG_BYTES_MAX, QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::Span;
 use crate::partition::{Acks, Partition};
@@ -56,18 +58,26 @@ pub(crate) enum Waiter {
     Append(Place),
 }
 
-/// Append whose guard names the last element of a queue.
+/// Change of a queue that depends on the queue's elements.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub replica: ReplicaId,
-    pub batch: CheckedBatch,
-    pub acks: Acks,
+    pub change: Change,
     /// Term of the leader that judges it.
     pub term: u64,
     pub stage: HeldStage,
 }
 
-/// Event that a held append waits for.
+/// Change of a queue.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// Append whose guard names the last element of its queue.
+    Append { batch: Box<CheckedBatch>, acks: Acks },
+    /// Deletion of the elements at these offsets, in order.
+    Delete { queue: Bytes, offsets: Vec<i64>, guard: Guard, principal: String },
+}
+
+/// Event that a held change waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldStage {
     /// The index reaches this offset.
@@ -215,7 +225,8 @@ impl Queues {
         let is_opened = std::mem::replace(&mut log.indexed, to) < 0;
         let touched = if is_opened { Touched::All } else { touched };
         if let Some(partition) = core.partitions.get_mut(&replica) {
-            partition.forget_fresh(to);
+            partition.note_indexed(to, problem.is_some());
+            core.mark_dirty(replica);
         }
         if let Some(problem) = problem {
             tracing::warn!(replica = replica.0, problem, "a log cannot be indexed");
@@ -255,18 +266,18 @@ impl Queues {
         }
     }
 
-    /// Has somebody look for elements of a queue in a part of a log, or for the last one. Returns the look's ticket.
+    /// Has somebody look for elements of a queue in a part of a log. Returns the look's ticket.
     pub(crate) fn look(
         &mut self,
         core: &mut Core,
         waiter: Waiter,
         span: Span,
-        is_for_last: bool,
+        wanted: WantedElements,
     ) -> u64 {
         let ticket = self.tickets;
         self.tickets += 1;
         self.looks.insert(ticket, waiter);
-        self.later.push_back(QueueLook { ticket, span, is_for_last });
+        self.later.push_back(QueueLook { ticket, span, wanted });
         self.look_on(core);
         ticket
     }
@@ -335,6 +346,13 @@ impl Queues {
         }
     }
 
+    /// Withdraws a request that waits for the index.
+    pub(crate) fn forget_behind(&mut self, replica: ReplicaId, end: i64, key: RequestKey) {
+        if let Some(log) = self.logs.get_mut(&replica) {
+            log.behind.remove(&(end, Waiter::Read(key)));
+        }
+    }
+
     pub(crate) fn await_elements(&mut self, replica: ReplicaId, hash: u64, key: RequestKey) {
         let log = self.logs.get_mut(&replica).expect("a log that is indexed is followed");
         self.waiting += usize::from(log.waiting.entry(hash).or_default().insert(key));
@@ -342,16 +360,11 @@ impl Queues {
 
     /// Withdraws a read from everything that could wake it.
     pub(crate) fn forget_read(&mut self, key: RequestKey, wait: &QueueWait) {
-        let log = self.logs.get_mut(&wait.replica);
         match wait.stage {
-            QueueStage::Behind(end) => {
-                if let Some(log) = log {
-                    log.behind.remove(&(end, Waiter::Read(key)));
-                }
-            }
+            QueueStage::Behind(end) => self.forget_behind(wait.replica, end, key),
             QueueStage::Waiting { hash, ticket } => {
                 self.looks.remove(&ticket);
-                let Some(log) = log else { return };
+                let Some(log) = self.logs.get_mut(&wait.replica) else { return };
                 let Some(keys) = log.waiting.get_mut(&hash) else { return };
                 self.waiting -= usize::from(keys.remove(&key));
                 if keys.is_empty() {
@@ -378,12 +391,16 @@ impl Queues {
         self.waiting -= log.waiting.values().map(BTreeSet::len).sum::<usize>();
     }
 
-    /// Checks that each read that is registered waits.
+    /// Checks that each request that is registered waits.
     pub(crate) fn inspect(&self, core: &Core) {
         debug_assert!(
             self.logs.iter().all(|(replica, log)| {
                 let waits = |key: &RequestKey| match core.parked(*key) {
                     Some(Parked::Queue(wait)) => wait.replica == *replica,
+                    Some(Parked::Native(wait)) => {
+                        let is_edit = matches!(wait.awaited, Awaited::Indexed { .. });
+                        is_edit && wait.replica == *replica
+                    }
                     _ => false,
                 };
                 let is_known = |waiter: &Waiter| match waiter {

@@ -617,7 +617,8 @@ impl Shares {
         let replica = entry.replica;
         self.looks.insert(ticket, key.clone());
         let bytes_max = SHARE_SURVEY_BYTES;
-        let survey = Survey { replica, from, end, bytes_max, keys_max, ticket };
+        let is_of_queues = partition.settings.queue;
+        let survey = Survey { replica, from, end, bytes_max, keys_max, is_of_queues, ticket };
         core.out.push(Action::Look(Look::Survey(survey)));
     }
 
@@ -647,7 +648,7 @@ impl Shares {
                 };
                 let seen = batches.into_iter().filter(|batch| batch.base < to).map(|batch| {
                     let SeenBatch { base, last, segment, at, bytes, .. } = batch;
-                    let is_nothing = batch.is_control || is_aborted(&batch);
+                    let is_nothing = batch.is_nothing || is_aborted(&batch);
                     let span = Span { last, segment, at, bytes };
                     Seen { base, span, is_nothing, keys: batch.keys }
                 });
@@ -886,12 +887,12 @@ fn begin_share_partition(
     entry.stage = Stage::Known { part, state_epoch, writing: None, is_ready, by_key };
 }
 
-/// Returns the end of a partition as a group sees it: the last stable offset or the high watermark.
+/// Returns the end of a partition as a group sees it, with or without open transactions.
 fn end_of(partition: &Partition, settings: &GroupSettings) -> i64 {
     if settings.is_read_committed && !sabotage::is(Bug::OpenIsShared) {
-        partition.stable()
+        partition.stable().min(partition.shown())
     } else {
-        partition.committed()
+        partition.shown()
     }
 }
 

@@ -7,6 +7,7 @@ mod clocks;
 mod cluster;
 mod consumer_groups;
 mod coordinators;
+mod edits;
 mod fetch;
 mod followers;
 mod forwarding;

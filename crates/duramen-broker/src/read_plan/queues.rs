@@ -1,13 +1,16 @@
 //! Reads of queues: pages of elements, a queue's extent, lists of queues.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use duramen_protocol::BatchView;
 use duramen_protocol::records::{ID_HEADER, Record, Records};
 use duramen_storage::keys::{Index, IndexError, NamedQueue};
 use duramen_storage::reader::ReadError;
+use duramen_storage::sabotage::{self, Bug};
 use duramen_storage::{Disk, Reader};
 
-use crate::event::{FoundElements, QueueLook};
+use crate::event::{FoundElements, QueueLook, WantedElements};
 use crate::limits::{DECOMPRESSED_BYTES_MAX, QUEUE_PAGE_BATCHES};
 use crate::native::{Position, Repeat, Span};
 
@@ -54,9 +57,9 @@ pub struct PageEnd {
 pub struct Extent {
     /// Position of its first element.
     pub first: Option<Position>,
-    /// Position of its last element.
+    /// Position of the element that was appended last, deleted or not: a guard names it.
     pub last: Option<Position>,
-    /// About the number of its elements: those that are gone from its first batches, or aborted, may be counted.
+    /// About the number of its elements: those that are gone, aborted or deleted may be counted.
     pub about_elements: u64,
 }
 
@@ -64,6 +67,24 @@ pub struct Extent {
 pub fn queue_page<D: Disk, E>(
     reader: &Reader<D>,
     span: &Span,
+    take: impl FnMut(&Records, &Record<'_>, Position) -> Result<Taken, E>,
+) -> Result<PageEnd, QueueError<E>> {
+    page(reader, span, Which::Shown, take)
+}
+
+/// Elements that a read is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// Those that are not deleted.
+    Shown,
+    /// All that were appended and are not erased.
+    All,
+}
+
+fn page<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+    which: Which,
     mut take: impl FnMut(&Records, &Record<'_>, Position) -> Result<Taken, E>,
 ) -> Result<PageEnd, QueueError<E>> {
     if span.is_empty() {
@@ -78,6 +99,7 @@ pub fn queue_page<D: Disk, E>(
     if cursor < span.end {
         return Err(QueueError::Index);
     }
+    let masks = if which == Which::Shown { index.masks() } else { Arc::default() };
     let is_full = postings.len() == QUEUE_PAGE_BATCHES;
     let is_cut = is_full && postings.last().is_some_and(|it| it.base_offset < span.end);
     let mut last = None;
@@ -102,7 +124,7 @@ pub fn queue_page<D: Disk, E>(
             let record = record.map_err(unreadable)?;
             let offset = records.offset(&record);
             let is_here = span.from <= offset && offset < span.end;
-            if !is_here || record.key != Some(&span.name[..]) {
+            if !is_here || record.key != Some(&span.name[..]) || masks.hides(offset) {
                 continue;
             }
             if take(&records, &record, at(offset)).map_err(QueueError::Taker)? == Taken::Last {
@@ -119,20 +141,22 @@ pub fn queue_page<D: Disk, E>(
 
 /// Looks for elements of a queue as a node asked for it.
 pub(super) fn look_at_queue<D: Disk>(reader: &Reader<D>, wanted: &QueueLook) -> FoundElements {
-    let QueueLook { span, is_for_last, .. } = wanted;
-    let found = if *is_for_last {
-        last_element::<D, ()>(reader, span).map(|last| match last {
+    let QueueLook { span, wanted, .. } = wanted;
+    let found = match wanted {
+        WantedElements::Last => last_element::<D, ()>(reader, span).map(|last| match last {
             Some((position, is_transactional)) => FoundElements::Last(position, is_transactional),
             None => FoundElements::None,
-        })
-    } else {
-        let mut found = FoundElements::None;
-        let page = queue_page::<D, ()>(reader, span, |_, _, _| {
-            found = FoundElements::Some;
-            Ok(Taken::Last)
-        });
-        // Behind batches of others, or aborted ones, there may be some.
-        page.map(|page| if page.more { FoundElements::Some } else { found })
+        }),
+        WantedElements::Any => {
+            let mut found = FoundElements::None;
+            let page = queue_page::<D, ()>(reader, span, |_, _, _| {
+                found = FoundElements::Some;
+                Ok(Taken::Last)
+            });
+            // Behind batches of others, or aborted ones, there may be some.
+            page.map(|page| if page.more { FoundElements::Some } else { found })
+        }
+        WantedElements::These(offsets) => these(reader, span, offsets),
     };
     found.unwrap_or_else(|error| match error {
         QueueError::Index => FoundElements::NoIndex,
@@ -142,7 +166,46 @@ pub(super) fn look_at_queue<D: Disk>(reader: &Reader<D>, wanted: &QueueLook) -> 
     })
 }
 
-/// Returns the position of the last element of a queue in a part of a log, and whether it is of a transaction.
+/// Finds out which of these offsets hold elements of a queue that are to be seen.
+fn these<D: Disk>(
+    reader: &Reader<D>,
+    span: &Span,
+    offsets: &[i64],
+) -> Result<FoundElements, QueueError<()>> {
+    let index = index_of(reader, span)?;
+    let (cursor, masks) = (index.cursor(), index.masks());
+    if cursor < span.end {
+        return Err(QueueError::Index);
+    }
+    let is_in_span = |it: &i64| (span.from..span.end).contains(it);
+    let mut wanted = offsets.iter().copied().filter(is_in_span).peekable();
+    let mut found = Vec::new();
+    while let Some(first) = wanted.peek().copied() {
+        let Some(batch) = batch_at(reader, span, first)? else { break };
+        let header = batch.header();
+        if header.attributes.is_control() || is_aborted(span, &batch) {
+            while wanted.next_if(|it| *it < header.end_offset()).is_some() {}
+            continue;
+        }
+        let unreadable = |_| QueueError::Unreadable(header.base_offset);
+        let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(unreadable)?;
+        for record in &records {
+            let record = record.map_err(unreadable)?;
+            let offset = records.offset(&record);
+            while wanted.next_if(|it| *it < offset).is_some() {}
+            let is_wanted = wanted.next_if_eq(&offset).is_some();
+            let is_own = record.key == Some(&span.name[..]) || sabotage::is(Bug::EditUnverified);
+            if is_wanted && is_own && !masks.hides(offset) {
+                found.push(offset);
+            }
+        }
+        while wanted.next_if(|it| *it < header.end_offset()).is_some() {}
+    }
+    Ok(FoundElements::These(found, masks.count()))
+}
+
+/// Returns the position of the element that was appended last in a part of a log, deleted or not. Tells whether it is
+/// of a transaction.
 fn last_element<D: Disk, E>(
     reader: &Reader<D>,
     span: &Span,
@@ -161,7 +224,7 @@ fn last_element<D: Disk, E>(
         let Some(posting) = posting else { return Ok(None) };
         let only = Span { from: span.from.max(posting.base_offset), end: before, ..span.clone() };
         let mut last = None;
-        queue_page(reader, &only, |_, _, position| {
+        page(reader, &only, Which::All, |_, _, position| {
             last = Some((position, posting.is_transactional));
             Ok(Taken::More)
         })?;
@@ -176,11 +239,12 @@ fn last_element<D: Disk, E>(
 fn first_elements<D: Disk, E>(
     reader: &Reader<D>,
     span: &Span,
+    which: Which,
     mut take: impl FnMut(&Record<'_>, Position) -> Taken,
 ) -> Result<(), QueueError<E>> {
     let (mut rest, mut taken) = (span.clone(), Taken::More);
     loop {
-        let page = queue_page(reader, &rest, |_, record, position| {
+        let page = page(reader, &rest, which, |_, record, position| {
             taken = take(record, position);
             Ok(taken)
         })?;
@@ -216,7 +280,8 @@ pub(super) fn repeated<D: Disk>(
         if left.len() == 0 { Taken::Last } else { Taken::More }
     };
     if !span.name.is_empty() {
-        first_elements(reader, span, take)?;
+        // An earlier attempt is one, whatever became of its elements since.
+        first_elements(reader, span, Which::All, take)?;
         return Ok(found.filter(|_| left.len() == 0));
     }
     // An attempt on a log stands right behind the position that it expected.
@@ -244,7 +309,7 @@ pub(super) fn repeated<D: Disk>(
 /// Returns the extent of a queue.
 pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Extent, QueueError<E>> {
     let mut extent = Extent::default();
-    first_elements(reader, span, |_, position| {
+    first_elements(reader, span, Which::Shown, |_, position| {
         extent.first = Some(position);
         Taken::Last
     })?;
@@ -252,9 +317,7 @@ pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Exten
         return Ok(extent);
     }
     let index = index_of(reader, span)?;
-    if extent.first.is_some() {
-        extent.last = last_element(reader, span)?.map(|(position, _)| position);
-    }
+    extent.last = last_element(reader, span)?.map(|(position, _)| position);
     let named = index.names(&span.name, None, 1).map_err(|error| QueueError::of_index(&error))?;
     let own = named.0.into_iter().find(|it| it.name == span.name);
     extent.about_elements = own.map_or(0, |it| it.records);

@@ -4,12 +4,14 @@ use bytes::{Bytes, BytesMut};
 use duramen_protocol::batch::{BatchView, batches};
 use duramen_protocol::messages::ShareFetchResponse;
 use duramen_protocol::messages::share_fetch::PartitionData;
-use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
+use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records, Retained};
 use duramen_protocol::wire::RecordData;
+use duramen_storage::keys::Masks;
 use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Disk, Reader};
 use twox_hash::XxHash3_128;
 
+use super::masking::{self, retained};
 use super::queues::look_at_queue;
 use super::{code_of, text_of};
 use crate::event::{
@@ -53,11 +55,12 @@ fn survey<D: Disk>(reader: &Reader<D>, wanted: &Survey) -> Surveyed {
         let Some(range) = reader.locate(replica, from, end, bytes_max, true)? else {
             return Ok(None);
         };
-        Ok(Some((range.segment, range.at, reader.read(replica, &range)?)))
+        let bytes = reader.read(replica, &range)?;
+        Ok(Some(((range.segment, range.at), bytes, reader.masks(replica, wanted.is_of_queues)?)))
     };
     let found = match read() {
         Ok(None) => Ok((Vec::new(), end)),
-        Ok(Some((segment, at, bytes))) => seen_in(wanted, segment, at, bytes),
+        Ok(Some((place, bytes, masks))) => seen_in(wanted, place, bytes, &masks),
         Err(error) => Err(text_of(&error)),
     };
     Surveyed { replica, from, ticket, found }
@@ -66,9 +69,9 @@ fn survey<D: Disk>(reader: &Reader<D>, wanted: &Survey) -> Surveyed {
 /// Surveys the batches in these bytes, which have these places in their segment.
 pub(crate) fn seen_in(
     wanted: &Survey,
-    segment: i64,
-    mut at: u64,
+    (segment, mut at): (i64, u64),
     bytes: Bytes,
+    masks: &Masks,
 ) -> Result<(Vec<SeenBatch>, i64), String> {
     let mut found = Vec::new();
     let mut to = wanted.from;
@@ -77,16 +80,17 @@ pub(crate) fn seen_in(
         let header = batch.header();
         let len = batch.bytes().len() as u64;
         let transactional = header.attributes.is_transactional().then_some(header.producer_id);
-        let is_control = header.attributes.is_control();
+        let is_masked = retained(&batch, masks)? == Retained::Nothing;
+        let is_nothing = header.attributes.is_control() || is_masked;
         let keys = match wanted.keys_max {
             0 => None,
-            _ if is_control => None,
-            _ => Some(keys_of(&batch, wanted.from, &mut keys_left)?),
+            _ if is_nothing => None,
+            _ => Some(keys_of(&batch, wanted.from, &mut keys_left, masks)?),
         };
         let last = header.end_offset() - 1;
         to = keys.as_ref().map_or(last, |keys| keys.end - 1) + 1;
         let (base, bytes) = (header.base_offset, len);
-        let seen = SeenBatch { base, last, segment, at, bytes, transactional, is_control, keys };
+        let seen = SeenBatch { base, last, segment, at, bytes, transactional, is_nothing, keys };
         found.push(seen);
         at += len;
         if to <= last {
@@ -101,13 +105,18 @@ pub(crate) fn seen_in(
 }
 
 /// Returns the keys of a batch's records, at most as many as are left.
-fn keys_of(batch: &BatchView, from: i64, left: &mut usize) -> Result<SeenKeys, String> {
+fn keys_of(
+    batch: &BatchView,
+    from: i64,
+    left: &mut usize,
+    masks: &Masks,
+) -> Result<SeenKeys, String> {
     let mut of = Vec::new();
     let records = Records::of(batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
     for record in &records {
         let record = record.map_err(|error| error.to_string())?;
         let offset = records.offset(&record);
-        if offset < from {
+        if offset < from || masks.hides(offset) {
             continue;
         }
         if *left == 0 {
@@ -123,13 +132,16 @@ fn keys_of(batch: &BatchView, from: i64, left: &mut usize) -> Result<SeenKeys, S
 /// (KIP-1191).
 fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLettersMade {
     let DeadLetters { replica, from, end, committed, ticket, .. } = *wanted;
-    let read = || -> Result<Option<Bytes>, ReadError> {
+    let read = || -> Result<_, ReadError> {
         let bytes_max = u32::try_from(wanted.bytes_max).unwrap_or(u32::MAX);
-        let range = reader.locate(replica, from, committed, bytes_max, true)?;
-        range.map(|range| reader.read(replica, &range)).transpose()
+        let Some(range) = reader.locate(replica, from, committed, bytes_max, true)? else {
+            return Ok(None);
+        };
+        let bytes = reader.read(replica, &range)?;
+        Ok(Some((bytes, reader.masks(replica, wanted.is_of_queues)?)))
     };
     let made = match read() {
-        Ok(Some(bytes)) => letters_of(wanted, bytes),
+        Ok(Some((bytes, masks))) => letters_of(wanted, bytes, &masks),
         Ok(None) => Ok((Bytes::new(), end)),
         Err(error) => Err(error.to_string()),
     };
@@ -137,7 +149,11 @@ fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLetter
 }
 
 /// Builds the dead letters of the batches in these bytes.
-pub(crate) fn letters_of(wanted: &DeadLetters, bytes: Bytes) -> Result<(Bytes, i64), String> {
+pub(crate) fn letters_of(
+    wanted: &DeadLetters,
+    bytes: Bytes,
+    masks: &Masks,
+) -> Result<(Bytes, i64), String> {
     let mut letters = BatchBuilder::new();
     let mut upto = wanted.from;
     'batches: for batch in batches(bytes).map_while(Result::ok) {
@@ -152,6 +168,7 @@ pub(crate) fn letters_of(wanted: &DeadLetters, bytes: Bytes) -> Result<(Bytes, i
             let offset = records.offset(&record);
             if !(wanted.from..wanted.end).contains(&offset)
                 || batch.header().attributes.is_control()
+                || masks.hides(offset)
             {
                 continue;
             }
@@ -228,12 +245,17 @@ fn located<D: Disk>(
     reader: &Reader<D>,
     part: &SharePart,
 ) -> Result<Option<FileRange<D::File>>, ReadError> {
+    let masks = reader.masks(part.replica, part.is_of_queues)?;
+    if masks.first_in(part.from..part.end).is_some() {
+        return Ok(None);
+    }
     let range = reader.locate(part.replica, part.from, part.end, u32::MAX, true)?;
     Ok(range.filter(|range| u64::from(range.len) == part.bytes))
 }
 
-/// Reads all of a part, from however many segments.
+/// Reads all of a part that is to be seen, from however many segments.
 fn whole<D: Disk>(reader: &Reader<D>, part: &SharePart) -> Result<RecordData, ReadError> {
+    let masks = reader.masks(part.replica, part.is_of_queues)?;
     let mut all = BytesMut::new();
     let mut at = part.from;
     while at < part.end {
@@ -244,7 +266,12 @@ fn whole<D: Disk>(reader: &Reader<D>, part: &SharePart) -> Result<RecordData, Re
         if next <= at {
             return Err(ReadError::OutOfRange);
         }
-        all.extend_from_slice(&bytes);
+        let damaged = |what| {
+            let path = part.replica.0.to_string();
+            ReadError::Damaged { path, at: range.at, what }
+        };
+        let shown = masking::shown(bytes, &masks, usize::MAX, true).map_err(damaged)?;
+        all.extend_from_slice(&shown.unwrap_or_default());
         at = next;
     }
     Ok(RecordData::Bytes(all.freeze()))

@@ -13,8 +13,8 @@ use super::screen::{self, or_dash};
 use super::usage::topic_name;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
-    EnqueueRequest, EnqueueResponse, GetQueueRequest, ListQueuesRequest, Position, ReadRecord,
-    RetrieveRequest, retrieve_request,
+    DeleteRequest, EnqueueRequest, EnqueueResponse, GetQueueRequest, ListQueuesRequest, Position,
+    ReadRecord, RetrieveRequest, retrieve_request,
 };
 
 /// Longest wait of one request, in milliseconds.
@@ -31,6 +31,7 @@ Examples:
   duramen queue enqueue mail alice hello
   duramen queue retrieve mail alice
   duramen queue tail mail alice
+  duramen queue delete mail alice 2.0.0
   duramen queue list mail --prefix al
   duramen queue show mail alice")]
 pub struct Queue {
@@ -46,6 +47,8 @@ enum Action {
     Retrieve(Retrieve),
     /// Follow a queue: print what comes
     Tail(Tail),
+    /// Delete messages of a queue by position
+    Delete(Delete),
     /// List queues by name
     List(List),
     /// Show where a queue begins and ends
@@ -59,6 +62,7 @@ impl Queue {
             Action::Enqueue(enqueue) => bootstrap::run(enqueue.run()),
             Action::Retrieve(retrieve) => bootstrap::run(retrieve.run()),
             Action::Tail(tail) => bootstrap::run(tail.run()),
+            Action::Delete(delete) => bootstrap::run(delete.run()),
             Action::List(list) => bootstrap::run(list.run()),
             Action::Show(show) => bootstrap::run(show.run()),
         }
@@ -228,6 +232,56 @@ impl Tail {
             // A log without a position has nothing: its end is its beginning.
             request.start = page.next.map(retrieve_request::Start::After);
         }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "From then on readers see the messages no more, those of Kafka included. Their bytes stay
+in the log's files until retention removes them. A position that names no message is passed over.
+
+Examples:
+  duramen queue delete mail alice 2.0.0
+  duramen queue delete mail alice 2.0.0 2.4.5 --fence owner-7"
+)]
+struct Delete {
+    #[command(flatten)]
+    target: Target,
+    /// Positions of the messages, as `retrieve` prints them
+    #[arg(required = true, value_name = "POSITION")]
+    positions: Vec<Position>,
+    /// Token that has to be the log's fence
+    #[arg(long, value_name = "TOKEN")]
+    fence: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Edited {
+    at: Option<String>,
+    absent: u32,
+}
+
+impl Delete {
+    async fn run(self) -> anyhow::Result<()> {
+        let Target { topic, queue, node } = self.target;
+        let asked = self.positions.len();
+        let request = DeleteRequest {
+            topic,
+            queue: queue.into(),
+            positions: self.positions,
+            fence: self.fence.map(Into::into),
+            timeout_ms: 0,
+        };
+        let answer = connect(&node).await?.delete(request).await.map_err(failure)?.into_inner();
+        let absent = answer.absent;
+        let edited = Edited { at: answer.at.map(|it| it.to_string()), absent };
+        node.output.print(&edited, || {
+            let deleted = asked - usize::try_from(absent).unwrap_or(asked);
+            match absent {
+                0 => format!("deleted {deleted}"),
+                _ => format!("deleted {deleted}; {absent} named no message of the queue"),
+            }
+        })
     }
 }
 

@@ -554,11 +554,37 @@ pub struct Queue {
     /// Absent for a queue without elements.
     #[prost(message, optional, tag = "3")]
     pub first: ::core::option::Option<Position>,
+    /// The element that was appended last, deleted or not: a guard names it.
     #[prost(message, optional, tag = "4")]
     pub last: ::core::option::Option<Position>,
-    /// Elements that are gone by retention may be counted.
+    /// Elements that are deleted, or gone by retention, may be counted.
     #[prost(uint64, tag = "5")]
     pub about_elements: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeleteRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    /// 1 to 1000. One that names no element of the queue is passed over.
+    #[prost(message, repeated, tag = "3")]
+    pub positions: ::prost::alloc::vec::Vec<Position>,
+    /// The token that has to be the log's fence.
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub fence: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[prost(uint32, tag = "5")]
+    pub timeout_ms: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EditResponse {
+    /// Place of the entry that says it; absent if there was nothing to say.
+    #[prost(message, optional, tag = "1")]
+    pub at: ::core::option::Option<Position>,
+    /// Number of positions that named no element of the queue.
+    #[prost(uint32, tag = "2")]
+    pub absent: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListQueuesRequest {
@@ -1593,6 +1619,26 @@ pub mod queues_client {
                 .insert(GrpcMethod::new("duramen.v1.Queues", "GetQueue"));
             self.inner.unary(req, path, codec).await
         }
+        /// Deletes elements of a queue. From the answer on a read at the leader shows them no more, by any protocol.
+        /// Their offsets stay unused.
+        pub async fn delete(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeleteRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/duramen.v1.Queues/Delete");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Queues", "Delete"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Lists queues of a topic in the order of their names.
         pub async fn list_queues(
             &mut self,
@@ -1692,6 +1738,12 @@ pub mod queues_server {
             &self,
             request: tonic::Request<super::GetQueueRequest>,
         ) -> std::result::Result<tonic::Response<super::Queue>, tonic::Status>;
+        /// Deletes elements of a queue. From the answer on a read at the leader shows them no more, by any protocol.
+        /// Their offsets stay unused.
+        async fn delete(
+            &self,
+            request: tonic::Request<super::DeleteRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
         /// Lists queues of a topic in the order of their names.
         async fn list_queues(
             &self,
@@ -2075,6 +2127,49 @@ pub mod queues_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetQueueSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/Delete" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeleteSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::DeleteRequest>
+                    for DeleteSvc<T> {
+                        type Response = super::EditResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeleteRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::delete(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeleteSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

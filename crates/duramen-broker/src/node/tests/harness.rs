@@ -20,6 +20,7 @@ use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response
 use duramen_storage::compaction::Order;
 use duramen_storage::history::History;
 use duramen_storage::indexing::{self, Indexed, Touched, queue_hash};
+use duramen_storage::keys::{Masks, Said, statements_of};
 use duramen_storage::mending::Mend;
 use duramen_storage::op::{
     Compacted, ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind,
@@ -33,7 +34,7 @@ use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
 use crate::event::{
     Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, FoundElements, LogRead, Look,
-    Now, QueueLook, QueueLooked, ReadLog, Reply, SharePlan, Survey, Surveyed,
+    Now, QueueLook, QueueLooked, ReadLog, Reply, SharePlan, Survey, Surveyed, WantedElements,
 };
 use crate::limits::{GROUP_QUIET_TICKS, Memory};
 use crate::native::{self, Answer, Answered, Position, Problem};
@@ -206,6 +207,22 @@ impl Stored {
         });
         inside.cloned().collect()
     }
+
+    /// Offsets that the log's statements mask.
+    fn masks(&self) -> Masks {
+        let mut masks = Masks::default();
+        for batch in self.batches(0, i64::MAX) {
+            let batch = BatchView::parse(&batch).expect("our own batch");
+            let said = batch.header().attributes.is_control().then(|| statements_of(&batch));
+            for statement in said.and_then(|it| it.expect("it can be read")).unwrap_or_default() {
+                let Said::Deleted(offsets) = statement.said;
+                for offset in offsets {
+                    masks.insert(offset);
+                }
+            }
+        }
+        masks
+    }
 }
 
 /// What came back for a request.
@@ -338,9 +355,9 @@ impl Harness {
 
     /// The node dies; another one opens what storage has.
     pub(super) fn restart(&mut self, pairs: &[(&str, &str)], seed: u64) {
-        let now = self.now;
+        let (now, is_indexing) = (self.now, self.is_indexing);
         *self = Self::slow(std::mem::take(&mut self.store), pairs, seed);
-        self.is_prompt = true;
+        (self.is_prompt, self.is_indexing) = (true, is_indexing);
         self.now.wall_ms = now.wall_ms;
         self.run();
     }
@@ -468,7 +485,8 @@ impl Harness {
         let found = if batches.is_empty() {
             Ok((Vec::new(), end))
         } else {
-            seen_in(wanted, 0, at - twice as u64, batches.concat().into())
+            let masks = stored.masks();
+            seen_in(wanted, (0, at - twice as u64), batches.concat().into(), &masks)
         };
         Surveyed { replica, from, ticket, found }
     }
@@ -484,15 +502,25 @@ impl Harness {
                 Look::DeadLetters(wanted) => {
                     let stored = &self.store.replicas[&wanted.replica];
                     let batches = stored.batches(wanted.from, wanted.committed);
-                    let made = letters_of(&wanted, batches.concat().into());
+                    let made = letters_of(&wanted, batches.concat().into(), &stored.masks());
                     Event::DeadLetters(DeadLettersMade { ticket: wanted.ticket, made })
                 }
-                Look::Queue(QueueLook { ticket, span, is_for_last }) => {
+                Look::Queue(QueueLook { ticket, span, wanted }) => {
                     let all = self.elements(span.replica, &span.name, span.from, span.end);
-                    let found = match all.last() {
-                        None => FoundElements::None,
-                        Some(_) if !is_for_last => FoundElements::Some,
-                        Some(last) => self.found_at(span.replica, *last),
+                    let masks = self.store.replicas[&span.replica].masks();
+                    let is_shown = |offset: &i64| !masks.hides(*offset);
+                    let found = match wanted {
+                        WantedElements::These(wanted) => {
+                            let is_there = |it: &i64| all.contains(it) && is_shown(it);
+                            let there = wanted.into_iter().filter(is_there).collect();
+                            FoundElements::These(there, masks.count())
+                        }
+                        WantedElements::Any if all.iter().any(is_shown) => FoundElements::Some,
+                        WantedElements::Any => FoundElements::None,
+                        WantedElements::Last => match all.last() {
+                            None => FoundElements::None,
+                            Some(last) => self.found_at(span.replica, *last),
+                        },
                     };
                     Event::QueueLooked(QueueLooked { ticket, found })
                 }

@@ -9,8 +9,8 @@ use crate::access::{Kind, NATIVE_QUESTIONS};
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::native::{
-    Answer, Append, Guard, Last, Log, Name, Op, Place, Pointer, Position, Problem, Retrieve,
-    SetFence, Start, Tail, Target, Truncate, WantQueue, WantTail,
+    Answer, Append, Delete, Guard, Last, Log, Name, Op, Place, Pointer, Position, Problem,
+    Retrieve, SetFence, Start, Tail, Target, Truncate, WantQueue, WantTail,
 };
 
 fn log() -> Log {
@@ -309,6 +309,9 @@ fn a_stranger_may_do_nothing() {
                     skips_trimmed: false,
                 }),
                 Name::GetQueue => Op::GetQueue(WantQueue { target, is_certain: true }),
+                Name::Delete => {
+                    Op::Delete(Delete { target, positions: Vec::new(), fence: None, timeout_ms: 0 })
+                }
                 Name::ListQueues => Op::ListQueues(WantTail { target, is_certain: true }),
             };
             assert_eq!(ask(&mut it, op), Err(Problem::NotAuthorized), "{row:?} {topic}");

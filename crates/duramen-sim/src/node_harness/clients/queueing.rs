@@ -5,20 +5,26 @@
 //! Each element is in its queue once, in its place, with its content. A read shows all that was acknowledged before the
 //! question, up to where it says that it looked. Between the element that a guard named and the append that it let
 //! through, its queue has no other. A refusal names the queue's last element, no earlier one than was acknowledged.
+//!
+//! Some name elements of other queues when they delete, and some read the topic as consumers of Kafka do. Once a
+//! deletion is acknowledged, no read at a leader shows what it took away. All else stays, and a consumer comes to the
+//! end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use duramen_broker::checked_batch::CheckedBatch;
 use duramen_broker::native::{
-    Answer, Append, Last, Op, Position, Problem, Queue, Retrieve, Start, Target,
+    Answer, Append, Delete, Last, Op, Position, Problem, Queue, Retrieve, Start, Target,
 };
 use duramen_broker::session::{Prepared, PreparedPartition, PreparedProduce, PreparedTopic};
+use duramen_protocol::batch::batches;
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
-use duramen_protocol::messages::{CreateTopicsRequest, InitProducerIdRequest};
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
+use duramen_protocol::messages::{CreateTopicsRequest, FetchRequest, InitProducerIdRequest};
 use duramen_protocol::partitioner::{key_number, partition_of_key};
-use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord};
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord, Records};
+use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_protocol::{ErrorCode, Request, Response};
 
 use crate::failure::{Failure, wrong};
@@ -60,6 +66,24 @@ pub(super) enum Question {
         is_certain: bool,
         /// True if it reads the queue through in the last phase.
         is_last: bool,
+        /// Offsets whose deletion was acknowledged before the question.
+        gone: BTreeSet<i64>,
+    },
+    Delete {
+        queue: String,
+        /// Offsets of elements of the queue that were acknowledged.
+        offsets: BTreeSet<i64>,
+        /// Number of positions of other queues.
+        foreign: usize,
+    },
+    /// A fetch of Kafka's, which a leader answers.
+    Fetch {
+        partition: i32,
+        offset: i64,
+        /// Offsets behind that one which were acknowledged before the question.
+        due: BTreeSet<i64>,
+        /// Offsets whose deletion was acknowledged before the question.
+        gone: BTreeSet<i64>,
     },
 }
 
@@ -102,6 +126,11 @@ struct Known {
     guarded: Vec<(i64, i64)>,
     /// The position that each reader goes on behind.
     next: Option<Position>,
+    /// Positions of elements, as pages told them.
+    positions: BTreeMap<i64, Position>,
+    /// Elements whose deletion was asked for, with the number of times, and those of which it was acknowledged.
+    deleting: BTreeMap<i64, u32>,
+    deleted: BTreeSet<i64>,
 }
 
 /// See above.
@@ -123,6 +152,12 @@ pub(super) struct Queuers {
     is_last_phase: bool,
     /// Queues to read through before the run is over, each with the position to go on behind.
     unread: BTreeMap<String, Option<Position>>,
+    /// Partitions to consume to their ends before the run is over, each with the offset to go on at.
+    unconsumed: BTreeMap<i32, i64>,
+    /// Offset at which the consumer of each partition goes on.
+    consumed: BTreeMap<i32, i64>,
+    /// Partition and offset of elements whose deletion was acknowledged, to be looked for at once.
+    suspects: Vec<(i32, i64)>,
 }
 
 fn id_of(batch: u64, index: u8) -> Vec<u8> {
@@ -152,10 +187,13 @@ impl Queuers {
     pub(super) fn begin_last_phase(&mut self) {
         self.is_last_phase = true;
         self.unread = self.queues.keys().map(|queue| (queue.clone(), None)).collect();
+        if self.is_made {
+            self.unconsumed = (0..PARTITIONS).map(|partition| (partition, 0)).collect();
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.unread.is_empty()
+        self.unread.is_empty() && self.unconsumed.is_empty()
     }
 
     /// Returns a request that one of the clients asks now.
@@ -166,6 +204,12 @@ impl Queuers {
         if let Some((queue, after)) = self.unread.first_key_value() {
             let (queue, start) = (queue.clone(), after.map_or(Start::Begin, Start::After));
             return self.retrieve(queue, (start, 0), true, true);
+        }
+        if let Some((partition, offset)) = self.unconsumed.first_key_value() {
+            return self.fetch(*partition, *offset, work);
+        }
+        if let Some((partition, offset)) = self.suspects.pop() {
+            return self.fetch(partition, offset, work);
         }
         if !self.unanswered.is_empty() && !self.is_last_phase && work.chance(300) {
             let number = self.unanswered.swap_remove(work.index(self.unanswered.len()));
@@ -180,6 +224,16 @@ impl Queuers {
                 }
             }
             2..=4 => return self.enqueue(&queue, work, wall_ms),
+            5 if work.chance(400) && !self.is_last_phase => {
+                if let Some(asked) = self.delete(&queue, work) {
+                    return asked;
+                }
+            }
+            6 => {
+                let partition = partition_of(&queue);
+                let offset = self.consumed.get(&partition).copied().unwrap_or(0);
+                return self.fetch(partition, if work.chance(500) { 0 } else { offset }, work);
+            }
             _ => {}
         }
         let known = self.queues.get(&queue);
@@ -352,6 +406,14 @@ impl Queuers {
         {
             self.unanswered.push(*number);
         }
+        if self.is_last_phase {
+            return;
+        }
+        // The node that serves next must not show what was deleted before.
+        for (queue, known) in &self.queues {
+            let first = known.deleted.first().map(|offset| (partition_of(queue), *offset));
+            self.suspects.extend(first);
+        }
     }
 
     fn retrieve(
@@ -364,6 +426,7 @@ impl Queuers {
         let after = if let Start::After(position) = start { position.offset } else { -1 };
         let known = self.queues.entry(queue.clone()).or_default();
         let due = known.acked.range(after + 1..).copied().collect();
+        let gone = known.deleted.clone();
         let op = Op::Retrieve(Retrieve {
             target: target(&queue),
             start,
@@ -371,8 +434,151 @@ impl Queuers {
             is_certain,
             skips_trimmed: false,
         });
-        let question = Question::Retrieve { queue, after, due, is_certain, is_last };
+        let question = Question::Retrieve { queue, after, due, is_certain, is_last, gone };
         (question, Prepared::Native(Box::new(op)))
+    }
+
+    /// Deletes some elements of a queue, and names some of its neighbours, which stay.
+    fn delete(&mut self, queue: &str, work: &mut Prng) -> Option<(Question, Prepared)> {
+        let known = self.queues.get(queue)?;
+        let own: Vec<Position> = known.positions.values().copied().collect();
+        if own.is_empty() {
+            return None;
+        }
+        let mut positions: Vec<Position> =
+            (0..work.between(1, 3)).map(|_| *work.pick(&own)).collect();
+        let offsets: BTreeSet<i64> = positions.iter().map(|it| it.offset).collect();
+        let partition = partition_of(queue);
+        let is_neighbour =
+            |(name, _): &(&String, &Known)| *name != queue && partition_of(name) == partition;
+        let neighbours = self.queues.iter().filter(is_neighbour);
+        let others: Vec<Position> =
+            neighbours.flat_map(|(_, it)| it.positions.values().copied()).collect();
+        let mut foreign = 0;
+        if !others.is_empty() && work.chance(300) {
+            positions.push(*work.pick(&others));
+            foreign = 1;
+        }
+        let known = self.queues.get_mut(queue)?;
+        for offset in &offsets {
+            *known.deleting.entry(*offset).or_default() += 1;
+        }
+        let target = target(queue);
+        let op = Op::Delete(Delete { target, positions, fence: None, timeout_ms: 10_000 });
+        let question = Question::Delete { queue: queue.to_owned(), offsets, foreign };
+        Some((question, Prepared::Native(Box::new(op))))
+    }
+
+    /// Fetches as a consumer of Kafka does that knows nothing of replicas.
+    fn fetch(&self, partition: i32, offset: i64, work: &mut Prng) -> (Question, Prepared) {
+        let here = self.queues.iter().filter(|(name, _)| partition_of(name) == partition);
+        let (mut due, mut gone) = (BTreeSet::new(), BTreeSet::new());
+        for (_, known) in here {
+            due.extend(known.acked.range(offset..));
+            gone.extend(&known.deleted);
+        }
+        let asked = FetchPartition {
+            partition,
+            fetch_offset: offset,
+            // With so little the first batch alone comes: one of which nothing is left must not stop a consumer.
+            partition_max_bytes: if self.is_last_phase { 1 } else { *work.pick(&[1, 500, 1000]) },
+            ..FetchPartition::default()
+        };
+        let topic = TOPIC.to_owned();
+        let topic = FetchTopic { topic, partitions: vec![asked], ..FetchTopic::default() };
+        let request = FetchRequest {
+            replica_id: -1,
+            max_bytes: 2000,
+            topics: vec![topic],
+            ..FetchRequest::default()
+        };
+        (Question::Fetch { partition, offset, due, gone }, Prepared::Request(request.into()))
+    }
+
+    /// Judges what a consumer fetched.
+    fn on_fetched(
+        &mut self,
+        (partition, offset): (i32, i64),
+        (due, gone): (&BTreeSet<i64>, &BTreeSet<i64>),
+        part: &PartitionData,
+    ) -> Result<(), Failure> {
+        if part.error_code != 0 {
+            return Ok(());
+        }
+        let (mut next, mut shown) = (offset, BTreeSet::new());
+        let bytes = match &part.records {
+            Some(RecordData::Bytes(bytes)) => bytes.clone(),
+            _ => Bytes::new(),
+        };
+        for batch in batches(bytes).map_while(Result::ok) {
+            next = next.max(batch.header().end_offset());
+            if batch.header().attributes.is_control() {
+                continue;
+            }
+            let records = Records::of(&batch, 1 << 20).expect("its own records");
+            for record in &records {
+                let record = record.expect("its own record");
+                let at = records.offset(&record);
+                let queue = String::from_utf8_lossy(record.key.unwrap_or_default()).into_owned();
+                let (Some(number), Some(index)) = (
+                    record.value.and_then(|it| it.first_chunk()).copied().map(u64::from_be_bytes),
+                    record.value.and_then(|it| it.get(8)).copied(),
+                ) else {
+                    return wrong(format!("nobody sent {record:?}"));
+                };
+                self.place(&queue, at, (number, index))?;
+                if gone.contains(&at) {
+                    return wrong(format!("a fetch shows {at}, which was deleted"));
+                }
+                shown.insert(at);
+            }
+        }
+        for missing in due.range(offset..next).filter(|it| !shown.contains(it)) {
+            let is_asked = |known: &Known| known.deleting.contains_key(missing);
+            let here = self.queues.iter().filter(|(name, _)| partition_of(name) == partition);
+            if !here.map(|it| it.1).any(is_asked) {
+                return wrong(format!(
+                    "a fetch from {offset} to {next} lacks {missing}, which was acknowledged"
+                ));
+            }
+        }
+        self.consumed.insert(partition, next);
+        if let Some(place) = self.unconsumed.get_mut(&partition) {
+            *place = next;
+            let last = due.last().copied().unwrap_or(-1);
+            if next > last && next >= part.high_watermark {
+                self.unconsumed.remove(&partition);
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges the answer to a deletion.
+    fn on_deleted(
+        &mut self,
+        question: &Question,
+        (at, absent): (Option<Position>, usize),
+    ) -> Result<(), Failure> {
+        let Question::Delete { queue, offsets, foreign } = question else {
+            return wrong(format!("a deletion answers {question:?}"));
+        };
+        let known = self.queues.entry(queue.clone()).or_default();
+        let again = offsets.iter().filter(|it| known.deleting[it] > 1).count();
+        if absent < *foreign || absent > foreign + again {
+            return wrong(format!("{queue}: of {question:?} {absent} are said to be absent"));
+        }
+        if at.is_none() && absent < offsets.len() + foreign {
+            return wrong(format!("{queue}: nothing was deleted of {question:?}"));
+        }
+        if let Some(at) = at
+            && offsets.last().is_none_or(|last| *last >= at.offset)
+        {
+            return wrong(format!("{queue}: {at:?} deletes {question:?}"));
+        }
+        self.queues.entry(queue.clone()).or_default().deleted.extend(offsets);
+        let suspect = offsets.first().map(|offset| (partition_of(queue), *offset));
+        self.suspects.extend(suspect.filter(|_| !self.is_last_phase));
+        Ok(())
     }
 
     /// Judges an answer of Kafka's.
@@ -412,6 +618,12 @@ impl Queuers {
                         | ErrorCode::InvalidTimestamp,
                     ) => self.on_refused(*number),
                     _ => wrong(format!("batch {number} is refused: {part:?}")),
+                }
+            }
+            (Question::Fetch { partition, offset, due, gone }, Response::Fetch(response)) => {
+                match response.responses.first().and_then(|it| it.partitions.first()) {
+                    Some(part) => self.on_fetched((*partition, *offset), (due, gone), part),
+                    None => Ok(()),
                 }
             }
             _ => wrong(format!("{question:?} is answered with {response:?}")),
@@ -509,6 +721,9 @@ impl Queuers {
                 refusal(question, problem)
             }
             (_, Err(problem)) => refusal(question, problem),
+            (Question::Delete { .. }, Ok(Answer::Edited { at, absent })) => {
+                self.on_deleted(question, (*at, *absent))
+            }
             _ => wrong(format!("{question:?} is answered with {answer:?}")),
         }
     }
@@ -550,7 +765,7 @@ impl Queuers {
         elements: &[(Position, Bytes)],
         (next, more): (Option<Position>, bool),
     ) -> Result<(), Failure> {
-        let Question::Retrieve { queue, after, due, is_certain, is_last } = question else {
+        let Question::Retrieve { queue, after, due, is_certain, is_last, gone } = question else {
             return wrong(format!("a page answers {question:?}"));
         };
         let mut before = *after;
@@ -576,6 +791,13 @@ impl Queuers {
             }
             self.place(queue, position.offset, (number, *index))?;
             self.hear_of(queue, *position);
+            if *is_certain && gone.contains(&position.offset) {
+                return wrong(format!("{queue}: a page shows {position:?}, which was deleted"));
+            }
+            let known = self.queues.entry(queue.clone()).or_default();
+            if known.acked.contains(&position.offset) {
+                known.positions.insert(position.offset, *position);
+            }
         }
         if next.is_some_and(|next| next.offset < before) {
             return wrong(format!("{queue}: a page ends at {next:?}, and shows {before}"));
@@ -583,7 +805,9 @@ impl Queuers {
         // A page that is not the last one shows all up to where it has looked.
         let looked = if more { next.map_or(*after, |next| next.offset) } else { i64::MAX };
         let shown: BTreeSet<i64> = elements.iter().map(|(position, _)| position.offset).collect();
-        let missing = due.iter().find(|offset| **offset <= looked && !shown.contains(offset));
+        let known = self.queues.entry(queue.clone()).or_default();
+        let is_asked = |offset: &i64| known.deleting.contains_key(offset);
+        let missing = due.iter().find(|it| **it <= looked && !shown.contains(it) && !is_asked(it));
         if let Some(missing) = missing.filter(|_| *is_certain) {
             return wrong(format!(
                 "{queue}: a page behind {after} up to {looked} lacks {missing}, which was acknowledged"

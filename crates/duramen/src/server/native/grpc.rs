@@ -17,13 +17,13 @@ use crate::proto::logs_server::{self, LogsServer};
 use crate::proto::queues_server::{self, QueuesServer};
 use crate::proto::topics_server::{self, TopicsServer};
 use crate::proto::{
-    AppendRequest, AppendResponse, CreateTopicRequest, DeleteTopicRequest, DeleteTopicResponse,
-    EnqueueManyRequest, EnqueueManyResponse, EnqueueRequest, EnqueueResponse, EnqueueStreamRequest,
-    EnqueueStreamResponse, FenceRequest, GetElementRequest, GetQueueRequest, GetTopicRequest,
-    ListQueuesRequest, ListQueuesResponse, ListTopicsRequest, ListTopicsResponse,
-    OpenSessionRequest, Queue, ReadRecord, ReadRequest, ReadResponse, RetrieveRequest,
-    RetrieveResponse, Session, SubscribeRequest, SubscribeResponse, Tail, TailRequest, Topic,
-    TruncateRequest,
+    AppendRequest, AppendResponse, CreateTopicRequest, DeleteRequest, DeleteTopicRequest,
+    DeleteTopicResponse, EditResponse, EnqueueManyRequest, EnqueueManyResponse, EnqueueRequest,
+    EnqueueResponse, EnqueueStreamRequest, EnqueueStreamResponse, FenceRequest, GetElementRequest,
+    GetQueueRequest, GetTopicRequest, ListQueuesRequest, ListQueuesResponse, ListTopicsRequest,
+    ListTopicsResponse, OpenSessionRequest, Queue, ReadRecord, ReadRequest, ReadResponse,
+    RetrieveRequest, RetrieveResponse, Session, SubscribeRequest, SubscribeResponse, Tail,
+    TailRequest, Topic, TruncateRequest,
 };
 
 fn origin_of<T>(request: &Request<T>) -> Origin {
@@ -137,6 +137,14 @@ impl queues_server::Queues for OfQueues {
     ) -> Result<Response<ReadRecord>, Status> {
         let origin = origin_of(&request);
         Ok(self.0.get_element(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn delete(
+        &self,
+        request: Request<DeleteRequest>,
+    ) -> Result<Response<EditResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.delete(&origin, request.into_inner()).await.map(Response::new)?)
     }
 
     async fn get_queue(

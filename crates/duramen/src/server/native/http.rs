@@ -57,7 +57,8 @@ pub(crate) fn routes(
         .routes(routes!(queues::enqueue, queues::retrieve))
         .routes(routes!(queues::enqueue_many))
         .routes(routes!(queues::subscribe))
-        .routes(routes!(queues::get_element))
+        .routes(routes!(queues::get_element, queues::delete_element))
+        .routes(routes!(queues::delete))
         .routes(routes!(problem))
         .routes(routes!(protocol))
         .routes(routes!(document));

@@ -8,7 +8,8 @@ mod topics;
 
 pub(crate) use logs::{Append, Fence, Page, Tail, Truncate};
 pub(crate) use queues::{
-    ElementPage, Enqueue, EnqueueMany, Enqueued, QueueEvent, QueueExtent, Queues, Subscribe,
+    Delete, Edited, ElementPage, Enqueue, EnqueueMany, Enqueued, QueueEvent, QueueExtent, Queues,
+    Subscribe,
 };
 pub(crate) use records::{Appended, As, Guard, OpenSession, Record, Session, position, record};
 pub(crate) use topics::{CreateTopic, Topic, Topics};

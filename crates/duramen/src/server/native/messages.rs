@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use duramen_broker::checked_batch::CheckedBatch;
-use duramen_broker::limits::{FENCE_BYTES_MAX, POINTER_BYTES_MAX, QUEUE_NAME_BYTES_MAX};
+use duramen_broker::limits::{
+    FENCE_BYTES_MAX, POINTER_BYTES_MAX, QUEUE_DELETES_MAX, QUEUE_NAME_BYTES_MAX,
+};
 use duramen_broker::native::{
     self, Answer, Guard, Last, Log, Op, Problem, Queue, Start, Target, WantQueue, WantTail,
 };
@@ -309,6 +311,20 @@ pub(crate) fn element_of(
     }))
 }
 
+/// Reads a deletion of elements.
+pub(crate) fn delete_of(request: &proto::DeleteRequest) -> Result<Op, Problem> {
+    if !(1..=QUEUE_DELETES_MAX).contains(&request.positions.len()) {
+        return Err(wrong("positions", format!("there are 1 to {QUEUE_DELETES_MAX}")));
+    }
+    let positions = request.positions.iter().map(|it| position_of("positions", *it));
+    Ok(Op::Delete(native::Delete {
+        target: queue_of(&request.topic, &request.queue)?,
+        positions: positions.collect::<Result<_, _>>()?,
+        fence: token_of("fence", request.fence.as_ref())?,
+        timeout_ms: timeout_of(request.timeout_ms),
+    }))
+}
+
 /// Reads a question about a queue.
 pub(crate) fn get_queue_of(request: &proto::GetQueueRequest) -> Result<Op, Problem> {
     let target = queue_of(&request.topic, &request.queue)?;
@@ -362,7 +378,6 @@ pub(crate) fn tail_of(request: &proto::TailRequest) -> Result<Op, Problem> {
 }
 
 /// Writes the answer to an append.
-#[expect(clippy::needless_pass_by_value, reason = "it has the form of `tail`")]
 pub(crate) fn appended(answer: Answer) -> AppendResponse {
     match answer {
         Answer::Appended { first, last, is_duplicate } => AppendResponse {
@@ -370,8 +385,15 @@ pub(crate) fn appended(answer: Answer) -> AppendResponse {
             last: Some(last.into()),
             duplicate: is_duplicate,
         },
-        Answer::Tail(_) | Answer::Span(_) => unreachable!("an append has positions"),
+        other => unreachable!("{other:?} answers no append"),
     }
+}
+
+/// Writes the answer to an edit.
+pub(crate) fn edited(answer: &Answer) -> proto::EditResponse {
+    let Answer::Edited { at, absent } = *answer else { unreachable!("{answer:?} answers no edit") };
+    let absent = u32::try_from(absent).unwrap_or(u32::MAX);
+    proto::EditResponse { at: at.map(Into::into), absent }
 }
 
 /// Writes the answer about the ends of a log.

@@ -68,6 +68,9 @@ problems! {
     /// Problems of a read of one element.
     ElementProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC UNKNOWN_ELEMENT NOT_A_QUEUE_TOPIC THROTTLED BUSY DAMAGED
         NO_LEADER;
+    /// Problems of an edit of a queue.
+    EditProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC NOT_A_QUEUE_TOPIC FENCED POSITION_DIVERGED TOO_LARGE BUSY
+        NOT_ENOUGH_REPLICAS DISK_FULL DAMAGED NO_LEADER OUTCOME_UNKNOWN;
     /// Problems of a question about queues.
     QueueProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC NOT_A_QUEUE_TOPIC BUSY DAMAGED NO_LEADER;
     /// Problems of a new session.

@@ -1,5 +1,5 @@
-//! The operations that read queues, in the messages of the protocol: here, or once at the node that leads the queue's
-//! log.
+//! The operations that read and edit queues, in the messages of the protocol: here, or once at the node that leads the
+//! queue's log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use tonic::transport::Channel;
 
 use super::calls::{Call, Calls, Origin};
 use super::forwarding::{Answered, Forwarding, carry, passed_on};
-use super::messages::{element_of, get_queue_of, list_queues_of, retrieve_of};
+use super::messages::{delete_of, edited, element_of, get_queue_of, list_queues_of, retrieve_of};
 use super::problems::{Fault, UNKNOWN_ELEMENT};
 use super::reading::{WAIT_MS_MAX, written};
 use super::selecting::{Selected, Selection};
 use super::topics::Topics;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
-    GetElementRequest, GetQueueRequest, ListQueuesRequest, ListQueuesResponse, Position, Queue,
-    QueueName, ReadRecord, RetrieveRequest, RetrieveResponse, retrieve_request,
+    DeleteRequest, EditResponse, GetElementRequest, GetQueueRequest, ListQueuesRequest,
+    ListQueuesResponse, Position, Queue, QueueName, ReadRecord, RetrieveRequest, RetrieveResponse,
+    retrieve_request,
 };
 
 /// Elements of a page, if the client names no number, and the most.
@@ -149,6 +150,16 @@ impl Queues {
             })
         };
         self.carry(origin, op, request, pass, finish).await.map_err(Fault::of_a_read)
+    }
+
+    pub(crate) async fn delete(
+        &self,
+        origin: &Origin,
+        request: DeleteRequest,
+    ) -> Result<EditResponse, Fault> {
+        let op = delete_of(&request);
+        let pass = async |mut node: QueuesClient<Channel>, it| node.delete(it).await;
+        self.carry(origin, op, request, pass, async |_, answer| Ok(edited(&answer))).await
     }
 
     pub(crate) async fn get_queue(

@@ -351,6 +351,6 @@ async fn tail(call: &mut Call, log: &Log, is_certain: bool) -> Result<native::Ta
     let target = Target::Log(log.clone());
     match call.operate(Op::Tail(WantTail { target, is_certain })).await? {
         Answer::Tail(tail) => Ok(tail),
-        Answer::Appended { .. } | Answer::Span(_) => unreachable!("the question was another"),
+        other => unreachable!("{other:?} answers no question about a log"),
     }
 }

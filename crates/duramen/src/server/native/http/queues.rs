@@ -4,12 +4,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::response::sse::Event;
+use bytes::Bytes;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::super::json::{self, As};
 use super::super::openapi::{
-    self, ElementProblems, EnqueueProblems, QueueProblems, RetrieveProblems,
+    self, EditProblems, ElementProblems, EnqueueProblems, QueueProblems, RetrieveProblems,
 };
 use super::super::problems::Fault;
 use super::parts::{
@@ -321,11 +322,81 @@ pub(super) async fn get_element(
     QueuePath { topic, queue }: QueuePath,
     uri: axum::http::Uri,
 ) -> Result<Response, Fault> {
-    let text = uri.path().rsplit('/').next().unwrap_or_default();
-    let position = Some(json::position("position", text)?);
+    let position = Some(position_in(&uri)?);
     let request = proto::GetElementRequest { topic, queue, position };
     let answer = surface.queues.get_element(&client.origin, request).await?;
     Ok(client.answer(StatusCode::OK, answer, |it| json::record(it, As::Text)))
+}
+
+fn position_in(uri: &axum::http::Uri) -> Result<proto::Position, Fault> {
+    json::position("position", uri.path().rsplit('/').next().unwrap_or_default())
+}
+
+/// Deletes one element
+///
+/// One that is not there any more is counted as absent.
+#[utoipa::path(
+    delete, path = "/v1/topics/{topic}/queues/{queue}/messages/{position}", operation_id = "DeleteElement",
+    tag = "Queues",
+    params(
+        QueuePath,
+        ElementPath,
+        (
+            "duramen-fence" = Option<String>, Header,
+            description = "Token that has to be the log's fence.",
+            max_length = 64,
+        ),
+    ),
+    responses(
+        (
+            status = 200, description = "Readers see the element no more.",
+            content((json::Edited = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        EditProblems,
+    )
+)]
+pub(super) async fn delete_element(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    uri: axum::http::Uri,
+    headers: HeaderMap,
+) -> Result<Response, Fault> {
+    let fence = headers.get("duramen-fence").map(|it| Bytes::copy_from_slice(it.as_bytes()));
+    let positions = vec![position_in(&uri)?];
+    let request = proto::DeleteRequest { topic, queue, positions, fence, timeout_ms: 0 };
+    let answer = surface.queues.delete(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
+}
+
+/// Deletes elements of a queue, all in one entry
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/queues/{queue}/delete", operation_id = "Delete", tag = "Queues",
+    params(QueuePath),
+    request_body(content(
+        (json::Delete = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+    )),
+    responses(
+        (
+            status = 200, description = "Readers see the elements no more.",
+            content((json::Edited = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        EditProblems,
+    )
+)]
+pub(super) async fn delete(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => proto::DeleteRequest { topic, queue, ..body.protobuf()? },
+        Form::Json | Form::Other => body.json::<json::Delete>()?.message(topic, queue)?,
+    };
+    let answer = surface.queues.delete(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
 }
 
 /// Tells where a queue begins and ends, and about how much it has

@@ -149,6 +149,30 @@ pub(crate) struct QueueEvent {
     pub element: Option<Record>,
 }
 
+/// A deletion in a request.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Delete {
+    #[schema(value_type = Vec<Position>, min_items = 1, max_items = 1_000)]
+    pub positions: Vec<String>,
+    /// The token that has to be the log's fence.
+    #[schema(max_length = 64)]
+    pub fence: Option<String>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[schema(maximum = 4_294_967_295_u32)]
+    pub timeout_ms: u32,
+}
+
+/// Result of an edit.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Edited {
+    /// Place of the entry that says it; null if there was nothing to say.
+    #[schema(value_type = Option<Position>)]
+    pub at: Option<String>,
+    /// Number of positions that named no element of the queue.
+    pub absent: u32,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ElementPage {
     pub elements: Vec<Record>,
@@ -237,6 +261,29 @@ impl From<proto::EnqueueManyResponse> for Enqueued {
             None => EnqueueResult::default(),
         };
         Self { results: it.results.into_iter().map(result).collect() }
+    }
+}
+
+impl Delete {
+    pub(crate) fn message(
+        self,
+        topic: String,
+        queue: Bytes,
+    ) -> Result<proto::DeleteRequest, Fault> {
+        let positions = self.positions.iter().map(|text| position("positions", text));
+        Ok(proto::DeleteRequest {
+            topic,
+            queue,
+            positions: positions.collect::<Result<_, _>>()?,
+            fence: self.fence.map(Bytes::from),
+            timeout_ms: self.timeout_ms,
+        })
+    }
+}
+
+impl From<proto::EditResponse> for Edited {
+    fn from(it: proto::EditResponse) -> Self {
+        Self { at: it.at.map(|it| it.to_string()), absent: it.absent }
     }
 }
 
