@@ -11,9 +11,6 @@ it processes, commits what it has processed, and leaves at SIGTERM.
 """
 
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -35,7 +32,7 @@ import checks
 from broker import free_port, start, start_cluster
 from connection import Closed
 from judge import judge
-from killing import java
+from readers import Reader, programs
 
 KIND = checks.broker_kind()
 pytestmark = pytest.mark.timeout(400 * checks.SLOWNESS)
@@ -52,8 +49,6 @@ KAFKA_SETTINGS = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interva
 # Between two records to one topic.
 PACE_S = 0.02
 PATIENCE_S = 60
-# As long as librdkafka waits for an answer that a killed broker owes it.
-LEAVE_S = 70
 
 # How many brokers a cluster has. Kafka's may tell positions that are older than those it has told before (../FINDINGS.md).
 COUNTS = {"duramen": (1, 3), "kafka": (1,)}
@@ -61,62 +56,6 @@ COUNTS = {"duramen": (1, 3), "kafka": (1,)}
 ONLY_ON_ONE = {"kcat"}
 # kcat commits the record that it is handed while it ends, and does not print it.
 LEAVES_IN_SILENCE = {"kcat"}
-
-
-def members():
-    """Returns what gives the command of each client's member; bootstrap, topic and group are appended."""
-
-    def built(script, program):
-        return lambda: [str(Path(subprocess.check_output([str(COMPAT / script)], text=True).strip()) / program)]
-
-    return {
-        "franz-go": built("franz-go/build.sh", "member"),
-        "sarama": built("sarama/build.sh", "member"),
-        "kafka-go": built("kafka-go/build.sh", "member"),
-        "kafkajs": lambda: [str(COMPAT / "kafkajs/member.sh")],
-        "rust-rdkafka": built("rust-clients/build.sh", "member"),
-        "kcat": lambda: [str(COMPAT / "kcat/member.sh")],
-        "consumer-librdkafka": lambda: [sys.executable, str(COMPAT / "groups/consumer_member.py")],
-        "consumer-java": lambda: [*java("-Xmx256m"), "ChurnedMember"],
-    }
-
-
-class Member:
-    def __init__(self, command, directory, number):
-        self.processed = []
-        self.errors_path = directory / f"member-{number}.errors"
-        with open(self.errors_path, "wb") as errors:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            # A line that a kill cut short was not processed to the end.
-            if line.endswith("\n"):
-                partition, offset, value = line.split(" ", 2)
-                self.processed.append((int(partition), int(offset), value.rstrip("\n")))
-
-    def kill(self):
-        self.process.kill()
-        self._ended()
-
-    def leave(self):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            code = self.process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"a member did not leave within {LEAVE_S} s: {self.errors()}") from None
-        self._ended()
-        assert code == 0, f"a member ended with {code}: {self.errors()}"
-
-    def _ended(self):
-        self.process.wait()
-        self.reader.join()
-
-    def errors(self):
-        return self.errors_path.read_text(errors="replace")[-1000:]
 
 
 class Feed:
@@ -237,7 +176,7 @@ class Group:
 
     def join(self, count=1):
         """Starts members, and returns when each of them has processed something."""
-        joining = [Member(self.command, self.directory, len(self.members) + number) for number in range(count)]
+        joining = [Reader(self.command, self.directory, len(self.members) + number) for number in range(count)]
         self.members += joining
         self.until(lambda: all(member.processed for member in joining), "every new member has its share")
         return joining
@@ -379,12 +318,12 @@ def churned(request):
     for item in request.session.items:
         if client := getattr(item, "callspec", None) and item.callspec.params.get("client"):
             selected[item.callspec.params["count"]].append(client)
-    programs = members()
+    commands = programs()
 
     @cache
     def failures(count):
         (directory / str(count)).mkdir()
-        return run(KIND, {client: programs[client]() for client in selected[count]}, directory / str(count), count)
+        return run(KIND, {client: commands[client]() for client in selected[count]}, directory / str(count), count)
 
     yield failures
     if request.session.testsfailed:
@@ -393,7 +332,7 @@ def churned(request):
         shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize(("count", "client"), [(count, client) for count in COUNTS[KIND] for client in members() if count == 1 or client not in ONLY_ON_ONE])
+@pytest.mark.parametrize(("count", "client"), [(count, client) for count in COUNTS[KIND] for client in programs() if count == 1 or client not in ONLY_ON_ONE])
 def test_a_group_processes_every_record(churned, count, client):
     if client in churned(count):
         pytest.fail(churned(count)[client], pytrace=False)

@@ -24,6 +24,7 @@ ANSWERS = {
     "Queues.EnqueueMany": duramen_pb2.EnqueueManyResponse,
     "Queues.Retrieve": duramen_pb2.RetrieveResponse,
     "Queues.GetElement": duramen_pb2.ReadRecord,
+    "Queues.Delete": duramen_pb2.EditResponse,
     "Queues.GetQueue": duramen_pb2.Queue,
     "Queues.ListQueues": duramen_pb2.ListQueuesResponse,
     "Topics.CreateTopic": duramen_pb2.Topic,
@@ -99,6 +100,7 @@ BODIES = {
     "Logs.Truncate": {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT},
     "Logs.Fence": {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT},
     "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
+    "Queues.Delete": {"positions": ("positions", lambda them: list(map(position_text, them))), "fence": ("fence", text_of), **TIMEOUT},
     "Logs.OpenSession": {"name": ("name", same)},
     "Queues.EnqueueMany": {"messages": ("messages", lambda them: [{"queue_base64": it["queue"], "message": record_json(it["message"])} for it in them]), **TIMEOUT},
     "Queues.Subscribe": {
@@ -141,7 +143,9 @@ def path_of(method, request):
         queue = f"{queues}/{quote(base64.b64decode(request.pop('queue')), safe='')}"
         if method == "Queues.GetElement":
             return "GET", f"{queue}/messages/{position_text(request.pop('position'))}"
-        return {"Enqueue": ("POST", f"{queue}/messages"), "Retrieve": ("GET", f"{queue}/messages"), "GetQueue": ("GET", queue)}[method.split(".")[1]]
+        if method == "Queues.Delete" and len(request["positions"]) == 1 and set(request) == {"positions"}:
+            return "DELETE", f"{queue}/messages/{position_text(request.pop('positions')[0])}"
+        return {"Delete": ("POST", f"{queue}/delete"), "Enqueue": ("POST", f"{queue}/messages"), "Retrieve": ("GET", f"{queue}/messages"), "GetQueue": ("GET", queue)}[method.split(".")[1]]
     log = f"/v1/topics/{quote(request.pop('topic'), safe='')}/partitions/{request.pop('partition', 0)}"
     verb, rest = {
         "Append": ("POST", "/records"), "Read": ("GET", "/records"), "Tail": ("GET", ""), "Truncate": ("POST", "/truncate"), "Fence": ("PUT", "/fence"),
@@ -194,6 +198,8 @@ def answer_of(method, answer):
         return {**answer, "queues": list(map(queue_of, answer["queues"]))}
     if method in ("Queues.GetElement", "Queues.GetQueue"):
         return element_of(answer) if method == "Queues.GetElement" else queue_of(answer)
+    if method == "Queues.Delete":
+        return {**answer, "at": position_of(answer["at"]) if answer["at"] else None}
     if method in ("Logs.Append", "Queues.Enqueue"):
         return {**answer, "first": position_of(answer["first"]), "last": position_of(answer["last"])}
     if method == "Logs.Read":
@@ -301,7 +307,7 @@ def call(step):
     if int(status) >= 400:
         assert said == "application/problem+json", said
         return {"answers": [], "problem": problem_of(done.stdout, int(status))}
-    assert int(status) == {"PUT": 201 if method == "Topics.CreateTopic" else 200, "DELETE": 204}.get(verb, 201 if "Session" in method else 200), status
+    assert int(status) == {"PUT": 201 if method == "Topics.CreateTopic" else 200, "DELETE": 200 if method == "Queues.Delete" else 204}.get(verb, 201 if "Session" in method else 200), status
     if method == "Topics.DeleteTopic":
         return {"answers": [{}]}
     if said == PROTOBUF:

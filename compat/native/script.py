@@ -175,6 +175,10 @@ def elements(*them, next, **more):
     return {"elements": list(them), "next": next, **more}
 
 
+def delete(queue, positions, expected, **more):
+    return Step("Queues.Delete", {"topic": "${t}", "queue": b64(queue), "positions": positions, **more}, expected)
+
+
 def named(queue, elements):
     return {"name": b64(queue), "partition": 0, "aboutElements": elements}
 
@@ -386,6 +390,29 @@ GROUPS = {
         retrieve("dave", elements(shown(12, "m1", 11), next=pos(13, 11))),
         enqueue_many([], wrong("messages")),
         enqueue_many([("q" * 513, "x")], wrong("queue")),
+    ],
+    "edits": [
+        create(partitions=1, settings={"queue.enable": "true"}),
+        enqueue("alice", ["a0", "a1", "a2"], appended(0, 2), "a"),
+        enqueue("bob", ["b0"], appended(3), "b"),
+        delete("alice", ["${a.first}"], {"at": pos(4)}),
+        retrieve("alice", elements(shown(1, "a1", 0), shown(2, "a2", 0), next=pos(4))),
+        Step("Queues.GetElement", {"topic": "${t}", "queue": b64("alice"), "position": "${a.first}"}, Problem("unknown-element")),
+        delete("alice", ["${a.first}"], {"absent": 1}),
+        # An element of another queue stays.
+        delete("alice", ["${b.first}", "${a.last}"], {"at": pos(5), "absent": 1}),
+        retrieve("alice", elements(shown(1, "a1", 0), next=pos(5))),
+        retrieve("bob", elements(shown(3, "b0"), next=pos(5))),
+        Step("Queues.GetQueue", {"topic": "${t}", "queue": b64("alice")}, {**named("alice", 3), "first": pos(1, 0), "last": "${a.last}"}),
+        # Readers of the log see the same.
+        read(page(shown(1, rec("a1", key="alice"), 0), shown(3, rec("b0", key="bob")))),
+        # A guard names the element that was appended last, deleted or not.
+        enqueue("alice", ["a3"], appended(6), "c", guard={"at": "${a.last}"}),
+        delete("alice", ["${c.last}"], Problem("fenced"), fence=b64("nobody")),
+        delete("alice", ["${c.last}"], {"at": pos(7)}, fence="", timeoutMs=5_000),
+        delete("alice", [], wrong("positions")),
+        delete("alice", [{"term": "${a.last.term}", "entry": 9, "offset": 9}], Problem("position-diverged", {"diverged_at": 8})),
+        Step("Queues.Delete", {"topic": "no-such-topic", "queue": b64("a"), "positions": ["${a.last}"]}, Problem("unknown-topic")),
     ],
     "once": [
         create(partitions=1, settings={"queue.enable": "true"}),

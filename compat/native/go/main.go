@@ -172,6 +172,7 @@ var calls = map[string]call{
 	"Queues.EnqueueMany":   unary(queues(duramenv1.QueuesClient.EnqueueMany)),
 	"Queues.Retrieve":      unary(queues(duramenv1.QueuesClient.Retrieve)),
 	"Queues.GetElement":    unary(queues(duramenv1.QueuesClient.GetElement)),
+	"Queues.Delete":        unary(queues(duramenv1.QueuesClient.Delete)),
 	"Queues.GetQueue":      unary(queues(duramenv1.QueuesClient.GetQueue)),
 	"Queues.ListQueues":    unary(queues(duramenv1.QueuesClient.ListQueues)),
 	"Topics.CreateTopic":   unary(topics(duramenv1.TopicsClient.CreateTopic)),

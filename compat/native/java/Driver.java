@@ -8,6 +8,7 @@ import com.google.protobuf.util.JsonFormat;
 import com.google.rpc.ErrorInfo;
 import dev.duramen.v1.AppendRequest;
 import dev.duramen.v1.CreateTopicRequest;
+import dev.duramen.v1.DeleteRequest;
 import dev.duramen.v1.DeleteTopicRequest;
 import dev.duramen.v1.EnqueueManyRequest;
 import dev.duramen.v1.EnqueueRequest;
@@ -110,6 +111,7 @@ final class Driver {
             case "Queues.EnqueueMany" -> queues.enqueueMany(read(request, EnqueueManyRequest.newBuilder()).build());
             case "Queues.Retrieve" -> queues.retrieve(read(request, RetrieveRequest.newBuilder()).build());
             case "Queues.GetElement" -> queues.getElement(read(request, GetElementRequest.newBuilder()).build());
+            case "Queues.Delete" -> queues.delete(read(request, DeleteRequest.newBuilder()).build());
             case "Queues.GetQueue" -> queues.getQueue(read(request, GetQueueRequest.newBuilder()).build());
             case "Queues.ListQueues" -> queues.listQueues(read(request, ListQueuesRequest.newBuilder()).build());
             case "Topics.CreateTopic" -> topics.createTopic(read(request, CreateTopicRequest.newBuilder()).build());

@@ -64,6 +64,7 @@ async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Val
         "Queues.EnqueueMany" => one!(queues.enqueue_many, "EnqueueManyRequest", "EnqueueManyResponse"),
         "Queues.Retrieve" => one!(queues.retrieve, "RetrieveRequest", "RetrieveResponse"),
         "Queues.GetElement" => one!(queues.get_element, "GetElementRequest", "ReadRecord"),
+        "Queues.Delete" => one!(queues.delete, "DeleteRequest", "EditResponse"),
         "Queues.GetQueue" => one!(queues.get_queue, "GetQueueRequest", "Queue"),
         "Queues.ListQueues" => one!(queues.list_queues, "ListQueuesRequest", "ListQueuesResponse"),
         "Topics.CreateTopic" => one!(topics.create_topic, "CreateTopicRequest", "Topic"),
