@@ -405,8 +405,8 @@ fn any_replica_shows_what_it_has() {
     }
 }
 
-/// Two operations have the same name on both surfaces, and neither has one that the other lacks, but for a stream in
-/// both directions, which HTTP has not.
+/// Two operations have the same name on both surfaces, and neither has one that the other lacks. But HTTP has no stream
+/// in both directions, and one element has a path of its own to be deleted at.
 #[test]
 fn both_surfaces_have_the_same_operations() {
     let dir = tempfile::tempdir().unwrap();
@@ -431,6 +431,8 @@ fn both_surfaces_have_the_same_operations() {
     });
     let both_ways = ("Queues".to_owned(), "EnqueueStream".to_owned());
     assert!(by_http.insert(both_ways), "the stream has a path");
+    let of_one = ("Queues".to_owned(), "DeleteElement".to_owned());
+    assert!(by_http.remove(&of_one), "one element has no path");
     assert_eq!(by_http, methods.collect::<BTreeSet<_>>());
 }
 
