@@ -17,10 +17,11 @@ use duramen_broker::event::{FoundElements, QueueLooked};
 use duramen_broker::native::{Answer, Op, Queue, Span, Start, Target};
 use duramen_broker::session::Prepared;
 use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply, Standing};
-use duramen_protocol::batch::batches;
+use duramen_protocol::batch::{BatchView, batches};
 use duramen_protocol::records::Records;
 use duramen_storage::ReplicaId;
 use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
+use duramen_storage::keys::{Said, statements_of};
 use duramen_storage::op::Identity;
 
 use crate::disk::SimDisk;
@@ -109,14 +110,28 @@ impl Log {
                     return;
                 }
                 self.known = header.end_offset();
+                if header.attributes.is_control() {
+                    self.hear(&batch);
+                    continue;
+                }
                 let records = Records::of(&batch, RECORD_BYTES_MAX);
                 let Ok(records) = records else { return };
                 for record in records.iter().map_while(Result::ok) {
-                    if let Some(key) = record.key.filter(|_| !header.attributes.is_control()) {
+                    if let Some(key) = record.key {
                         let queue = self.queues.entry(Bytes::copy_from_slice(key)).or_default();
                         queue.insert(records.offset(&record));
                     }
                 }
+            }
+        }
+    }
+
+    /// Forgets elements that a statement deletes.
+    fn hear(&mut self, batch: &BatchView) {
+        for statement in statements_of(batch).ok().flatten().unwrap_or_default() {
+            let Said::Deleted(offsets) = statement.said;
+            if let Some(queue) = self.queues.get_mut(&statement.queue) {
+                queue.retain(|offset| !offsets.contains(offset));
             }
         }
     }
