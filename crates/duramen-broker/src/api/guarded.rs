@@ -11,7 +11,6 @@ use duramen_storage::keys::{Said, Statement};
 use duramen_storage::op::ReplicaId;
 
 use super::{native, produce};
-use crate::checked_batch::CheckedBatch;
 use crate::core::{Awaited, Parked};
 use crate::event::{FoundElements, WantedElements};
 use crate::guard::{Guard, Last};
@@ -21,7 +20,7 @@ use crate::node::Node;
 use crate::node::queues::{Change, Held, HeldStage, Place, Waiter};
 use crate::partition::controls::Objection;
 use crate::partition::producers::Verdict;
-use crate::partition::{Acks, Appended, Partition, Slot};
+use crate::partition::{Appended, Partition, Slot};
 
 const OPEN: &str = "a transaction is open on the queue";
 const TOO_MANY_DELETED: &str = "too many deleted records of the partition wait for their erasure";
@@ -34,23 +33,8 @@ pub(super) fn is_of_queue(partition: &Partition, guard: &Guard) -> bool {
     partition.settings.queue && guard.last.is_some() && guard.queue.is_some()
 }
 
-/// Holds an append, or returns its outcome at once.
+/// Holds a change, or returns its outcome at once.
 pub(super) fn hold(
-    node: &mut Node,
-    replica: ReplicaId,
-    batch: CheckedBatch,
-    acks: Acks,
-    place: Place,
-) -> Option<Outcome> {
-    node.queues.follow(&mut node.core, replica);
-    let term = node.core.partitions[&replica].group.term();
-    let stage = HeldStage::Behind(0);
-    let change = Change::Append { batch: Box::new(batch), acks };
-    go_on(node, place, Held { replica, change, term, stage })
-}
-
-/// Holds a deletion, or returns its outcome at once.
-pub(super) fn hold_deletion(
     node: &mut Node,
     replica: ReplicaId,
     change: Change,

@@ -185,7 +185,7 @@ fn append(
         Identified { after, queue: queue.unwrap_or_default(), ids }
     });
     let appended = if is_held {
-        guarded::hold(node, replica, batch, Acks::All, (key, 0, 0))
+        guarded::hold(node, replica, Change::append(batch, Acks::All), (key, 0, 0))
     } else {
         Some(node.core.append(replica, batch, Acks::All, slot(key)))
     };
@@ -318,7 +318,7 @@ fn delete(node: &mut Node, key: RequestKey, context: &RequestContext, delete: De
     let guard = Guard { fence, ..Guard::default() };
     let principal = context.principal.to_string();
     let change = Change::Delete { queue: queue.name, offsets, guard, principal };
-    if let Some((appended, _)) = guarded::hold_deletion(node, replica, change, (key, 0, 0)) {
+    if let Some((appended, _)) = guarded::hold(node, replica, change, (key, 0, 0)) {
         go_on(node, key, appended);
     }
 }

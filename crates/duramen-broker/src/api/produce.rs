@@ -17,7 +17,7 @@ use crate::core::Parked;
 use crate::event::{Action, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::node::Node;
-use crate::node::queues::Place;
+use crate::node::queues::{Change, Place};
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Slot};
 use crate::quotas::QuotaKey;
@@ -206,7 +206,7 @@ fn one(
             unreachable!("a request's batch has its slot")
         };
         let place = (key, topic, partition);
-        return match guarded::hold(node, replica, batch, acks, place) {
+        return match guarded::hold(node, replica, Change::append(batch, acks), place) {
             Some((appended, log_start)) => outcome_of(index, appended, log_start),
             None => Outcome::Waits { append_time_ms: -1, message: None },
         };

@@ -77,6 +77,12 @@ pub(crate) enum Change {
     Delete { queue: Bytes, offsets: Vec<i64>, guard: Guard, principal: String },
 }
 
+impl Change {
+    pub(crate) fn append(batch: CheckedBatch, acks: Acks) -> Self {
+        Self::Append { batch: Box::new(batch), acks }
+    }
+}
+
 /// Event that a held change waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldStage {
