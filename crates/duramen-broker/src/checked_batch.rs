@@ -11,7 +11,9 @@
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::BatchHeader;
 use duramen_protocol::batch::BatchView;
-use duramen_protocol::records::{self, RecordError, RecordSummary};
+use duramen_protocol::records::{
+    self, BatchBuilder, NewRecord, RecordError, RecordSummary, Records,
+};
 
 use crate::guard::Guard;
 use crate::limits::DECOMPRESSED_BYTES_MAX;
@@ -27,6 +29,8 @@ pub struct CheckedBatch {
     pub summary: RecordSummary,
     /// Conditions of the append.
     pub guard: Guard,
+    /// Bytes of headers that the leader added. They do not count against `max.message.bytes`.
+    pub added_bytes: usize,
     /// True if the producer leaves it to the partition to join the transaction.
     pub adds_itself: bool,
 }
@@ -41,6 +45,37 @@ impl CheckedBatch {
     /// Does the same with a batch that this process has just made: its checksum is right.
     pub fn made(bytes: BytesMut, partition: i32) -> Result<Self, String> {
         Self::checked(bytes.freeze(), partition, records::summarize)
+    }
+
+    /// Adds headers to its first record. All its bytes are made anew, and the summary stays that of the client's
+    /// records.
+    pub(crate) fn with_headers(self, added: &[(&str, &[u8])]) -> Result<Self, String> {
+        let text = |error: RecordError| error.to_string();
+        let own_bytes = self.bytes.len();
+        let view = BatchView::parse(&self.bytes.freeze()).map_err(|error| error.to_string())?;
+        let records = Records::of(&view, DECOMPRESSED_BYTES_MAX).map_err(text)?;
+        let extra: usize = added.iter().map(|(name, value)| name.len() + value.len() + 16).sum();
+        let mut builder = BatchBuilder::new().room(self.summary.record_bytes + extra);
+        for (at, record) in records.iter().enumerate() {
+            let record = record.map_err(text)?;
+            let mut headers = Vec::new();
+            for header in record.headers {
+                let name = str::from_utf8(header.key).map_err(|error| error.to_string())?;
+                headers.push((name, header.value));
+            }
+            if at == 0 {
+                headers.extend(added.iter().map(|(name, value)| (*name, Some(*value))));
+            }
+            let timestamp = records.timestamp(&record);
+            let (key, value) = (record.key, record.value);
+            let record = NewRecord { timestamp, key, value, headers: &headers };
+            builder.push(&record).map_err(text)?;
+        }
+        let bytes = builder.finish().map_err(text)?;
+        let header = BatchHeader::parse(&bytes).map_err(|error| error.to_string())?;
+        // A client's batch may be compressed.
+        let added_bytes = bytes.len().saturating_sub(own_bytes);
+        Ok(Self { bytes, header, added_bytes, ..self })
     }
 
     fn checked(
@@ -62,6 +97,6 @@ impl CheckedBatch {
             (*view.header(), summary, guard)
         };
         let bytes = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-        Ok(Self { bytes, header, summary, guard, adds_itself: false })
+        Ok(Self { bytes, header, summary, guard, added_bytes: 0, adds_itself: false })
     }
 }

@@ -276,6 +276,19 @@ pub enum WantedElements {
     Last,
     /// Those that were appended at these offsets, in order.
     These(Vec<i64>),
+    /// All that are shown behind an offset.
+    Behind(i64),
+}
+
+/// Element of a queue that readers see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundElement {
+    /// Position at which it was appended.
+    pub position: Position,
+    /// Offset of the record that has its content.
+    pub content: i64,
+    /// Id of that record.
+    pub id: Option<Bytes>,
 }
 
 /// Result of a [`QueueLook`].
@@ -296,8 +309,9 @@ pub enum FoundElements {
     Some,
     /// This is the last one; whether it is of a transaction.
     Last(Position, bool),
-    /// Of the wanted ones these are there, in order. So many records of the log are masked.
-    These(Vec<i64>, u64),
+    /// Of the wanted ones these are there, in order, or as many as a log may have masks. So many of its records are
+    /// masked.
+    These(Vec<FoundElement>, u64),
     /// The index is not there, or is damaged.
     NoIndex,
     /// The log cannot be read there.

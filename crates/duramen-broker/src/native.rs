@@ -90,7 +90,6 @@ impl Pointer {
 
 /// An operation of the native API.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it travels in a box")]
 pub enum Op {
     /// Append one batch.
     Append(Append),
@@ -102,6 +101,12 @@ pub enum Op {
     Fence(SetFence),
     /// Delete elements of a queue.
     Delete(Delete),
+    /// Give an element another content.
+    Replace(Replace),
+    /// Withdraw the last elements of a queue, and append others in their place.
+    Rewrite(Rewrite),
+    /// Delete all elements of a queue.
+    DeleteQueue(DeleteQueue),
     /// Read elements of a queue, or wait for them.
     Retrieve(Retrieve),
     /// Tell how much a queue has.
@@ -119,6 +124,9 @@ impl Op {
             Self::Truncate(_) => Name::Truncate,
             Self::Fence(_) => Name::Fence,
             Self::Delete(_) => Name::Delete,
+            Self::Replace(_) => Name::Replace,
+            Self::Rewrite(_) => Name::Rewrite,
+            Self::DeleteQueue(_) => Name::DeleteQueue,
             Self::Retrieve(_) => Name::Retrieve,
             Self::GetQueue(_) => Name::GetQueue,
             Self::ListQueues(_) => Name::ListQueues,
@@ -133,6 +141,9 @@ impl Op {
             Self::Truncate(it) => &it.target,
             Self::Fence(it) => &it.target,
             Self::Delete(it) => &it.target,
+            Self::Replace(it) => &it.target,
+            Self::Rewrite(it) => &it.target,
+            Self::DeleteQueue(it) => &it.target,
             Self::Retrieve(it) => &it.target,
             Self::GetQueue(it) => &it.target,
         }
@@ -140,7 +151,13 @@ impl Op {
 
     /// Returns the bytes of batches that the operation carries.
     pub(crate) fn bytes(&self) -> u64 {
-        if let Self::Append(it) = self { it.batch.bytes.len() as u64 } else { 0 }
+        let batch = match self {
+            Self::Append(it) => Some(&it.batch),
+            Self::Replace(it) => Some(&it.batch),
+            Self::Rewrite(it) => it.batch.as_ref(),
+            _ => None,
+        };
+        batch.map_or(0, |batch| batch.bytes.len() as u64)
     }
 }
 
@@ -157,6 +174,12 @@ pub enum Name {
     Fence,
     /// [`Op::Delete`].
     Delete,
+    /// [`Op::Replace`].
+    Replace,
+    /// [`Op::Rewrite`].
+    Rewrite,
+    /// [`Op::DeleteQueue`].
+    DeleteQueue,
     /// [`Op::Retrieve`].
     Retrieve,
     /// [`Op::GetQueue`].
@@ -167,12 +190,15 @@ pub enum Name {
 
 impl Name {
     /// All names.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Append,
         Self::Tail,
         Self::Truncate,
         Self::Fence,
         Self::Delete,
+        Self::Replace,
+        Self::Rewrite,
+        Self::DeleteQueue,
         Self::Retrieve,
         Self::GetQueue,
         Self::ListQueues,
@@ -249,6 +275,55 @@ pub struct Delete {
     pub target: Target,
     /// At most [`crate::limits::QUEUE_DELETES_MAX`]. One that names no element is passed over, and counted.
     pub positions: Vec<Position>,
+    /// Token that must be the log's fence.
+    pub fence: Option<Bytes>,
+    /// Longest wait for the answer, in milliseconds.
+    pub timeout_ms: i32,
+}
+
+/// Change of the content of an element. The element keeps its position.
+#[derive(Debug)]
+pub struct Replace {
+    /// The queue.
+    pub target: Target,
+    /// The element.
+    pub position: Position,
+    /// One record: the new content, with the queue's name as key.
+    pub batch: CheckedBatch,
+    /// Id of the record. A content with this id is not replaced by itself.
+    pub id: Option<Bytes>,
+    /// Offset of the record that must be the present content.
+    pub if_version: Option<i64>,
+    /// Token that must be the log's fence.
+    pub fence: Option<Bytes>,
+    /// Longest wait for the answer, in milliseconds.
+    pub timeout_ms: i32,
+}
+
+/// Withdrawal of all elements behind a position, with others in their place: all in one entry.
+#[derive(Debug)]
+pub struct Rewrite {
+    /// The queue.
+    pub target: Target,
+    /// The last position that stays; `None` for none.
+    pub after: Option<Position>,
+    /// Records to append, with the queue's name as key; `None` for none.
+    pub batch: Option<CheckedBatch>,
+    /// Id of each record, or none. Where elements of these ids are all that is behind `after`, nothing is done again.
+    pub ids: Vec<Bytes>,
+    /// Token that must be the log's fence.
+    pub fence: Option<Bytes>,
+    /// Text for people, of at most [`crate::limits::REASON_BYTES_MAX`] bytes.
+    pub reason: String,
+    /// Longest wait for the answer, in milliseconds.
+    pub timeout_ms: i32,
+}
+
+/// Deletion of all elements of a queue.
+#[derive(Debug)]
+pub struct DeleteQueue {
+    /// The queue.
+    pub target: Target,
     /// Token that must be the log's fence.
     pub fence: Option<Bytes>,
     /// Longest wait for the answer, in milliseconds.
@@ -335,16 +410,26 @@ pub enum Answer {
         is_duplicate: bool,
     },
     /// An edit is committed, and the leader's readers see it.
-    Edited {
-        /// Position of the entry that says so; `None` if there was nothing to say.
-        at: Option<Position>,
-        /// Number of positions that named no element.
-        absent: usize,
-    },
+    Edited(Edited),
     /// The log as it is now.
     Tail(Tail),
     /// The part of the log that holds a queue's elements, or the queues of a list.
     Span(Span),
+}
+
+/// Outcome of an edit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    /// Position of the first record of the entry that says so; `None` if there was nothing to say.
+    pub first: Option<Position>,
+    /// Position of the last one.
+    pub last: Option<Position>,
+    /// Number of positions that named no element.
+    pub absent: usize,
+    /// Number of records that it took away.
+    pub withdrawn: usize,
+    /// True if an earlier request had done it.
+    pub is_duplicate: bool,
 }
 
 /// Ends of a log, and its fence and pointer.
@@ -388,6 +473,10 @@ pub enum Problem {
     NoLeader,
     /// The log's last position is another one.
     LastMismatch(Option<Position>),
+    /// The element's content is another one, at this offset.
+    VersionMismatch(i64),
+    /// The queue has no such element.
+    UnknownElement,
     /// The log's fence is another one.
     Fenced,
     /// Earlier messages of the session are missing; the log expects this sequence.

@@ -434,8 +434,8 @@ impl Node {
             Parked::Queue(wait) => self.queues.forget_read(key, wait),
             Parked::Native(wait) => {
                 self.queues.forget_appends(key);
-                if let Awaited::Indexed { at, .. } = wait.awaited {
-                    self.queues.forget_behind(wait.replica, at + 1, key);
+                if let Awaited::Indexed { end, .. } = wait.awaited {
+                    self.queues.forget_behind(wait.replica, end, key);
                 }
             }
             Parked::Produce { .. } => self.queues.forget_appends(key),

@@ -520,6 +520,10 @@ impl Partition {
         if self.lacks_replicas() {
             return Appended::Refused(ErrorCode::NotEnoughReplicas, None);
         }
+        // Nobody has checked its keys and headers.
+        if self.settings.queue {
+            return Appended::Refused(ErrorCode::PolicyViolation, None);
+        }
         // A record that was taken once is not lost for the headers that say what became of it.
         let is_bounded = !matches!(slot, Slot::Burial(_));
         let bytes_max = usize::try_from(self.settings.max_message_bytes).unwrap_or(0);
@@ -535,12 +539,7 @@ impl Partition {
             return Appended::Refused(ErrorCode::InvalidProducerEpoch, None);
         }
         let acks = if sabotage::is(Bug::CommittedBeforeStored) { Acks::None } else { Acks::All };
-        let appended = self.append_bytes(now, bytes, &header, header.max_timestamp, acks, slot);
-        // Its keys are not known here.
-        if self.settings.queue {
-            self.fresh.begin(self.group.end_offset());
-        }
-        appended
+        self.append_bytes(now, bytes, &header, header.max_timestamp, acks, slot)
     }
 
     /// Appends a statement about a queue, which the caller has judged.
@@ -627,12 +626,11 @@ impl Partition {
             return Some(Appended::Refused(code, None));
         }
         let settings = &self.settings;
-        if batch.bytes.len() > usize::try_from(settings.max_message_bytes).unwrap_or(0) {
-            let text = format!(
-                "the batch of {} bytes is larger than max.message.bytes={}",
-                batch.bytes.len(),
-                settings.max_message_bytes
-            );
+        let bytes = batch.bytes.len() - batch.added_bytes;
+        if bytes > usize::try_from(settings.max_message_bytes).unwrap_or(0) {
+            let most = settings.max_message_bytes;
+            let text =
+                format!("the batch of {bytes} bytes is larger than max.message.bytes={most}");
             return refused(ErrorCode::MessageTooLarge, text);
         }
         faults::of(settings, now.wall_ms, &batch.summary).map(Appended::Faulty)

@@ -433,7 +433,7 @@ fn prepare(request: ProduceRequest, version: i16, checked: Checked) -> PreparedP
                     // bytes are not copied.
                     let bytes =
                         bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-                    CheckedBatch { bytes, header, summary, guard, adds_itself }
+                    CheckedBatch { bytes, header, summary, guard, added_bytes: 0, adds_itself }
                 });
             partitions.push(PreparedPartition { index: partition.index, batch });
         }

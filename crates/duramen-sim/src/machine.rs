@@ -55,6 +55,15 @@ pub(crate) struct Machine {
     life: Option<Life>,
 }
 
+/// Element of a page.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    pub(crate) position: Position,
+    /// Offset of the record with its content.
+    pub(crate) content: i64,
+    pub(crate) value: Bytes,
+}
+
 /// An answer to a client, with all that had to be read.
 pub(crate) enum Came {
     /// The client gets no response: it wanted none, or the process is dead.
@@ -62,7 +71,7 @@ pub(crate) enum Came {
     Response(Response),
     Native(Answered),
     /// Elements of a queue with their values, the last position that was looked at, and whether there is more.
-    Page(Vec<(Position, Bytes)>, Option<Position>, bool),
+    Page(Vec<Shown>, Option<Position>, bool),
 }
 
 /// A living process.
@@ -322,7 +331,7 @@ impl Machine {
         let mut elements = Vec::new();
         let page = queue_page::<_, ()>(reader, span, |records, record, position| {
             let value = record.value.map(|value| records.keep(value)).unwrap_or_default();
-            elements.push((position, value));
+            elements.push(Shown { position, content: records.offset(record), value });
             Ok(if elements.len() < PAGE { Taken::More } else { Taken::Last })
         });
         match page {

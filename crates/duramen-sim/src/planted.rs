@@ -116,6 +116,7 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("a consumer of deleted records gets nothing", Bug::Broker(Inside::MaskedTailBare)),
     ("a deletion is acknowledged before readers know", Bug::Broker(Inside::EditNotAwaited)),
     ("a deletion takes another queue's element", Bug::Broker(Inside::EditUnverified)),
+    ("a replaced element's old content stays", Bug::Broker(Inside::ReplacedStays)),
 ];
 
 /// See above: none of them is compiled in.
@@ -176,6 +177,8 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 47),
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 6253),
+    ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 3133),
+    ("a merge of queue tables forgets edits", Bug::Peers(Inside::MergeDropsFacts), 6253),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 12),

@@ -17,11 +17,11 @@ use duramen_broker::event::{FoundElements, QueueLooked};
 use duramen_broker::native::{Answer, Op, Queue, Span, Start, Target};
 use duramen_broker::session::Prepared;
 use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply, Standing};
-use duramen_protocol::batch::{BatchView, batches};
+use duramen_protocol::batch::batches;
 use duramen_protocol::records::Records;
 use duramen_storage::ReplicaId;
 use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
-use duramen_storage::keys::{Said, statements_of};
+use duramen_storage::keys::{Said, Statement, is_replacement, statement_with, statements_of};
 use duramen_storage::op::Identity;
 
 use crate::disk::SimDisk;
@@ -42,6 +42,8 @@ struct Log {
     /// Offset up to which the queues below are known.
     known: i64,
     queues: BTreeMap<Bytes, BTreeSet<i64>>,
+    /// Element of each record that is the content of one which was appended before.
+    contents: BTreeMap<i64, i64>,
     /// Number of pieces of the index's work when the log was first seen to be behind; `None` once the index goes on.
     behind: Option<u64>,
 }
@@ -84,6 +86,7 @@ impl Log {
             indexed: -1,
             known: 0,
             queues: BTreeMap::new(),
+            contents: BTreeMap::new(),
             behind: None,
         }
     }
@@ -111,13 +114,20 @@ impl Log {
                 }
                 self.known = header.end_offset();
                 if header.attributes.is_control() {
-                    self.hear(&batch);
+                    for statement in statements_of(&batch).ok().flatten().unwrap_or_default() {
+                        self.hear(header.base_offset, &statement);
+                    }
                     continue;
                 }
                 let records = Records::of(&batch, RECORD_BYTES_MAX);
                 let Ok(records) = records else { return };
+                let first = records.iter().next().and_then(Result::ok);
+                let said = first.map(|first| statement_with(&header, &first));
+                if let Some(statement) = said.and_then(Result::ok).flatten() {
+                    self.hear(header.base_offset, &statement);
+                }
                 for record in records.iter().map_while(Result::ok) {
-                    if let Some(key) = record.key {
+                    if let Some(key) = record.key.filter(|_| !is_replacement(&record)) {
                         let queue = self.queues.entry(Bytes::copy_from_slice(key)).or_default();
                         queue.insert(records.offset(&record));
                     }
@@ -126,13 +136,17 @@ impl Log {
         }
     }
 
-    /// Forgets elements that a statement deletes.
-    fn hear(&mut self, batch: &BatchView) {
-        for statement in statements_of(batch).ok().flatten().unwrap_or_default() {
-            let Said::Deleted(offsets) = statement.said;
-            if let Some(queue) = self.queues.get_mut(&statement.queue) {
-                queue.retain(|offset| !offsets.contains(offset));
-            }
+    /// Forgets elements that a statement takes away, and notes where the contents of others are.
+    fn hear(&mut self, at: i64, statement: &Statement) {
+        if let Said::Replaced(replaced) = &statement.said {
+            self.contents.insert(at, replaced.offset);
+            return;
+        }
+        let withdrawn = statement.said.withdrawn().iter();
+        let elements = withdrawn.map(|it| self.contents.get(it).unwrap_or(it));
+        let Some(queue) = self.queues.get_mut(&statement.queue) else { return };
+        for element in elements {
+            queue.remove(element);
         }
     }
 

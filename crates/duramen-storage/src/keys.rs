@@ -32,7 +32,10 @@ pub(crate) use index::{Batch, remove};
 pub use masks::Masks;
 pub use memtable::{Fact, Memtable, NamedQueue, Posting};
 pub use merge::{Merge, Merged};
-pub use statements::{Said, Statement, batch_of, passing_over, statements_of};
+pub use statements::{
+    CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER, Replaced, Said, Statement, batch_of,
+    is_replacement, passing_over, statement_with, statements_of,
+};
 pub use table::{IndexError, Table, TableHeader};
 pub use view::{View, flush};
 

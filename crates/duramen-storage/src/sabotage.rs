@@ -264,6 +264,10 @@ pub enum Bug {
     EditNotAwaited,
     /// A leader deletes what a client names, whatever queue it is of.
     EditUnverified,
+    /// The old content of a replaced element stays where readers see it.
+    ReplacedStays,
+    /// A rewrite withdraws an element before the cut whose content is behind it.
+    CutByOffset,
 }
 
 #[cfg(feature = "sabotage")]

@@ -11,6 +11,7 @@
 #![expect(
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
+    clippy::large_enum_variant,
     clippy::pedantic,
     missing_docs,
     reason = "the code is generated"

@@ -311,7 +311,7 @@ pub const QUESTIONS: &[Question] = &[
     ),
 ];
 
-/// Row of the native API's table: the one question of an operation, about the topic.
+/// Row of the native API's table: a question of an operation, about the topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeQuestion {
     /// Operation of the native API.
@@ -327,6 +327,11 @@ pub const NATIVE_QUESTIONS: &[NativeQuestion] = &[
     NativeQuestion { op: Name::Truncate, operation: Delete },
     NativeQuestion { op: Name::Fence, operation: Alter },
     NativeQuestion { op: Name::Delete, operation: Delete },
+    NativeQuestion { op: Name::Replace, operation: Write },
+    NativeQuestion { op: Name::Replace, operation: Delete },
+    NativeQuestion { op: Name::Rewrite, operation: Write },
+    NativeQuestion { op: Name::Rewrite, operation: Delete },
+    NativeQuestion { op: Name::DeleteQueue, operation: Delete },
     NativeQuestion { op: Name::Retrieve, operation: Read },
     NativeQuestion { op: Name::GetQueue, operation: Describe },
     NativeQuestion { op: Name::ListQueues, operation: Describe },

@@ -7,20 +7,23 @@
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::partitioner::key_number;
-use duramen_storage::keys::{Said, Statement};
+use duramen_storage::keys::{
+    CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER, Replaced, Said, Statement,
+};
 use duramen_storage::op::ReplicaId;
 
 use super::{native, produce};
+use crate::checked_batch::CheckedBatch;
 use crate::core::{Awaited, Parked};
-use crate::event::{FoundElements, WantedElements};
-use crate::guard::{Guard, Last};
+use crate::event::{FoundElement, FoundElements, WantedElements};
+use crate::guard::{Guard, Last, Position};
 use crate::limits::QUEUE_MASKS_MAX;
-use crate::native::Span;
+use crate::native::{Edited, Span};
 use crate::node::Node;
-use crate::node::queues::{Change, Held, HeldStage, Place, Waiter};
+use crate::node::queues::{Change, Edit, Editing, Held, HeldStage, Place, Waiter};
 use crate::partition::controls::Objection;
 use crate::partition::producers::Verdict;
-use crate::partition::{Appended, Partition, Slot};
+use crate::partition::{Acks, Appended, Partition, Slot};
 
 const OPEN: &str = "a transaction is open on the queue";
 const TOO_MANY_DELETED: &str = "too many deleted records of the partition wait for their erasure";
@@ -51,7 +54,7 @@ impl Change {
             Self::Append { batch, .. } => {
                 batch.guard.queue.as_ref().expect("the guard is of a queue")
             }
-            Self::Delete { queue, .. } => queue,
+            Self::Edit(it) => &it.queue,
         }
     }
 
@@ -59,7 +62,7 @@ impl Change {
     fn fence(&self) -> Guard {
         let guard = match self {
             Self::Append { batch, .. } => &batch.guard,
-            Self::Delete { guard, .. } => guard,
+            Self::Edit(it) => &it.guard,
         };
         Guard { last: None, ..guard.clone() }
     }
@@ -67,7 +70,13 @@ impl Change {
     fn wanted(&self) -> WantedElements {
         match self {
             Self::Append { .. } => WantedElements::Last,
-            Self::Delete { offsets, .. } => WantedElements::These(offsets.clone()),
+            Self::Edit(it) => match &it.edit {
+                Edit::Delete(offsets) => WantedElements::These(offsets.clone()),
+                Edit::Replace { at, .. } => WantedElements::These(vec![*at]),
+                Edit::Rewrite { after, .. } => {
+                    WantedElements::Behind(after.map_or(-1, |it| it.offset))
+                }
+            },
         }
     }
 }
@@ -84,7 +93,10 @@ fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
     }
     let is_objected = partition.objection(&held.change.fence()).is_some();
     if is_there(partition, &held.change) || is_objected {
-        return Some(carry_out(node, place, held));
+        return Some(match held.change {
+            Change::Append { batch, acks } => append(node, held.replica, *batch, acks, place),
+            Change::Edit(it) => say(node, held.replica, &it.guard, None, place),
+        });
     }
     let name = held.change.queue().clone();
     let end = partition.fresh_end(key_number(&name));
@@ -120,7 +132,7 @@ fn is_there(partition: &Partition, change: &Change) -> bool {
         Change::Append { batch, .. } => {
             matches!(partition.verdict(&batch.header), Verdict::Duplicate { .. })
         }
-        Change::Delete { .. } => false,
+        Change::Edit(_) => false,
     }
 }
 
@@ -140,7 +152,7 @@ pub(crate) fn on_looked(node: &mut Node, place: Place, found: FoundElements) {
     }
 }
 
-fn judge(node: &mut Node, place: Place, mut held: Held, found: FoundElements) -> Option<Outcome> {
+fn judge(node: &mut Node, place: Place, held: Held, found: FoundElements) -> Option<Outcome> {
     let Some(partition) = node.core.partitions.get_mut(&held.replica) else {
         return go_on(node, place, held);
     };
@@ -164,25 +176,36 @@ fn judge(node: &mut Node, place: Place, mut held: Held, found: FoundElements) ->
         }
         FoundElements::Last(position, _) => Some(position),
         FoundElements::These(found, masked) => {
-            let Change::Delete { offsets, .. } = &mut held.change else {
+            let Change::Edit(editing) = held.change else {
                 unreachable!("an append asks for the last element")
             };
-            if found.last().is_some_and(|last| *last >= partition.stable()) {
+            let Editing { queue, edit, guard, principal } = *editing;
+            if found.last().is_some_and(|last| last.position.offset >= partition.stable()) {
                 return Some((Appended::Busy(OPEN), partition.log_start()));
             }
             if masked + found.len() as u64 > QUEUE_MASKS_MAX {
                 return Some((Appended::Busy(TOO_MANY_DELETED), partition.log_start()));
             }
-            if let Some(Parked::Native(wait)) = node.core.parked_mut(place.0) {
-                wait.awaited = Awaited::Edit { absent: offsets.len() - found.len() };
-            }
-            *offsets = found;
-            return Some(carry_out(node, place, held));
+            return Some(match decide(partition, edit, &found) {
+                Ok((said, records, awaited)) => {
+                    if let Some(Parked::Native(wait)) = node.core.parked_mut(place.0) {
+                        wait.awaited = awaited;
+                    }
+                    let saying = said.map(|said| (Statement { queue, principal, said }, records));
+                    say(node, held.replica, &guard, saying, place)
+                }
+                Err(reason) => {
+                    let objected = partition.object(reason, slot(place));
+                    let log_start = partition.log_start();
+                    node.core.mark_dirty(held.replica);
+                    (objected, log_start)
+                }
+            });
         }
         FoundElements::None | FoundElements::Some => None,
     };
     let Change::Append { batch, .. } = &held.change else {
-        unreachable!("an edit asks for certain elements")
+        unreachable!("an edit asks for elements with their contents")
     };
     let holds = match batch.guard.last {
         None => true,
@@ -192,7 +215,8 @@ fn judge(node: &mut Node, place: Place, mut held: Held, found: FoundElements) ->
         }
     };
     if holds || is_there(partition, &held.change) {
-        return Some(carry_out(node, place, held));
+        let Change::Append { batch, acks } = held.change else { unreachable!("it is one") };
+        return Some(append(node, held.replica, *batch, acks, place));
     }
     let objected = partition.object(Objection::QueueEnds(last), slot(place));
     let log_start = partition.log_start();
@@ -204,28 +228,111 @@ fn slot((key, topic, partition): Place) -> Slot {
     Slot::Request { key, topic, partition }
 }
 
-/// Carries out a change whose conditions hold but for the fence, which the partition judges.
-fn carry_out(node: &mut Node, place: Place, held: Held) -> Outcome {
-    let Held { replica, change, .. } = held;
-    let (queue, offsets, guard, principal) = match change {
-        Change::Append { mut batch, acks } => {
-            batch.guard.last = None;
-            return node.core.append(replica, *batch, acks, slot(place));
+/// Appends a batch whose queue ends as its guard says. The partition judges the fence.
+fn append(
+    node: &mut Node,
+    replica: ReplicaId,
+    mut batch: CheckedBatch,
+    acks: Acks,
+    place: Place,
+) -> Outcome {
+    batch.guard.last = None;
+    node.core.append(replica, batch, acks, slot(place))
+}
+
+/// Records with which the log states an edit. Their first one has a header for consumers of Kafka.
+struct Records {
+    batch: Box<CheckedBatch>,
+    header: (&'static str, String),
+}
+
+/// Decision on an edit: the fact to be stated, the records that state it, and the event that the answer waits for.
+type Decision = (Option<Said>, Option<Records>, Awaited);
+
+/// Judges an edit by the elements that it is about.
+fn decide(
+    partition: &Partition,
+    edit: Edit,
+    found: &[FoundElement],
+) -> Result<Decision, Objection> {
+    let mut withdrawn: Vec<i64> = found.iter().map(|it| it.content).collect();
+    withdrawn.sort_unstable();
+    let mut edited = Edited { withdrawn: withdrawn.len(), ..Edited::default() };
+    let (said, records) = match edit {
+        Edit::Delete(offsets) => {
+            edited.absent = offsets.len() - found.len();
+            ((!withdrawn.is_empty()).then_some(Said::Deleted(withdrawn)), None)
         }
-        Change::Delete { queue, offsets, guard, principal } => (queue, offsets, guard, principal),
+        Edit::Replace { batch, if_version, id, .. } => {
+            let [FoundElement { position, content, id: of_content }] = found else {
+                return Err(Objection::NoElement);
+            };
+            let Position { term, entry, offset } = *position;
+            if id.is_some() && id == *of_content {
+                // A content that is no first one has a batch of its own.
+                let is_first = *content == offset;
+                let (term, entry) =
+                    if is_first { (term, entry) } else { (partition.epoch_at(*content), *content) };
+                let at = Some(Position { term, entry, offset: *content });
+                edited = Edited { first: at, last: at, is_duplicate: true, ..Edited::default() };
+                (None, None)
+            } else if if_version.is_some_and(|version| version != *content) {
+                return Err(Objection::Version(*content));
+            } else {
+                let replaced = Replaced { term, entry, offset, withdrawn: *content };
+                let header = (REPLACES_HEADER, position.to_string());
+                (Some(Said::Replaced(replaced)), Some(Records { batch, header }))
+            }
+        }
+        Edit::Rewrite { after, batch, ids, reason } => {
+            let of_found = found.iter().map(|it| it.id.as_ref());
+            if !ids.is_empty() && of_found.eq(ids.iter().map(Some)) {
+                let [first, last] =
+                    [found.first(), found.last()].map(|it| it.map(|it| it.position));
+                edited = Edited { first, last, is_duplicate: true, ..Edited::default() };
+                (None, None)
+            } else {
+                let stays = after.map_or_else(|| "none".to_owned(), |it| it.to_string());
+                let header = (CUTS_AFTER_HEADER, stays);
+                let after = after.map_or(-1, |it| it.offset);
+                let is_something = !withdrawn.is_empty() || batch.is_some();
+                let said = is_something.then_some(Said::Cut { after, reason, withdrawn });
+                (said, batch.map(|batch| Records { batch, header }))
+            }
+        }
     };
+    let last_delta = records.as_ref().map_or(0, |it| it.batch.header.last_offset_delta);
+    Ok((said, records, Awaited::Edit { last_delta, edited }))
+}
+
+/// Has the log say what an edit comes to, by records if it has some, unless its fence is another one. An edit that
+/// comes to nothing is answered once that is certain.
+fn say(
+    node: &mut Node,
+    replica: ReplicaId,
+    guard: &Guard,
+    saying: Option<(Statement, Option<Records>)>,
+    place: Place,
+) -> Outcome {
     let partition = node.core.partitions.get_mut(&replica).expect("it was just found");
     let log_start = partition.log_start();
-    let appended = if let Some(reason) = partition.objection(&guard) {
-        partition.object(reason, slot(place))
-    } else if offsets.is_empty() {
-        partition.make_certain(slot(place))
-    } else {
-        let statement = Statement { queue, principal, said: Said::Deleted(offsets) };
-        node.core.say(replica, &statement, slot(place))
+    let appended = match (partition.objection(guard), saying) {
+        (Some(reason), _) => partition.object(reason, slot(place)),
+        (None, None) => partition.make_certain(slot(place)),
+        (None, Some((statement, None))) => node.core.say(replica, &statement, slot(place)),
+        (None, Some((statement, Some(records)))) => match stating(records, &statement) {
+            Ok(batch) => node.core.append(replica, batch, Acks::All, slot(place)).0,
+            Err(why) => Appended::Refused(ErrorCode::CorruptMessage, Some(why)),
+        },
     };
     node.core.mark_dirty(replica);
     (appended, log_start)
+}
+
+/// Adds the headers with which records state a fact.
+fn stating(records: Records, statement: &Statement) -> Result<CheckedBatch, String> {
+    let Records { batch, header: (name, value) } = records;
+    batch.with_headers(&[(name, value.as_bytes()), (FACT_HEADER, &statement.header())])
 }
 
 /// Tells a request that waits the outcome of one of its changes.

@@ -13,11 +13,11 @@ use crate::core::{Awaited, NativeWait, Parked};
 use crate::event::{Now, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::native::{
-    Answer, Answered, Append, Delete, Guard, Identified, Last, Op, Position, Problem, Repeat,
-    SetFence, Span, Tail, Target, Truncate, WantTail,
+    Answer, Answered, Append, Delete, DeleteQueue, Edited, Guard, Identified, Last, Op, Position,
+    Problem, Repeat, Replace, Rewrite, SetFence, Span, Tail, Target, Truncate, WantTail,
 };
 use crate::node::Node;
-use crate::node::queues::{Change, Waiter};
+use crate::node::queues::{Change, Edit, Editing, Waiter};
 use crate::partition::controls::Objection;
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Partition, Slot};
@@ -28,6 +28,7 @@ use crate::session::{Prepared, RequestContext};
 const UNTIMED_MS: i32 = 30_000;
 /// Longest rest that delays an answer, in milliseconds. A client that has to rest longer is refused.
 pub(super) const THROTTLED_MS: i32 = 1_000;
+const STALLED: &str = "earlier appends wait for the disk";
 
 fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
     now.deadline_us(if timeout_ms > 0 { timeout_ms } else { UNTIMED_MS })
@@ -73,7 +74,9 @@ pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
         }
         Op::Truncate(it) => truncate(node, key, &context, it),
         Op::Fence(it) => set_fence(node, key, &context, &it),
-        Op::Delete(it) => delete(node, key, &context, it),
+        op @ (Op::Delete(_) | Op::Replace(_) | Op::Rewrite(_) | Op::DeleteQueue(_)) => {
+            edit(node, key, &context, op);
+        }
         op @ (Op::Retrieve(_) | Op::GetQueue(_) | Op::ListQueues(_)) => {
             queues::handle(node, key, context, op);
         }
@@ -134,7 +137,9 @@ pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
         Op::GetQueue(it) => it.is_certain,
         Op::Truncate(it) => it.through.is_some_and(|it| diverges(partition, it).is_some()),
         Op::Delete(it) => it.positions.iter().any(|it| diverges(partition, *it).is_some()),
-        Op::Append(_) | Op::Fence(_) => false,
+        Op::Replace(it) => diverges(partition, it.position).is_some(),
+        Op::Rewrite(it) => it.after.is_some_and(|it| diverges(partition, it).is_some()),
+        Op::Append(_) | Op::Fence(_) | Op::DeleteQueue(_) => false,
     };
     is_asked.then_some(replica)
 }
@@ -251,7 +256,7 @@ pub(crate) fn resume_stalled(
 
 /// Answers a stalled append whose time is over; its batch was not appended.
 pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
-    refuse(node, key, Problem::Busy("earlier appends wait for the disk"));
+    refuse(node, key, Problem::Busy(STALLED));
 }
 
 fn truncate(node: &mut Node, key: RequestKey, context: &RequestContext, truncate: Truncate) {
@@ -295,29 +300,72 @@ fn set_fence(node: &mut Node, key: RequestKey, context: &RequestContext, wanted:
     settle(node, key, replica, appended, awaited, deadline_us);
 }
 
-fn delete(node: &mut Node, key: RequestKey, context: &RequestContext, delete: Delete) {
-    let Delete { target, positions, fence, timeout_ms } = delete;
-    let replica = match find(node, context, Operation::Delete, &target, true)
-        .and_then(|replica| takes_appends(node, replica))
-    {
+/// Begins an edit of a queue.
+fn edit(node: &mut Node, key: RequestKey, context: &RequestContext, op: Op) {
+    let topic = Resource::Topic(op.target().topic());
+    let writes = matches!(op, Op::Replace(_) | Op::Rewrite(_));
+    if writes && !node.core.access.may(context, Operation::Write, topic) {
+        return refuse(node, key, Problem::NotAuthorized);
+    }
+    let replica = match find(node, context, Operation::Delete, op.target(), true) {
         Ok(replica) => replica,
         Err(problem) => return refuse(node, key, problem),
     };
-    let partition = &node.core.partitions[&replica];
-    if let Some(from) = positions.iter().find_map(|position| diverges(partition, *position)) {
-        return refuse(node, key, Problem::PositionDiverged(from));
+    let bytes = op.bytes();
+    let quota = node.core.quota(QuotaKey::ProducerByteRate, context).filter(|_| bytes > 0);
+    let rest_ms = quota.as_ref().map_or(0, |quota| node.core.use_up(quota, 0));
+    if rest_ms > THROTTLED_MS {
+        return refuse(node, key, Problem::Throttled(rest_ms));
     }
+    let is_full = bytes > 0 && (node.core.has_stalled() || !node.core.has_room(bytes));
+    if is_full {
+        return refuse(node, key, Problem::Busy(STALLED));
+    }
+    if let Err(problem) = takes_appends(node, replica) {
+        return refuse(node, key, problem);
+    }
+    let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, bytes));
+    let partition = &node.core.partitions[&replica];
+    let (target, edit, fence, timeout_ms) = match op {
+        Op::Delete(Delete { target, positions, fence, timeout_ms }) => {
+            let diverged = positions.iter().find_map(|position| diverges(partition, *position));
+            if let Some(from) = diverged {
+                return refuse(node, key, Problem::PositionDiverged(from));
+            }
+            let mut offsets: Vec<i64> = positions.iter().map(|it| it.offset).collect();
+            offsets.sort_unstable();
+            offsets.dedup();
+            (target, Edit::Delete(offsets), fence, timeout_ms)
+        }
+        Op::Replace(Replace { target, position, batch, id, if_version, fence, timeout_ms }) => {
+            if let Some(from) = diverges(partition, position) {
+                return refuse(node, key, Problem::PositionDiverged(from));
+            }
+            let (at, batch) = (position.offset, Box::new(batch));
+            (target, Edit::Replace { at, batch, if_version, id }, fence, timeout_ms)
+        }
+        Op::Rewrite(Rewrite { target, after, batch, ids, fence, reason, timeout_ms }) => {
+            if let Some(from) = after.and_then(|position| diverges(partition, position)) {
+                return refuse(node, key, Problem::PositionDiverged(from));
+            }
+            let batch = batch.map(Box::new);
+            (target, Edit::Rewrite { after, batch, ids, reason }, fence, timeout_ms)
+        }
+        Op::DeleteQueue(DeleteQueue { target, fence, timeout_ms }) => {
+            let (after, batch, ids, reason) = (None, None, Vec::new(), String::new());
+            (target, Edit::Rewrite { after, batch, ids, reason }, fence, timeout_ms)
+        }
+        other => unreachable!("{other:?} edits no queue"),
+    };
     let Target::Queue(queue) = target else { unreachable!("elements are those of a queue") };
-    let mut offsets: Vec<i64> = positions.iter().map(|it| it.offset).collect();
-    offsets.sort_unstable();
-    offsets.dedup();
-    let awaited = Awaited::Edit { absent: 0 };
+    let awaited = Awaited::Edit { last_delta: 0, edited: Edited::default() };
     let deadline_us = deadline_us(node.core.now, timeout_ms);
-    let wait = NativeWait { replica, awaited, identified: None, rest_ms: 0 };
+    let wait = NativeWait { replica, awaited, identified: None, rest_ms };
     node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
     let guard = Guard { fence, ..Guard::default() };
     let principal = context.principal.to_string();
-    let change = Change::Delete { queue: queue.name, offsets, guard, principal };
+    let editing = Editing { queue: queue.name, edit, guard, principal };
+    let change = Change::Edit(Box::new(editing));
     if let Some((appended, _)) = guarded::hold(node, replica, change, (key, 0, 0)) {
         go_on(node, key, appended);
     }
@@ -389,17 +437,27 @@ fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offse
                 Objection::LogEnds(last) | Objection::QueueEnds(last) => {
                     (Problem::LastMismatch(last), last)
                 }
+                Objection::NoElement => (Problem::UnknownElement, None),
+                Objection::Version(content) => (Problem::VersionMismatch(content), None),
             };
-            let repeat =
-                identified.zip(last).and_then(|(it, last)| repeat(node, replica, it, last));
+            let is_mismatch = matches!(problem, Problem::LastMismatch(_));
+            let sought = identified.filter(|_| is_mismatch);
+            let repeat = sought.and_then(|it| repeat(node, replica, it, last));
             let answered =
                 Answered { answer: Err(problem), lacking: Some(replica), repeat, rest_ms };
             return answer(node, key, answered);
         }
-        Awaited::Edit { absent } => {
-            return await_index(node, key, replica, (base_offset, absent));
+        Awaited::Edit { last_delta, mut edited } => {
+            if let Some(partition) = node.core.partitions.get(&replica).filter(|_| base_offset >= 0)
+            {
+                let term = partition.epoch_at(base_offset);
+                let first = Position { term, entry: base_offset, offset: base_offset };
+                let last = Position { offset: base_offset + i64::from(last_delta), ..first };
+                (edited.first, edited.last) = (Some(first), Some(last));
+            }
+            return await_index(node, key, (replica, rest_ms), edited);
         }
-        Awaited::Indexed { at, absent } => edited(node, replica, at, absent),
+        Awaited::Indexed { edited, .. } => edit_answer(node, replica, edited),
         Awaited::Truncate => tail(node, replica),
         Awaited::Fence(token) => match node.core.partitions.get(&replica) {
             Some(partition) if partition.controls.fence != token => Err(Problem::Fenced),
@@ -410,15 +468,21 @@ fn answer_certain(node: &mut Node, key: RequestKey, wait: NativeWait, base_offse
 }
 
 /// Keeps an edit that is committed until the index has it: from its answer on no reader sees what it took away.
-fn await_index(node: &mut Node, key: RequestKey, replica: ReplicaId, (at, absent): (i64, usize)) {
-    let has_it = node.queues.indexed(replica) > at || sabotage::is(Bug::EditNotAwaited);
-    if at < 0 || has_it || !node.core.partitions.contains_key(&replica) {
-        let answer = edited(node, replica, at, absent);
-        return reply(node, key, answer, None, 0);
+fn await_index(
+    node: &mut Node,
+    key: RequestKey,
+    (replica, rest_ms): (ReplicaId, i32),
+    edited: Edited,
+) {
+    let end = edited.last.filter(|_| !edited.is_duplicate).map_or(0, |last| last.offset + 1);
+    let has_it = node.queues.indexed(replica) >= end || sabotage::is(Bug::EditNotAwaited);
+    if has_it || !node.core.partitions.contains_key(&replica) {
+        let answer = edit_answer(node, replica, edited);
+        return reply(node, key, answer, None, rest_ms);
     }
-    node.queues.await_index(replica, at + 1, Waiter::Read(key));
-    let awaited = Awaited::Indexed { at, absent };
-    let wait = NativeWait { replica, awaited, identified: None, rest_ms: 0 };
+    node.queues.await_index(replica, end, Waiter::Read(key));
+    let awaited = Awaited::Indexed { end, edited };
+    let wait = NativeWait { replica, awaited, identified: None, rest_ms };
     let deadline_us = node.core.now.deadline_us(INDEX_WAIT_MS);
     node.core.park(key, Parked::Native(Box::new(wait)), deadline_us);
 }
@@ -429,10 +493,9 @@ pub(super) fn on_indexed(node: &mut Node, key: RequestKey) {
     answer_certain(node, key, *wait, -1);
 }
 
-fn edited(node: &Node, replica: ReplicaId, at: i64, absent: usize) -> Result<Answer, Problem> {
-    let partition = node.core.partitions.get(&replica).ok_or(Problem::OutcomeUnknown)?;
-    let at = (at >= 0).then(|| Position { term: partition.epoch_at(at), entry: at, offset: at });
-    Ok(Answer::Edited { at, absent })
+fn edit_answer(node: &Node, replica: ReplicaId, edited: Edited) -> Result<Answer, Problem> {
+    let is_here = node.core.partitions.contains_key(&replica);
+    if is_here { Ok(Answer::Edited(edited)) } else { Err(Problem::OutcomeUnknown) }
 }
 
 /// Answers an operation whose time is over.
@@ -472,7 +535,7 @@ fn repeat(
     node: &Node,
     replica: ReplicaId,
     identified: Identified,
-    last: Position,
+    last: Option<Position>,
 ) -> Option<Repeat> {
     let partition = node.core.partitions.get(&replica)?;
     let Identified { after, queue, ids } = identified;
@@ -481,7 +544,11 @@ fn repeat(
         Last::At(position) if diverges(partition, position).is_some() => return None,
         Last::At(position) => position.offset.saturating_add(1),
     };
-    let end = last.offset + 1;
+    // A rewrite may have withdrawn the attempt since, and a queue ends before elements that are withdrawn.
+    let end = match last {
+        Some(last) if queue.is_empty() => last.offset + 1,
+        _ => node.queues.indexed(replica).min(partition.committed()),
+    };
     assert!(end <= partition.committed(), "a refusal is certain once its last record is committed");
     let span = Span {
         replica,

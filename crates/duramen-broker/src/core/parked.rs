@@ -15,7 +15,7 @@ use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
 use crate::fetch_sessions::{Asked, FetchSessions};
-use crate::native::{Identified, Op};
+use crate::native::{Edited, Identified, Op};
 use crate::partition::Partition;
 use crate::partition::controls::Objection;
 use crate::quotas::Quota;
@@ -110,10 +110,10 @@ pub(crate) enum Awaited {
     Truncate,
     /// Certainty of the log's fence, which is to be this one.
     Fence(Bytes),
-    /// Commit of an edit, with the number of positions that name nothing.
-    Edit { absent: usize },
-    /// Index of an edit that is committed at an offset.
-    Indexed { at: i64, absent: usize },
+    /// Commit of an edit with so many records, and what else its answer says.
+    Edit { last_delta: i32, edited: Edited },
+    /// Index up to an offset, which has an edit that is committed. The answer is there.
+    Indexed { end: i64, edited: Edited },
 }
 
 /// An operation on a queue that waits.

@@ -18,6 +18,7 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Shares;
+use crate::configs::is_queue_topic;
 use crate::controller::image::Topic;
 use crate::core::{Core, Timer};
 use crate::event::{Action, DeadLetters, DeadLettersMade, Look};
@@ -313,6 +314,10 @@ impl Core {
         let Some(topic) = self.controller.image.topic_named(name) else {
             return Some(Err("there is no such topic"));
         };
+        // The headers of a dead letter are those of any client, and in a queue topic some are the leader's.
+        if is_queue_topic(&topic.configs) {
+            return Some(Err("a topic with queue.enable takes no dead letters"));
+        }
         let is_one = topic.configs.get("errors.deadletterqueue.group.enable");
         Some(match is_one.map(String::as_str) {
             Some("true") => Ok(topic),

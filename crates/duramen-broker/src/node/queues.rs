@@ -24,7 +24,7 @@ use duramen_storage::op::{Identity, ReplicaId};
 use crate::checked_batch::CheckedBatch;
 use crate::core::{Awaited, Core, Parked, QueueStage, QueueWait, Signal, Timer};
 use crate::event::{Action, Look, QueueLook, RequestKey, WantedElements};
-use crate::guard::Guard;
+use crate::guard::{Guard, Position};
 use crate::limits::{INDEX_LAG_BYTES_MAX, QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::Span;
 use crate::partition::{Acks, Partition};
@@ -73,8 +73,34 @@ pub(crate) struct Held {
 pub(crate) enum Change {
     /// Append whose guard names the last element of its queue.
     Append { batch: Box<CheckedBatch>, acks: Acks },
+    /// Edit of a queue.
+    Edit(Box<Editing>),
+}
+
+/// Edit of a queue on behalf of a client.
+#[derive(Debug)]
+pub(crate) struct Editing {
+    pub queue: Bytes,
+    pub edit: Edit,
+    /// Condition on the fence.
+    pub guard: Guard,
+    pub principal: String,
+}
+
+/// Edit of elements of a queue.
+#[derive(Debug)]
+pub(crate) enum Edit {
     /// Deletion of the elements at these offsets, in order.
-    Delete { queue: Bytes, offsets: Vec<i64>, guard: Guard, principal: String },
+    Delete(Vec<i64>),
+    /// New content of the element at an offset, with the version and id as in the request.
+    Replace { at: i64, batch: Box<CheckedBatch>, if_version: Option<i64>, id: Option<Bytes> },
+    /// Withdrawal of all behind a position, with records in its place and their ids.
+    Rewrite {
+        after: Option<Position>,
+        batch: Option<Box<CheckedBatch>>,
+        ids: Vec<Bytes>,
+        reason: String,
+    },
 }
 
 impl Change {

@@ -45,6 +45,10 @@ pub(crate) enum Objection {
     LogEnds(Option<Position>),
     /// The queue ends with this element.
     QueueEnds(Option<Position>),
+    /// The queue has no such element.
+    NoElement,
+    /// The content of the element is at this offset.
+    Version(i64),
 }
 
 impl fmt::Display for Objection {
@@ -53,6 +57,8 @@ impl fmt::Display for Objection {
             Self::Fenced => return f.write_str("the token is not the log's fence"),
             Self::LogEnds(last) => ("log", last),
             Self::QueueEnds(last) => ("queue", last),
+            Self::NoElement => return f.write_str("the queue has no such element"),
+            Self::Version(content) => return write!(f, "the element's version is {content}"),
         };
         match last {
             Some(last) => write!(f, "the {ending} ends with {last}"),

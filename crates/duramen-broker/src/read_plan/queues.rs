@@ -1,17 +1,18 @@
 //! Reads of queues: pages of elements, a queue's extent, lists of queues.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use duramen_protocol::BatchView;
 use duramen_protocol::records::{ID_HEADER, Record, Records};
-use duramen_storage::keys::{Index, IndexError, NamedQueue};
+use duramen_storage::keys::{Index, IndexError, Masks, NamedQueue, Replaced, Said, is_replacement};
 use duramen_storage::reader::ReadError;
 use duramen_storage::sabotage::{self, Bug};
 use duramen_storage::{Disk, Reader};
 
-use crate::event::{FoundElements, QueueLook, WantedElements};
-use crate::limits::{DECOMPRESSED_BYTES_MAX, QUEUE_PAGE_BATCHES};
+use crate::event::{FoundElement, FoundElements, QueueLook, WantedElements};
+use crate::limits::{DECOMPRESSED_BYTES_MAX, QUEUE_MASKS_MAX, QUEUE_PAGE_BATCHES};
 use crate::native::{Position, Repeat, Span};
 
 /// Why a queue was not read.
@@ -57,10 +58,51 @@ pub struct PageEnd {
 pub struct Extent {
     /// Position of its first element.
     pub first: Option<Position>,
-    /// Position of the element that was appended last, deleted or not: a guard names it.
+    /// Position of the element that was appended last and not withdrawn by a rewrite, deleted or not. A guard names it.
     pub last: Option<Position>,
-    /// About the number of its elements: those that are gone, aborted or deleted may be counted.
+    /// About the number of its elements: those that are gone or aborted may be counted.
     pub about_elements: u64,
+}
+
+/// Edits of a queue, as the log says them below the cursor of its index.
+#[derive(Debug, Default)]
+struct Edits {
+    /// Position of each element that has another content than its first, and the offset of that.
+    contents: BTreeMap<i64, (Position, i64)>,
+    /// Offsets between which all elements were withdrawn.
+    cuts: Vec<(i64, i64)>,
+    /// Masks of the same moment: a replaced element's old content is masked, and its new one is not.
+    masks: Arc<Masks>,
+}
+
+impl Edits {
+    fn of<D: Disk, E>(index: &Index<D>, span: &Span) -> Result<Self, QueueError<E>> {
+        let found = index.facts(&span.name);
+        let (facts, masks, cursor) = found.map_err(|error| QueueError::of_index(&error))?;
+        if cursor < span.end {
+            return Err(QueueError::Index);
+        }
+        let mut edits = Self { masks, ..Self::default() };
+        for fact in facts {
+            let said = Said::of(&fact).map_err(|_| QueueError::Unreadable(fact.offset))?;
+            match said {
+                Said::Deleted(_) => {}
+                Said::Cut { after, .. } => edits.cuts.push((after, fact.offset)),
+                // Of an element's contents all but the last are masked.
+                Said::Replaced(_) if edits.masks.hides(fact.offset) => {}
+                Said::Replaced(Replaced { term, entry, offset, .. }) => {
+                    let position = Position { term, entry, offset };
+                    edits.contents.insert(offset, (position, fact.offset));
+                }
+            }
+        }
+        Ok(edits)
+    }
+
+    /// Tells whether a rewrite withdrew the element at an offset.
+    fn is_cut(&self, offset: i64) -> bool {
+        self.cuts.iter().any(|(after, at)| *after < offset && offset < *at)
+    }
 }
 
 /// Hands the elements of a queue in a part of a log to `take`, in order.
@@ -77,7 +119,7 @@ pub fn queue_page<D: Disk, E>(
 enum Which {
     /// Those that are not deleted.
     Shown,
-    /// All that were appended and are not erased.
+    /// All that were appended and are not erased, each with its first content.
     All,
 }
 
@@ -99,7 +141,9 @@ fn page<D: Disk, E>(
     if cursor < span.end {
         return Err(QueueError::Index);
     }
-    let masks = if which == Which::Shown { index.masks() } else { Arc::default() };
+    let edits = if which == Which::Shown { Edits::of(&index, span)? } else { Edits::default() };
+    let masks = &edits.masks;
+    let mut contents = edits.contents.range(span.from..span.end.max(span.from)).peekable();
     let is_full = postings.len() == QUEUE_PAGE_BATCHES;
     let is_cut = is_full && postings.last().is_some_and(|it| it.base_offset < span.end);
     let mut last = None;
@@ -107,7 +151,9 @@ fn page<D: Disk, E>(
         if posting.base_offset >= span.end {
             break;
         }
-        let Some(batch) = batch_at(reader, span, posting.base_offset)? else { continue };
+        let Some(batch) = batch_at(reader, span, (posting.base_offset, span.end))? else {
+            continue;
+        };
         let header = batch.header();
         let at = |offset| Position {
             term: header.partition_leader_epoch,
@@ -124,7 +170,16 @@ fn page<D: Disk, E>(
             let record = record.map_err(unreadable)?;
             let offset = records.offset(&record);
             let is_here = span.from <= offset && offset < span.end;
-            if !is_here || record.key != Some(&span.name[..]) || masks.hides(offset) {
+            if !is_here || record.key != Some(&span.name[..]) {
+                continue;
+            }
+            // Its first content may be erased, and with it every trace of the element at this place.
+            while let Some(content) = contents.next_if(|(element, _)| **element <= offset) {
+                if let Some(end) = take_content(reader, span, *content.1, &mut take)? {
+                    return Ok(end);
+                }
+            }
+            if masks.hides(offset) || is_replacement(&record) {
                 continue;
             }
             if take(&records, &record, at(offset)).map_err(QueueError::Taker)? == Taken::Last {
@@ -132,11 +187,34 @@ fn page<D: Disk, E>(
             }
         }
     }
+    let looked = if is_cut { last.map_or(span.from - 1, |last| last.offset) } else { i64::MAX };
+    while let Some(content) = contents.next_if(|(element, _)| **element <= looked) {
+        if let Some(end) = take_content(reader, span, *content.1, &mut take)? {
+            return Ok(end);
+        }
+    }
     if is_cut {
         return Ok(PageEnd { next: last, more: true });
     }
     let next = position_at(reader, span, span.end - 1)?;
     Ok(PageEnd { next, more: !span.is_whole })
+}
+
+/// Hands an element over whose content is at another offset. Returns the end of a page that ends with it.
+fn take_content<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+    (position, at): (Position, i64),
+    take: &mut impl FnMut(&Records, &Record<'_>, Position) -> Result<Taken, E>,
+) -> Result<Option<PageEnd>, QueueError<E>> {
+    let Some(batch) = batch_at(reader, span, (at, at + 1))? else { return Ok(None) };
+    let unreadable = |_| QueueError::Unreadable(at);
+    let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(unreadable)?;
+    let record = records.iter().next().transpose().map_err(unreadable)?;
+    let record = record.filter(|it| it.key == Some(&span.name[..]) && records.offset(it) == at);
+    let record = record.ok_or(QueueError::Unreadable(at))?;
+    let taken = take(&records, &record, position).map_err(QueueError::Taker)?;
+    Ok((taken == Taken::Last).then_some(PageEnd { next: Some(position), more: true }))
 }
 
 /// Looks for elements of a queue as a node asked for it.
@@ -157,6 +235,7 @@ pub(super) fn look_at_queue<D: Disk>(reader: &Reader<D>, wanted: &QueueLook) -> 
             page.map(|page| if page.more { FoundElements::Some } else { found })
         }
         WantedElements::These(offsets) => these(reader, span, offsets),
+        WantedElements::Behind(after) => behind(reader, span, *after),
     };
     found.unwrap_or_else(|error| match error {
         QueueError::Index => FoundElements::NoIndex,
@@ -172,40 +251,92 @@ fn these<D: Disk>(
     span: &Span,
     offsets: &[i64],
 ) -> Result<FoundElements, QueueError<()>> {
-    let index = index_of(reader, span)?;
-    let (cursor, masks) = (index.cursor(), index.masks());
-    if cursor < span.end {
-        return Err(QueueError::Index);
+    // A log without records has no index.
+    if span.is_empty() {
+        return Ok(FoundElements::These(Vec::new(), 0));
     }
+    let index = index_of(reader, span)?;
+    let edits = Edits::of(&index, span)?;
     let is_in_span = |it: &i64| (span.from..span.end).contains(it);
     let mut wanted = offsets.iter().copied().filter(is_in_span).peekable();
     let mut found = Vec::new();
     while let Some(first) = wanted.peek().copied() {
-        let Some(batch) = batch_at(reader, span, first)? else { break };
-        let header = batch.header();
-        if header.attributes.is_control() || is_aborted(span, &batch) {
-            while wanted.next_if(|it| *it < header.end_offset()).is_some() {}
+        if let Some((position, content)) = edits.contents.get(&first) {
+            take_content(reader, span, (*position, *content), &mut |records, record, position| {
+                found.push(found_element(records, record, position));
+                Ok(Taken::More)
+            })?;
+            wanted.next();
             continue;
         }
+        let Some(batch) = batch_at(reader, span, (first, span.end))? else { break };
+        let header = batch.header();
+        let (term, entry) = (header.partition_leader_epoch, header.base_offset);
+        let is_none = header.attributes.is_control() || is_aborted(span, &batch);
         let unreadable = |_| QueueError::Unreadable(header.base_offset);
-        let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(unreadable)?;
-        for record in &records {
-            let record = record.map_err(unreadable)?;
-            let offset = records.offset(&record);
-            while wanted.next_if(|it| *it < offset).is_some() {}
-            let is_wanted = wanted.next_if_eq(&offset).is_some();
-            let is_own = record.key == Some(&span.name[..]) || sabotage::is(Bug::EditUnverified);
-            if is_wanted && is_own && !masks.hides(offset) {
-                found.push(offset);
+        let is_first_content = |it: &i64| !edits.contents.contains_key(it);
+        if !is_none {
+            let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(unreadable)?;
+            for record in &records {
+                let record = record.map_err(unreadable)?;
+                let offset = records.offset(&record);
+                while wanted.next_if(|it| *it < offset && is_first_content(it)).is_some() {}
+                let is_wanted =
+                    wanted.next_if(|it| *it == offset && is_first_content(it)).is_some();
+                let is_own = record.key == Some(&span.name[..]) && !is_replacement(&record)
+                    || sabotage::is(Bug::EditUnverified);
+                if is_wanted && is_own && !edits.masks.hides(offset) {
+                    let position = Position { term, entry, offset };
+                    found.push(found_element(&records, &record, position));
+                }
             }
         }
-        while wanted.next_if(|it| *it < header.end_offset()).is_some() {}
+        while wanted.next_if(|it| *it < header.end_offset() && is_first_content(it)).is_some() {}
     }
+    Ok(FoundElements::These(found, edits.masks.count()))
+}
+
+/// Finds all elements of a queue behind an offset, but no more than a log may have masks. Behind all, there are also
+/// the contents of elements that are gone with the log's first records.
+fn behind<D: Disk>(
+    reader: &Reader<D>,
+    span: &Span,
+    after: i64,
+) -> Result<FoundElements, QueueError<()>> {
+    if span.is_empty() {
+        return Ok(FoundElements::These(Vec::new(), 0));
+    }
+    let by_offset = sabotage::is(Bug::CutByOffset);
+    let from = if by_offset { span.from } else { span.from.max(after + 1) };
+    let rest = Span { from, ..span.clone() };
+    let mut found = Vec::new();
+    if after < 0 {
+        let edits = Edits::of(&*index_of(reader, span)?, span)?;
+        let trimmed = edits.contents.range(..span.from).map(|(_, it)| *it);
+        found.extend(trimmed.map(|(position, content)| FoundElement {
+            position,
+            content,
+            id: None,
+        }));
+    }
+    elements(reader, &rest, Which::Shown, |records, record, position| {
+        if !by_offset || records.offset(record) > after {
+            found.push(found_element(records, record, position));
+        }
+        if found.len() as u64 > QUEUE_MASKS_MAX { Taken::Last } else { Taken::More }
+    })?;
+    let masks = index_of(reader, span)?.masks();
     Ok(FoundElements::These(found, masks.count()))
 }
 
-/// Returns the position of the element that was appended last in a part of a log, deleted or not. Tells whether it is
-/// of a transaction.
+fn found_element(records: &Records, record: &Record<'_>, position: Position) -> FoundElement {
+    let id = record.headers.into_iter().find(|it| it.key == ID_HEADER.as_bytes());
+    let id = id.and_then(|it| it.value).map(Bytes::copy_from_slice);
+    FoundElement { position, content: records.offset(record), id }
+}
+
+/// Returns the position of the element that was appended last in a part of a log and not withdrawn by a rewrite. It may
+/// be deleted. Tells whether it is of a transaction.
 fn last_element<D: Disk, E>(
     reader: &Reader<D>,
     span: &Span,
@@ -214,6 +345,7 @@ fn last_element<D: Disk, E>(
         return Ok(None);
     }
     let index = index_of(reader, span)?;
+    let edits = Edits::of(&index, span)?;
     let mut before = span.end;
     loop {
         let found = index.last_before(&span.name, before);
@@ -225,7 +357,9 @@ fn last_element<D: Disk, E>(
         let only = Span { from: span.from.max(posting.base_offset), end: before, ..span.clone() };
         let mut last = None;
         page(reader, &only, Which::All, |_, _, position| {
-            last = Some((position, posting.is_transactional));
+            if !edits.is_cut(position.offset) {
+                last = Some((position, posting.is_transactional));
+            }
             Ok(Taken::More)
         })?;
         if last.is_some() || posting.base_offset <= span.from {
@@ -236,16 +370,16 @@ fn last_element<D: Disk, E>(
 }
 
 /// Hands the elements of a queue in a part of a log to `take`, page by page, until that takes the last one.
-fn first_elements<D: Disk, E>(
+fn elements<D: Disk, E>(
     reader: &Reader<D>,
     span: &Span,
     which: Which,
-    mut take: impl FnMut(&Record<'_>, Position) -> Taken,
+    mut take: impl FnMut(&Records, &Record<'_>, Position) -> Taken,
 ) -> Result<(), QueueError<E>> {
     let (mut rest, mut taken) = (span.clone(), Taken::More);
     loop {
-        let page = page(reader, &rest, which, |_, record, position| {
-            taken = take(record, position);
+        let page = page(reader, &rest, which, |records, record, position| {
+            taken = take(records, record, position);
             Ok(taken)
         })?;
         let Some(next) = page.next.filter(|_| page.more && taken == Taken::More) else {
@@ -280,15 +414,27 @@ pub(super) fn repeated<D: Disk>(
         if left.len() == 0 { Taken::Last } else { Taken::More }
     };
     if !span.name.is_empty() {
-        // An earlier attempt is one, whatever became of its elements since.
-        first_elements(reader, span, Which::All, take)?;
+        let edits = Edits::of(&*index_of(reader, span)?, span)?;
+        let mut has_begun = false;
+        // An earlier attempt is one, whatever became of its elements since. It stands behind those that were withdrawn
+        // before it.
+        elements(reader, span, Which::All, |_, record, position| {
+            let is_first = record.headers.into_iter().any(|it| {
+                it.key == ID_HEADER.as_bytes() && it.value == ids.first().map(|id| &id[..])
+            });
+            if !has_begun && !is_first && edits.is_cut(position.offset) {
+                return Taken::More;
+            }
+            has_begun = true;
+            take(record, position)
+        })?;
         return Ok(found.filter(|_| left.len() == 0));
     }
     // An attempt on a log stands right behind the position that it expected.
     if span.has_skipped {
         return Ok(None);
     }
-    let Some(batch) = batch_at(reader, span, span.from)? else { return Ok(None) };
+    let Some(batch) = batch_at(reader, span, (span.from, span.end))? else { return Ok(None) };
     let header = batch.header();
     if header.base_offset != span.from || header.attributes.is_control() {
         return Ok(None);
@@ -309,7 +455,7 @@ pub(super) fn repeated<D: Disk>(
 /// Returns the extent of a queue.
 pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Extent, QueueError<E>> {
     let mut extent = Extent::default();
-    first_elements(reader, span, Which::Shown, |_, position| {
+    elements(reader, span, Which::Shown, |_, _, position| {
         extent.first = Some(position);
         Taken::Last
     })?;
@@ -318,9 +464,10 @@ pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Exten
     }
     let index = index_of(reader, span)?;
     extent.last = last_element(reader, span)?.map(|(position, _)| position);
-    let named = index.names(&span.name, None, 1).map_err(|error| QueueError::of_index(&error))?;
-    let own = named.0.into_iter().find(|it| it.name == span.name);
-    extent.about_elements = own.map_or(0, |it| it.records);
+    let named = index.names(&span.name, None, (1, span.from));
+    let (named, _) = named.map_err(|error| QueueError::of_index(&error))?;
+    let own = named.into_iter().find(|it| it.name == span.name);
+    extent.about_elements = own.map_or(0, |it| it.records - it.withdrawn);
     Ok(extent)
 }
 
@@ -336,7 +483,7 @@ pub fn queue_names<D: Disk, E>(
         return Ok(Vec::new());
     }
     let index = index_of(reader, span)?;
-    let found = index.names(prefix, after, limit);
+    let found = index.names(prefix, after, (limit, span.from));
     let (names, cursor) = found.map_err(|error| QueueError::of_index(&error))?;
     if cursor < span.end { Err(QueueError::Index) } else { Ok(names) }
 }
@@ -348,14 +495,14 @@ fn index_of<D: Disk, E>(
     reader.index(span.replica).ok_or(QueueError::Index)
 }
 
-/// Reads the batch that holds an offset; `None` if it is gone.
+/// Reads the batch that holds an offset and begins below `end`; `None` if it is gone.
 fn batch_at<D: Disk, E>(
     reader: &Reader<D>,
     span: &Span,
-    offset: i64,
+    (offset, end): (i64, i64),
 ) -> Result<Option<BatchView>, QueueError<E>> {
     let read = || {
-        let found = reader.locate(span.replica, offset, span.end, 1, true)?;
+        let found = reader.locate(span.replica, offset, end, 1, true)?;
         found.map(|range| reader.read(span.replica, &range)).transpose()
     };
     let bytes: Option<Bytes> = match read() {
@@ -373,7 +520,7 @@ fn position_at<D: Disk, E>(
     span: &Span,
     offset: i64,
 ) -> Result<Option<Position>, QueueError<E>> {
-    let batch = batch_at(reader, span, offset)?;
+    let batch = batch_at(reader, span, (offset, span.end))?;
     Ok(batch.map(|batch| Position {
         term: batch.header().partition_leader_epoch,
         entry: batch.header().base_offset,

@@ -355,10 +355,10 @@ fn run(seed: u64) {
         }
     }
     let index = tested.storage.reader().index(REPLICA).unwrap();
-    let names = index.names(b"", None, usize::MAX).unwrap_or_else(|_| {
+    let names = index.names(b"", None, (usize::MAX, 0)).unwrap_or_else(|_| {
         // Only this walk reads the damaged block.
         tested.index();
-        index.names(b"", None, usize::MAX).unwrap()
+        index.names(b"", None, (usize::MAX, 0)).unwrap()
     });
     let names = names.0;
     let named = tested.batches.iter().flat_map(|it| it.names.keys().cloned());

@@ -10,7 +10,9 @@ use super::order::{Limits, Order, Touched, queue_hash};
 use crate::Disk;
 use crate::catalog::LogFiles;
 use crate::format::{NEW_TABLE, table_range};
-use crate::keys::{Batch, Index, IndexError, Statement, Table, remove, statements_of};
+use crate::keys::{
+    Batch, Index, IndexError, Statement, Table, remove, statement_with, statements_of,
+};
 use crate::op::Identity;
 use crate::reader::{ReadError, Reader};
 use crate::sabotage::{self, Bug};
@@ -57,25 +59,27 @@ struct Found {
 impl Found {
     /// Adds a batch with the keys of its records, each once and in order.
     fn push(&mut self, batch: &BatchView) -> Result<(), &'static str> {
+        const UNREADABLE: &str = "a batch's records cannot be read";
         let header = *batch.header();
-        let mut statements = Vec::new();
-        if header.attributes.is_control() {
-            match statements_of(batch)? {
-                Some(made) if made.iter().all(|it| it.is_before(header.base_offset)) => {
-                    statements = made;
-                }
-                Some(_) => return Err("a fact is about a later record"),
-                None => self.has_marker = true,
-            }
+        let statements = if header.attributes.is_control() {
+            let made = statements_of(batch)?;
+            self.has_marker |= made.is_none();
+            made.unwrap_or_default()
         } else {
-            self.push_records(batch).map_err(|_| "a batch's records cannot be read")?;
+            let records = Records::of(batch, RECORD_BYTES_MAX).map_err(|_| UNREADABLE)?;
+            self.push_records(&records).map_err(|_| UNREADABLE)?;
+            let first = records.iter().next().transpose().map_err(|_| UNREADABLE)?;
+            let made = first.map(|first| statement_with(&header, &first)).transpose()?;
+            made.flatten().into_iter().collect()
+        };
+        if !statements.iter().all(|it| it.is_before(header.base_offset)) {
+            return Err("a fact is about a later record");
         }
         self.batches.push((header, self.queues.len(), statements));
         Ok(())
     }
 
-    fn push_records(&mut self, batch: &BatchView) -> Result<(), RecordError> {
-        let records = Records::of(batch, RECORD_BYTES_MAX)?;
+    fn push_records(&mut self, records: &Records) -> Result<(), RecordError> {
         // Records of one queue often follow each other.
         let mut runs: Vec<(&[u8], u32)> = Vec::new();
         for key in records.keys() {

@@ -59,14 +59,13 @@ impl<D: Disk> State<D> {
     fn take(&mut self, statement: &Statement, offset: i64) {
         let Statement { queue, said, .. } = statement;
         self.newest.note(queue, Fact { kind: said.kind(), offset, body: said.body() });
-        match said {
-            Said::Deleted(offsets) => {
-                let masks = Arc::make_mut(&mut self.masks);
-                for offset in offsets {
-                    masks.insert(*offset);
-                    self.newest.mask(*offset);
-                }
-            }
+        if matches!(said, Said::Replaced(_)) && sabotage::is(Bug::ReplacedStays) {
+            return;
+        }
+        let masks = Arc::make_mut(&mut self.masks);
+        for withdrawn in said.withdrawn() {
+            masks.insert(*withdrawn);
+            self.newest.mask(*withdrawn);
         }
     }
 }
@@ -152,23 +151,26 @@ impl<D: Disk> Index<D> {
         )
     }
 
-    /// Returns all facts about a queue, newest first, and the cursor.
-    pub fn facts(&self, name: &[u8]) -> Result<(Vec<Fact>, i64), IndexError> {
-        self.ask(|newest| newest.of_queue(name, 0, 0), |view| view.facts(name))
+    /// Returns all facts about a queue, newest first, and the masks and cursor of the same moment.
+    pub fn facts(&self, name: &[u8]) -> Result<(Vec<Fact>, Arc<Masks>, i64), IndexError> {
+        let cut = |newest: &Memtable| newest.of_queue(name, 0, 0);
+        let (facts, cursor, masks) = self.ask_with_masks(cut, |view| view.facts(name))?;
+        Ok((facts, masks, cursor))
     }
 
     /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, and the cursor. Batches
-    /// that are gone may still be counted.
+    /// that are gone may still be counted. In a log that begins at `from`, names whose records were all taken away are
+    /// left out.
     pub fn names(
         &self,
         prefix: &[u8],
         after: Option<&[u8]>,
-        limit: usize,
+        (limit, from): (usize, i64),
     ) -> Result<(Vec<NamedQueue>, i64), IndexError> {
         let start = after.map_or(prefix, |after| after.max(prefix));
         self.ask(
-            |newest| newest.of_names(start, limit.saturating_add(1)),
-            |view| view.names(prefix, after, limit),
+            |newest| newest.of_names(start, from, limit.saturating_add(1)),
+            |view| view.names(prefix, after, (limit, from)),
         )
     }
 
@@ -178,14 +180,23 @@ impl<D: Disk> Index<D> {
         cut: impl Fn(&Memtable) -> Memtable,
         question: impl Fn(View<'_, D>) -> Result<T, IndexError>,
     ) -> Result<(T, i64), IndexError> {
+        self.ask_with_masks(cut, question).map(|(answer, cursor, _)| (answer, cursor))
+    }
+
+    /// Does the same, and returns the masks of that moment as well.
+    fn ask_with_masks<T>(
+        &self,
+        cut: impl Fn(&Memtable) -> Memtable,
+        question: impl Fn(View<'_, D>) -> Result<T, IndexError>,
+    ) -> Result<(T, i64, Arc<Masks>), IndexError> {
         let mut may_be_old = true;
         loop {
-            let (tables, newest) = {
+            let (tables, newest, masks) = {
                 let state = self.state();
-                (Arc::clone(&state.tables), cut(&state.newest))
+                (Arc::clone(&state.tables), cut(&state.newest), Arc::clone(&state.masks))
             };
             match question(View::new(&tables, &newest)) {
-                Ok(answer) => return Ok((answer, newest.to())),
+                Ok(answer) => return Ok((answer, newest.to(), masks)),
                 // A merge or a trim took a table away meanwhile.
                 Err(IndexError::Disk { source, .. })
                     if may_be_old && source.kind() == io::ErrorKind::NotFound =>

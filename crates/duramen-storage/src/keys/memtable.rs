@@ -16,6 +16,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::masks::Masks;
+use super::statements::Said;
 
 /// Memory of a name beside its bytes: its place in the map, and an allocation.
 const QUEUE_BYTES: usize = 128;
@@ -45,7 +46,7 @@ pub struct Fact {
 }
 
 /// Name of a queue, and how much is known of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedQueue {
     /// Key of the queue's records.
     pub name: Bytes,
@@ -55,6 +56,19 @@ pub struct NamedQueue {
     pub records: u64,
     /// Number of facts about the queue.
     pub facts: u64,
+    /// Number of those records that edits took away. All others are elements, but for aborted ones and old contents of
+    /// the log below its start.
+    pub withdrawn: u64,
+}
+
+impl NamedQueue {
+    /// Adds a fact, of whose offsets those at or behind `from` count.
+    pub(crate) fn add(&mut self, fact: &Fact, from: i64) {
+        self.facts += 1;
+        let said = Said::of(fact).ok();
+        let withdrawn = said.iter().flat_map(Said::withdrawn).filter(|offset| **offset >= from);
+        self.withdrawn += withdrawn.count() as u64;
+    }
 }
 
 /// Postings and facts of one name, each in order of offsets.
@@ -164,10 +178,15 @@ impl Memtable {
         self.with([(name.into(), Queue { postings, facts })])
     }
 
-    /// Copies the first `limit` queues from `start` on.
-    pub(crate) fn of_names(&self, start: &[u8], limit: usize) -> Self {
+    /// Copies the queues from `start` on up to the `limit`th that has records here which edits did not take away.
+    pub(crate) fn of_names(&self, start: &[u8], from: i64, limit: usize) -> Self {
         let bounds = (Bound::Included(start), Bound::Unbounded);
-        let queues = self.queues.range::<[u8], _>(bounds).take(limit);
+        let queues = self.queues.range::<[u8], _>(bounds).zip(self.names(start, from));
+        let queues = queues.scan(0, |whole, (queue, named)| {
+            let is_within = *whole < limit;
+            *whole += usize::from(named.records > named.withdrawn);
+            is_within.then_some(queue)
+        });
         self.with(queues.map(|(name, queue)| (name.clone(), queue.clone())))
     }
 
@@ -189,14 +208,18 @@ impl Memtable {
         self.queues.get(name).map_or(&[], |queue| &queue.facts)
     }
 
-    /// Returns the names from `start` on, in order.
-    pub(crate) fn names(&self, start: &[u8]) -> impl Iterator<Item = NamedQueue> {
+    /// Returns the names from `start` on, in order. Withdrawn records below `from` are not counted.
+    pub(crate) fn names(&self, start: &[u8], from: i64) -> impl Iterator<Item = NamedQueue> {
         let bounds = (Bound::Included(start), Bound::Unbounded);
-        self.queues.range::<[u8], _>(bounds).map(|(name, queue)| NamedQueue {
-            name: Bytes::copy_from_slice(name),
-            batches: queue.postings.len() as u64,
-            records: queue.postings.iter().map(|it| u64::from(it.records)).sum(),
-            facts: queue.facts.len() as u64,
+        self.queues.range::<[u8], _>(bounds).map(move |(name, queue)| {
+            let mut named = NamedQueue {
+                name: Bytes::copy_from_slice(name),
+                batches: queue.postings.len() as u64,
+                records: queue.postings.iter().map(|it| u64::from(it.records)).sum(),
+                ..NamedQueue::default()
+            };
+            queue.facts.iter().for_each(|fact| named.add(fact, from));
+            named
         })
     }
 

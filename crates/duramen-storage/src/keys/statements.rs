@@ -1,19 +1,24 @@
 //! # Room card: statements
 //!
-//! Purpose:    what a log says about its queues: control batches with facts.
-//! Owns:       their type, and the bytes of each kind of fact.
-//! Interface:  [`Statement`], [`Said`]; [`batch_of`] to write, [`statements_of`] to read.
-//! Invariants: a batch has one record, whose key is of four bytes. No client can write one. A batch of this type that
-//!             cannot be read is an error: nothing goes on behind an edit that is not understood.
+//! Purpose:    what a log says about its queues: control batches with facts, and facts in headers of records.
+//! Owns:       the type of these batches, the headers, and the bytes of each kind of fact.
+//! Interface:  [`Statement`], [`Said`]; [`batch_of`] and [`Statement::header`] to write, [`statements_of`] and
+//!             [`statement_with`] to read.
+//! Invariants: a control batch has one record, whose key is of four bytes. A fact in a header stands on the first
+//!             record of its batch. No client can write either. One that cannot be read is an error: nothing goes on
+//!             behind an edit that is not understood. A statement names every offset that it takes away, so that no
+//!             replica has to find one out.
 //! Never:      the decision what is said (see the broker), its effect on an index (see `index`).
 //! Tests:      below; `tests/formats`.
 //! Start at:   [`statements_of`].
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use duramen_protocol::BatchHeader;
 use duramen_protocol::batch::BatchView;
-use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
+use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
 
 use super::block::take_long;
+use super::memtable::Fact;
 use crate::format::{Malformed, put_varint, varint};
 
 /// Key of the record of a batch of facts: version 0, type 0x4455. Kafka's own control batches have types 0 to 6.
@@ -21,8 +26,19 @@ const KEY: [u8; 4] = [0, 0, 0x44, 0x55];
 /// Most bytes of such a record. The node bounds a batch far below it.
 const RECORD_BYTES_MAX: usize = 16 << 20;
 
+/// Header of a batch's first record: the fact that the batch states, as in a control batch.
+pub const FACT_HEADER: &str = "duramen-fact";
+/// Header of a record that is the new content of an element: the element's position.
+pub const REPLACES_HEADER: &str = "duramen-replaces";
+/// Header of the first record behind a cut: the last position that stays, or `none`.
+pub const CUTS_AFTER_HEADER: &str = "duramen-cuts-after";
+
 /// Kind of a deletion.
 const DELETED: u8 = 1;
+/// Kind of a cut.
+const CUT: u8 = 2;
+/// Kind of a replacement.
+const REPLACED: u8 = 5;
 
 /// Statement of a log about one of its queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,17 +54,49 @@ pub struct Statement {
 impl Statement {
     /// Tells whether all that it is about is below an offset.
     pub(crate) fn is_before(&self, offset: i64) -> bool {
-        match &self.said {
-            Said::Deleted(offsets) => offsets.last().is_none_or(|last| *last < offset),
-        }
+        let after = match &self.said {
+            Said::Deleted(_) => -1,
+            Said::Cut { after, .. } => *after,
+            Said::Replaced(it) => it.offset,
+        };
+        after < offset && self.said.withdrawn().last().is_none_or(|last| *last < offset)
+    }
+
+    /// Returns the value of [`FACT_HEADER`] that states it.
+    pub fn header(&self) -> Vec<u8> {
+        encode(std::slice::from_ref(self))
     }
 }
 
 /// Content of a [`Statement`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// The elements that were first appended at these offsets, in order, are deleted. All are of the queue.
+    /// Elements are deleted, whose records are at these offsets, in order.
     Deleted(Vec<i64>),
+    /// All elements behind an offset are withdrawn, or all if it is -1. Their records are at these offsets, in order.
+    Cut {
+        /// Offset behind which the queue ends, but for what comes later.
+        after: i64,
+        /// Text for people.
+        reason: String,
+        /// Records of these elements.
+        withdrawn: Vec<i64>,
+    },
+    /// The record that says so is the content of an element.
+    Replaced(Replaced),
+}
+
+/// Element that has a new content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Leader epoch of the element's position.
+    pub term: i32,
+    /// First offset of the batch in which the element was appended.
+    pub entry: i64,
+    /// Offset at which the element was appended.
+    pub offset: i64,
+    /// Offset of its content before.
+    pub withdrawn: i64,
 }
 
 impl Said {
@@ -56,6 +104,16 @@ impl Said {
     pub fn kind(&self) -> u8 {
         match self {
             Self::Deleted(_) => DELETED,
+            Self::Cut { .. } => CUT,
+            Self::Replaced(_) => REPLACED,
+        }
+    }
+
+    /// Returns the offsets that it takes away, in order.
+    pub fn withdrawn(&self) -> &[i64] {
+        match self {
+            Self::Deleted(withdrawn) | Self::Cut { withdrawn, .. } => withdrawn,
+            Self::Replaced(it) => std::slice::from_ref(&it.withdrawn),
         }
     }
 
@@ -63,41 +121,96 @@ impl Said {
     pub fn body(&self) -> Bytes {
         let mut out = Vec::new();
         match self {
-            Self::Deleted(offsets) => {
-                put_varint(&mut out, offsets.len() as u64);
-                let mut before = 0;
-                for offset in offsets {
-                    assert!(before <= *offset, "deleted offsets are in order");
-                    put_varint(&mut out, offset.abs_diff(before));
-                    before = *offset;
-                }
+            Self::Deleted(withdrawn) => put_offsets(&mut out, withdrawn),
+            Self::Cut { after, reason, withdrawn } => {
+                put_varint(&mut out, after.abs_diff(-1));
+                put_varint(&mut out, reason.len() as u64);
+                out.put_slice(reason.as_bytes());
+                put_offsets(&mut out, withdrawn);
+            }
+            Self::Replaced(Replaced { term, entry, offset, withdrawn }) => {
+                put_varint(&mut out, u64::from(term.unsigned_abs()));
+                put_varint(&mut out, entry.abs_diff(-1));
+                put_varint(&mut out, offset.unsigned_abs());
+                put_varint(&mut out, withdrawn.abs_diff(*offset));
             }
         }
         out.into()
     }
 
-    fn decode(kind: u8, mut body: Bytes) -> Result<Self, Malformed> {
-        if kind != DELETED {
-            return Err(Malformed("a fact is of an unknown kind"));
-        }
-        let count = varint(&mut body)?;
-        let (mut offsets, mut before) = (Vec::new(), 0_i64);
-        for _ in 0..count {
-            let offset = before.checked_add_unsigned(varint(&mut body)?);
-            let offset = offset.filter(|it| *it < i64::MAX && (*it > before || offsets.is_empty()));
-            before = offset.ok_or(Malformed("deleted offsets are out of order"))?;
-            offsets.push(before);
-        }
-        if body.has_remaining() {
-            Err(Malformed("a fact is too long"))
-        } else {
-            Ok(Self::Deleted(offsets))
-        }
+    /// Reads a fact of an index. The error says what is wrong.
+    pub fn of(fact: &Fact) -> Result<Self, &'static str> {
+        Self::decode(fact.kind, fact.body.clone()).map_err(|why| why.0)
     }
+
+    fn decode(kind: u8, mut body: Bytes) -> Result<Self, Malformed> {
+        let said = match kind {
+            DELETED => Self::Deleted(take_offsets(&mut body)?),
+            CUT => {
+                let after = take_offset(&mut body, -1)?;
+                let reason = take_text(&mut body)?;
+                Self::Cut { after, reason, withdrawn: take_offsets(&mut body)? }
+            }
+            REPLACED => {
+                let term = i32::try_from(varint(&mut body)?);
+                let term = term.map_err(|_| Malformed("a term is out of range"))?;
+                let entry = take_offset(&mut body, -1)?;
+                let offset = take_offset(&mut body, 0)?;
+                let withdrawn = take_offset(&mut body, offset)?;
+                Self::Replaced(Replaced { term, entry, offset, withdrawn })
+            }
+            _ => return Err(Malformed("a fact is of an unknown kind")),
+        };
+        if body.has_remaining() { Err(Malformed("a fact is too long")) } else { Ok(said) }
+    }
+}
+
+fn take_text(body: &mut Bytes) -> Result<String, Malformed> {
+    let text = String::from_utf8(take_long(body)?.into());
+    text.map_err(|_| Malformed("a text is none"))
+}
+
+fn put_offsets(out: &mut Vec<u8>, offsets: &[i64]) {
+    put_varint(out, offsets.len() as u64);
+    let mut before = 0;
+    for offset in offsets {
+        assert!(before <= *offset, "offsets are in order");
+        put_varint(out, offset.abs_diff(before));
+        before = *offset;
+    }
+}
+
+/// Reads an offset as its distance from an earlier one.
+fn take_offset(body: &mut Bytes, before: i64) -> Result<i64, Malformed> {
+    let offset = before.checked_add_unsigned(varint(body)?);
+    offset.filter(|it| *it < i64::MAX).ok_or(Malformed("an offset is out of range"))
+}
+
+fn take_offsets(body: &mut Bytes) -> Result<Vec<i64>, Malformed> {
+    let count = varint(body)?;
+    let (mut offsets, mut before) = (Vec::new(), 0_i64);
+    for _ in 0..count {
+        let offset = take_offset(body, before)?;
+        if offset == before && !offsets.is_empty() {
+            return Err(Malformed("offsets are out of order"));
+        }
+        before = offset;
+        offsets.push(offset);
+    }
+    Ok(offsets)
 }
 
 /// Returns the control batch that makes statements, without its offset.
 pub fn batch_of(timestamp: i64, statements: &[Statement]) -> BytesMut {
+    let value = encode(statements);
+    let (key, value) = (Some(&KEY[..]), Some(&value[..]));
+    let record = NewRecord { timestamp, key, value, ..NewRecord::default() };
+    let mut batch = BatchBuilder::new().control();
+    let built = batch.push(&record).and_then(|()| batch.build_mut());
+    built.expect("statements have a bounded size")
+}
+
+fn encode(statements: &[Statement]) -> Vec<u8> {
     let mut value = Vec::new();
     put_varint(&mut value, statements.len() as u64);
     for Statement { queue, principal, said } in statements {
@@ -107,11 +220,7 @@ pub fn batch_of(timestamp: i64, statements: &[Statement]) -> BytesMut {
             value.put_slice(part);
         }
     }
-    let (key, value) = (Some(&KEY[..]), Some(&value[..]));
-    let record = NewRecord { timestamp, key, value, ..NewRecord::default() };
-    let mut batch = BatchBuilder::new().control();
-    let built = batch.push(&record).and_then(|()| batch.build_mut());
-    built.expect("statements have a bounded size")
+    value
 }
 
 /// Returns a control batch that says nothing, and takes offsets from `base_offset` to `last_offset`. A reader passes
@@ -139,14 +248,38 @@ pub fn statements_of(batch: &BatchView) -> Result<Option<Vec<Statement>>, &'stat
     decode(value).map(Some).map_err(|why| why.0)
 }
 
+/// Reads the statement that a batch makes with its first record, if it makes one. The error says what is wrong.
+pub fn statement_with(
+    header: &BatchHeader,
+    first: &Record<'_>,
+) -> Result<Option<Statement>, &'static str> {
+    let facts = first.headers.into_iter().filter(|it| it.key == FACT_HEADER.as_bytes());
+    let mut facts = facts.map(|it| Bytes::copy_from_slice(it.value.unwrap_or_default()));
+    let Some(value) = facts.next() else { return Ok(None) };
+    let mut statements = decode(value).map_err(|why| why.0)?;
+    let statement = statements.pop().filter(|_| statements.is_empty() && facts.next().is_none());
+    let statement = statement.ok_or("a batch of records states one fact")?;
+    let is_alone = header.record_count == 1;
+    let is_its_own = first.key == Some(&statement.queue[..])
+        && match statement.said {
+            Said::Deleted(_) => false,
+            Said::Cut { .. } => true,
+            Said::Replaced(_) => is_alone,
+        };
+    if is_its_own { Ok(Some(statement)) } else { Err("a fact is not of the record that states it") }
+}
+
+/// Tells whether a record is the new content of an element, and no element of its own.
+pub fn is_replacement(record: &Record<'_>) -> bool {
+    record.headers.into_iter().any(|it| it.key == REPLACES_HEADER.as_bytes())
+}
+
 fn decode(mut value: Bytes) -> Result<Vec<Statement>, Malformed> {
     let count = varint(&mut value)?;
     let mut statements = Vec::new();
     for _ in 0..count {
         let kind = value.try_get_u8()?;
-        let (queue, principal) = (take_long(&mut value)?, take_long(&mut value)?);
-        let principal = String::from_utf8(principal.into());
-        let principal = principal.map_err(|_| Malformed("a principal is no text"))?;
+        let (queue, principal) = (take_long(&mut value)?, take_text(&mut value)?);
         let said = Said::decode(kind, take_long(&mut value)?)?;
         statements.push(Statement { queue, principal, said });
     }
@@ -172,12 +305,51 @@ mod tests {
 
     #[test]
     fn statements_survive_their_batch() {
-        let all = [statement(&[0, 1, 500]), statement(&[i64::MAX - 1]), statement(&[])];
+        let said = [
+            Said::Deleted(vec![0, 1, 500]),
+            Said::Deleted(vec![i64::MAX - 1]),
+            Said::Deleted(Vec::new()),
+            Said::Cut { after: -1, reason: "moved".to_owned(), withdrawn: vec![0, 4] },
+            Said::Cut { after: i64::MAX - 1, reason: String::new(), withdrawn: Vec::new() },
+            Said::Replaced(Replaced { term: 7, entry: -1, offset: 100, withdrawn: 100 }),
+            Said::Replaced(Replaced { term: 0, entry: 98, offset: 100, withdrawn: i64::MAX - 1 }),
+        ];
+        let all = said.map(|said| Statement { said, ..statement(&[]) });
         let batch = batch_of(5, &all);
         assert_eq!(read(&batch), Ok(Some(all.to_vec())));
         let header = *BatchView::parse(&batch.freeze()).expect("a batch").header();
         assert!(header.attributes.is_control() && header.record_count == 1);
         assert_eq!((header.producer_id, header.max_timestamp), (-1, 5));
+    }
+
+    #[test]
+    fn a_fact_in_a_header_is_of_its_record() {
+        let read = |said: Said, key: &str, records: i32| {
+            let statement = Statement { said, ..statement(&[]) };
+            let value = statement.header();
+            let headers: &[(&str, Option<&[u8]>)] = &[("other", None), (FACT_HEADER, Some(&value))];
+            let mut batch = BatchBuilder::new();
+            for number in 0..records {
+                let headers = if number == 0 { headers } else { &[] };
+                let key = Some(key.as_bytes());
+                batch.push(&NewRecord { key, headers, ..NewRecord::default() }).expect("small");
+            }
+            let batch = BatchView::parse(&batch.build().expect("small")).expect("a batch");
+            let records = Records::of(&batch, 1000).expect("records");
+            let first = records.iter().next().expect("one").expect("a record");
+            let stated = statement_with(batch.header(), &first);
+            assert!(!is_replacement(&first), "the other header says that");
+            stated.map(|it| it.is_some_and(|it| it == statement))
+        };
+        let cut = Said::Cut { after: 3, reason: String::new(), withdrawn: vec![4] };
+        let replaced = Said::Replaced(Replaced { term: 1, entry: 3, offset: 3, withdrawn: 4 });
+        assert_eq!(read(cut.clone(), "alice", 2), Ok(true));
+        assert_eq!(read(replaced.clone(), "alice", 1), Ok(true));
+        for (said, key, records) in
+            [(cut, "bob", 1), (replaced, "alice", 2), (Said::Deleted(vec![3]), "alice", 1)]
+        {
+            assert!(read(said.clone(), key, records).is_err(), "{said:?} of {key} on {records}");
+        }
     }
 
     #[test]
@@ -201,7 +373,9 @@ mod tests {
             batch.build_mut().expect("small")
         };
         assert_eq!(read(&of(&[0, 0, 0, 1], &[0; 6])), Ok(None));
-        let wrong: [&[u8]; 6] = [
+        let wrong: [&[u8]; 8] = [
+            &[1, 2, 1, b'q', 0, 1, 0],
+            &[1, 5, 1, b'q', 0, 4, 1, 1, 1, 0xff],
             &[],
             &[1],
             &[1, 9, 1, b'q', 0, 1, 0],

@@ -196,7 +196,7 @@ impl Tested {
         if masks != expected {
             return Some("masks".to_owned());
         }
-        let listed = view.names(b"", None, usize::MAX).ok()?;
+        let listed = view.names(b"", None, (usize::MAX, 0)).ok()?;
         (listed != self.names(b"", None)).then(|| "names".to_owned())
     }
 
@@ -206,6 +206,7 @@ impl Tested {
             batches: it.postings.len() as u64,
             records: it.postings.iter().map(|it| u64::from(it.records)).sum(),
             facts: it.facts.len() as u64,
+            withdrawn: 0,
         });
         let is_behind = |name: &[u8]| after.is_none_or(|after| name > after);
         all.filter(|it| it.name.starts_with(prefix) && is_behind(&it.name))
@@ -241,8 +242,11 @@ impl Tested {
             (b"b", None),
         ] {
             let expected = self.names(prefix, after);
-            assert_eq!(view.names(prefix, after, usize::MAX).expect("it can be read"), expected);
-            let few = view.names(prefix, after, 2).expect("it can be read");
+            assert_eq!(
+                view.names(prefix, after, (usize::MAX, 0)).expect("it can be read"),
+                expected
+            );
+            let few = view.names(prefix, after, (2, 0)).expect("it can be read");
             assert_eq!(few, expected[..expected.len().min(2)]);
         }
         for table in &self.tables {
@@ -528,6 +532,42 @@ fn a_place_in_a_long_queue_takes_few_blocks() {
         let read = disk.read_bytes() - before;
         assert!(read <= 6 * BLOCK_BYTES_MAX, "{read} bytes for two places");
     }
+}
+
+#[test]
+fn names_whose_records_were_all_taken_away_are_not_listed() {
+    let disk = MemoryDisk::default();
+    let deleted = |offset, withdrawn: Vec<i64>| {
+        let said = Said::Deleted(withdrawn);
+        Fact { kind: said.kind(), offset, body: said.body() }
+    };
+    let mut older = Memtable::new(0);
+    for (at, name) in [(0, "a"), (1, "b"), (2, "a"), (3, "c")] {
+        older.insert((at, at), false, [(name.as_bytes(), 1)]);
+    }
+    let table = flush(&disk, DIR, header(0, 4), &older, 256).expect("it is good");
+    let mut newer = Memtable::new(4);
+    newer.insert((4, 4), false, []);
+    newer.note(b"a", deleted(4, vec![0, 2]));
+    newer.insert((5, 5), false, [(&b"d"[..], 1)]);
+    newer.insert((6, 6), false, []);
+    newer.note(b"d", deleted(6, vec![5]));
+    newer.insert((7, 7), false, [(&b"d"[..], 1)]);
+    let listed = |prefix: &str, limit, from| {
+        let copied = newer.of_names(prefix.as_bytes(), from, limit + 1);
+        let tables = [table.clone()];
+        let view = View::new(&tables, &copied);
+        let names = view.names(prefix.as_bytes(), None, (limit, from)).expect("it is good");
+        let name = |it: &NamedQueue| String::from_utf8_lossy(&it.name).into_owned();
+        names.iter().map(|it| (name(it), it.records - it.withdrawn)).collect::<Vec<_>>()
+    };
+    let pair = |name: &str, elements| (name.to_owned(), elements);
+    assert_eq!(listed("", 9, 0), [pair("b", 1), pair("c", 1), pair("d", 1)]);
+    assert_eq!(listed("", 3, 0), [pair("b", 1), pair("c", 1), pair("d", 1)]);
+    assert_eq!(listed("", 1, 0), [pair("b", 1)]);
+    assert_eq!(listed("a", 9, 0), []);
+    // Below the log start it says too much.
+    assert_eq!(listed("a", 9, 1), [pair("a", 1)]);
 }
 
 #[cfg(feature = "sabotage")]

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::block::{FactsWriter, Kind};
+use super::block::{self, FactsWriter, Kind};
 use super::memtable::{Fact, Memtable, NamedQueue, Posting};
 use super::table::{Cursor, IndexError, Table, TableHeader};
 use super::writing::TableWriter;
@@ -95,12 +95,13 @@ impl<'a, D: Disk> View<'a, D> {
         Ok(facts)
     }
 
-    /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, with their counts.
+    /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, with their counts. In a log
+    /// that begins at `from`, names whose records were all taken away are left out.
     pub fn names(
         &self,
         prefix: &[u8],
         after: Option<&[u8]>,
-        limit: usize,
+        (limit, from): (usize, i64),
     ) -> Result<Vec<NamedQueue>, IndexError> {
         let start = after.map_or(prefix, |after| after.max(prefix));
         let mut cursors = Vec::new();
@@ -109,7 +110,7 @@ impl<'a, D: Disk> View<'a, D> {
                 cursors.push((kind, Cursor::seek(table, kind, start)?));
             }
         }
-        let mut newest = self.memtable.names(start).peekable();
+        let mut newest = self.memtable.names(start, from).peekable();
         let mut queues = Vec::new();
         while queues.len() < limit {
             let in_tables = cursors.iter().filter_map(|(_, cursor)| Some(cursor.entry()?.0));
@@ -117,7 +118,7 @@ impl<'a, D: Disk> View<'a, D> {
             let Some(name) = name.filter(|name| name.starts_with(prefix)) else { break };
             let name = Bytes::copy_from_slice(name);
             let here = newest.next_if(|queue| queue.name == name);
-            let mut queue = here.unwrap_or(NamedQueue { name, batches: 0, records: 0, facts: 0 });
+            let mut queue = here.unwrap_or(NamedQueue { name, ..NamedQueue::default() });
             for (kind, cursor) in &mut cursors {
                 while let Some((_, body)) = cursor.entry().filter(|it| it.0 == queue.name) {
                     match kind {
@@ -125,12 +126,17 @@ impl<'a, D: Disk> View<'a, D> {
                             queue.batches += body.count;
                             queue.records += body.records;
                         }
-                        Kind::Facts => queue.facts += body.count,
+                        Kind::Facts => {
+                            let (body, table) = (body.clone(), cursor.table());
+                            block::facts(body, &table.range(), |fact| queue.add(&fact, from))
+                                .map_err(|why| table.damaged_block(why))?;
+                        }
                     }
                     cursor.advance()?;
                 }
             }
-            if after.is_none_or(|after| queue.name > after) {
+            let is_gone = queue.withdrawn > 0 && queue.withdrawn >= queue.records;
+            if after.is_none_or(|after| queue.name > after) && !is_gone {
                 queues.push(queue);
             }
         }

@@ -12,8 +12,8 @@ use duramen_protocol::BatchView;
 use duramen_protocol::records::Records;
 use duramen_storage::ReplicaId;
 use duramen_storage::keys::{
-    Fact, Memtable, Merge, Merged, Posting, Said, Statement, Table, TableHeader, View, batch_of,
-    flush,
+    CUTS_AFTER_HEADER, FACT_HEADER, Fact, Memtable, Merge, Merged, Posting, REPLACES_HEADER,
+    Replaced, Said, Statement, Table, TableHeader, View, batch_of, flush,
 };
 use twox_hash::XxHash3_64;
 
@@ -336,6 +336,32 @@ fn a_statement_has_the_bytes_of_the_document() {
 }
 
 #[test]
+fn facts_of_each_kind_have_the_bytes_of_the_document() {
+    let replaced = Replaced { term: 7, entry: 98, offset: 100, withdrawn: 300 };
+    let cut = Said::Cut { after: 100, reason: "why".to_owned(), withdrawn: vec![5, 300] };
+    let text = [101, 3, u64::from(b'w'), u64::from(b'h'), u64::from(b'y')];
+    let wanted: [(Said, u8, Vec<u64>); 2] = [
+        (Said::Replaced(replaced), 5, vec![7, 99, 100, 200]),
+        (cut, 2, [&text[..], &[2, 5, 295]].concat()),
+    ];
+    for (said, kind, wanted) in wanted {
+        assert_eq!(said.kind(), kind);
+        let body = said.body();
+        let mut rest = Bytes(&body);
+        let numbers = std::iter::from_fn(|| (!rest.0.is_empty()).then(|| rest.varint()));
+        assert_eq!(numbers.collect::<Vec<_>>(), wanted);
+        let statement = Statement { queue: "alice".into(), principal: String::new(), said };
+        let batch = batch_of(0, std::slice::from_ref(&statement)).freeze();
+        let batch = BatchView::parse(&batch).expect("a batch");
+        let records = Records::of(&batch, 1000).expect("records");
+        let record = records.iter().next().expect("one").expect("a record");
+        assert_eq!(record.value, Some(&statement.header()[..]), "the header has the same bytes");
+    }
+    let names = [FACT_HEADER, REPLACES_HEADER, CUTS_AFTER_HEADER];
+    assert_eq!(names, ["duramen-fact", "duramen-replaces", "duramen-cuts-after"]);
+}
+
+#[test]
 fn a_kept_table_opens_with_everything_in_it() {
     let disk = FsDisk::new(&directory());
     let table = Table::open(&disk, DIR, NAME).expect("it is good");
@@ -353,6 +379,6 @@ fn a_kept_table_opens_with_everything_in_it() {
     }
     assert_eq!(view.postings(b"without records", 0, 9).expect("it is good"), []);
     let names: BTreeSet<_> = postings.keys().chain(facts.keys()).collect();
-    let listed = view.names(b"", None, usize::MAX).expect("it is good");
+    let listed = view.names(b"", None, (usize::MAX, 0)).expect("it is good");
     assert!(listed.iter().map(|it| &it.name[..]).eq(names.iter().map(|it| &it[..])));
 }

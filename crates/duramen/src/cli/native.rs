@@ -66,7 +66,7 @@ impl Guarded {
 pub(super) struct Named {
     /// Name of a record, one for each; with --if-last the same command may be repeated, and appends once
     #[arg(long = "id", value_name = "ID")]
-    ids: Vec<String>,
+    pub ids: Vec<String>,
 }
 
 impl Named {

@@ -1,7 +1,8 @@
 //! `duramen queue`: messages of queues, by the native API. A queue is all records of one key.
 
-use std::io::Write;
+use std::io::{BufRead, Read, Write, stdin};
 
+use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -13,8 +14,9 @@ use super::screen::{self, or_dash};
 use super::usage::topic_name;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
-    DeleteRequest, EnqueueRequest, EnqueueResponse, GetQueueRequest, ListQueuesRequest, Position,
-    ReadRecord, RetrieveRequest, retrieve_request,
+    DeleteQueueRequest, DeleteRequest, EditResponse, EnqueueRequest, EnqueueResponse,
+    GetQueueRequest, ListQueuesRequest, Position, ReadRecord, Record, ReplaceRequest,
+    RetrieveRequest, RewriteRequest, retrieve_request, rewrite_request,
 };
 
 /// Longest wait of one request, in milliseconds.
@@ -31,6 +33,8 @@ Examples:
   duramen queue enqueue mail alice hello
   duramen queue retrieve mail alice
   duramen queue tail mail alice
+  duramen queue edit mail alice 2.0.0 'hello again'
+  duramen queue rewrite mail alice --after 2.0.0 --fence owner-7 < lines
   duramen queue delete mail alice 2.0.0
   duramen queue list mail --prefix al
   duramen queue show mail alice")]
@@ -47,7 +51,11 @@ enum Action {
     Retrieve(Retrieve),
     /// Follow a queue: print what comes
     Tail(Tail),
-    /// Delete messages of a queue by position
+    /// Give a message another content
+    Edit(Edit),
+    /// Withdraw the last messages of a queue, and append others in their place
+    Rewrite(Rewrite),
+    /// Delete messages of a queue by position, or all of them
     Delete(Delete),
     /// List queues by name
     List(List),
@@ -62,6 +70,8 @@ impl Queue {
             Action::Enqueue(enqueue) => bootstrap::run(enqueue.run()),
             Action::Retrieve(retrieve) => bootstrap::run(retrieve.run()),
             Action::Tail(tail) => bootstrap::run(tail.run()),
+            Action::Edit(edit) => bootstrap::run(edit.run()),
+            Action::Rewrite(rewrite) => bootstrap::run(rewrite.run()),
             Action::Delete(delete) => bootstrap::run(delete.run()),
             Action::List(list) => bootstrap::run(list.run()),
             Action::Show(show) => bootstrap::run(show.run()),
@@ -151,15 +161,16 @@ struct Retrieve {
 #[derive(Debug, Serialize)]
 struct Shown {
     position: String,
+    version: Option<i64>,
     value: Option<String>,
     timestamp_ms: i64,
 }
 
 fn show(output: Output, it: ReadRecord) -> anyhow::Result<()> {
-    let record = it.record.unwrap_or_default();
+    let (record, version) = (it.record.unwrap_or_default(), it.version);
     let value = record.value.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let (position, timestamp_ms) = (or_dash(it.position), record.timestamp_ms);
-    let shown = Shown { position, value, timestamp_ms };
+    let shown = Shown { position, version, value, timestamp_ms };
     let mut out = screen::stdout();
     match output {
         Output::Json => writeln!(out, "{}", serde_json::to_string(&shown)?)?,
@@ -237,46 +248,210 @@ impl Tail {
 
 #[derive(Debug, Args)]
 #[command(
+    after_help = "The message keeps its position and its place in the queue. Its new content is a new record, which
+readers of the topic by Kafka get behind all others; they see the old one no more. The version of a
+message changes with its content: `queue retrieve --output json` prints it.
+
+Examples:
+  duramen queue edit mail alice 2.0.0 'hello again'
+  duramen queue edit mail alice 2.0.0 < letter.txt
+  duramen queue edit mail alice 2.0.0 'and again' --if-version 3
+  duramen queue edit mail alice 2.0.0 'and again' --id edit-4711    # may be repeated"
+)]
+struct Edit {
+    #[command(flatten)]
+    target: Target,
+    /// Position of the message, as `retrieve` prints it
+    position: Position,
+    /// New content; all of stdin if absent
+    message: Option<String>,
+    /// Version that the message has to have
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
+    if_version: Option<i64>,
+    /// Token that has to be the log's fence
+    #[arg(long, value_name = "TOKEN")]
+    fence: Option<String>,
+    /// Name of the new content; the same command may then be repeated, and edits once
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Replaced {
+    position: String,
+    version: Option<i64>,
+    duplicate: bool,
+}
+
+impl Edit {
+    async fn run(self) -> anyhow::Result<()> {
+        let Target { topic, queue, node } = self.target;
+        let value = match self.message {
+            Some(text) => text.into_bytes(),
+            None => all_of_stdin().await?,
+        };
+        let message = Record { value: Some(value.into()), id: self.id, ..Record::default() };
+        let request = ReplaceRequest {
+            topic,
+            queue: queue.into(),
+            position: Some(self.position),
+            message: Some(message),
+            if_version: self.if_version,
+            fence: self.fence.map(Into::into),
+            timeout_ms: 0,
+        };
+        let answer = connect(&node).await?.replace(request).await.map_err(failure)?.into_inner();
+        let (position, version) = (self.position.to_string(), answer.at.map(|it| it.offset));
+        let replaced = Replaced { position, version, duplicate: answer.duplicate };
+        node.output.print(&replaced, || {
+            let (position, version) = (&replaced.position, or_dash(version));
+            format!("{position} has version {version}{}", earlier(replaced.duplicate))
+        })
+    }
+}
+
+/// Tells people of a change that was done before.
+fn earlier(is_duplicate: bool) -> &'static str {
+    if is_duplicate { ", by an earlier attempt" } else { "" }
+}
+
+/// Reads stdin on a thread of its own: the user may interrupt that.
+async fn all_of_stdin() -> anyhow::Result<Vec<u8>> {
+    let read = tokio::task::spawn_blocking(|| {
+        let mut bytes = Vec::new();
+        stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    });
+    read.await?.context("cannot read stdin")
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = r#"Each line of stdin is a message. They take the place of all messages behind the position, in one
+step. Without a line the queue is cut there. A rewrite names the fence of the queue's log, which has
+to be set before; `queue show` prints the number of its partition.
+
+Examples:
+  curl -X PUT -H 'content-type: application/json' -d '{"token":"owner-7"}' \
+    localhost:9080/v1/topics/mail/partitions/0/fence
+  duramen queue rewrite mail alice --after 2.0.0 --fence owner-7 < lines
+  duramen queue rewrite mail alice --after 2.0.0 --fence owner-7 --reason 'a bad import' < /dev/null
+  duramen queue rewrite mail alice --after none --fence owner-7 < lines"#
+)]
+struct Rewrite {
+    #[command(flatten)]
+    target: Target,
+    /// Position of the last message that stays, or none
+    #[arg(long, value_name = "POSITION|none", value_parser = keep)]
+    after: rewrite_request::Keep,
+    /// Token that has to be the log's fence
+    #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new())]
+    fence: String,
+    /// Text for people, which the log keeps
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    /// Name of a message, one for each; the same command may then be repeated, and rewrites once
+    #[arg(long = "id", value_name = "ID")]
+    ids: Vec<String>,
+}
+
+fn keep(text: &str) -> Result<rewrite_request::Keep, String> {
+    match text {
+        "none" => Ok(rewrite_request::Keep::None(true)),
+        text => text.parse().map(rewrite_request::Keep::After),
+    }
+}
+
+/// Result of an edit.
+#[derive(Debug, Serialize)]
+struct Edited {
+    at: Option<String>,
+    last: Option<String>,
+    absent: u32,
+    withdrawn: u32,
+    duplicate: bool,
+}
+
+impl From<EditResponse> for Edited {
+    fn from(it: EditResponse) -> Self {
+        let text = |position: Option<Position>| position.map(|it| it.to_string());
+        let EditResponse { at, absent, last, withdrawn, duplicate } = it;
+        Self { at: text(at), last: text(last), absent, withdrawn, duplicate }
+    }
+}
+
+impl Rewrite {
+    async fn run(self) -> anyhow::Result<()> {
+        let Target { topic, queue, node } = self.target;
+        let text = all_of_stdin().await?;
+        let lines: Result<Vec<String>, _> = text.lines().collect();
+        let messages =
+            Named { ids: self.ids }.records(None, lines.context("a line is no text")?)?;
+        let count = messages.len();
+        let request = RewriteRequest {
+            topic,
+            queue: queue.into(),
+            keep: Some(self.after),
+            messages,
+            fence: self.fence.into(),
+            reason: self.reason,
+            timeout_ms: 0,
+        };
+        let answer = connect(&node).await?.rewrite(request).await.map_err(failure)?.into_inner();
+        let edited = Edited::from(answer);
+        node.output.print(&edited, || {
+            let withdrawn = edited.withdrawn;
+            let (first, last) = (or_dash(edited.at.as_ref()), or_dash(edited.last.as_ref()));
+            match count {
+                0 => format!("withdrawn {withdrawn}"),
+                _ => format!(
+                    "withdrawn {withdrawn}; appended from {first} to {last}{}",
+                    earlier(edited.duplicate)
+                ),
+            }
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
     after_help = "From then on readers see the messages no more, those of Kafka included. Their bytes stay
 in the log's files until retention removes them. A position that names no message is passed over.
+After --all the queue is as one that never had a message.
 
 Examples:
   duramen queue delete mail alice 2.0.0
-  duramen queue delete mail alice 2.0.0 2.4.5 --fence owner-7"
+  duramen queue delete mail alice 2.0.0 2.4.5 --fence owner-7
+  duramen queue delete mail alice --all"
 )]
 struct Delete {
     #[command(flatten)]
     target: Target,
     /// Positions of the messages, as `retrieve` prints them
-    #[arg(required = true, value_name = "POSITION")]
+    #[arg(required_unless_present = "all", value_name = "POSITION")]
     positions: Vec<Position>,
+    /// Delete all messages of the queue
+    #[arg(long, conflicts_with = "positions")]
+    all: bool,
     /// Token that has to be the log's fence
     #[arg(long, value_name = "TOKEN")]
     fence: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct Edited {
-    at: Option<String>,
-    absent: u32,
-}
-
 impl Delete {
     async fn run(self) -> anyhow::Result<()> {
         let Target { topic, queue, node } = self.target;
-        let asked = self.positions.len();
-        let request = DeleteRequest {
-            topic,
-            queue: queue.into(),
-            positions: self.positions,
-            fence: self.fence.map(Into::into),
-            timeout_ms: 0,
+        let (queue, fence, timeout_ms) = (queue.into(), self.fence.map(Into::into), 0);
+        let mut client = connect(&node).await?;
+        let answer = if self.all {
+            let request = DeleteQueueRequest { topic, queue, fence, timeout_ms };
+            client.delete_queue(request).await
+        } else {
+            let positions = self.positions;
+            client.delete(DeleteRequest { topic, queue, positions, fence, timeout_ms }).await
         };
-        let answer = connect(&node).await?.delete(request).await.map_err(failure)?.into_inner();
-        let absent = answer.absent;
-        let edited = Edited { at: answer.at.map(|it| it.to_string()), absent };
+        let edited = Edited::from(answer.map_err(failure)?.into_inner());
         node.output.print(&edited, || {
-            let deleted = asked - usize::try_from(absent).unwrap_or(asked);
+            let (deleted, absent) = (edited.withdrawn, edited.absent);
             match absent {
                 0 => format!("deleted {deleted}"),
                 _ => format!("deleted {deleted}; {absent} named no message of the queue"),

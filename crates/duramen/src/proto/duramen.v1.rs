@@ -207,6 +207,10 @@ pub struct ReadRecord {
         ::prost::alloc::string::String,
         ::prost_types::Value,
     >,
+    /// Of an element of a queue: the offset of the record that is its content. It is the position's until somebody
+    /// replaces the element.
+    #[prost(int64, optional, tag = "4")]
+    pub version: ::core::option::Option<i64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TailRequest {
@@ -577,14 +581,95 @@ pub struct DeleteRequest {
     #[prost(uint32, tag = "5")]
     pub timeout_ms: u32,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReplaceRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    /// The element.
+    #[prost(message, optional, tag = "3")]
+    pub position: ::core::option::Option<Position>,
+    /// Its new content: a record without a key. If it has an id, the same request may be sent again: it is done once.
+    #[prost(message, optional, tag = "4")]
+    pub message: ::core::option::Option<Record>,
+    /// The version that the element has to have.
+    #[prost(int64, optional, tag = "5")]
+    pub if_version: ::core::option::Option<i64>,
+    /// The token that has to be the log's fence.
+    #[prost(bytes = "bytes", optional, tag = "6")]
+    pub fence: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[prost(uint32, tag = "7")]
+    pub timeout_ms: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RewriteRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    /// At most 10000 records without keys, which follow what stays; none for a cut. If each has an id, the same request
+    /// may be sent again: it is done once.
+    #[prost(message, repeated, tag = "5")]
+    pub messages: ::prost::alloc::vec::Vec<Record>,
+    /// The token that has to be the log's fence; not empty. Set it first with `Logs.Fence`.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub fence: ::prost::bytes::Bytes,
+    /// Text for people, of at most 1024 bytes.
+    #[prost(string, tag = "7")]
+    pub reason: ::prost::alloc::string::String,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[prost(uint32, tag = "8")]
+    pub timeout_ms: u32,
+    /// The part that stays; one of both has to be there.
+    #[prost(oneof = "rewrite_request::Keep", tags = "3, 4")]
+    pub keep: ::core::option::Option<rewrite_request::Keep>,
+}
+/// Nested message and enum types in `RewriteRequest`.
+pub mod rewrite_request {
+    /// The part that stays; one of both has to be there.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Keep {
+        /// All elements up to this position.
+        #[prost(message, tag = "3")]
+        After(super::Position),
+        /// Nothing; true.
+        #[prost(bool, tag = "4")]
+        None(bool),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteQueueRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    /// The token that has to be the log's fence.
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub fence: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[prost(uint32, tag = "4")]
+    pub timeout_ms: u32,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EditResponse {
-    /// Place of the entry that says it; absent if there was nothing to say.
+    /// The first record of the entry that says it; absent if there was nothing to say. After `Replace` its offset is
+    /// the element's version. After `Rewrite` it is the position of the first message, if there are messages.
     #[prost(message, optional, tag = "1")]
     pub at: ::core::option::Option<Position>,
     /// Number of positions that named no element of the queue.
     #[prost(uint32, tag = "2")]
     pub absent: u32,
+    /// The last record of that entry.
+    #[prost(message, optional, tag = "3")]
+    pub last: ::core::option::Option<Position>,
+    /// Number of records that readers see no more.
+    #[prost(uint32, tag = "4")]
+    pub withdrawn: u32,
+    /// An earlier request had done it.
+    #[prost(bool, tag = "5")]
+    pub duplicate: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListQueuesRequest {
@@ -1639,6 +1724,72 @@ pub mod queues_client {
             req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Queues", "Delete"));
             self.inner.unary(req, path, codec).await
         }
+        /// Gives an element another content. The element keeps its position and its place. Its content is a new record,
+        /// and from the answer on a read at the leader shows the old one no more, by any protocol.
+        pub async fn replace(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReplaceRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/Replace",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Queues", "Replace"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Withdraws all elements behind a position, and appends messages in their place: all of that or nothing, as
+        /// one entry. For it the log has to have a fence.
+        pub async fn rewrite(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RewriteRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/Rewrite",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Queues", "Rewrite"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Deletes all elements of a queue, as one entry. The queue is as one without elements then, also to a guard.
+        pub async fn delete_queue(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeleteQueueRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/DeleteQueue",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "DeleteQueue"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Lists queues of a topic in the order of their names.
         pub async fn list_queues(
             &mut self,
@@ -1743,6 +1894,23 @@ pub mod queues_server {
         async fn delete(
             &self,
             request: tonic::Request<super::DeleteRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
+        /// Gives an element another content. The element keeps its position and its place. Its content is a new record,
+        /// and from the answer on a read at the leader shows the old one no more, by any protocol.
+        async fn replace(
+            &self,
+            request: tonic::Request<super::ReplaceRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
+        /// Withdraws all elements behind a position, and appends messages in their place: all of that or nothing, as
+        /// one entry. For it the log has to have a fence.
+        async fn rewrite(
+            &self,
+            request: tonic::Request<super::RewriteRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
+        /// Deletes all elements of a queue, as one entry. The queue is as one without elements then, also to a guard.
+        async fn delete_queue(
+            &self,
+            request: tonic::Request<super::DeleteQueueRequest>,
         ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
         /// Lists queues of a topic in the order of their names.
         async fn list_queues(
@@ -2170,6 +2338,137 @@ pub mod queues_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeleteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/Replace" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReplaceSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::ReplaceRequest>
+                    for ReplaceSvc<T> {
+                        type Response = super::EditResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReplaceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::replace(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReplaceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/Rewrite" => {
+                    #[allow(non_camel_case_types)]
+                    struct RewriteSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::RewriteRequest>
+                    for RewriteSvc<T> {
+                        type Response = super::EditResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RewriteRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::rewrite(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RewriteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/DeleteQueue" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeleteQueueSvc<T: Queues>(pub Arc<T>);
+                    impl<
+                        T: Queues,
+                    > tonic::server::UnaryService<super::DeleteQueueRequest>
+                    for DeleteQueueSvc<T> {
+                        type Response = super::EditResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeleteQueueRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::delete_queue(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeleteQueueSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,17 +1,30 @@
-//! Deleted elements of a real server: no reader sees them, of either protocol, also after a restart.
+//! Edits of a real server: no reader sees what they take away, of either protocol, also after a restart.
 
-use duramen::proto::{DeleteRequest, EditResponse, Position, RetrieveRequest};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use duramen::proto::rewrite_request::Keep;
+use duramen::proto::{
+    DeleteQueueRequest, DeleteRequest, EditResponse, EnqueueRequest, FenceRequest,
+    GetElementRequest, GetQueueRequest, Guard, Header, Position, ReadRecord, ReadRequest, Record,
+    ReplaceRequest, RetrieveRequest, RewriteRequest, guard,
+};
 use duramen_client::{Client, Options};
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
 use duramen_protocol::records::Records;
 use duramen_protocol::wire::RecordData;
+use prost::Message;
 use serde_json::{Value, json};
 use tonic::transport::Channel;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
 
 use super::queues::{all, enqueue, retrieve, start};
-use super::{Node, QueuesClient};
+use super::{Node, QueuesClient, slug};
 
 async fn delete(
     queues: &mut QueuesClient<Channel>,
@@ -91,6 +104,7 @@ async fn a_deleted_element_is_nowhere_to_be_seen() {
     let bob = enqueue(&mut queues, "bob", &["b0"]).await;
     let done = delete(&mut queues, "alice", &[at(1), bob]).await;
     assert_eq!((done.absent, done.at.map(|it| it.offset)), (1, Some(4)));
+    assert_eq!((done.withdrawn, done.last, done.duplicate), (1, done.at, false));
     assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "a2"]);
     assert_eq!(all(&mut queues, "bob", 0).await, ["b0"]);
     let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
@@ -125,7 +139,7 @@ async fn deletions_by_http_and_json() {
     assert_eq!((status, &done["absent"]), (200, &json!(0)), "{done}");
     assert!(done["at"].as_str().unwrap().ends_with(".3.3"), "{done}");
     let (_, again) = node.json("DELETE", &format!("{queue}/messages/{}", text(0)), &Value::Null);
-    assert_eq!(again, json!({ "at": null, "absent": 1 }));
+    assert_eq!(again, json!({ "at": null, "last": null, "absent": 1, "withdrawn": 0 }));
     let body = json!({ "positions": [text(2), text(0)] });
     assert_eq!(node.json("POST", &format!("{queue}/delete"), &body).1["absent"], 1);
     let (_, page) = node.json("GET", &format!("{queue}/messages"), &Value::Null);
@@ -145,4 +159,484 @@ async fn deletions_by_http_and_json() {
     // A reader that waits behind the end is not woken by what goes.
     let waits = RetrieveRequest { wait_ms: 50, ..retrieve("alice", Some(last)) };
     assert!(queues.retrieve(waits).await.unwrap().into_inner().elements.is_empty());
+}
+
+fn message(value: &str) -> Record {
+    Record { value: Some(value.to_owned().into()), ..Record::default() }
+}
+
+fn named(id: &str) -> Record {
+    Record { id: Some(id.to_owned()), ..message(id) }
+}
+
+fn replacement(position: Position, message: Record) -> ReplaceRequest {
+    ReplaceRequest {
+        topic: "t".into(),
+        queue: "alice".into(),
+        position: Some(position),
+        message: Some(message),
+        ..ReplaceRequest::default()
+    }
+}
+
+fn rewrite(keep: Keep, messages: &[Record]) -> RewriteRequest {
+    RewriteRequest {
+        topic: "t".into(),
+        queue: "alice".into(),
+        keep: Some(keep),
+        messages: messages.to_vec(),
+        fence: "one".into(),
+        ..RewriteRequest::default()
+    }
+}
+
+fn delete_queue(name: &str) -> DeleteQueueRequest {
+    let (topic, queue) = ("t".into(), name.to_owned().into());
+    DeleteQueueRequest { topic, queue, ..DeleteQueueRequest::default() }
+}
+
+async fn element(
+    queues: &mut QueuesClient<Channel>,
+    position: Position,
+) -> Result<ReadRecord, Status> {
+    let (topic, queue) = ("t".into(), "alice".into());
+    let request = GetElementRequest { topic, queue, position: Some(position) };
+    queues.get_element(request).await.map(tonic::Response::into_inner)
+}
+
+/// Enqueues one message behind the last element of a queue.
+async fn behind(
+    queues: &mut QueuesClient<Channel>,
+    last: Option<Position>,
+    value: &str,
+) -> Result<Position, Status> {
+    let last = last.map_or(guard::Last::None(true), guard::Last::At);
+    let request = EnqueueRequest {
+        topic: "t".into(),
+        queue: "alice".into(),
+        messages: vec![message(value)],
+        guard: Some(Guard { last: Some(last), fence: None }),
+        ..EnqueueRequest::default()
+    };
+    queues.enqueue(request).await.map(|it| it.into_inner().last.unwrap())
+}
+
+/// Sets the fence of the log with which the tests rewrite.
+async fn fence(node: &Node) {
+    let request = FenceRequest { topic: "t".into(), token: "one".into(), ..Default::default() };
+    node.logs().await.fence(request).await.unwrap();
+}
+
+/// Reads the whole log, with the names and values of headers.
+async fn log(node: &Node) -> Vec<(i64, String, BTreeMap<String, String>)> {
+    let request = ReadRequest { topic: "t".into(), ..ReadRequest::default() };
+    let mut pages = node.logs().await.read(request).await.unwrap().into_inner();
+    let mut shown = Vec::new();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    while let Some(page) = pages.message().await.unwrap() {
+        for it in page.records {
+            let record = it.record.unwrap();
+            assert_eq!(it.version, None, "a record of a log has no version");
+            let headers = record.headers.iter();
+            let headers = headers.map(|it| (it.name.clone(), text(it.value.as_ref().unwrap())));
+            shown.push((
+                it.position.unwrap().offset,
+                text(&record.value.unwrap()),
+                headers.collect(),
+            ));
+        }
+    }
+    shown
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_element_keeps_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let at = |offset| Position { offset, ..last };
+    let header = Header { name: "kind".into(), value: Some("letter".into()) };
+    let edit = Record { headers: vec![header.clone()], id: Some("edit".into()), ..message("new") };
+    let replace = replacement(at(1), edit);
+    let done = queues.replace(replace.clone()).await.unwrap().into_inner();
+    assert_eq!(done.at.map(|it| (it.entry, it.offset)), Some((3, 3)));
+    assert_eq!((done.last, done.withdrawn, done.absent, done.duplicate), (done.at, 1, 0, false));
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "new", "a2"]);
+    assert_eq!(all(&mut queues, "alice", 1).await, ["a0", "new", "a2"]);
+    let one = element(&mut queues, at(1)).await.unwrap();
+    assert_eq!((one.position, one.version), (Some(at(1)), Some(3)));
+    let record = one.record.unwrap();
+    assert_eq!((record.headers, record.id.as_deref()), (vec![header], Some("edit")));
+    let page = queues.retrieve(retrieve("alice", None)).await.unwrap().into_inner();
+    let versions: Vec<_> = page.elements.iter().map(|it| it.version.unwrap()).collect();
+    assert_eq!(versions, [0, 3, 2]);
+    // An expression sees the element's place, and no header of the broker's.
+    let filter = "offset == 1 && headers.kind == 'letter' && size(headers) == 2".to_owned();
+    let selective = RetrieveRequest { filter, skip_failed: true, ..retrieve("alice", None) };
+    let page = queues.retrieve(selective).await.unwrap().into_inner();
+    assert_eq!(page.elements.len(), 1);
+    // The log has the new record behind all others, and shows the old one no more.
+    let shown = log(&node).await;
+    let values: Vec<_> = shown.iter().map(|(offset, value, _)| (*offset, value.as_str())).collect();
+    assert_eq!(values, [(0, "a0"), (2, "a2"), (3, "new")]);
+    assert_eq!(shown[2].2["duramen-replaces"], at(1).to_string());
+    assert_eq!(shown[2].2["kind"], "letter");
+    assert_eq!(shown[2].2.len(), 3);
+    let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
+    assert_eq!(consume(&client, 4).await, of(&[(0, "a0"), (2, "a2"), (3, "new")]));
+    let again = queues.replace(replace.clone()).await.unwrap().into_inner();
+    let duplicate = EditResponse { duplicate: true, withdrawn: 0, ..done };
+    assert_eq!(again, duplicate);
+    drop(node);
+    let node = Node::start(dir.path());
+    let mut queues = node.queues().await;
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "new", "a2"]);
+    assert_eq!(queues.replace(replace).await.unwrap().into_inner(), duplicate);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replacement_is_about_one_version_of_one_element() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1"]).await;
+    let bob = enqueue(&mut queues, "bob", &["b0"]).await;
+    let version = |number, value| ReplaceRequest {
+        if_version: Some(number),
+        ..replacement(last, message(value))
+    };
+    let done = queues.replace(version(1, "second")).await.unwrap().into_inner();
+    assert_eq!(done.at.map(|it| it.offset), Some(3));
+    let refused = queues.replace(version(1, "late")).await.unwrap_err();
+    assert_eq!((refused.code(), slug(&refused).as_str()), (Code::Aborted, "version-mismatch"));
+    assert_eq!(refused.get_details_error_info().unwrap().metadata["version"], "3");
+    queues.replace(version(3, "third")).await.unwrap();
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "third"]);
+    // A guard names the element that was appended last, whatever its content is.
+    behind(&mut queues, Some(last), "a2").await.unwrap();
+    let deleted = delete(&mut queues, "alice", &[last]).await;
+    assert_eq!((deleted.withdrawn, deleted.absent), (1, 0));
+    let nowhere = Position { offset: 4, entry: 4, ..last };
+    for gone in [last, nowhere, bob] {
+        let refused = queues.replace(replacement(gone, message("x"))).await.unwrap_err();
+        assert_eq!(
+            (refused.code(), slug(&refused).as_str()),
+            (Code::NotFound, "unknown-element"),
+            "{gone}"
+        );
+        assert_eq!(slug(&element(&mut queues, gone).await.unwrap_err()), "unknown-element");
+    }
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "a2"]);
+    assert_eq!(all(&mut queues, "bob", 0).await, ["b0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replacements_by_http() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let last = enqueue(&mut node.queues().await, "alice", &["a0"]).await;
+    let path = format!("/v1/topics/t/queues/alice/messages/{last}");
+    let put = |headers: &[&str], body: &str| {
+        let (status, text) = node.ask("PUT", &path, headers, body);
+        (status, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let shown = || node.json("GET", &path, &Value::Null).1;
+    assert_eq!((&shown()["version"], &shown()["value"]), (&json!(0), &json!("a0")));
+    let (status, done) = put(&["if-match: \"0\"", "duramen-header-kind: letter"], "raw");
+    assert_eq!((status, &done["version"]), (200, &json!(1)), "{done}");
+    assert_eq!((&done["at"], &done["withdrawn"]), (&done["last"], &json!(1)), "{done}");
+    let element = shown();
+    assert_eq!((&element["version"], &element["value"]), (&json!(1), &json!("raw")));
+    assert_eq!(element["headers"], json!({ "kind": "letter" }));
+    assert_eq!(element["position"], last.to_string());
+    let (status, problem) = put(&["if-match: \"0\""], "late");
+    assert_eq!((status, &problem["version"]), (412, &json!(1)), "{problem}");
+    assert_eq!(problem["type"], "/problems/version-mismatch");
+    let json = "content-type: application/json";
+    let (status, done) = put(&[json, "if-match: \"1\""], r#"{"json":{"n":1},"id":"one"}"#);
+    assert_eq!((status, &done["version"]), (200, &json!(2)), "{done}");
+    let (_, again) = put(&[json], r#"{"json":{"n":1},"id":"one"}"#);
+    assert_eq!((&again["version"], &again["duplicate"]), (&json!(2), &json!(true)), "{again}");
+    assert_eq!((&shown()["value"], &shown()["id"]), (&json!("{\"n\":1}"), &json!("one")));
+    let protobuf = ["content-type: application/x-protobuf", "accept: application/x-protobuf"];
+    let request = ReplaceRequest { if_version: Some(2), ..replacement(last, message("p")) };
+    let (status, body) = node.send("PUT", &path, &protobuf, &request.encode_to_vec());
+    let done = EditResponse::decode(&body[..]).unwrap();
+    assert_eq!((status, done.at.map(|it| it.offset)), (200, Some(3)));
+    for (headers, body, field) in [
+        (&["if-match: 3"][..], "x", "if-match"),
+        (&["if-match: \"\""], "x", "if-match"),
+        (&["if-match: \"+3\""], "x", "if-match"),
+        (&["if-match: \"3\", \"4\""], "x", "if-match"),
+        (&["duramen-if-last: none"], "x", "duramen-if-last"),
+        (&["duramen-key: bob"], "x", "duramen-key"),
+        (&[json], r#"{"headers":{"duramen-if-last":"none"}}"#, "messages"),
+        (&[json], r#"{"headers":{"duramen-replaces":"1.0.0"}}"#, "records"),
+        (&[json], r#"{"headers":{"duramen-fact":"x"}}"#, "records"),
+        (&[json], r#"{"values":"x"}"#, "body"),
+    ] {
+        let (status, problem) = put(headers, body);
+        assert_eq!((status, &problem["errors"][0]["field"]), (400, &json!(field)), "{problem}");
+    }
+    let mut stream = TcpStream::connect(node.native).unwrap();
+    let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let answer = std::io::read_to_string(stream).unwrap();
+    assert!(answer.contains("\r\netag: \"3\"\r\n"), "{answer}");
+    let (status, problem) = put(&["duramen-fence: nobody"], "x");
+    assert_eq!((status, &problem["type"]), (412, &json!("/problems/fenced")), "{problem}");
+    assert_eq!(node.json("DELETE", &path, &Value::Null).0, 200);
+    let (status, problem) = put(&[], "x");
+    assert_eq!((status, &problem["type"]), (404, &json!("/problems/unknown-element")), "{problem}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rewrite_puts_other_elements_behind_a_position() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let at = |offset| Position { offset, ..last };
+    enqueue(&mut queues, "bob", &["b0"]).await;
+    // Its content is behind the cut, and its place is not.
+    queues.replace(replacement(at(0), message("new"))).await.unwrap();
+    fence(&node).await;
+    let wanted = rewrite(Keep::After(at(0)), &[named("c1"), named("c2")]);
+    let done = queues.rewrite(wanted.clone()).await.unwrap().into_inner();
+    assert_eq!((done.withdrawn, done.absent, done.duplicate), (2, 0, false));
+    let (first, end) = (done.at.unwrap(), done.last.unwrap());
+    assert_eq!(
+        (first.entry, end.entry, end.offset),
+        (first.offset, first.offset, first.offset + 1)
+    );
+    assert_eq!(all(&mut queues, "alice", 0).await, ["new", "c1", "c2"]);
+    assert_eq!(all(&mut queues, "bob", 0).await, ["b0"]);
+    let again = queues.rewrite(wanted.clone()).await.unwrap().into_inner();
+    assert_eq!(again, EditResponse { duplicate: true, withdrawn: 0, ..done });
+    assert_eq!(all(&mut queues, "alice", 0).await, ["new", "c1", "c2"]);
+    let shown = element(&mut queues, first).await.unwrap().record.unwrap();
+    assert_eq!((shown.headers, shown.id.as_deref()), (Vec::new(), Some("c1")));
+    let of_log = log(&node).await;
+    let values: Vec<_> = of_log.iter().map(|(_, value, _)| value.as_str()).collect();
+    assert_eq!(values, ["b0", "new", "c1", "c2"]);
+    assert_eq!(of_log[2].2["duramen-cuts-after"], at(0).to_string());
+    assert!(of_log[3].2.is_empty(), "the first record alone says it");
+    // A reader goes on behind what it had, and the next append behind the new last element.
+    let page = queues.retrieve(retrieve("alice", Some(last))).await.unwrap().into_inner();
+    assert_eq!(page.elements.len(), 2);
+    let refused = behind(&mut queues, Some(last), "x").await.unwrap_err();
+    assert_eq!(slug(&refused), "last-mismatch");
+    assert_eq!(refused.get_details_error_info().unwrap().metadata["last"], end.to_string());
+    behind(&mut queues, Some(end), "c3").await.unwrap();
+    // What came meanwhile goes, too.
+    let third = queues.rewrite(wanted).await.unwrap().into_inner();
+    assert_eq!((third.withdrawn, third.duplicate), (3, false));
+    node.stop();
+    let node = Node::start(dir.path());
+    let mut queues = node.queues().await;
+    assert_eq!(all(&mut queues, "alice", 1).await, ["new", "c1", "c2"]);
+    behind(&mut queues, third.last, "c3").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rewrite_without_messages_is_a_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let first = Position { offset: 0, ..last };
+    fence(&node).await;
+    let cut = rewrite(Keep::After(first), &[]);
+    let done = queues.rewrite(cut.clone()).await.unwrap().into_inner();
+    assert_eq!((done.withdrawn, done.at), (2, done.last));
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0"]);
+    let again = queues.rewrite(cut).await.unwrap().into_inner();
+    assert_eq!((again.withdrawn, again.at), (0, None), "there was nothing to say");
+    let next = behind(&mut queues, Some(first), "a3").await.unwrap();
+    let (topic, queue) = ("t".into(), "alice".into());
+    let told = queues.get_queue(GetQueueRequest { topic, queue }).await.unwrap().into_inner();
+    assert_eq!((told.first, told.last, told.about_elements), (Some(first), Some(next), 2));
+    let afresh = rewrite(Keep::None(true), &[message("b0")]);
+    assert_eq!(queues.rewrite(afresh).await.unwrap().into_inner().withdrawn, 2);
+    assert_eq!(all(&mut queues, "alice", 0).await, ["b0"]);
+    let of_log = log(&node).await;
+    assert_eq!(of_log.len(), 1, "{of_log:?}");
+    assert_eq!(of_log[0].2["duramen-cuts-after"], "none");
+    assert_eq!(
+        queues.rewrite(rewrite(Keep::None(true), &[])).await.unwrap().into_inner().withdrawn,
+        1
+    );
+    assert_eq!(all(&mut queues, "alice", 0).await, [""; 0]);
+    behind(&mut queues, None, "c0").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rewrites_by_http() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let text = Position { offset: 0, ..last }.to_string();
+    fence(&node).await;
+    let path = "/v1/topics/t/queues/alice/rewrite";
+    for (body, field) in [
+        (json!({ "after": text }), "fence"),
+        (json!({ "after": text, "fence": "" }), "fence"),
+        (json!({ "after": text, "fence": "x".repeat(65) }), "fence"),
+        (json!({ "fence": "one" }), "after"),
+        (json!({ "after": "1.2", "fence": "one" }), "after"),
+        (json!({ "after": text, "none": true, "fence": "one" }), "none"),
+        (json!({ "none": true, "fence": "one", "reason": "x".repeat(1025) }), "reason"),
+        (json!({ "none": true, "fence": "one", "message": [] }), "body"),
+        (
+            json!({ "none": true, "fence": "one", "messages": [{ "id": "a" }, { "value": "b" }] }),
+            "messages",
+        ),
+    ] {
+        let (status, problem) = node.json("POST", path, &body);
+        assert_eq!((status, &problem["errors"][0]["field"]), (400, &json!(field)), "{problem}");
+    }
+    let (status, problem) = node.json("POST", path, &json!({ "none": true, "fence": "two" }));
+    assert_eq!((status, &problem["type"]), (412, &json!("/problems/fenced")), "{problem}");
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "a1", "a2"]);
+    let body = json!({
+        "after": text, "fence": "one", "reason": "a test",
+        "messages": [{ "value": "b1", "id": "1" }, { "json": 2, "id": "2" }],
+    });
+    let (status, done) = node.json("POST", path, &body);
+    assert_eq!((status, &done["withdrawn"], done.get("duplicate")), (200, &json!(2), None));
+    let (_, again) = node.json("POST", path, &body);
+    let positions = (&again["at"], &again["last"], &again["duplicate"]);
+    assert_eq!(positions, (&done["at"], &done["last"], &json!(true)));
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "b1", "2"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_queue_is_as_one_without_elements() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    enqueue(&mut queues, "alice", &["a0", "a1"]).await;
+    enqueue(&mut queues, "bob", &["b0"]).await;
+    let done = queues.delete_queue(delete_queue("alice")).await.unwrap().into_inner();
+    assert_eq!((done.withdrawn, done.absent, done.at), (2, 0, done.last));
+    assert_eq!(all(&mut queues, "alice", 0).await, [""; 0]);
+    assert_eq!(all(&mut queues, "bob", 0).await, ["b0"]);
+    let of = |name: &str| GetQueueRequest { topic: "t".into(), queue: name.to_owned().into() };
+    let told = queues.get_queue(of("alice")).await.unwrap().into_inner();
+    assert_eq!((told.first, told.last, told.about_elements), (None, None, 0));
+    let again = queues.delete_queue(delete_queue("alice")).await.unwrap().into_inner();
+    assert_eq!((again.withdrawn, again.at), (0, None));
+    let next = behind(&mut queues, None, "a2").await.unwrap();
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a2"]);
+    let told = queues.get_queue(of("alice")).await.unwrap().into_inner();
+    assert_eq!((told.first, told.last, told.about_elements), (Some(next), Some(next), 1));
+    let path = "/v1/topics/t/queues/alice";
+    let (status, problem) = node.ask("DELETE", path, &["duramen-fence: nobody"], "");
+    assert_eq!(status, 412, "{problem}");
+    let (status, done) = node.json("DELETE", path, &Value::Null);
+    assert_eq!((status, &done["withdrawn"]), (200, &json!(1)), "{done}");
+    drop(node);
+    let node = Node::start(dir.path());
+    let mut queues = node.queues().await;
+    assert_eq!(all(&mut queues, "alice", 0).await, [""; 0]);
+    assert_eq!(all(&mut queues, "bob", 0).await, ["b0"]);
+    behind(&mut queues, None, "a3").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_without_records_is_edited_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let nothing = DeleteQueueRequest { timeout_ms: 5_000, ..delete_queue("alice") };
+    let done = queues.delete_queue(nothing).await.unwrap().into_inner();
+    assert_eq!(done, EditResponse::default());
+    fence(&node).await;
+    let first = RewriteRequest { timeout_ms: 5_000, ..rewrite(Keep::None(true), &[message("a")]) };
+    queues.rewrite(first).await.unwrap();
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_the_log_passes_deleted_elements_of_later_terms() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    enqueue(&mut node.queues().await, "alice", &["a0"]).await;
+    drop(node);
+    let node = Node::start(dir.path());
+    let mut queues = node.queues().await;
+    let gone = enqueue(&mut queues, "alice", &["a1"]).await;
+    delete(&mut queues, "alice", &[gone]).await;
+    enqueue(&mut queues, "alice", &["a2"]).await;
+    let values: Vec<_> = log(&node).await.into_iter().map(|(_, value, _)| value).collect();
+    assert_eq!(values, ["a0", "a2"]);
+}
+
+/// Runs `duramen queue` with a text at its stdin. Returns its exit code, its output and its complaints.
+fn command(node: &Node, arguments: &[&str], input: &str) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.arg("queue").args(arguments).args(["--native", &node.native.to_string()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A command that needs no input may be over.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let done = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_edited_by_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let position = |offset| Position { offset, ..last }.to_string();
+    let (first, second) = (position(0), position(1));
+    let done = |arguments: &[&str], input: &str| {
+        let (code, out, complaint) = command(&node, arguments, input);
+        assert_eq!((code, complaint.as_str()), (0, ""), "{arguments:?}: {out}");
+        out
+    };
+    let edit = ["edit", "t", "alice", &second];
+    let told = done(&[&edit[..], &["by argument", "--id", "one"]].concat(), "");
+    assert_eq!(told, format!("{second} has version 3\n"));
+    let told = done(&[&edit[..], &["by argument", "--id", "one"]].concat(), "");
+    assert_eq!(told, format!("{second} has version 3, by an earlier attempt\n"));
+    let by_stdin = [&edit[..], &["--if-version", "3", "--output", "json"]].concat();
+    let told: Value = serde_json::from_str(&done(&by_stdin, "by\nstdin")).unwrap();
+    assert_eq!(told, json!({ "position": second, "version": 4, "duplicate": false }));
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "by\nstdin", "a2"]);
+    let (code, _, complaint) = command(&node, &by_stdin, "late");
+    assert_eq!(code, 1);
+    assert!(complaint.contains("version-mismatch") && complaint.contains('4'), "{complaint}");
+    let shown = done(&["retrieve", "t", "alice", "--output", "json"], "");
+    let shown: Vec<Value> = shown.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    assert_eq!((&shown[1]["version"], &shown[1]["position"]), (&json!(4), &json!(second)));
+    let rewrite = ["rewrite", "t", "alice", "--after", &first, "--fence", "one"];
+    let (code, _, complaint) = command(&node, &rewrite, "");
+    assert_eq!(code, 1, "{complaint}");
+    fence(&node).await;
+    let told = done(&rewrite, "b1\nb2\n");
+    assert!(told.starts_with("withdrawn 2; appended from "), "{told}");
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0", "b1", "b2"]);
+    let cut = [&rewrite[..], &["--reason", "a test", "--output", "json"]].concat();
+    let told: Value = serde_json::from_str(&done(&cut, "")).unwrap();
+    assert_eq!((&told["withdrawn"], &told["at"]), (&json!(2), &told["last"]), "{told}");
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a0"]);
+    let afresh = ["rewrite", "t", "alice", "--after", "none", "--fence", "one"];
+    done(&afresh, "c0\nc1\n");
+    assert_eq!(all(&mut queues, "alice", 0).await, ["c0", "c1"]);
+    for wrong in [
+        &["rewrite", "t", "alice", "--after", "1.2", "--fence", "one"][..],
+        &["rewrite", "t", "alice", "--after", "none"],
+        &["delete", "t", "alice", &first, "--all"],
+        &["delete", "t", "alice"],
+    ] {
+        assert_eq!(command(&node, wrong, "").0, 2, "{wrong:?}");
+    }
+    assert_eq!(done(&["delete", "t", "alice", "--all"], ""), "deleted 2\n");
+    assert_eq!(all(&mut queues, "alice", 0).await, [""; 0]);
 }

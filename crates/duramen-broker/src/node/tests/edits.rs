@@ -1,18 +1,22 @@
-//! Deletions of elements of queues, and the ends of a queue topic that readers see.
+//! Edits of elements of queues, and the ends of a queue topic that readers see.
 
 use bytes::Bytes;
-use duramen_protocol::batch::batches;
+use duramen_protocol::batch::{BatchView, batches};
 use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::partitioner::key_number;
-use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord, Records};
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::indexing::{Indexed, Touched};
+use duramen_storage::keys::FACT_HEADER;
 
 use super::harness::{Harness, bytes_of, fetch_request, produce_request};
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::guard::{Guard, Last, Position};
-use crate::native::{Answer, Append, Delete, Log, Op, Problem, Queue, SetFence, Target};
+use crate::native::{
+    Answer, Append, Delete, DeleteQueue, Edited, Log, Op, Problem, Queue, Replace, Rewrite,
+    SetFence, Target,
+};
 
 fn node() -> Harness {
     let mut it = Harness::new(&[]);
@@ -25,11 +29,23 @@ fn queue(name: &'static str) -> Target {
 }
 
 fn batch(name: &str) -> Bytes {
+    batch_with(name, &[None])
+}
+
+/// Makes a batch of records, each with an id or none.
+fn batch_with(name: &str, ids: &[Option<&str>]) -> Bytes {
     let mut builder = BatchBuilder::new();
     let (key, value) = (Some(name.as_bytes()), Some(&b"v"[..]));
     let timestamp = 1_700_000_000_000;
-    builder.push(&NewRecord { timestamp, key, value, headers: &[] }).expect("a record");
+    for id in ids {
+        let id: Vec<_> = id.iter().map(|id| (ID_HEADER, Some(id.as_bytes()))).collect();
+        builder.push(&NewRecord { timestamp, key, value, headers: &id }).expect("a record");
+    }
     builder.build().expect("a batch")
+}
+
+fn checked(name: &str, ids: &[Option<&str>]) -> CheckedBatch {
+    CheckedBatch::of(batch_with(name, ids), key_number(name.as_bytes())).expect("a batch")
 }
 
 fn enqueue(it: &mut Harness, name: &'static str) -> Position {
@@ -59,8 +75,13 @@ fn delete(
     positions: &[Position],
 ) -> Result<(Option<i64>, usize), Problem> {
     let number = it.operate(Op::Delete(deletion(name, positions)));
-    match it.answer(number).expect("answered at once") {
-        Ok(Answer::Edited { at, absent }) => Ok((at.map(|it| it.offset), absent)),
+    edited(it, number)
+}
+
+/// Returns the offset of an edit's entry, and the number of absent elements.
+fn edited(it: &mut Harness, number: u64) -> Result<(Option<i64>, usize), Problem> {
+    match it.answer(number).expect("answered") {
+        Ok(Answer::Edited(it)) => Ok((it.first.map(|it| it.offset), it.absent)),
         Ok(other) => panic!("{other:?}"),
         Err(problem) => Err(problem),
     }
@@ -91,8 +112,8 @@ fn a_deletion_is_answered_once_the_index_has_it() {
     assert!(it.answer(again).is_none());
     it.carry_out_orders();
     it.run();
-    assert!(matches!(it.answer(number), Some(Ok(Answer::Edited { at: Some(_), absent: 0 }))));
-    assert!(matches!(it.answer(again), Some(Ok(Answer::Edited { at: None, absent: 1 }))));
+    assert_eq!(edited(&mut it, number), Ok((Some(1), 0)));
+    assert_eq!(edited(&mut it, again), Ok((None, 1)));
     // It is committed, and the wait has an end.
     it.is_indexing = true;
     let second = enqueue(&mut it, "alice");
@@ -116,7 +137,7 @@ fn a_deletion_is_looked_at_again_after_another_change_of_its_queue() {
     assert_eq!(delete(&mut it, "alice", &[first]), Ok((Some(1), 0)));
     it.looks = looks;
     it.run();
-    assert!(matches!(it.answer(slow), Some(Ok(Answer::Edited { at: None, absent: 1 }))));
+    assert_eq!(edited(&mut it, slow), Ok((None, 1)));
 }
 
 #[test]
@@ -137,6 +158,168 @@ fn a_deletion_needs_a_right_position_and_the_fence_that_it_names() {
         assert_eq!(answer.is_ok(), is_right, "{answer:?}");
         assert!(is_right || answer == Err(Problem::Fenced));
     }
+}
+
+fn replacement(name: &'static str, position: Position) -> Replace {
+    Replace {
+        target: queue(name),
+        position,
+        batch: checked(name, &[None]),
+        id: None,
+        if_version: None,
+        fence: None,
+        timeout_ms: 5_000,
+    }
+}
+
+fn rewrite(name: &'static str, after: Option<Position>, ids: &[&'static str]) -> Rewrite {
+    let some: Vec<_> = ids.iter().map(|id| Some(*id)).collect();
+    Rewrite {
+        target: queue(name),
+        after,
+        batch: (!ids.is_empty()).then(|| checked(name, &some)),
+        ids: ids.iter().map(|id| Bytes::from_static(id.as_bytes())).collect(),
+        fence: None,
+        reason: "a test".to_owned(),
+        timeout_ms: 5_000,
+    }
+}
+
+fn edit(it: &mut Harness, op: Op) -> Result<Edited, Problem> {
+    let number = it.operate(op);
+    match it.answer(number).expect("answered at once") {
+        Ok(Answer::Edited(edited)) => Ok(edited),
+        Ok(other) => panic!("{other:?}"),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Returns position and content of each element that is shown.
+fn shown(it: &Harness, name: &str) -> Vec<(i64, i64)> {
+    let all = it.store.replicas[&it.replica("mail")].shown(name.as_bytes());
+    all.iter().map(|it| (it.position.offset, it.content)).collect()
+}
+
+#[test]
+fn a_replaced_element_keeps_its_place_and_may_be_edited_on() {
+    let mut it = node();
+    let (first, other) = (enqueue(&mut it, "alice"), enqueue(&mut it, "alice"));
+    let edited = edit(&mut it, Op::Replace(replacement("alice", first))).expect("there is one");
+    assert_eq!((edited.first.map(|it| it.offset), edited.withdrawn), (Some(2), 1));
+    assert_eq!(shown(&it, "alice"), [(0, 2), (1, 1)]);
+    edit(&mut it, Op::Replace(replacement("alice", first))).expect("there is one");
+    assert_eq!(shown(&it, "alice"), [(0, 3), (1, 1)]);
+    // The record with the content is no element.
+    let of_content = Position { offset: 3, entry: 3, ..first };
+    let wrong = edit(&mut it, Op::Replace(replacement("alice", of_content)));
+    assert_eq!(wrong, Err(Problem::UnknownElement));
+    assert_eq!(delete(&mut it, "alice", &[of_content]), Ok((None, 1)));
+    assert_eq!(delete(&mut it, "alice", &[first]), Ok((Some(4), 0)));
+    assert_eq!(shown(&it, "alice"), [(1, 1)]);
+    let gone = edit(&mut it, Op::Replace(replacement("alice", first)));
+    assert_eq!(gone, Err(Problem::UnknownElement));
+    assert!(edit(&mut it, Op::Replace(replacement("bob", other))).is_err(), "it is alice's");
+}
+
+#[test]
+fn a_replacement_is_judged_by_version_and_id() {
+    let mut it = node();
+    let first = enqueue(&mut it, "alice");
+    let of = |version: i64, id: &'static str| Replace {
+        if_version: Some(version),
+        id: Some(Bytes::from_static(id.as_bytes())),
+        batch: checked("alice", &[Some(id)]),
+        ..replacement("alice", first)
+    };
+    assert_eq!(edit(&mut it, Op::Replace(of(7, "a"))), Err(Problem::VersionMismatch(0)));
+    let edited = edit(&mut it, Op::Replace(of(0, "a"))).expect("its version is 0");
+    let again = edit(&mut it, Op::Replace(of(0, "a"))).expect("it is there already");
+    assert!(again.is_duplicate && !edited.is_duplicate);
+    assert_eq!((again.first, again.last), (edited.first, edited.last));
+    assert_eq!(edit(&mut it, Op::Replace(of(0, "b"))), Err(Problem::VersionMismatch(1)));
+    assert_eq!(shown(&it, "alice"), [(0, 1)]);
+    let fence = Some(Bytes::from_static(b"nobody"));
+    let fenced = Op::Replace(Replace { fence, ..of(1, "b") });
+    assert_eq!(edit(&mut it, fenced), Err(Problem::Fenced));
+}
+
+#[test]
+fn a_rewrite_withdraws_by_position_and_spares_what_is_replaced_before() {
+    let mut it = node();
+    let (first, other) = (enqueue(&mut it, "alice"), enqueue(&mut it, "bob"));
+    let second = enqueue(&mut it, "alice");
+    edit(&mut it, Op::Replace(replacement("alice", first))).expect("there is one");
+    edit(&mut it, Op::Replace(replacement("alice", second))).expect("there is one");
+    let edited = edit(&mut it, Op::Rewrite(rewrite("alice", Some(first), &["a", "b"])));
+    let edited = edited.expect("it has the position");
+    let ends = (edited.first.map(|it| it.offset), edited.last.map(|it| it.offset));
+    assert_eq!((ends, edited.withdrawn), ((Some(5), Some(6)), 1));
+    assert_eq!(shown(&it, "alice"), [(0, 3), (5, 5), (6, 6)]);
+    let again = edit(&mut it, Op::Rewrite(rewrite("alice", Some(first), &["a", "b"])));
+    let again = again.expect("it is there already");
+    assert!(again.is_duplicate);
+    assert_eq!((again.first, again.last), (edited.first, edited.last));
+    assert_eq!(shown(&it, "alice"), [(0, 3), (5, 5), (6, 6)]);
+    let cut = edit(&mut it, Op::Rewrite(rewrite("alice", Some(first), &[]))).expect("a cut");
+    assert_eq!((cut.first.map(|it| it.offset), cut.withdrawn), (Some(7), 2));
+    let nothing = edit(&mut it, Op::Rewrite(rewrite("alice", Some(first), &[])));
+    assert_eq!(nothing, Ok(Edited::default()), "there is nothing behind it");
+    let (target, timeout_ms) = (queue("alice"), 5_000);
+    edit(&mut it, Op::DeleteQueue(DeleteQueue { target, fence: None, timeout_ms })).expect("all");
+    assert_eq!((shown(&it, "alice"), shown(&it, "bob")), (vec![], vec![(1, 1)]));
+    let fence = Some(Bytes::from_static(b"nobody"));
+    let fenced = Rewrite { fence, ..rewrite("bob", Some(other), &["c"]) };
+    assert_eq!(edit(&mut it, Op::Rewrite(fenced)), Err(Problem::Fenced));
+}
+
+#[test]
+fn records_that_state_an_edit_say_so_to_consumers() {
+    let mut it = node();
+    let first = enqueue(&mut it, "alice");
+    edit(&mut it, Op::Replace(replacement("alice", first))).expect("there is one");
+    edit(&mut it, Op::Rewrite(rewrite("alice", None, &["a", "b"]))).expect("all goes");
+    let stored = &it.store.replicas[&it.replica("mail")];
+    let mut headers = Vec::new();
+    for batch in stored.batches(1, 5) {
+        let view = BatchView::parse(&batch).expect("a batch");
+        let records = Records::of(&view, usize::MAX).expect("records");
+        for record in &records {
+            for header in record.expect("a record").headers {
+                let name = String::from_utf8_lossy(header.key).into_owned();
+                let value = String::from_utf8_lossy(header.value.unwrap_or_default()).into_owned();
+                headers.push((
+                    name,
+                    if header.key == FACT_HEADER.as_bytes() { String::new() } else { value },
+                ));
+            }
+        }
+    }
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let wanted = [
+        pair("duramen-replaces", &first.to_string()),
+        pair(FACT_HEADER, ""),
+        pair(ID_HEADER, "a"),
+        pair("duramen-cuts-after", "none"),
+        pair(FACT_HEADER, ""),
+        pair(ID_HEADER, "b"),
+    ];
+    assert_eq!(headers, wanted);
+}
+
+#[test]
+fn a_client_cannot_state_an_edit() {
+    let mut it = node();
+    enqueue(&mut it, "alice");
+    for name in [FACT_HEADER, "duramen-replaces", "duramen-cuts-after"] {
+        let mut builder = BatchBuilder::new();
+        let (key, timestamp) = (Some(&b"alice"[..]), 1_700_000_000_000);
+        let headers: &[_] = &[(name, Some(&b"0.0.0"[..]))];
+        builder.push(&NewRecord { timestamp, key, value: None, headers }).expect("a record");
+        let id = it.send(produce_request("mail", builder.build().expect("a batch"), -1), 9);
+        let refused = it.produced(id).expect("answered at once");
+        assert_eq!(ErrorCode::from_code(refused.error_code), Some(ErrorCode::InvalidRecord));
+    }
+    assert_eq!(shown(&it, "alice"), [(0, 0)]);
 }
 
 #[test]

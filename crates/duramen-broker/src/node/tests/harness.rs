@@ -14,13 +14,15 @@ use duramen_protocol::messages::{
     CreateTopicsRequest, CreateTopicsResponse, FetchRequest, FetchResponse, MetadataRequest,
     MetadataResponse, ProduceRequest, ShareFetchResponse,
 };
-use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
+use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord, Records};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
 use duramen_storage::compaction::Order;
 use duramen_storage::history::History;
 use duramen_storage::indexing::{self, Indexed, Touched, queue_hash};
-use duramen_storage::keys::{Masks, Said, statements_of};
+use duramen_storage::keys::{
+    Masks, Said, Statement, is_replacement, statement_with, statements_of,
+};
 use duramen_storage::mending::Mend;
 use duramen_storage::op::{
     Compacted, ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind,
@@ -33,8 +35,9 @@ use crate::access::Api;
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
 use crate::event::{
-    Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, FoundElements, LogRead, Look,
-    Now, QueueLook, QueueLooked, ReadLog, Reply, SharePlan, Survey, Surveyed, WantedElements,
+    Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, FoundElement, FoundElements,
+    LogRead, Look, Now, QueueLook, QueueLooked, ReadLog, Reply, SharePlan, Survey, Surveyed,
+    WantedElements,
 };
 use crate::limits::{GROUP_QUIET_TICKS, Memory};
 use crate::native::{self, Answer, Answered, Position, Problem};
@@ -208,20 +211,71 @@ impl Stored {
         inside.cloned().collect()
     }
 
+    /// Statements about queues, each with its offset.
+    fn said(&self) -> Vec<(i64, Statement)> {
+        let mut all = Vec::new();
+        for batch in self.batches(0, i64::MAX) {
+            let batch = BatchView::parse(&batch).expect("our own batch");
+            let header = batch.header();
+            let said = if header.attributes.is_control() {
+                statements_of(&batch).expect("it can be read").unwrap_or_default()
+            } else {
+                let records = Records::of(&batch, usize::MAX).expect("records");
+                let first = records.iter().next().expect("one").expect("a record");
+                let said = statement_with(header, &first).expect("it can be read");
+                said.into_iter().collect()
+            };
+            all.extend(said.into_iter().map(|it| (header.base_offset, it)));
+        }
+        all
+    }
+
     /// Offsets that the log's statements mask.
     fn masks(&self) -> Masks {
         let mut masks = Masks::default();
+        for (_, statement) in self.said() {
+            statement.said.withdrawn().iter().for_each(|offset| masks.insert(*offset));
+        }
+        masks
+    }
+
+    /// Elements of a queue that are shown.
+    pub(super) fn shown(&self, key: &[u8]) -> Vec<FoundElement> {
+        let (masks, said) = (self.masks(), self.said());
+        let mut shown = Vec::new();
         for batch in self.batches(0, i64::MAX) {
-            let batch = BatchView::parse(&batch).expect("our own batch");
-            let said = batch.header().attributes.is_control().then(|| statements_of(&batch));
-            for statement in said.and_then(|it| it.expect("it can be read")).unwrap_or_default() {
-                let Said::Deleted(offsets) = statement.said;
-                for offset in offsets {
-                    masks.insert(offset);
+            let view = BatchView::parse(&batch).expect("a batch");
+            let header = view.header();
+            let records = Records::of(&view, usize::MAX).expect("records");
+            for record in &records {
+                let record = record.expect("a record");
+                if record.key != Some(key) || is_replacement(&record) {
+                    continue;
+                }
+                let offset = records.offset(&record);
+                let replaced = said.iter().filter(|(at, statement)| match &statement.said {
+                    Said::Replaced(it) => it.offset == offset && !masks.hides(*at),
+                    _ => false,
+                });
+                let content = replaced.map(|(at, _)| *at).next().unwrap_or(offset);
+                let (term, entry) = (header.partition_leader_epoch, header.base_offset);
+                let position = Position { term, entry, offset };
+                if !masks.hides(content) {
+                    shown.push(FoundElement { position, content, id: self.id_of(content) });
                 }
             }
         }
-        masks
+        shown
+    }
+
+    fn id_of(&self, offset: i64) -> Option<Bytes> {
+        let batch = self.batches(offset, offset + 1).pop()?;
+        let view = BatchView::parse(&batch).expect("a batch");
+        let records = Records::of(&view, usize::MAX).expect("records");
+        let mut all = records.iter().map(|it| it.expect("a record"));
+        let record = all.find(|it| records.offset(it) == offset)?;
+        let id = record.headers.into_iter().find(|it| it.key == ID_HEADER.as_bytes());
+        id.and_then(|it| it.value).map(Bytes::copy_from_slice)
     }
 }
 
@@ -511,8 +565,13 @@ impl Harness {
                     let is_shown = |offset: &i64| !masks.hides(*offset);
                     let found = match wanted {
                         WantedElements::These(wanted) => {
-                            let is_there = |it: &i64| all.contains(it) && is_shown(it);
-                            let there = wanted.into_iter().filter(is_there).collect();
+                            let mut there = self.store.replicas[&span.replica].shown(&span.name);
+                            there.retain(|it| wanted.contains(&it.position.offset));
+                            FoundElements::These(there, masks.count())
+                        }
+                        WantedElements::Behind(after) => {
+                            let mut there = self.store.replicas[&span.replica].shown(&span.name);
+                            there.retain(|it| it.position.offset > after);
                             FoundElements::These(there, masks.count())
                         }
                         WantedElements::Any if all.iter().any(is_shown) => FoundElements::Some,

@@ -578,8 +578,16 @@ fn what_is_given_up_is_in_the_dead_letter_topic_before_it_is_over() {
 
 #[test]
 fn what_cannot_be_kept_as_a_dead_letter_is_held_back() {
+    let is_meant = ("errors.deadletterqueue.group.enable", "true");
+    // A dead letter has the headers of its record: in a queue topic they would state edits.
+    for configs in [&[][..], &[is_meant, ("queue.enable", "true")]] {
+        hold_back(configs);
+    }
+}
+
+fn hold_back(configs: &[(&str, &str)]) {
     let mut it = with_group();
-    it.create("dead", &[]);
+    it.create("dead", configs);
     assert_eq!(set(&mut it, "errors.deadletterqueue.topic.name", "dead"), 0);
     it.produce("t", batch(&["a"]));
     let mut one = consumer(&it, "one", 1);

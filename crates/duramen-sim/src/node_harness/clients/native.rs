@@ -20,6 +20,7 @@ use super::queueing::{self, QUEUERS, Queuers};
 use super::{CLIENTS, Clients, PARTITIONS};
 use crate::batch::Records;
 use crate::failure::{Failure, wrong};
+use crate::machine::Shown;
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -192,7 +193,7 @@ impl Clients {
     pub(super) fn on_page(
         &mut self,
         at: usize,
-        elements: &[(Position, Bytes)],
+        elements: &[Shown],
         end: (Option<Position>, bool),
     ) -> Result<(), Failure> {
         match (self.all[at].outstanding.take(), &mut self.natives) {
@@ -422,7 +423,7 @@ impl Natives {
     fn on_page(
         &mut self,
         question: &Question,
-        elements: &[(Position, Bytes)],
+        elements: &[Shown],
         end: (Option<Position>, bool),
     ) -> Result<(), Failure> {
         tell(|| format!("  native {question:?}: {elements:?} {end:?}"));

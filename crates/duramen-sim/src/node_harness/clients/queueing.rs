@@ -6,16 +6,18 @@
 //! question, up to where it says that it looked. Between the element that a guard named and the append that it let
 //! through, its queue has no other. A refusal names the queue's last element, no earlier one than was acknowledged.
 //!
-//! Some name elements of other queues when they delete, and some read the topic as consumers of Kafka do. Once a
-//! deletion is acknowledged, no read at a leader shows what it took away. All else stays, and a consumer comes to the
-//! end.
+//! Some name elements of other queues when they delete, some replace elements or rewrite queues, and some read the
+//! topic as consumers of Kafka do. Once an edit is acknowledged, no read at a leader shows what it took away. A replaced
+//! element keeps its place, and a rewrite is there whole or not at all. All else stays, and a consumer comes to the end.
+
+mod editing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use duramen_broker::checked_batch::CheckedBatch;
 use duramen_broker::native::{
-    Answer, Append, Delete, Last, Op, Position, Problem, Queue, Retrieve, Start, Target,
+    Answer, Append, Last, Op, Position, Problem, Queue, Retrieve, Start, Target,
 };
 use duramen_broker::session::{Prepared, PreparedPartition, PreparedProduce, PreparedTopic};
 use duramen_protocol::batch::batches;
@@ -27,7 +29,9 @@ use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord, Records};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use self::editing::{Edits, Gone};
 use crate::failure::{Failure, wrong};
+use crate::machine::Shown;
 use crate::prng::Prng;
 
 /// The topic of the queues. No other client uses it.
@@ -66,8 +70,7 @@ pub(super) enum Question {
         is_certain: bool,
         /// True if it reads the queue through in the last phase.
         is_last: bool,
-        /// Offsets whose deletion was acknowledged before the question.
-        gone: BTreeSet<i64>,
+        gone: Gone,
     },
     Delete {
         queue: String,
@@ -76,14 +79,25 @@ pub(super) enum Question {
         /// Number of positions of other queues.
         foreign: usize,
     },
+    Replace {
+        queue: String,
+        number: u64,
+        element: i64,
+        version: Option<i64>,
+    },
+    /// The number is of the batch, or of none.
+    Rewrite {
+        queue: String,
+        number: u64,
+        count: i64,
+    },
     /// A fetch of Kafka's, which a leader answers.
     Fetch {
         partition: i32,
         offset: i64,
         /// Offsets behind that one which were acknowledged before the question.
         due: BTreeSet<i64>,
-        /// Offsets whose deletion was acknowledged before the question.
-        gone: BTreeSet<i64>,
+        gone: Gone,
     },
 }
 
@@ -93,6 +107,8 @@ struct Sent {
     /// Queue and value of each record.
     elements: Vec<(String, Vec<u8>)>,
     is_refused: bool,
+    /// Element that it replaces.
+    replaces: Option<i64>,
     /// The batch, if it may be sent again, with what makes that harmless.
     again: Option<(Bytes, Once)>,
 }
@@ -128,9 +144,18 @@ struct Known {
     next: Option<Position>,
     /// Positions of elements, as pages told them.
     positions: BTreeMap<i64, Position>,
-    /// Elements whose deletion was asked for, with the number of times, and those of which it was acknowledged.
-    deleting: BTreeMap<i64, u32>,
-    deleted: BTreeSet<i64>,
+    edits: Edits,
+}
+
+impl Known {
+    /// Returns the position of an element, if one is known: often of one that was edited before.
+    fn pick(&self, work: &mut Prng) -> Option<Position> {
+        let edited = |it: &&Position| self.edits.content(it.offset) != it.offset;
+        let edited: Vec<Position> = self.positions.values().filter(edited).copied().collect();
+        let all: Vec<Position> = self.positions.values().copied().collect();
+        let from = if edited.is_empty() || work.chance(500) { &all } else { &edited };
+        (!from.is_empty()).then(|| *work.pick(from))
+    }
 }
 
 /// See above.
@@ -224,8 +249,13 @@ impl Queuers {
                 }
             }
             2..=4 => return self.enqueue(&queue, work, wall_ms),
-            5 if work.chance(400) && !self.is_last_phase => {
-                if let Some(asked) = self.delete(&queue, work) {
+            5 if work.chance(600) && !self.is_last_phase => {
+                let asked = match work.below(10) {
+                    0..=4 => self.delete(&queue, work),
+                    5..=7 => self.replace(&queue, work, wall_ms),
+                    _ => Some(self.rewrite(&queue, work, wall_ms)),
+                };
+                if let Some(asked) = asked {
                     return asked;
                 }
             }
@@ -281,7 +311,7 @@ impl Queuers {
             builder.push(&record).expect("a small record");
             elements.push((queue, value));
         }
-        self.sent.insert(number, Sent { elements, is_refused: false, again: None });
+        self.sent.insert(number, Sent { elements, is_refused: false, replaces: None, again: None });
         (number, builder.build().expect("a small batch"))
     }
 
@@ -411,8 +441,8 @@ impl Queuers {
         }
         // The node that serves next must not show what was deleted before.
         for (queue, known) in &self.queues {
-            let first = known.deleted.first().map(|offset| (partition_of(queue), *offset));
-            self.suspects.extend(first);
+            let first = known.edits.first_deleted();
+            self.suspects.extend(first.map(|offset| (partition_of(queue), offset)));
         }
     }
 
@@ -426,7 +456,7 @@ impl Queuers {
         let after = if let Start::After(position) = start { position.offset } else { -1 };
         let known = self.queues.entry(queue.clone()).or_default();
         let due = known.acked.range(after + 1..).copied().collect();
-        let gone = known.deleted.clone();
+        let gone = known.edits.gone();
         let op = Op::Retrieve(Retrieve {
             target: target(&queue),
             start,
@@ -438,44 +468,14 @@ impl Queuers {
         (question, Prepared::Native(Box::new(op)))
     }
 
-    /// Deletes some elements of a queue, and names some of its neighbours, which stay.
-    fn delete(&mut self, queue: &str, work: &mut Prng) -> Option<(Question, Prepared)> {
-        let known = self.queues.get(queue)?;
-        let own: Vec<Position> = known.positions.values().copied().collect();
-        if own.is_empty() {
-            return None;
-        }
-        let mut positions: Vec<Position> =
-            (0..work.between(1, 3)).map(|_| *work.pick(&own)).collect();
-        let offsets: BTreeSet<i64> = positions.iter().map(|it| it.offset).collect();
-        let partition = partition_of(queue);
-        let is_neighbour =
-            |(name, _): &(&String, &Known)| *name != queue && partition_of(name) == partition;
-        let neighbours = self.queues.iter().filter(is_neighbour);
-        let others: Vec<Position> =
-            neighbours.flat_map(|(_, it)| it.positions.values().copied()).collect();
-        let mut foreign = 0;
-        if !others.is_empty() && work.chance(300) {
-            positions.push(*work.pick(&others));
-            foreign = 1;
-        }
-        let known = self.queues.get_mut(queue)?;
-        for offset in &offsets {
-            *known.deleting.entry(*offset).or_default() += 1;
-        }
-        let target = target(queue);
-        let op = Op::Delete(Delete { target, positions, fence: None, timeout_ms: 10_000 });
-        let question = Question::Delete { queue: queue.to_owned(), offsets, foreign };
-        Some((question, Prepared::Native(Box::new(op))))
-    }
-
     /// Fetches as a consumer of Kafka does that knows nothing of replicas.
     fn fetch(&self, partition: i32, offset: i64, work: &mut Prng) -> (Question, Prepared) {
         let here = self.queues.iter().filter(|(name, _)| partition_of(name) == partition);
-        let (mut due, mut gone) = (BTreeSet::new(), BTreeSet::new());
+        let (mut due, mut gone) = (BTreeSet::new(), Gone::default());
         for (_, known) in here {
             due.extend(known.acked.range(offset..));
-            gone.extend(&known.deleted);
+            due.extend(known.edits.contents().filter(|it| *it >= offset));
+            gone.add(known.edits.gone_in(&known.acked));
         }
         let asked = FetchPartition {
             partition,
@@ -499,7 +499,7 @@ impl Queuers {
     fn on_fetched(
         &mut self,
         (partition, offset): (i32, i64),
-        (due, gone): (&BTreeSet<i64>, &BTreeSet<i64>),
+        (due, gone): (&BTreeSet<i64>, &Gone),
         part: &PartitionData,
     ) -> Result<(), Failure> {
         if part.error_code != 0 {
@@ -527,14 +527,18 @@ impl Queuers {
                     return wrong(format!("nobody sent {record:?}"));
                 };
                 self.place(&queue, at, (number, index))?;
-                if gone.contains(&at) {
-                    return wrong(format!("a fetch shows {at}, which was deleted"));
+                if let Some(why) = gone.forbids(at, at) {
+                    return wrong(format!("a fetch shows {at}, which {why}"));
                 }
                 shown.insert(at);
             }
         }
         for missing in due.range(offset..next).filter(|it| !shown.contains(it)) {
-            let is_asked = |known: &Known| known.deleting.contains_key(missing);
+            let is_asked = |known: &Known| {
+                let is_own = known.acked.contains(missing)
+                    || known.edits.contents().any(|content| content == *missing);
+                is_own && known.edits.may_lack_content(*missing)
+            };
             let here = self.queues.iter().filter(|(name, _)| partition_of(name) == partition);
             if !here.map(|it| it.1).any(is_asked) {
                 return wrong(format!(
@@ -550,34 +554,6 @@ impl Queuers {
                 self.unconsumed.remove(&partition);
             }
         }
-        Ok(())
-    }
-
-    /// Judges the answer to a deletion.
-    fn on_deleted(
-        &mut self,
-        question: &Question,
-        (at, absent): (Option<Position>, usize),
-    ) -> Result<(), Failure> {
-        let Question::Delete { queue, offsets, foreign } = question else {
-            return wrong(format!("a deletion answers {question:?}"));
-        };
-        let known = self.queues.entry(queue.clone()).or_default();
-        let again = offsets.iter().filter(|it| known.deleting[it] > 1).count();
-        if absent < *foreign || absent > foreign + again {
-            return wrong(format!("{queue}: of {question:?} {absent} are said to be absent"));
-        }
-        if at.is_none() && absent < offsets.len() + foreign {
-            return wrong(format!("{queue}: nothing was deleted of {question:?}"));
-        }
-        if let Some(at) = at
-            && offsets.last().is_none_or(|last| *last >= at.offset)
-        {
-            return wrong(format!("{queue}: {at:?} deletes {question:?}"));
-        }
-        self.queues.entry(queue.clone()).or_default().deleted.extend(offsets);
-        let suspect = offsets.first().map(|offset| (partition_of(queue), *offset));
-        self.suspects.extend(suspect.filter(|_| !self.is_last_phase));
         Ok(())
     }
 
@@ -657,34 +633,17 @@ impl Queuers {
     ) -> Result<(), Failure> {
         match (question, answer) {
             (
+                Question::Delete { .. } | Question::Replace { .. } | Question::Rewrite { .. },
+                answer,
+            ) => self.on_edit_answer(question, answer),
+            (
                 Question::Enqueue { number, count, guard, is_again, .. },
                 Ok(Answer::Appended { first, last, is_duplicate }),
             ) => {
                 if *is_duplicate && !is_again {
                     return wrong(format!("batch {number} is there twice, and was sent once"));
                 }
-                if last.offset != first.offset + count - 1 || first.entry != first.offset {
-                    return wrong(format!("batch {number} of {count} is at {first:?}, {last:?}"));
-                }
-                self.on_appended(*number, first.offset)?;
-                self.settle(*number, true);
-                let queue = self.sent[number].elements[0].0.clone();
-                self.hear_of(&queue, *last);
-                if let Some(after) = *guard {
-                    let between =
-                        (partition_of(&queue), after + 1)..(partition_of(&queue), first.offset);
-                    let mut others = self.at.range(between);
-                    if let Some(other) =
-                        others.find(|(_, element)| *self.queue_of(**element) == queue)
-                    {
-                        return wrong(format!(
-                            "{queue}: {other:?} is between {after} and {first:?}"
-                        ));
-                    }
-                    let known = self.queues.entry(queue).or_default();
-                    known.guarded.push((after, first.offset));
-                }
-                Ok(())
+                self.on_enqueued((*number, *count, *guard), (*first, *last))
             }
             // Of a batch that was sent before nobody knows any more whether it is there.
             (Question::Enqueue { number, is_again, .. }, Err(Problem::SessionExpired))
@@ -706,14 +665,14 @@ impl Queuers {
             (Question::Enqueue { number, guard, acked, .. }, Err(problem)) => {
                 if let Problem::LastMismatch(last) = problem {
                     let at = last.map_or(-1, |it| it.offset);
-                    if guard.is_none_or(|guard| guard == at) || at < *acked {
+                    let queue = self.sent[number].elements[0].0.clone();
+                    let known = self.queues.entry(queue).or_default();
+                    known.last = *last;
+                    let is_earlier = at < *acked && !known.edits.may_be_cut(*acked);
+                    if guard.is_none_or(|guard| guard == at) || is_earlier {
                         return wrong(format!(
                             "batch {number} is refused for {at}; its guard is {guard:?}, and {acked} was acknowledged"
                         ));
-                    }
-                    if let Some(last) = last {
-                        let queue = self.sent[number].elements[0].0.clone();
-                        self.hear_of(&queue, *last);
                     }
                 }
                 self.on_refused(*number)?;
@@ -721,15 +680,37 @@ impl Queuers {
                 refusal(question, problem)
             }
             (_, Err(problem)) => refusal(question, problem),
-            (Question::Delete { .. }, Ok(Answer::Edited { at, absent })) => {
-                self.on_deleted(question, (*at, *absent))
-            }
             _ => wrong(format!("{question:?} is answered with {answer:?}")),
         }
     }
 
-    fn queue_of(&self, (batch, index): (u64, u8)) -> &String {
-        &self.sent[&batch].elements[usize::from(index)].0
+    /// Judges the positions of a batch.
+    fn on_enqueued(
+        &mut self,
+        (number, count, guard): (u64, i64, Option<i64>),
+        (first, last): (Position, Position),
+    ) -> Result<(), Failure> {
+        if last.offset != first.offset + count - 1 || first.entry != first.offset {
+            return wrong(format!("batch {number} of {count} is at {first:?}, {last:?}"));
+        }
+        self.on_appended(number, first.offset)?;
+        self.settle(number, true);
+        let queue = self.sent[&number].elements[0].0.clone();
+        self.hear_of(&queue, last);
+        let Some(after) = guard else { return Ok(()) };
+        let between = (partition_of(&queue), after + 1)..(partition_of(&queue), first.offset);
+        let edits = &self.queues.entry(queue.clone()).or_default().edits;
+        let is_between = |((_, offset), element): &(&(i32, i64), &(u64, u8))| {
+            let sent = &self.sent[&element.0];
+            let is_own = sent.elements[usize::from(element.1)].0 == queue;
+            is_own && sent.replaces.is_none() && !edits.may_be_cut(*offset)
+        };
+        if let Some(other) = self.at.range(between).find(is_between) {
+            return wrong(format!("{queue}: {other:?} is between {after} and {first:?}"));
+        }
+        let known = self.queues.entry(queue).or_default();
+        known.guarded.push((after, first.offset));
+        Ok(())
     }
 
     /// Notes that an element is at an offset.
@@ -742,8 +723,11 @@ impl Queuers {
         if there != offset {
             return wrong(format!("{queue}: {element:?} is at {there} and at {offset}"));
         }
+        let is_element = self.sent.get(&element.0).is_some_and(|it| it.replaces.is_none());
         let known = self.queues.entry(queue.to_owned()).or_default();
-        let is_between = |it: &&(i64, i64)| it.0 < offset && offset < it.1;
+        let is_between = |it: &&(i64, i64)| {
+            is_element && it.0 < offset && offset < it.1 && !known.edits.may_be_cut(offset)
+        };
         if let Some((after, first)) = known.guarded.iter().find(is_between) {
             return wrong(format!(
                 "{queue}: {offset} is between {after} and {first}, which a guard joined"
@@ -758,56 +742,87 @@ impl Queuers {
         known.last = known.last.filter(|it| it.offset > last.offset).or(Some(last));
     }
 
+    /// Judges an element of a page, which shows others before it.
+    fn on_shown(
+        &mut self,
+        (queue, is_certain): (&String, bool),
+        Shown { position, content, value }: &Shown,
+        gone: &Gone,
+        seen: &BTreeSet<i64>,
+    ) -> Result<(), Failure> {
+        let number: Option<[u8; 8]> = value.get(..8).and_then(|it| it.try_into().ok());
+        let (Some(number), Some(index)) = (number, value.get(8)) else {
+            return wrong(format!("{queue}: nobody sent {value:?}"));
+        };
+        let number = u64::from_be_bytes(number);
+        let Some(sent) = self.sent.get(&number) else {
+            return wrong(format!("{queue}: nobody sent batch {number}"));
+        };
+        let element = sent.elements.get(usize::from(*index));
+        if element.is_none_or(|(of, it)| of != queue || it != value) {
+            return wrong(format!("{queue}: {number} is of {sent:?}"));
+        }
+        if sent.is_refused {
+            return wrong(format!("{queue}: batch {number} was refused, and is there"));
+        }
+        let is_first = position.offset == *content;
+        if sent.replaces != (!is_first).then_some(position.offset) {
+            return wrong(format!("{queue}: {number} at {content} is shown at {position:?}"));
+        }
+        self.place(queue, *content, (number, *index))?;
+        self.hear_of(queue, *position);
+        if let Some(why) = gone.forbids(position.offset, *content).filter(|_| is_certain) {
+            return wrong(format!("{queue}: a page shows {position:?}, which {why}"));
+        }
+        let known = self.queues.entry(queue.clone()).or_default();
+        if known.acked.contains(&position.offset) {
+            let there = *known.positions.entry(position.offset).or_insert(*position);
+            if there != *position {
+                return wrong(format!("{queue}: {there:?} is shown at {position:?}"));
+            }
+        }
+        // A reader that sees an element of a rewrite sees none that it withdrew.
+        let at = position.offset - i64::from(*index);
+        if let Some(after) = known.edits.after(number).filter(|_| is_first) {
+            if let Some(other) = seen.range(after + 1..at).next() {
+                return wrong(format!("{queue}: {number} withdrew {other}, and both are shown"));
+            }
+            if is_certain {
+                known.edits.on_cut(number, at);
+            }
+        }
+        Ok(())
+    }
+
     /// Judges a page.
     pub(super) fn on_page(
         &mut self,
         question: &Question,
-        elements: &[(Position, Bytes)],
+        elements: &[Shown],
         (next, more): (Option<Position>, bool),
     ) -> Result<(), Failure> {
         let Question::Retrieve { queue, after, due, is_certain, is_last, gone } = question else {
             return wrong(format!("a page answers {question:?}"));
         };
         let mut before = *after;
-        for (position, value) in elements {
-            if position.offset <= before || position.entry > position.offset {
-                return wrong(format!("{queue}: {position:?} is behind {before}"));
+        let mut seen = BTreeSet::new();
+        for shown in elements {
+            if shown.position.offset <= before || shown.position.entry > shown.position.offset {
+                return wrong(format!("{queue}: {shown:?} is behind {before}"));
             }
-            before = position.offset;
-            let number: Option<[u8; 8]> = value.get(..8).and_then(|it| it.try_into().ok());
-            let (Some(number), Some(index)) = (number, value.get(8)) else {
-                return wrong(format!("{queue}: nobody sent {value:?}"));
-            };
-            let number = u64::from_be_bytes(number);
-            let Some(sent) = self.sent.get(&number) else {
-                return wrong(format!("{queue}: nobody sent batch {number}"));
-            };
-            let element = sent.elements.get(usize::from(*index));
-            if element.is_none_or(|(of, it)| of != queue || it != value) {
-                return wrong(format!("{queue}: {number} is of {sent:?}"));
-            }
-            if sent.is_refused {
-                return wrong(format!("{queue}: batch {number} was refused, and is there"));
-            }
-            self.place(queue, position.offset, (number, *index))?;
-            self.hear_of(queue, *position);
-            if *is_certain && gone.contains(&position.offset) {
-                return wrong(format!("{queue}: a page shows {position:?}, which was deleted"));
-            }
-            let known = self.queues.entry(queue.clone()).or_default();
-            if known.acked.contains(&position.offset) {
-                known.positions.insert(position.offset, *position);
-            }
+            before = shown.position.offset;
+            self.on_shown((queue, *is_certain), shown, gone, &seen)?;
+            seen.insert(before);
         }
         if next.is_some_and(|next| next.offset < before) {
             return wrong(format!("{queue}: a page ends at {next:?}, and shows {before}"));
         }
         // A page that is not the last one shows all up to where it has looked.
         let looked = if more { next.map_or(*after, |next| next.offset) } else { i64::MAX };
-        let shown: BTreeSet<i64> = elements.iter().map(|(position, _)| position.offset).collect();
         let known = self.queues.entry(queue.clone()).or_default();
-        let is_asked = |offset: &i64| known.deleting.contains_key(offset);
-        let missing = due.iter().find(|it| **it <= looked && !shown.contains(it) && !is_asked(it));
+        let is_missing =
+            |it: &&i64| **it <= looked && !seen.contains(it) && !known.edits.may_lack(**it);
+        let missing = due.iter().find(is_missing);
         if let Some(missing) = missing.filter(|_| *is_certain) {
             return wrong(format!(
                 "{queue}: a page behind {after} up to {looked} lacks {missing}, which was acknowledged"
@@ -836,6 +851,8 @@ fn refusal(question: &Question, problem: &Problem) -> Result<(), Failure> {
         | Problem::Damaged
         | Problem::Busy(_)
         | Problem::LastMismatch(_)
+        | Problem::UnknownElement
+        | Problem::VersionMismatch(_)
         | Problem::UnknownTopic
         | Problem::OutcomeUnknown
         // The clock has leapt.

@@ -34,7 +34,7 @@ const STREAM_REQUESTS_MAX: usize = 1_024;
 /// Most memory of those requests, in KiB. One larger request is carried out alone.
 const STREAM_KIB_MAX: u32 = 16 << 10;
 
-fn now_ms() -> i64 {
+pub(super) fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

@@ -11,13 +11,14 @@ use serde::de::DeserializeOwned;
 
 use super::following::pages_of;
 use super::messages::{
-    append_of, check_many, enqueue_many_of, enqueue_of, fence_of, retrieve_of, truncate_of,
+    append_of, check_many, enqueue_many_of, enqueue_of, fence_of, replace_of, retrieve_of,
+    rewrite_of, truncate_of,
 };
 use super::problems::Fault;
 use super::selecting::{RESULT_BYTES_MAX, Selected, Selection, Wanted};
 use super::topics::create_of;
 use super::{json, problems};
-use crate::proto::Position;
+use crate::proto::{Position, ReplaceRequest};
 
 /// Stack of the threads that evaluate expressions, in bytes.
 const STACK_BYTES: usize = 2 << 20;
@@ -31,12 +32,17 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
 /// Makes the operation of an append, whose batch is hardly larger than its body.
 fn judge(body: &[u8], made: Result<Op, Problem>) -> bool {
     match made {
-        Ok(Op::Append(it)) => {
-            let bytes = it.batch.bytes.len();
+        Ok(op) => {
+            let batch = match op {
+                Op::Append(it) => Some(it.batch),
+                Op::Replace(it) => Some(it.batch),
+                Op::Rewrite(it) => it.batch,
+                _ => None,
+            };
+            let bytes = batch.map_or(0, |it| it.bytes.len());
             assert!(bytes <= 100 + 8 * body.len(), "a body of {} has {bytes} bytes", body.len());
             true
         }
-        Ok(_) => true,
         Err(problem) => {
             let fault = Fault::from(problem);
             assert!(fault.document().is_object());
@@ -62,6 +68,15 @@ pub fn json_requests(body: &[u8]) -> usize {
     if let Some(Ok((it, _))) = read::<json::Subscribe>(body).map(|it| it.message(topic())) {
         let pages = pages_of(&it).unwrap_or_default();
         made.extend(pages.iter().map(|it| judge(body, retrieve_of(it, 0))));
+    }
+    if let Some(Ok(message)) = read::<json::NewMessage>(body).map(json::NewMessage::message) {
+        let (position, message) = (Some(Position::default()), Some(message));
+        let (topic, queue) = (topic(), queue());
+        let it = ReplaceRequest { topic, queue, position, message, ..ReplaceRequest::default() };
+        made.push(judge(body, replace_of(&it, 0)));
+    }
+    if let Some(Ok(it)) = read::<json::Rewrite>(body).map(|it| it.message(topic(), queue())) {
+        made.push(judge(body, rewrite_of(&it, 0)));
     }
     if let Some(Ok(it)) = read::<json::Truncate>(body).map(|it| it.message(topic(), 0)) {
         made.push(judge(body, truncate_of(&it)));
@@ -89,14 +104,15 @@ pub fn filter(text: &str) -> bool {
     let none = HashMap::new();
     let mut is_expression = false;
     for (filter, fields) in [(text, &none), ("", &fields)] {
-        let selection = match Selection::of(Wanted { filter, fields, skips_failed: false }) {
-            Ok(Some(selection)) => selection,
-            Ok(None) => continue,
-            Err(fault) => {
-                assert_eq!(fault.kind, problems::FILTER_INVALID);
-                continue;
-            }
-        };
+        let selection =
+            match Selection::of(Wanted { filter, fields, skips_failed: false, hidden: &[] }) {
+                Ok(Some(selection)) => selection,
+                Ok(None) => continue,
+                Err(fault) => {
+                    assert_eq!(fault.kind, problems::FILTER_INVALID);
+                    continue;
+                }
+            };
         is_expression = true;
         let record = records.into_iter().next().expect("it has one").expect("it was just built");
         let at = Position { term: 1, entry: 0, offset: 0 };
@@ -126,6 +142,10 @@ mod tests {
             (r#"{"messages":[{"value":"a"}]}"#, 1),
             (r#"{"messages":[{"queue":"bob","message":{"value":"a"}}]}"#, 1),
             (r#"{"cursors":[{"queue":"alice"},{"queue":"bob","after":"end"}]}"#, 2),
+            (r#"{"value":"a","id":"one"}"#, 1),
+            (r#"{"after":"1.0.0","fence":"t","messages":[{"value":"a"}]}"#, 1),
+            (r#"{"none":true,"fence":"t"}"#, 1),
+            (r#"{"none":true,"after":"1.0.0","fence":"t"}"#, 0),
             (r#"{"through":"1.0.0","pointer":{"uri":"u"}}"#, 1),
             (r#"{"token":"t"}"#, 1),
             (r#"{"partitions":3}"#, 1),

@@ -17,13 +17,13 @@ use crate::proto::logs_server::{self, LogsServer};
 use crate::proto::queues_server::{self, QueuesServer};
 use crate::proto::topics_server::{self, TopicsServer};
 use crate::proto::{
-    AppendRequest, AppendResponse, CreateTopicRequest, DeleteRequest, DeleteTopicRequest,
-    DeleteTopicResponse, EditResponse, EnqueueManyRequest, EnqueueManyResponse, EnqueueRequest,
-    EnqueueResponse, EnqueueStreamRequest, EnqueueStreamResponse, FenceRequest, GetElementRequest,
-    GetQueueRequest, GetTopicRequest, ListQueuesRequest, ListQueuesResponse, ListTopicsRequest,
-    ListTopicsResponse, OpenSessionRequest, Queue, ReadRecord, ReadRequest, ReadResponse,
-    RetrieveRequest, RetrieveResponse, Session, SubscribeRequest, SubscribeResponse, Tail,
-    TailRequest, Topic, TruncateRequest,
+    AppendRequest, AppendResponse, CreateTopicRequest, DeleteQueueRequest, DeleteRequest,
+    DeleteTopicRequest, DeleteTopicResponse, EditResponse, EnqueueManyRequest, EnqueueManyResponse,
+    EnqueueRequest, EnqueueResponse, EnqueueStreamRequest, EnqueueStreamResponse, FenceRequest,
+    GetElementRequest, GetQueueRequest, GetTopicRequest, ListQueuesRequest, ListQueuesResponse,
+    ListTopicsRequest, ListTopicsResponse, OpenSessionRequest, Queue, ReadRecord, ReadRequest,
+    ReadResponse, ReplaceRequest, RetrieveRequest, RetrieveResponse, RewriteRequest, Session,
+    SubscribeRequest, SubscribeResponse, Tail, TailRequest, Topic, TruncateRequest,
 };
 
 fn origin_of<T>(request: &Request<T>) -> Origin {
@@ -145,6 +145,30 @@ impl queues_server::Queues for OfQueues {
     ) -> Result<Response<EditResponse>, Status> {
         let origin = origin_of(&request);
         Ok(self.0.delete(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn replace(
+        &self,
+        request: Request<ReplaceRequest>,
+    ) -> Result<Response<EditResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.replace(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn rewrite(
+        &self,
+        request: Request<RewriteRequest>,
+    ) -> Result<Response<EditResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.rewrite(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn delete_queue(
+        &self,
+        request: Request<DeleteQueueRequest>,
+    ) -> Result<Response<EditResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.delete_queue(&origin, request.into_inner()).await.map(Response::new)?)
     }
 
     async fn get_queue(

@@ -8,8 +8,8 @@ mod topics;
 
 pub(crate) use logs::{Append, Fence, Page, Tail, Truncate};
 pub(crate) use queues::{
-    Delete, Edited, ElementPage, Enqueue, EnqueueMany, Enqueued, QueueEvent, QueueExtent, Queues,
-    Subscribe,
+    Delete, Edited, ElementPage, Enqueue, EnqueueMany, Enqueued, NewMessage, QueueEvent,
+    QueueExtent, Queues, Rewrite, Subscribe,
 };
 pub(crate) use records::{Appended, As, Guard, OpenSession, Record, Session, position, record};
 pub(crate) use topics::{CreateTopic, Topic, Topics};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use duramen_broker::checked_batch::CheckedBatch;
 use duramen_broker::limits::{
-    FENCE_BYTES_MAX, POINTER_BYTES_MAX, QUEUE_DELETES_MAX, QUEUE_NAME_BYTES_MAX,
+    FENCE_BYTES_MAX, POINTER_BYTES_MAX, QUEUE_DELETES_MAX, QUEUE_NAME_BYTES_MAX, REASON_BYTES_MAX,
 };
 use duramen_broker::native::{
     self, Answer, Guard, Last, Log, Op, Problem, Queue, Start, Target, WantQueue, WantTail,
@@ -13,8 +13,9 @@ use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord};
 use tokio::task::block_in_place;
 
 use crate::proto::{
-    self as proto, AppendRequest, AppendResponse, EnqueueManyRequest, EnqueueRequest, FenceRequest,
-    QueueMessage, RetrieveRequest, TruncateRequest, guard, retrieve_request,
+    self as proto, AppendRequest, AppendResponse, DeleteQueueRequest, DeleteRequest,
+    EnqueueManyRequest, EnqueueRequest, FenceRequest, QueueMessage, ReplaceRequest,
+    RetrieveRequest, RewriteRequest, TruncateRequest, guard, retrieve_request, rewrite_request,
 };
 use crate::server::checking::LARGE_FRAME;
 
@@ -205,6 +206,34 @@ fn queue_of(topic: &str, name: &Bytes) -> Result<Target, Problem> {
     Ok(Target::Queue(Queue { topic: topic.to_owned(), name: name.clone() }))
 }
 
+/// Makes the batch of messages to one queue.
+fn batch_to(
+    queue: &Bytes,
+    messages: &[proto::Record],
+    session: Option<proto::Session>,
+    now_ms: i64,
+) -> Result<CheckedBatch, Problem> {
+    if messages.iter().any(|it| it.key.as_ref().is_some_and(|key| key != queue)) {
+        return Err(wrong("messages", "the key of a message is its queue's name, or absent"));
+    }
+    // The node finds the partition by the number of the name.
+    let keyed: Vec<_> = messages.iter().map(|it| (Some(queue), it)).collect();
+    batch_of(&keyed, key_number(queue), session, now_ms)
+}
+
+/// Makes the batch of messages that an edit appends, and reads their ids.
+fn edit_of(
+    queue: &Bytes,
+    messages: &[proto::Record],
+    now_ms: i64,
+) -> Result<(CheckedBatch, Vec<Bytes>), Problem> {
+    let batch = batch_to(queue, messages, None, now_ms)?;
+    if !batch.guard.is_open() {
+        return Err(wrong("messages", "a message of an edit has no guard"));
+    }
+    Ok((batch, ids_of("messages", messages)?))
+}
+
 /// Reads an append to a queue, and makes the batch of its messages.
 pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Problem> {
     let EnqueueRequest { topic, queue, messages, guard, session, timeout_ms } = request;
@@ -212,12 +241,7 @@ pub(crate) fn enqueue_of(request: &EnqueueRequest, now_ms: i64) -> Result<Op, Pr
     if messages.is_empty() {
         return Err(wrong("messages", "there are none"));
     }
-    if messages.iter().any(|it| it.key.as_ref().is_some_and(|key| key != queue)) {
-        return Err(wrong("messages", "the key of a message is its queue's name, or absent"));
-    }
-    // The node finds the partition by the number of the name.
-    let keyed: Vec<_> = messages.iter().map(|it| (Some(queue), it)).collect();
-    let mut batch = batch_of(&keyed, key_number(queue), *session, now_ms)?;
+    let mut batch = batch_to(queue, messages, *session, now_ms)?;
     let ids = ids_of("messages", messages)?;
     let guard = guard_of(guard.as_ref())?;
     if !guard.is_open() {
@@ -312,7 +336,7 @@ pub(crate) fn element_of(
 }
 
 /// Reads a deletion of elements.
-pub(crate) fn delete_of(request: &proto::DeleteRequest) -> Result<Op, Problem> {
+pub(crate) fn delete_of(request: &DeleteRequest) -> Result<Op, Problem> {
     if !(1..=QUEUE_DELETES_MAX).contains(&request.positions.len()) {
         return Err(wrong("positions", format!("there are 1 to {QUEUE_DELETES_MAX}")));
     }
@@ -320,6 +344,67 @@ pub(crate) fn delete_of(request: &proto::DeleteRequest) -> Result<Op, Problem> {
     Ok(Op::Delete(native::Delete {
         target: queue_of(&request.topic, &request.queue)?,
         positions: positions.collect::<Result<_, _>>()?,
+        fence: token_of("fence", request.fence.as_ref())?,
+        timeout_ms: timeout_of(request.timeout_ms),
+    }))
+}
+
+/// Reads a replacement of an element, and makes the batch of its new content.
+pub(crate) fn replace_of(request: &ReplaceRequest, now_ms: i64) -> Result<Op, Problem> {
+    let target = queue_of(&request.topic, &request.queue)?;
+    let position = request.position.ok_or_else(|| wrong("position", "it is missing"))?;
+    let message = request.message.as_ref().ok_or_else(|| wrong("message", "it is missing"))?;
+    if request.if_version.is_some_and(|version| version < 0) {
+        return Err(wrong("if_version", "versions count from 0"));
+    }
+    let (batch, mut ids) = edit_of(&request.queue, std::slice::from_ref(message), now_ms)?;
+    Ok(Op::Replace(native::Replace {
+        target,
+        position: position_of("position", position)?,
+        batch,
+        id: ids.pop(),
+        if_version: request.if_version,
+        fence: token_of("fence", request.fence.as_ref())?,
+        timeout_ms: timeout_of(request.timeout_ms),
+    }))
+}
+
+/// Reads a rewrite, and makes the batch of its messages, if it has some.
+pub(crate) fn rewrite_of(request: &RewriteRequest, now_ms: i64) -> Result<Op, Problem> {
+    let target = queue_of(&request.topic, &request.queue)?;
+    let after = match request.keep {
+        Some(rewrite_request::Keep::After(position)) => Some(position_of("after", position)?),
+        Some(rewrite_request::Keep::None(true)) => None,
+        Some(rewrite_request::Keep::None(false)) => {
+            return Err(wrong("none", "it is true, or absent"));
+        }
+        None => return Err(wrong("after", "it is a position, or none is true")),
+    };
+    if request.fence.is_empty() {
+        return Err(wrong("fence", "a rewrite names the log's fence; set that first"));
+    }
+    if request.reason.len() > REASON_BYTES_MAX {
+        return Err(wrong("reason", format!("it has at most {REASON_BYTES_MAX} bytes")));
+    }
+    let made = (!request.messages.is_empty())
+        .then(|| edit_of(&request.queue, &request.messages, now_ms))
+        .transpose()?;
+    let (batch, ids) = made.map_or((None, Vec::new()), |(batch, ids)| (Some(batch), ids));
+    Ok(Op::Rewrite(native::Rewrite {
+        target,
+        after,
+        batch,
+        ids,
+        fence: token_of("fence", Some(&request.fence))?,
+        reason: request.reason.clone(),
+        timeout_ms: timeout_of(request.timeout_ms),
+    }))
+}
+
+/// Reads a deletion of a queue.
+pub(crate) fn delete_queue_of(request: &DeleteQueueRequest) -> Result<Op, Problem> {
+    Ok(Op::DeleteQueue(native::DeleteQueue {
+        target: queue_of(&request.topic, &request.queue)?,
         fence: token_of("fence", request.fence.as_ref())?,
         timeout_ms: timeout_of(request.timeout_ms),
     }))
@@ -391,9 +476,16 @@ pub(crate) fn appended(answer: Answer) -> AppendResponse {
 
 /// Writes the answer to an edit.
 pub(crate) fn edited(answer: &Answer) -> proto::EditResponse {
-    let Answer::Edited { at, absent } = *answer else { unreachable!("{answer:?} answers no edit") };
-    let absent = u32::try_from(absent).unwrap_or(u32::MAX);
-    proto::EditResponse { at: at.map(Into::into), absent }
+    let Answer::Edited(it) = answer else { unreachable!("{answer:?} answers no edit") };
+    let native::Edited { first, last, absent, withdrawn, is_duplicate } = *it;
+    let count = |it| u32::try_from(it).unwrap_or(u32::MAX);
+    proto::EditResponse {
+        at: first.map(Into::into),
+        absent: count(absent),
+        last: last.map(Into::into),
+        withdrawn: count(withdrawn),
+        duplicate: is_duplicate,
+    }
 }
 
 /// Writes the answer about the ends of a log.

@@ -18,6 +18,7 @@ use super::problems::{
     LAST_MISMATCH, NO_LEADER, NOT_A_QUEUE_TOPIC, NOT_AUTHORIZED, NOT_ENOUGH_REPLICAS,
     OUTCOME_UNKNOWN, POSITION_DIVERGED, SEQUENCE_GAP, SESSION_EXPIRED, SESSION_FENCED, THROTTLED,
     TOO_LARGE, TOPIC_EXISTS, TRIMMED, UNKNOWN_ELEMENT, UNKNOWN_TOPIC, UNSUPPORTED,
+    VERSION_MISMATCH,
 };
 
 const ABOUT: &str = "\
@@ -71,6 +72,12 @@ problems! {
     /// Problems of an edit of a queue.
     EditProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC NOT_A_QUEUE_TOPIC FENCED POSITION_DIVERGED TOO_LARGE BUSY
         NOT_ENOUGH_REPLICAS DISK_FULL DAMAGED NO_LEADER OUTCOME_UNKNOWN;
+    /// Problems of a replacement of an element.
+    ReplaceProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC UNKNOWN_ELEMENT NOT_A_QUEUE_TOPIC VERSION_MISMATCH FENCED
+        POSITION_DIVERGED TOO_LARGE THROTTLED BUSY NOT_ENOUGH_REPLICAS DISK_FULL DAMAGED NO_LEADER OUTCOME_UNKNOWN;
+    /// Problems of a rewrite of a queue.
+    RewriteProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC NOT_A_QUEUE_TOPIC FENCED POSITION_DIVERGED TOO_LARGE
+        THROTTLED BUSY NOT_ENOUGH_REPLICAS DISK_FULL DAMAGED NO_LEADER OUTCOME_UNKNOWN;
     /// Problems of a question about queues.
     QueueProblems: BAD_REQUEST NOT_AUTHORIZED UNKNOWN_TOPIC NOT_A_QUEUE_TOPIC BUSY DAMAGED NO_LEADER;
     /// Problems of a new session.
@@ -147,6 +154,7 @@ fn problem() -> Schema {
         .property("at", text("Line and column, with a colon between them."))
         .property("position", text("Position of the record."))
         .property("limit", integer().description(Some("The bound, in bytes.")))
+        .property("version", integer().description(Some("Version of the element's content.")))
         .property("expected", integer().description(Some("The sequence that the log wants.")))
         .property("why", text("What waits."))
         .required("type")

@@ -57,7 +57,9 @@ kinds! {
     TOPIC_EXISTS "topic-exists" 409 AlreadyExists false "There is such a topic already"
         "Its partitions or settings are others than the request wants.";
     UNKNOWN_ELEMENT "unknown-element" 404 NotFound false "The queue has no such element"
-        "It was never there, or retention has removed it.";
+        "It was never there, somebody deleted it, or retention has removed it.";
+    VERSION_MISMATCH "version-mismatch" 412 Aborted false "The element has another content"
+        "Somebody replaced it meanwhile. `version` is that of its present content: read the element, then decide.";
     NOT_A_QUEUE_TOPIC "not-a-queue-topic" 409 FailedPrecondition false "The topic's keys are no queues"
         "Create a topic with the setting queue.enable=true; a topic that is there cannot become one.";
     LAST_MISMATCH "last-mismatch" 412 Aborted false "The log or queue does not end where the append expects"
@@ -240,6 +242,13 @@ impl From<Problem> for Fault {
                 let last = text(last);
                 Self::new(LAST_MISMATCH, format!("it ends with {last}")).with("last", last)
             }
+            Problem::VersionMismatch(version) => {
+                let detail = format!("the element's version is {version}");
+                Self::new(VERSION_MISMATCH, detail).with("version", version)
+            }
+            Problem::UnknownElement => {
+                Self::new(UNKNOWN_ELEMENT, "the queue has no element at the position")
+            }
             Problem::Fenced => Self::new(FENCED, "the token is not the log's fence"),
             Problem::SequenceGap(expected) => {
                 let detail = format!("the log expects the session's record {expected} next");
@@ -379,6 +388,8 @@ mod tests {
             Problem::Busy("why not"),
             Problem::DiskFull("it is full".to_owned()),
             Problem::Fenced,
+            Problem::VersionMismatch(4713),
+            Problem::UnknownElement,
         ];
         for problem in problems {
             let fault = Fault::from(problem);

@@ -1,5 +1,5 @@
-//! The operations that read and edit queues, in the messages of the protocol: here, or once at the node that leads the
-//! queue's log.
+//! The operations that read queues, in the messages of the protocol: here, or once at the node that leads the queue's
+//! log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,16 +13,15 @@ use tonic::transport::Channel;
 
 use super::calls::{Call, Calls, Origin};
 use super::forwarding::{Answered, Forwarding, carry, passed_on};
-use super::messages::{delete_of, edited, element_of, get_queue_of, list_queues_of, retrieve_of};
-use super::problems::{Fault, UNKNOWN_ELEMENT};
+use super::messages::{element_of, get_queue_of, list_queues_of, retrieve_of};
+use super::problems::Fault;
 use super::reading::{WAIT_MS_MAX, written};
-use super::selecting::{Selected, Selection};
+use super::selecting::{EDIT_HEADERS, Selected, Selection};
 use super::topics::Topics;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
-    DeleteRequest, EditResponse, GetElementRequest, GetQueueRequest, ListQueuesRequest,
-    ListQueuesResponse, Position, Queue, QueueName, ReadRecord, RetrieveRequest, RetrieveResponse,
-    retrieve_request,
+    GetElementRequest, GetQueueRequest, ListQueuesRequest, ListQueuesResponse, Position, Queue,
+    QueueName, ReadRecord, RetrieveRequest, RetrieveResponse, retrieve_request,
 };
 
 /// Elements of a page, if the client names no number, and the most.
@@ -145,21 +144,9 @@ impl Queues {
                 it.position.is_some_and(|at| (at.term, at.offset) == (wanted.term, wanted.offset))
             };
             let found = page.elements.into_iter().next().filter(is_wanted);
-            found.ok_or_else(|| {
-                Fault::new(UNKNOWN_ELEMENT, "the queue has no element at the position")
-            })
+            found.ok_or_else(|| Problem::UnknownElement.into())
         };
         self.carry(origin, op, request, pass, finish).await.map_err(Fault::of_a_read)
-    }
-
-    pub(crate) async fn delete(
-        &self,
-        origin: &Origin,
-        request: DeleteRequest,
-    ) -> Result<EditResponse, Fault> {
-        let op = delete_of(&request);
-        let pass = async |mut node: QueuesClient<Channel>, it| node.delete(it).await;
-        self.carry(origin, op, request, pass, async |_, answer| Ok(edited(&answer))).await
     }
 
     pub(crate) async fn get_queue(
@@ -259,26 +246,25 @@ async fn read_page(call: &Call, span: Span, page: Arc<Page>) -> Result<RetrieveR
         .read_queues(span, move |reader, span| {
             let (mut elements, mut bytes) = (Vec::new(), 0);
             let end = queue_page(reader, span, |records, record, position| {
-                let at: Position = position.into();
+                let (at, version): (Position, _) = (position.into(), records.offset(record));
                 let selected = match &page.selection {
                     Some(selection) => selection.select(records, record, at)?,
                     None => Selected::Whole,
                 };
-                let element = match selected {
-                    Selected::Nothing => None,
+                let (record, fields, size) = match selected {
+                    Selected::Nothing => (None, HashMap::new(), 0),
                     Selected::Whole => {
-                        let (mut message, size) = written(records, record);
+                        let (mut message, size) = written(records, record, &EDIT_HEADERS);
                         message.key = None;
-                        bytes += size;
-                        let (position, record) = (Some(at), Some(message));
-                        Some(ReadRecord { position, record, fields: HashMap::new() })
+                        (Some(message), HashMap::new(), size)
                     }
-                    Selected::Fields(fields, size) => {
-                        bytes += size;
-                        Some(ReadRecord { position: Some(at), record: None, fields })
-                    }
+                    Selected::Fields(fields, size) => (None, fields, size),
                 };
-                elements.extend(element);
+                if record.is_some() || !fields.is_empty() {
+                    let (position, version) = (Some(at), Some(version));
+                    elements.push(ReadRecord { position, record, fields, version });
+                    bytes += size;
+                }
                 let is_full = elements.len() >= page.limit || bytes >= page.bytes;
                 let is_late = page.selection.is_some() && Instant::now() > ends_at;
                 Ok::<_, Fault>(if is_full || is_late { Taken::Last } else { Taken::More })

@@ -8,7 +8,7 @@ use duramen_broker::limits::DECOMPRESSED_BYTES_MAX;
 use duramen_broker::native::{self, Answer, Log, Op, Problem, Target, WantTail};
 use duramen_client::Fetched;
 use duramen_protocol::ErrorCode;
-use duramen_protocol::batch::BatchView;
+use duramen_protocol::batch::{BatchView, batches};
 use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
 use duramen_protocol::records::{ID_HEADER, Record, Records};
@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::calls::Call;
 use super::messages::{log_of, position_of};
 use super::problems::{DAMAGED, Fault, NOT_AUTHORIZED};
-use super::selecting::{Selected, Selection};
+use super::selecting::{Selected, Selection, is_hidden};
 use crate::proto::{self, ReadRecord, ReadRequest, ReadResponse, read_request};
 
 /// Version of the Fetch: topics by name, and the epoch of what the reader has.
@@ -235,14 +235,14 @@ impl Reading {
         let (end, stable) = (fetched.committed, fetched.stable);
         let mut page = ReadResponse { end, stable, ..ReadResponse::default() };
         let mut raw = BytesMut::new();
-        let mut next = fetched.next_offset;
+        let mut cut = None;
         let ends_at = Instant::now() + PAGE_TIME;
         // Compressed records may be much larger than the bytes that were fetched.
         let mut room = self.request.bytes.max(PAGE_BYTES) as usize;
         for batch in fetched.batches() {
             let batch = batch.map_err(|error| Fault::new(DAMAGED, error.to_string()))?;
             self.term = batch.header().partition_leader_epoch;
-            let end = if self.request.raw {
+            cut = if self.request.raw {
                 raw.extend_from_slice(batch.bytes());
                 let count = i64::from(batch.header().last_offset_delta) + 1;
                 self.left = self.left.saturating_sub(count.unsigned_abs());
@@ -250,11 +250,16 @@ impl Reading {
             } else {
                 self.take(&batch, ends_at, &mut room, &mut page.records)?
             };
-            if let Some(end) = end {
-                next = end;
+            if cut.is_some() {
                 break;
             }
         }
+        if cut.is_none() {
+            // The reader passes batches of later terms that nobody sees, too.
+            let last = batches(fetched.records.clone()).map_while(Result::ok).last();
+            self.term = last.map_or(self.term, |batch| batch.header().partition_leader_epoch);
+        }
+        let next = cut.unwrap_or(fetched.next_offset);
         let has_moved = next > self.next;
         self.next = next;
         page.batches = raw.freeze();
@@ -293,13 +298,13 @@ impl Reading {
             let (record, fields, bytes) = match selected? {
                 Selected::Nothing => (None, HashMap::new(), 0),
                 Selected::Whole => {
-                    let (message, bytes) = written(&records, &record);
+                    let (message, bytes) = written(&records, &record, &[]);
                     (Some(message), HashMap::new(), bytes)
                 }
                 Selected::Fields(fields, bytes) => (None, fields, bytes),
             };
             if record.is_some() || !fields.is_empty() {
-                out.push(ReadRecord { position: Some(position), record, fields });
+                out.push(ReadRecord { position: Some(position), record, fields, version: None });
                 self.left -= 1;
                 *room = room.saturating_sub(bytes);
             }
@@ -312,10 +317,14 @@ impl Reading {
     }
 }
 
-/// Makes the message of a record. Returns its memory, too, about, in bytes.
-pub(crate) fn written(records: &Records, record: &Record<'_>) -> (proto::Record, usize) {
+/// Makes the message of a record, without the headers of some names. Returns its memory, too, about, in bytes.
+pub(crate) fn written(
+    records: &Records,
+    record: &Record<'_>,
+    hidden: &[&str],
+) -> (proto::Record, usize) {
     let (mut headers, mut id) = (Vec::new(), None);
-    for header in record.headers {
+    for header in record.headers.into_iter().filter(|it| !is_hidden(it, hidden)) {
         let value = header.value.map(|value| records.keep(value));
         match value.as_deref().map(str::from_utf8) {
             // Other clients may write the header, too, and more than once.

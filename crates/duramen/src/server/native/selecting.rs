@@ -17,7 +17,8 @@ use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr};
 use cel::objects::{Key, Map};
 use cel::{Context, Env, IdedExpr, Program, Value};
 use duramen_broker::native::Problem;
-use duramen_protocol::records::{Record, Records};
+use duramen_protocol::records::{Header, Record, Records};
+use duramen_storage::keys::{CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER};
 use prost_types::value::Kind;
 use tokio::task::block_in_place;
 
@@ -41,6 +42,9 @@ pub(crate) const RESULT_BYTES_MAX: usize = 1 << 20;
 const RESULT_BYTES: usize = 64;
 /// Largest value that is read as text or JSON, in bytes.
 const JSON_BYTES_MAX: usize = 1 << 20;
+
+/// Headers with which the log says of a record that it edits its queue. Readers of a queue do not see them.
+pub(super) const EDIT_HEADERS: [&str; 3] = [REPLACES_HEADER, CUTS_AFTER_HEADER, FACT_HEADER];
 
 /// Variables of an expression.
 const VARIABLES: [&str; 9] =
@@ -83,17 +87,21 @@ pub(crate) struct Wanted<'a> {
     pub fields: &'a HashMap<String, String>,
     /// True if records on which an expression fails are left out.
     pub skips_failed: bool,
+    /// Names of the headers that no expression sees.
+    pub hidden: &'static [&'static str],
 }
 
 impl<'a> From<&'a ReadRequest> for Wanted<'a> {
     fn from(it: &'a ReadRequest) -> Self {
-        Self { filter: &it.filter, fields: &it.fields, skips_failed: it.skip_failed }
+        let (filter, fields) = (&it.filter, &it.fields);
+        Self { filter, fields, skips_failed: it.skip_failed, hidden: &[] }
     }
 }
 
 impl<'a> From<&'a RetrieveRequest> for Wanted<'a> {
     fn from(it: &'a RetrieveRequest) -> Self {
-        Self { filter: &it.filter, fields: &it.fields, skips_failed: it.skip_failed }
+        let (filter, fields) = (&it.filter, &it.fields);
+        Self { filter, fields, skips_failed: it.skip_failed, hidden: &EDIT_HEADERS }
     }
 }
 
@@ -113,6 +121,7 @@ pub(crate) struct Selection {
     variables: Vec<&'static str>,
     env: Arc<Env>,
     skips_failed: bool,
+    hidden: &'static [&'static str],
 }
 
 impl fmt::Debug for Selection {
@@ -172,6 +181,7 @@ impl Selection {
             variables: Vec::new(),
             env,
             skips_failed: wanted.skips_failed,
+            hidden: wanted.hidden,
         };
         let all = selection.fields.iter().map(|(_, it)| it).chain(&selection.filter);
         let named: Vec<_> = all.map(|it| it.program.references()).collect();
@@ -180,7 +190,7 @@ impl Selection {
         Ok(selection)
     }
 
-    /// Evaluates the expressions on a record.
+    /// Evaluates the expressions on a record, or on an element at a position, whose content it is.
     pub(crate) fn select(
         &self,
         records: &Records,
@@ -189,7 +199,11 @@ impl Selection {
     ) -> Result<Selected, Fault> {
         let mut context = Context::with_env(Arc::clone(&self.env));
         for name in &self.variables {
-            context.add_variable_from_value(*name, value_of(name, records, record));
+            let value = match *name {
+                "offset" => Value::Int(position.offset),
+                name => value_of(name, records, record, self.hidden),
+            };
+            context.add_variable_from_value(*name, value);
         }
         match self.evaluate(&context) {
             Ok(selected) => Ok(selected),
@@ -328,8 +342,13 @@ fn check_name(name: &str, in_loop: Option<&ComprehensionExpr>) -> Result<(), Str
     VARIABLES.contains(&name).then_some(()).ok_or_else(why)
 }
 
-/// Returns the value of a variable.
-fn value_of(name: &str, records: &Records, record: &Record<'_>) -> Value {
+/// Tells whether a header has one of these names.
+pub(super) fn is_hidden(header: &Header<'_>, hidden: &[&str]) -> bool {
+    hidden.iter().any(|name| header.key == name.as_bytes())
+}
+
+/// Returns the value of a variable of a record.
+fn value_of(name: &str, records: &Records, record: &Record<'_>, hidden: &[&str]) -> Value {
     let bytes = |bytes: Option<&[u8]>| bytes.map_or(Value::Null, |it| Value::from(it.to_vec()));
     match name {
         "key" => bytes(record.key),
@@ -338,14 +357,14 @@ fn value_of(name: &str, records: &Records, record: &Record<'_>) -> Value {
         "text" => text(record.value),
         "json" => json(record.value),
         "headers" => {
-            let of = |header: duramen_protocol::records::Header<'_>| {
+            let of = |header: Header<'_>| {
                 let name = String::from_utf8_lossy(header.key).into_owned();
                 (Key::from(name), text(header.value))
             };
-            Value::Map(Map { map: Arc::new(record.headers.into_iter().map(of).collect()) })
+            let shown = record.headers.into_iter().filter(|it| !is_hidden(it, hidden));
+            Value::Map(Map { map: Arc::new(shown.map(of).collect()) })
         }
         "timestamp" => Value::Int(records.timestamp(record)),
-        "offset" => Value::Int(records.offset(record)),
         "size" => {
             let size = record.value.map_or(0, <[u8]>::len);
             Value::Int(i64::try_from(size).unwrap_or(i64::MAX))

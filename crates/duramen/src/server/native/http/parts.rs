@@ -348,6 +348,16 @@ impl Body {
         json::Guard { last, fence }.message()
     }
 
+    /// Reads the version that an element has to have.
+    pub(super) fn if_version(&self) -> Result<Option<i64>, Fault> {
+        let Some(text) = self.header("if-match")? else { return Ok(None) };
+        let version = text.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+        let version = version.filter(|it| it.bytes().all(|it| it.is_ascii_digit()));
+        let version = version.and_then(|it| it.parse().ok());
+        let reason = "it is a version in quotation marks, such as \"4713\"".to_owned();
+        version.map(Some).ok_or_else(|| Fault::bad_request(&[("if-match", reason)]))
+    }
+
     /// Makes a record of the body, with headers of its own in headers of the request.
     pub(super) fn record(&self, key: Option<Bytes>) -> Result<proto::Record, Fault> {
         let mut headers = Vec::new();

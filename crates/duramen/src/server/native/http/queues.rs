@@ -1,7 +1,7 @@
 //! The operations on queues as HTTP.
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::response::sse::Event;
 use bytes::Bytes;
@@ -10,7 +10,8 @@ use utoipa::IntoParams;
 
 use super::super::json::{self, As};
 use super::super::openapi::{
-    self, EditProblems, ElementProblems, EnqueueProblems, QueueProblems, RetrieveProblems,
+    self, EditProblems, ElementProblems, EnqueueProblems, QueueProblems, ReplaceProblems,
+    RetrieveProblems, RewriteProblems,
 };
 use super::super::problems::Fault;
 use super::parts::{
@@ -311,6 +312,7 @@ struct ElementPath {
     responses(
         (
             status = 200, description = "The element.",
+            headers(("etag" = String, description = "Version of the element, in quotation marks.")),
             content((json::Record = "application/json"), (openapi::Binary = "application/x-protobuf"))
         ),
         ElementProblems,
@@ -325,7 +327,103 @@ pub(super) async fn get_element(
     let position = Some(position_in(&uri)?);
     let request = proto::GetElementRequest { topic, queue, position };
     let answer = surface.queues.get_element(&client.origin, request).await?;
-    Ok(client.answer(StatusCode::OK, answer, |it| json::record(it, As::Text)))
+    let version = answer.version;
+    let response = client.answer(StatusCode::OK, answer, |it| json::record(it, As::Text));
+    Ok(with_version(response, version))
+}
+
+/// Adds the version of an element to an answer, for a header `If-Match` of the next request.
+fn with_version(mut response: Response, version: Option<i64>) -> Response {
+    let tag = version.and_then(|version| HeaderValue::from_str(&format!("\"{version}\"")).ok());
+    if let Some(tag) = tag {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// Headers of an append that a replacement has not.
+const OF_APPENDS: [&str; 4] =
+    ["duramen-if-last", "duramen-key", "duramen-sequence", "duramen-session"];
+
+/// Gives an element another content, and leaves it at its position
+///
+/// The body is the new content: a message in JSON, a `ReplaceRequest` as protobuf, or else the value itself. Then each
+/// header `duramen-header-NAME` becomes a header NAME of the message.
+#[utoipa::path(
+    put, path = "/v1/topics/{topic}/queues/{queue}/messages/{position}", operation_id = "Replace", tag = "Queues",
+    params(
+        QueuePath,
+        ElementPath,
+        (
+            "if-match" = Option<String>, Header,
+            description = "The version that the element has to have, in quotation marks.",
+            pattern = r#"^"[0-9]+"$"#,
+        ),
+        (
+            "duramen-fence" = Option<String>, Header,
+            description = "Token that has to be the log's fence.",
+            max_length = 64,
+        ),
+        (
+            "duramen-id" = Option<String>, Header,
+            description = "The writer's name for the content. The same request may be sent again: it is done once.",
+            min_length = 1, max_length = 64,
+        ),
+    ),
+    request_body(content(
+        (json::NewMessage = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+        (openapi::Binary = "application/octet-stream"),
+    )),
+    responses(
+        (
+            status = 200, description = "Readers see the new content, and the old one no more.",
+            headers(("etag" = String, description = "Version of the element, in quotation marks.")),
+            content((json::Edited = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        ReplaceProblems,
+    )
+)]
+pub(super) async fn replace(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    uri: axum::http::Uri,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = replacement(&body)?;
+    let position = Some(position_in(&uri)?);
+    let request = proto::ReplaceRequest { topic, queue, position, ..request };
+    let answer = surface.queues.replace(&client.origin, request).await?;
+    let version = answer.at.map(|it| it.offset);
+    Ok(with_version(client.answer(StatusCode::OK, answer, json::Edited::replaced), version))
+}
+
+/// Reads a replacement but for its element. A condition in a header goes before one in the body.
+fn replacement(body: &Body) -> Result<proto::ReplaceRequest, Fault> {
+    for name in OF_APPENDS {
+        if body.header(name)?.is_some() {
+            return Err(Fault::bad_request(&[(name, "it is for appends".to_owned())]));
+        }
+    }
+    let mut request = match body.form {
+        Form::Protobuf => body.protobuf::<proto::ReplaceRequest>()?,
+        Form::Json => {
+            let message = Some(body.json::<json::NewMessage>()?.message()?);
+            proto::ReplaceRequest { message, ..proto::ReplaceRequest::default() }
+        }
+        Form::Other => {
+            let message = Some(body.record(None)?);
+            proto::ReplaceRequest { message, ..proto::ReplaceRequest::default() }
+        }
+    };
+    request.if_version = body.if_version()?.or(request.if_version);
+    request.fence = fence_in(&body.headers).or(request.fence);
+    Ok(request)
+}
+
+fn fence_in(headers: &HeaderMap) -> Option<Bytes> {
+    headers.get("duramen-fence").map(|it| Bytes::copy_from_slice(it.as_bytes()))
 }
 
 fn position_in(uri: &axum::http::Uri) -> Result<proto::Position, Fault> {
@@ -362,8 +460,7 @@ pub(super) async fn delete_element(
     uri: axum::http::Uri,
     headers: HeaderMap,
 ) -> Result<Response, Fault> {
-    let fence = headers.get("duramen-fence").map(|it| Bytes::copy_from_slice(it.as_bytes()));
-    let positions = vec![position_in(&uri)?];
+    let (positions, fence) = (vec![position_in(&uri)?], fence_in(&headers));
     let request = proto::DeleteRequest { topic, queue, positions, fence, timeout_ms: 0 };
     let answer = surface.queues.delete(&client.origin, request).await?;
     Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
@@ -396,6 +493,67 @@ pub(super) async fn delete(
         Form::Json | Form::Other => body.json::<json::Delete>()?.message(topic, queue)?,
     };
     let answer = surface.queues.delete(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
+}
+
+/// Withdraws all elements behind a position, and appends messages in their place, all in one entry
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/queues/{queue}/rewrite", operation_id = "Rewrite", tag = "Queues",
+    params(QueuePath),
+    request_body(content(
+        (json::Rewrite = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+    )),
+    responses(
+        (
+            status = 200, description = "Readers see the new elements, and the old ones no more.",
+            content((json::Edited = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        RewriteProblems,
+    )
+)]
+pub(super) async fn rewrite(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => proto::RewriteRequest { topic, queue, ..body.protobuf()? },
+        Form::Json | Form::Other => body.json::<json::Rewrite>()?.message(topic, queue)?,
+    };
+    let answer = surface.queues.rewrite(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
+}
+
+/// Deletes all elements of a queue, in one entry
+#[utoipa::path(
+    delete, path = "/v1/topics/{topic}/queues/{queue}", operation_id = "DeleteQueue", tag = "Queues",
+    params(
+        QueuePath,
+        (
+            "duramen-fence" = Option<String>, Header,
+            description = "Token that has to be the log's fence.",
+            max_length = 64,
+        ),
+    ),
+    responses(
+        (
+            status = 200, description = "The queue has no elements.",
+            content((json::Edited = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        EditProblems,
+    )
+)]
+pub(super) async fn delete_queue(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    headers: HeaderMap,
+) -> Result<Response, Fault> {
+    let fence = fence_in(&headers);
+    let request = proto::DeleteQueueRequest { topic, queue, fence, timeout_ms: 0 };
+    let answer = surface.queues.delete_queue(&client.origin, request).await?;
     Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
 }
 

@@ -163,14 +163,48 @@ pub(crate) struct Delete {
     pub timeout_ms: u32,
 }
 
+/// A rewrite in a request.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Rewrite {
+    /// The last position that stays.
+    #[schema(value_type = Option<Position>)]
+    pub after: Option<String>,
+    /// True if nothing stays, instead.
+    pub none: bool,
+    /// Messages that follow the part that stays.
+    #[schema(max_items = 10_000)]
+    pub messages: Vec<NewMessage>,
+    /// The token that has to be the log's fence. Set it first.
+    #[schema(min_length = 1, max_length = 64)]
+    pub fence: String,
+    /// Text for people.
+    #[schema(max_length = 1_024)]
+    pub reason: String,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[schema(maximum = 4_294_967_295_u32)]
+    pub timeout_ms: u32,
+}
+
 /// Result of an edit.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Edited {
-    /// Place of the entry that says it; null if there was nothing to say.
+    /// The first record of the entry that says it; null if there was nothing to say.
     #[schema(value_type = Option<Position>)]
     pub at: Option<String>,
+    /// The last record of that entry.
+    #[schema(value_type = Option<Position>)]
+    pub last: Option<String>,
     /// Number of positions that named no element of the queue.
     pub absent: u32,
+    /// Number of records that readers see no more.
+    pub withdrawn: u32,
+    /// The version of a replaced element.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<i64>,
+    /// An earlier request had done it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -221,7 +255,7 @@ pub(crate) struct Queues {
 }
 
 impl NewMessage {
-    fn message(self) -> Result<proto::Record, Fault> {
+    pub(crate) fn message(self) -> Result<proto::Record, Fault> {
         let Self { value, json, base64, headers, timestamp_ms, id } = self;
         let (key, key_base64) = (None, None);
         NewRecord { key, key_base64, value, json, base64, headers, timestamp_ms, id }.message()
@@ -283,7 +317,48 @@ impl Delete {
 
 impl From<proto::EditResponse> for Edited {
     fn from(it: proto::EditResponse) -> Self {
-        Self { at: it.at.map(|it| it.to_string()), absent: it.absent }
+        let text = |position: Option<proto::Position>| position.map(|it| it.to_string());
+        Self {
+            at: text(it.at),
+            last: text(it.last),
+            absent: it.absent,
+            withdrawn: it.withdrawn,
+            version: None,
+            duplicate: it.duplicate,
+        }
+    }
+}
+
+impl Edited {
+    /// Writes the result of a replacement.
+    pub(crate) fn replaced(it: proto::EditResponse) -> Self {
+        let version = it.at.map(|it| it.offset);
+        Self { version, ..it.into() }
+    }
+}
+
+impl Rewrite {
+    pub(crate) fn message(
+        self,
+        topic: String,
+        queue: Bytes,
+    ) -> Result<proto::RewriteRequest, Fault> {
+        use proto::rewrite_request::Keep;
+        let keep = match (self.after.as_deref(), self.none) {
+            (Some(_), true) => return Err(wrong("none", "there is a position already")),
+            (Some(text), false) => Some(Keep::After(position("after", text)?)),
+            (None, is_none) => is_none.then_some(Keep::None(true)),
+        };
+        let messages = self.messages.into_iter().map(NewMessage::message);
+        Ok(proto::RewriteRequest {
+            topic,
+            queue,
+            keep,
+            messages: messages.collect::<Result<_, _>>()?,
+            fence: self.fence.into(),
+            reason: self.reason,
+            timeout_ms: self.timeout_ms,
+        })
     }
 }
 

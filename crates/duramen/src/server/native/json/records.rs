@@ -101,7 +101,10 @@ pub(crate) struct Record {
     pub id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp_ms: Option<i64>,
-    /// Results of the expressions, instead of all but the position.
+    /// Of an element of a queue: the offset of the record that is its content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<i64>,
+    /// Results of the expressions, instead of all but the position and the version.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, Value>,
 }
@@ -241,6 +244,7 @@ pub(crate) fn record(it: proto::ReadRecord, how: As) -> Record {
         headers: headers.collect(),
         id: record.id,
         timestamp_ms,
+        version: it.version,
         fields,
     }
 }
