@@ -25,6 +25,9 @@ ANSWERS = {
     "Queues.Retrieve": duramen_pb2.RetrieveResponse,
     "Queues.GetElement": duramen_pb2.ReadRecord,
     "Queues.Delete": duramen_pb2.EditResponse,
+    "Queues.Replace": duramen_pb2.EditResponse,
+    "Queues.Rewrite": duramen_pb2.EditResponse,
+    "Queues.DeleteQueue": duramen_pb2.EditResponse,
     "Queues.GetQueue": duramen_pb2.Queue,
     "Queues.ListQueues": duramen_pb2.ListQueuesResponse,
     "Topics.CreateTopic": duramen_pb2.Topic,
@@ -100,6 +103,11 @@ BODIES = {
     "Logs.Truncate": {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT},
     "Logs.Fence": {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT},
     "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
+    "Queues.Replace": {"message": ("message", record_json)},
+    "Queues.Rewrite": {
+        "after": ("after", position_text), "none": ("none", same), "messages": ("messages", lambda them: list(map(record_json, them))), "fence": ("fence", text_of),
+        "reason": ("reason", same), **TIMEOUT,
+    },
     "Queues.Delete": {"positions": ("positions", lambda them: list(map(position_text, them))), "fence": ("fence", text_of), **TIMEOUT},
     "Logs.OpenSession": {"name": ("name", same)},
     "Queues.EnqueueMany": {"messages": ("messages", lambda them: [{"queue_base64": it["queue"], "message": record_json(it["message"])} for it in them]), **TIMEOUT},
@@ -109,6 +117,10 @@ BODIES = {
     },
     "Topics.CreateTopic": {"partitions": ("partitions", int), "replicationFactor": ("replication_factor", int), "settings": ("settings", same)},
 }  # fmt: skip
+HEADERS = {
+    "Queues.Replace": {"ifVersion": ("if-match", lambda version: f'"{version}"'), "fence": ("duramen-fence", text_of)},
+    "Queues.DeleteQueue": {"fence": ("duramen-fence", text_of)},
+}
 QUERIES = {
     "Logs.Read": {
         "after": ("after", position_text), "from": ("from", str), "end": ("from", lambda _: "end"), "limit": ("limit", str), "bytes": ("bytes", str),
@@ -141,16 +153,31 @@ def path_of(method, request):
         if method == "Queues.ListQueues":
             return "GET", queues
         queue = f"{queues}/{quote(base64.b64decode(request.pop('queue')), safe='')}"
-        if method == "Queues.GetElement":
-            return "GET", f"{queue}/messages/{position_text(request.pop('position'))}"
+        if method in ("Queues.GetElement", "Queues.Replace"):
+            return "GET" if method == "Queues.GetElement" else "PUT", f"{queue}/messages/{position_text(request.pop('position'))}"
         if method == "Queues.Delete" and len(request["positions"]) == 1 and set(request) == {"positions"}:
             return "DELETE", f"{queue}/messages/{position_text(request.pop('positions')[0])}"
-        return {"Delete": ("POST", f"{queue}/delete"), "Enqueue": ("POST", f"{queue}/messages"), "Retrieve": ("GET", f"{queue}/messages"), "GetQueue": ("GET", queue)}[method.split(".")[1]]
+        return {
+            "Delete": ("POST", f"{queue}/delete"), "Rewrite": ("POST", f"{queue}/rewrite"), "DeleteQueue": ("DELETE", queue), "GetQueue": ("GET", queue),
+            "Enqueue": ("POST", f"{queue}/messages"), "Retrieve": ("GET", f"{queue}/messages"),
+        }[method.split(".")[1]]  # fmt: skip
     log = f"/v1/topics/{quote(request.pop('topic'), safe='')}/partitions/{request.pop('partition', 0)}"
     verb, rest = {
         "Append": ("POST", "/records"), "Read": ("GET", "/records"), "Tail": ("GET", ""), "Truncate": ("POST", "/truncate"), "Fence": ("PUT", "/fence"),
     }[method.split(".")[1]]  # fmt: skip
     return verb, log + rest
+
+
+def headers_of(method, request):
+    """Removes from a request what headers tell, and returns them for curl."""
+    told = renamed({name: request.pop(name) for name in HEADERS.get(method, {}) if name in request}, **HEADERS.get(method, {}))
+    return [word for name, value in told.items() for word in ("-H", f"{name}: {value}")]
+
+
+def body_of(method, request):
+    made = renamed(request, **BODIES[method])
+    # The body of a replacement is its message alone.
+    return made["message"] if method == "Queues.Replace" else made
 
 
 def encoded(message, name):
@@ -159,8 +186,9 @@ def encoded(message, name):
 
 
 def element_of(element):
-    position = position_of(element["position"])
-    return {"position": position, "fields": element["fields"]} if "fields" in element else {"position": position, "record": record_of(element)}
+    content = {"fields": element["fields"]} if "fields" in element else {"record": record_of(element)}
+    version = {"version": element["version"]} if "version" in element else {}
+    return {"position": position_of(element["position"]), **content, **version}
 
 
 def queue_of(queue):
@@ -198,17 +226,16 @@ def answer_of(method, answer):
         return {**answer, "queues": list(map(queue_of, answer["queues"]))}
     if method in ("Queues.GetElement", "Queues.GetQueue"):
         return element_of(answer) if method == "Queues.GetElement" else queue_of(answer)
-    if method == "Queues.Delete":
-        return {**answer, "at": position_of(answer["at"]) if answer["at"] else None}
+    if method in ("Queues.Delete", "Queues.Replace", "Queues.Rewrite", "Queues.DeleteQueue"):
+        made = {**answer, **{name: position_of(answer[name]) if answer[name] else None for name in ("at", "last")}}
+        # The protocol's message has it as the offset of `at`.
+        assert method != "Queues.Replace" or str(made.pop("version")) == made["at"]["offset"], answer
+        return made
     if method in ("Logs.Append", "Queues.Enqueue"):
         return {**answer, "first": position_of(answer["first"]), "last": position_of(answer["last"])}
     if method == "Logs.Read":
         answer.pop("more")
-        records = [
-            {"position": position_of(record["position"]), **({"fields": record["fields"]} if "fields" in record else {"record": record_of(record)})}
-            for record in answer["records"]
-        ]
-        return {**answer, "records": records}
+        return {**answer, "records": list(map(element_of, answer["records"]))}
     if method in ("Logs.Tail", "Logs.Truncate", "Logs.Fence"):
         return tail_of(answer)
     if method == "Topics.ListTopics":
@@ -289,17 +316,18 @@ def call(step):
     if method == "Queues.EnqueueStream":
         return enqueue_one_by_one(step)
     verb, path = path_of(method, request)
+    headers = headers_of(method, request)
     kind, body = "application/json", b""
     if verb == "GET":
         path += query_of(method, request)
     elif method in BODIES:
         try:
-            body = json.dumps(renamed(request, **BODIES[method])).encode()
+            body = json.dumps(body_of(method, request)).encode()
         except NotInJson:
             kind = PROTOBUF
             body = json_format.ParseDict(request, getattr(duramen_pb2, f"{method.split('.')[1]}Request")()).SerializeToString()
     command = ["curl", "-sS", "--max-time", str(step["deadline_s"]), "-X", verb, "-w", "%{stderr}%{http_code} %{content_type}"]
-    command += ["-H", f"accept: {kind}", "-H", "expect:", *(["-H", f"content-type: {kind}", "--data-binary", "@-"] if verb != "GET" else [])]
+    command += ["-H", f"accept: {kind}", "-H", "expect:", *headers, *(["-H", f"content-type: {kind}", "--data-binary", "@-"] if verb != "GET" else [])]
     done = subprocess.run([*command, f"http://{step['address']}{path}"], input=body, capture_output=True)
     if done.returncode != 0:
         return {"answers": [], "problem": {"slug": "", "code": None, "detail": done.stderr.decode(), "metadata": {}}}
@@ -307,7 +335,7 @@ def call(step):
     if int(status) >= 400:
         assert said == "application/problem+json", said
         return {"answers": [], "problem": problem_of(done.stdout, int(status))}
-    assert int(status) == {"PUT": 201 if method == "Topics.CreateTopic" else 200, "DELETE": 200 if method == "Queues.Delete" else 204}.get(verb, 201 if "Session" in method else 200), status
+    assert int(status) == {"PUT": 201 if method == "Topics.CreateTopic" else 200, "DELETE": 204 if method == "Topics.DeleteTopic" else 200}.get(verb, 201 if "Session" in method else 200), status
     if method == "Topics.DeleteTopic":
         return {"answers": [{}]}
     if said == PROTOBUF:

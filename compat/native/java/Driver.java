@@ -8,6 +8,7 @@ import com.google.protobuf.util.JsonFormat;
 import com.google.rpc.ErrorInfo;
 import dev.duramen.v1.AppendRequest;
 import dev.duramen.v1.CreateTopicRequest;
+import dev.duramen.v1.DeleteQueueRequest;
 import dev.duramen.v1.DeleteRequest;
 import dev.duramen.v1.DeleteTopicRequest;
 import dev.duramen.v1.EnqueueManyRequest;
@@ -112,6 +113,9 @@ final class Driver {
             case "Queues.Retrieve" -> queues.retrieve(read(request, RetrieveRequest.newBuilder()).build());
             case "Queues.GetElement" -> queues.getElement(read(request, GetElementRequest.newBuilder()).build());
             case "Queues.Delete" -> queues.delete(read(request, DeleteRequest.newBuilder()).build());
+            case "Queues.Replace" -> queues.replace(read(request, ReplaceRequest.newBuilder()).build());
+            case "Queues.Rewrite" -> queues.rewrite(read(request, RewriteRequest.newBuilder()).build());
+            case "Queues.DeleteQueue" -> queues.deleteQueue(read(request, DeleteQueueRequest.newBuilder()).build());
             case "Queues.GetQueue" -> queues.getQueue(read(request, GetQueueRequest.newBuilder()).build());
             case "Queues.ListQueues" -> queues.listQueues(read(request, ListQueuesRequest.newBuilder()).build());
             case "Topics.CreateTopic" -> topics.createTopic(read(request, CreateTopicRequest.newBuilder()).build());

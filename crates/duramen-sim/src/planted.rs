@@ -178,7 +178,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 6253),
     ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 3133),
-    ("a merge of queue tables forgets edits", Bug::Peers(Inside::MergeDropsFacts), 6253),
+    ("a merge of queue tables forgets edits", Bug::Peers(Inside::MergeDropsFacts), 200_733),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 12),
