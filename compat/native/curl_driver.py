@@ -56,7 +56,7 @@ def position_of(text):
     return {"term": int(term), "entry": entry, "offset": offset}
 
 
-def renamed(message, **how):
+def renamed(message, /, **how):
     """The members with other names, and values made by `how`; each has to be named there."""
     if set(message) - set(how):
         raise NotInJson
@@ -171,7 +171,8 @@ def path_of(method, request):
 def headers_of(method, request):
     """Removes from a request what headers tell, and returns them for curl."""
     told = renamed({name: request.pop(name) for name in HEADERS.get(method, {}) if name in request}, **HEADERS.get(method, {}))
-    return [word for name, value in told.items() for word in ("-H", f"{name}: {value}")]
+    # With a colon and no value curl would leave the header out.
+    return [word for name, value in told.items() for word in ("-H", f"{name}: {value}" if value else f"{name};")]
 
 
 def body_of(method, request):

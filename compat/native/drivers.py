@@ -1,5 +1,6 @@
 """The drivers: programs that carry out steps with one client each, and what the steps' answers have to be."""
 
+import base64
 import json
 import os
 import re
@@ -75,9 +76,10 @@ def filled(value, saved):
         return value
     if whole := re.fullmatch(r"\$\{([\w.]+)\}", value):
         return looked_up(whole[1], saved)
-    if text := re.fullmatch(r"\$\{text ([\w.]+)\}", value):
-        position = looked_up(text[1], saved)
-        return ".".join(str(position.get(part, 0)) for part in ("term", "entry", "offset"))
+    if text := re.fullmatch(r"\$\{(text|bytes) ([\w.]+)\}", value):
+        position = looked_up(text[2], saved)
+        made = ".".join(str(position.get(part, 0)) for part in ("term", "entry", "offset"))
+        return made if text[1] == "text" else base64.b64encode(made.encode()).decode()
     return re.sub(r"\$\{([\w.]+)\}", lambda found: str(looked_up(found[1], saved)), value)
 
 

@@ -1,7 +1,8 @@
 """The script that each client carries out: steps in groups, each group on topics of its own.
 
-`${t}` is the group's topic, `${name}` what a step saved, `${name.member}` a part of that, and `${text name}` a position as text. In
-what is expected, "*" stands for anything that is there; what is not named must be absent, or its type's zero.
+`${t}` is the group's topic, `${name}` what a step saved, `${name.member}` a part of that, `${text name}` a position as text, and
+`${bytes name}` that text as bytes. In what is expected, "*" stands for anything that is there; what is not named must be absent, or
+its type's zero.
 """
 
 import base64
@@ -97,6 +98,11 @@ def shown(offset, record, entry=None):
     return {"position": pos(offset, entry), "record": record}
 
 
+def element(offset, record, entry=None, version=None):
+    """A record of a queue: nobody has replaced it, if no version is named."""
+    return {**shown(offset, record, entry), "version": offset if version is None else version}
+
+
 def tail(start, end, last="*", **more):
     made = {"start": start, "stable": end, "end": end, **more}
     return {**made, "last": last} if last else made
@@ -163,8 +169,8 @@ def subscribe(cursors, expected, beside=False, **more):
     return Step("Queues.Subscribe", {"topic": "${t}", "cursors": cursors, **more}, expected, beside=beside, take=take, passed_on=True)
 
 
-def came(queue, offset, record, next="*"):
-    return {"queue": b64(queue), "event": "element", "element": shown(offset, record), "next": next}
+def came(queue, offset, record, next="*", **more):
+    return {"queue": b64(queue), "event": "element", "element": element(offset, record, **more), "next": next}
 
 
 def told(queue, event, next="*"):
@@ -175,8 +181,41 @@ def elements(*them, next, **more):
     return {"elements": list(them), "next": next, **more}
 
 
+def get_element(queue, position, expected):
+    return Step("Queues.GetElement", {"topic": "${t}", "queue": b64(queue), "position": position}, expected)
+
+
+def get_queue(queue, expected):
+    return Step("Queues.GetQueue", {"topic": "${t}", "queue": b64(queue)}, expected)
+
+
 def delete(queue, positions, expected, **more):
     return Step("Queues.Delete", {"topic": "${t}", "queue": b64(queue), "positions": positions, **more}, expected)
+
+
+def replace(queue, position, value, expected, save="", **more):
+    message = value if isinstance(value, dict) else rec(value)
+    return Step("Queues.Replace", {"topic": "${t}", "queue": b64(queue), "position": position, "message": message, **more}, expected, save)
+
+
+def rewrite(queue, values, expected, save="", **more):
+    messages = [value if isinstance(value, dict) else rec(value) for value in values]
+    return Step("Queues.Rewrite", {"topic": "${t}", "queue": b64(queue), "messages": messages, **more}, expected, save)
+
+
+def delete_queue(queue, expected, **more):
+    return Step("Queues.DeleteQueue", {"topic": "${t}", "queue": b64(queue), **more}, expected)
+
+
+def edited(at, withdrawn, last=None, **more):
+    """The answer to an edit whose entry is at an offset."""
+    return {"at": pos(at), "last": pos(last or at, at), "withdrawn": withdrawn, **more}
+
+
+def stated(record, name, value):
+    """A record that states an edit, as the log shows it."""
+    headers = [{"name": name, "value": value}, {"name": "duramen-fact", "value": "*"}]
+    return {**record, "headers": [*record.get("headers", []), *headers]}
 
 
 def named(queue, elements):
@@ -349,22 +388,22 @@ GROUPS = {
         enqueue("bob", ["b0"], appended(2)),
         enqueue(b"\x00/\xff", ["odd"], appended(3)),
         enqueue("alice", ["a2"], appended(4), "c"),
-        retrieve("alice", elements(shown(0, "a0", 0), shown(1, "a1", 0), shown(4, "a2"), next=pos(4))),
-        retrieve("alice", elements(shown(0, "a0", 0), next=pos(0), more=True), limit=1),
-        retrieve("alice", elements(shown(4, "a2"), next=pos(4)), after="${a.last}"),
-        retrieve("alice", elements(shown(4, "a2"), next=pos(4)), after="${a.last}", consistency="ANY_REPLICA", waitMs=30_000),
-        retrieve(b"\x00/\xff", elements(shown(3, "odd"), next=pos(4))),
+        retrieve("alice", elements(element(0, "a0", 0), element(1, "a1", 0), element(4, "a2"), next=pos(4))),
+        retrieve("alice", elements(element(0, "a0", 0), next=pos(0), more=True), limit=1),
+        retrieve("alice", elements(element(4, "a2"), next=pos(4)), after="${a.last}"),
+        retrieve("alice", elements(element(4, "a2"), next=pos(4)), after="${a.last}", consistency="ANY_REPLICA", waitMs=30_000),
+        retrieve(b"\x00/\xff", elements(element(3, "odd"), next=pos(4))),
         retrieve("nobody", elements(next=pos(4)), waitMs=20),
-        retrieve("alice", elements(shown(1, "a1", 0), next=pos(4)), filter="text == 'a1'"),
-        retrieve("alice", elements({"position": pos(4), "fields": {"at": 4}}, next=pos(4)), fields={"at": "offset"}, after="${a.last}"),
-        retrieve("alice", elements(shown(6, "a3"), next="*"), beside=True, after="${c.last}", waitMs=60_000),
+        retrieve("alice", elements(element(1, "a1", 0), next=pos(4)), filter="text == 'a1'"),
+        retrieve("alice", elements({"position": pos(4), "fields": {"at": 4}, "version": 4}, next=pos(4)), fields={"at": "offset"}, after="${a.last}"),
+        retrieve("alice", elements(element(6, "a3"), next="*"), beside=True, after="${c.last}", waitMs=60_000),
         enqueue("bob", ["b1"], appended(5)),
         enqueue("alice", ["a3"], appended(6), "d"),
-        Awaited(elements(shown(6, "a3"), next="*")),
-        Step("Queues.GetElement", {"topic": "${t}", "queue": b64("alice"), "position": "${a.last}"}, shown(1, "a1", 0)),
-        Step("Queues.GetElement", {"topic": "${t}", "queue": b64("bob"), "position": "${a.last}"}, Problem("unknown-element")),
-        Step("Queues.GetQueue", {"topic": "${t}", "queue": b64("alice")}, {**named("alice", 4), "first": "${a.first}", "last": "${d.last}"}),
-        Step("Queues.GetQueue", {"topic": "${t}", "queue": b64("nobody")}, named("nobody", 0)),
+        Awaited(elements(element(6, "a3"), next="*")),
+        get_element("alice", "${a.last}", element(1, "a1", 0)),
+        get_element("bob", "${a.last}", Problem("unknown-element")),
+        get_queue("alice", {**named("alice", 4), "first": "${a.first}", "last": "${d.last}"}),
+        get_queue("nobody", named("nobody", 0)),
         Step("Queues.ListQueues", {"topic": "${t}"}, {"queues": [named(b"\x00/\xff", 1), named("alice", 4), named("bob", 2)]}),
         Step("Queues.ListQueues", {"topic": "${t}", "prefix": b64("a"), "limit": 1}, {"queues": [named("alice", 4)]}),
         Step("Queues.ListQueues", {"topic": "${t}", "after": b64("alice"), "limit": 1}, {"queues": [named("bob", 2)]}),
@@ -379,7 +418,7 @@ GROUPS = {
         # An element is a record of the log, too, and its key is the queue's name.
         read(page(shown(2, rec("b0", key="bob"))), limit=1, **{"from": 2}),
         append([rec("by its key", key="bob")], appended(8)),
-        retrieve("bob", elements(shown(8, "by its key"), next=pos(8)), after={"term": "${d.last.term}", "entry": 6, "offset": 6}),
+        retrieve("bob", elements(element(8, "by its key"), next=pos(8)), after={"term": "${d.last.term}", "entry": 6, "offset": 6}),
         append(["no key"], wrong("records")),
         # A guard is about the queue, whatever else the log has.
         enqueue("alice", ["g"], appended(9), "g", guard={"at": "${d.last}"}),
@@ -387,7 +426,7 @@ GROUPS = {
         enqueue("alice", ["h"], Problem("last-mismatch", {"last": "${text g.last}"}), guard={"none": True}),
         enqueue("carol", ["c"], appended(10), guard={"none": True}),
         enqueue_many([("alice", "m0"), ("dave", "m1"), ("alice", "m2")], {"results": [{"position": pos(11)}, {"position": pos(12, 11)}, {"position": pos(13, 11)}]}),
-        retrieve("dave", elements(shown(12, "m1", 11), next=pos(13, 11))),
+        retrieve("dave", elements(element(12, "m1", 11), next=pos(13, 11))),
         enqueue_many([], wrong("messages")),
         enqueue_many([("q" * 513, "x")], wrong("queue")),
     ],
@@ -395,24 +434,113 @@ GROUPS = {
         create(partitions=1, settings={"queue.enable": "true"}),
         enqueue("alice", ["a0", "a1", "a2"], appended(0, 2), "a"),
         enqueue("bob", ["b0"], appended(3), "b"),
-        delete("alice", ["${a.first}"], {"at": pos(4)}),
-        retrieve("alice", elements(shown(1, "a1", 0), shown(2, "a2", 0), next=pos(4))),
-        Step("Queues.GetElement", {"topic": "${t}", "queue": b64("alice"), "position": "${a.first}"}, Problem("unknown-element")),
+        delete("alice", ["${a.first}"], edited(4, 1)),
+        retrieve("alice", elements(element(1, "a1", 0), element(2, "a2", 0), next=pos(4))),
+        get_element("alice", "${a.first}", Problem("unknown-element")),
         delete("alice", ["${a.first}"], {"absent": 1}),
         # An element of another queue stays.
-        delete("alice", ["${b.first}", "${a.last}"], {"at": pos(5), "absent": 1}),
-        retrieve("alice", elements(shown(1, "a1", 0), next=pos(5))),
-        retrieve("bob", elements(shown(3, "b0"), next=pos(5))),
-        Step("Queues.GetQueue", {"topic": "${t}", "queue": b64("alice")}, {**named("alice", 3), "first": pos(1, 0), "last": "${a.last}"}),
+        delete("alice", ["${b.first}", "${a.last}"], edited(5, 1, absent=1)),
+        retrieve("alice", elements(element(1, "a1", 0), next=pos(5))),
+        retrieve("bob", elements(element(3, "b0"), next=pos(5))),
+        get_queue("alice", {**named("alice", 1), "first": pos(1, 0), "last": "${a.last}"}),
         # Readers of the log see the same.
         read(page(shown(1, rec("a1", key="alice"), 0), shown(3, rec("b0", key="bob")))),
         # A guard names the element that was appended last, deleted or not.
         enqueue("alice", ["a3"], appended(6), "c", guard={"at": "${a.last}"}),
         delete("alice", ["${c.last}"], Problem("fenced"), fence=b64("nobody")),
-        delete("alice", ["${c.last}"], {"at": pos(7)}, fence="", timeoutMs=5_000),
+        delete("alice", ["${c.last}"], edited(7, 1), fence="", timeoutMs=5_000),
         delete("alice", [], wrong("positions")),
         delete("alice", [{"term": "${a.last.term}", "entry": 9, "offset": 9}], Problem("position-diverged", {"diverged_at": 8})),
         Step("Queues.Delete", {"topic": "no-such-topic", "queue": b64("a"), "positions": ["${a.last}"]}, Problem("unknown-topic")),
+        # A deleted queue is as one without elements.
+        delete_queue("alice", Problem("fenced"), fence=b64("nobody")),
+        delete_queue("alice", edited(8, 1), fence=""),
+        delete_queue("alice", {}),
+        retrieve("alice", elements(next=pos(8))),
+        get_queue("alice", named("alice", 0)),
+        Step("Queues.ListQueues", {"topic": "${t}"}, {"queues": [named("bob", 1)]}),
+        read(page(shown(3, rec("b0", key="bob")))),
+        enqueue("alice", ["a4"], appended(9), guard={"none": True}),
+        retrieve("alice", elements(element(9, "a4"), next=pos(9))),
+        delete_queue("q" * 513, wrong("queue")),
+        Step("Queues.DeleteQueue", {"topic": "no-such-topic", "queue": b64("a")}, Problem("unknown-topic")),
+    ],
+    "replacements": [
+        create(partitions=1, settings={"queue.enable": "true"}),
+        enqueue("alice", ["a0", "a1", "a2"], appended(0, 2), "a"),
+        enqueue("bob", ["b0"], appended(3), "b"),
+        # The element keeps its place, and the log has its content at the end.
+        replace("alice", "${a.first}", rec("new", headers=[("h", "v")]), edited(4, 1)),
+        retrieve("alice", elements(element(0, rec("new", headers=[("h", "v")]), version=4), element(1, "a1", 0), element(2, "a2", 0), next=pos(4))),
+        get_element("alice", "${a.first}", element(0, rec("new", headers=[("h", "v")]), version=4)),
+        retrieve("alice", elements(element(1, "a1", 0), element(2, "a2", 0), next=pos(4)), after="${a.first}"),
+        retrieve("alice", elements({"position": pos(0), "fields": {"at": 0, "text": "new"}, "version": 4}, next=pos(4)), filter="offset == 0", fields={"at": "offset", "text": "text"}),
+        read(page(shown(1, rec("a1", key="alice"), 0), shown(2, rec("a2", key="alice"), 0), shown(3, rec("b0", key="bob"))), limit=3),
+        read(page(shown(4, stated(rec("new", key="alice", headers=[("h", "v")]), "duramen-replaces", "${bytes a.first}"))), without=NO_JSON, **{"from": 4}),
+        # It is done only to the version that is named.
+        replace("alice", "${a.first}", "late", Problem("version-mismatch", {"version": 4}), ifVersion=0),
+        replace("alice", "${a.first}", "newer", edited(5, 1), ifVersion=4, fence=""),
+        replace("alice", "${a.first}", "late", Problem("fenced"), ifVersion=5, fence=b64("nobody")),
+        get_element("alice", "${a.first}", element(0, "newer", version=5)),
+        # Under a name it is done once.
+        replace("alice", "${a.last}", rec("once", id="1"), edited(6, 1), "once", timeoutMs=5_000),
+        replace("alice", "${a.last}", rec("once", id="1"), {"at": "${once.at}", "last": "${once.last}", "duplicate": True}),
+        get_element("alice", "${a.last}", element(2, rec("once", id="1"), 0, version=6)),
+        subscribe(
+            [("alice", {})],
+            [came("alice", 0, "newer", version=5), came("alice", 1, "a1", entry=0), came("alice", 2, rec("once", id="1"), entry=0, version=6), told("alice", "caughtUp")],
+        ),
+        # A guard and the queue's ends are about positions.
+        get_queue("alice", {**named("alice", 3), "first": "${a.first}", "last": "${a.last}"}),
+        enqueue("alice", ["a3"], appended(7), guard={"at": "${a.last}"}),
+        delete("alice", ["${a.first}"], edited(8, 1)),
+        replace("alice", "${a.first}", "x", Problem("unknown-element")),
+        replace("alice", "${b.first}", "x", Problem("unknown-element")),
+        replace("alice", {"term": "${a.last.term}", "entry": 9, "offset": 9}, "x", Problem("position-diverged", {"diverged_at": 9})),
+        replace("alice", "${a.last}", rec("x", id="4" * 65), wrong("messages")),
+        replace("alice", "${a.last}", rec("x", headers=[("duramen-replaces", "1.0.0")]), wrong("records")),
+        Step("Queues.Replace", {"topic": "no-such-topic", "queue": b64("a"), "position": "${a.last}", "message": rec("x")}, Problem("unknown-topic")),
+    ],
+    "rewrites": [
+        create(partitions=1, settings={"queue.enable": "true"}),
+        enqueue("alice", ["a0", "a1", "a2"], appended(0, 2), "a"),
+        enqueue("bob", ["b0"], appended(3)),
+        # Its content is behind the cut, and its place is not.
+        replace("alice", "${a.first}", "new", edited(4, 1)),
+        rewrite("alice", ["x"], wrong("fence"), after="${a.first}"),
+        rewrite("alice", ["x"], Problem("fenced"), after="${a.first}", fence=b64("w")),
+        fence("*", "w"),
+        rewrite("alice", ["x"], Problem("fenced"), after="${a.first}", fence=b64("v")),
+        rewrite("alice", [rec("c1", id="1"), rec("c2", id="2")], edited(5, 2, last=6), "c", after="${a.first}", fence=b64("w"), reason="a bad import"),
+        rewrite("alice", [rec("c1", id="1"), rec("c2", id="2")], {"at": "${c.at}", "last": "${c.last}", "duplicate": True}, after="${a.first}", fence=b64("w")),
+        retrieve("alice", elements(element(0, "new", version=4), element(5, rec("c1", id="1")), element(6, rec("c2", id="2"), 5), next=pos(6, 5))),
+        retrieve("alice", elements(element(5, rec("c1", id="1")), element(6, rec("c2", id="2"), 5), next=pos(6, 5)), after="${a.last}"),
+        get_element("alice", "${a.last}", Problem("unknown-element")),
+        get_queue("alice", {**named("alice", 3), "first": "${a.first}", "last": "${c.last}"}),
+        read(
+            page(
+                shown(3, rec("b0", key="bob")),
+                shown(4, stated(rec("new", key="alice"), "duramen-replaces", "${bytes a.first}")),
+                shown(5, stated(rec("c1", key="alice", id="1"), "duramen-cuts-after", "${bytes a.first}")),
+                shown(6, rec("c2", key="alice", id="2"), 5),
+            ),
+            without=NO_JSON,
+        ),
+        enqueue("alice", ["x"], Problem("last-mismatch", {"last": "${text c.last}"}), guard={"at": "${a.last}"}),
+        enqueue("alice", ["a3"], appended(7), guard={"at": "${c.last}"}),
+        # Without messages it is a cut, and then there is nothing to cut.
+        rewrite("alice", [], edited(8, 3), after="${a.first}", fence=b64("w"), timeoutMs=5_000),
+        rewrite("alice", [], {}, after="${a.first}", fence=b64("w")),
+        retrieve("alice", elements(element(0, "new", version=4), next=pos(8))),
+        enqueue("alice", ["a4"], appended(9), guard={"at": "${a.first}"}),
+        rewrite("alice", ["d0"], edited(10, 2), none=True, fence=b64("w")),
+        retrieve("alice", elements(element(10, "d0"), next=pos(10))),
+        read(page(shown(10, stated(rec("d0", key="alice"), "duramen-cuts-after", b64("none")))), without=NO_JSON, **{"from": 4}),
+        rewrite("alice", ["x"], wrong("after"), fence=b64("w")),
+        rewrite("alice", ["x"], wrong("fence"), none=True, fence=b64("t" * 65)),
+        rewrite("alice", ["x"], wrong("reason"), none=True, fence=b64("w"), reason="r" * 1025),
+        rewrite("alice", [rec("x", id="1"), "y"], wrong("messages"), none=True, fence=b64("w")),
+        Step("Queues.Rewrite", {"topic": "no-such-topic", "queue": b64("a"), "none": True, "fence": b64("w")}, Problem("unknown-topic")),
     ],
     "once": [
         create(partitions=1, settings={"queue.enable": "true"}),
@@ -424,7 +552,7 @@ GROUPS = {
         enqueue("alice", [rec("a", id="1"), rec("b", id="2")], appended(0, 1, duplicate=True), guard={"none": True}),
         enqueue("alice", [rec("d", id="4"), "e"], wrong("messages")),
         enqueue("alice", [rec("d", id="4" * 65)], wrong("messages")),
-        retrieve("alice", elements(shown(2, rec("c", id="3")), next=pos(2)), after="${a.last}"),
+        retrieve("alice", elements(element(2, rec("c", id="3")), next=pos(2)), after="${a.last}"),
         append([rec("d", key="alice", id="4")], appended(3), "d", guard={"at": "${c.last}"}),
         append([rec("d", key="alice", id="4")], appended(3, duplicate=True), guard={"at": "${c.last}"}),
         append([rec("d", key="alice", id="5")], Problem("last-mismatch", {"last": "${text d.last}"}), guard={"at": "${c.last}"}),
@@ -436,12 +564,12 @@ GROUPS = {
         enqueue("bob", ["no"], Problem("session-fenced"), session=of("old", 1)),
         enqueue("bob", ["b1"], appended(5, duplicate=True), session=of("new", 0)),
         Step("Logs.OpenSession", {"name": "w" * 256}, wrong("name")),
-        retrieve("bob", elements(shown(4, "b0"), shown(5, "b1"), next=pos(5))),
+        retrieve("bob", elements(element(4, "b0"), element(5, "b1"), next=pos(5))),
     ],
     "streams": [
         create(partitions=1, settings={"queue.enable": "true"}),
         enqueue_stream([("alice", f"a{it}", {}) for it in range(4)], [streamed(it + 1, pos(it)) for it in range(4)]),
-        retrieve("alice", elements(*(shown(it, f"a{it}") for it in range(4)), next=pos(3))),
+        retrieve("alice", elements(*(element(it, f"a{it}") for it in range(4)), next=pos(3))),
         session(),
         enqueue_stream(
             [("bob", f"b{it}", {"session": {"id": "${s.id}", "epoch": "${s.epoch}", "sequence": it}}) for it in (0, 1, 2, 1, 5)],

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Consumers of every client on queue topics with deleted elements: run.sh KIND [PART OF A TEST'S NAME]...
+# Consumers of every client on queue topics with edited elements: run.sh KIND [PART OF A TEST'S NAME]...
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 BROKER_KIND=$1 exec "$here/../pytest.sh" "$here" "${@:2}"

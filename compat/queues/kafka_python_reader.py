@@ -1,0 +1,23 @@
+"""A consumer by kafka-python: kafka_python_reader.py BOOTSTRAP TOPIC GROUP. See ../readers.py."""
+
+import signal
+import sys
+import threading
+
+from kafka import KafkaConsumer, OffsetAndMetadata
+
+bootstrap, topic, group = sys.argv[1:]
+leaving = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: leaving.set())
+# A reader of committed records looks into control batches for the ends of transactions.
+consumer = KafkaConsumer(
+    topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False, isolation_level="read_committed"
+)
+while not leaving.is_set():
+    found = consumer.poll(timeout_ms=200)
+    for records in found.values():
+        for record in records:
+            print(record.partition, record.offset, record.value.decode(), flush=True)
+    if found:
+        consumer.commit({partition: OffsetAndMetadata(records[-1].offset + 1, "", -1) for partition, records in found.items()})
+consumer.close()
