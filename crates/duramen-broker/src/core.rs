@@ -235,6 +235,17 @@ impl Core {
         self.append_by(replica, |partition| partition.say(now, statement, slot))
     }
 
+    /// Has a log of queues say statements again, unless their queues may have changed behind `known`.
+    pub(crate) fn say_again(
+        &mut self,
+        replica: ReplicaId,
+        statements: Vec<Statement>,
+        known: i64,
+    ) -> Appended {
+        let now = self.now;
+        self.append_by(replica, |partition| partition.say_again(now, statements, known))
+    }
+
     fn append_by(
         &mut self,
         replica: ReplicaId,

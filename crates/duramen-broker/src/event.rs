@@ -14,6 +14,7 @@ use bytes::Bytes;
 use duramen_protocol::Response;
 use duramen_storage::compaction::Order;
 use duramen_storage::indexing::{self, Indexed};
+use duramen_storage::keys::{Said, Standing};
 use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
@@ -278,6 +279,10 @@ pub enum WantedElements {
     These(Vec<i64>),
     /// All that are shown behind an offset.
     Behind(i64),
+    /// None: the fence and the trim of the queue alone.
+    Standing,
+    /// None: the statements that the log has to repeat before it loses its records below an offset.
+    Kept(i64),
 }
 
 /// Element of a queue that readers see.
@@ -298,6 +303,8 @@ pub struct QueueLooked {
     pub ticket: u64,
     /// Elements that are there.
     pub found: FoundElements,
+    /// Fence and trim of the queue, unless the existence of an element was the question.
+    pub standing: Standing,
 }
 
 /// Elements of a queue in a part of its log.
@@ -312,6 +319,8 @@ pub enum FoundElements {
     /// Of the wanted ones these are there, in order, or as many as a log may have masks. So many of its records are
     /// masked.
     These(Vec<FoundElement>, u64),
+    /// Statements that the log has to repeat, or the first part of them.
+    Kept(Vec<(Bytes, Said)>),
     /// The index is not there, or is damaged.
     NoIndex,
     /// The log cannot be read there.

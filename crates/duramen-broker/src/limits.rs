@@ -60,6 +60,8 @@ pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
 pub const QUEUE_DELETES_MAX: usize = 1_000;
 /// Most records of a partition that are deleted and not erased. At the bound further deletions are refused.
 pub const QUEUE_MASKS_MAX: u64 = 65_536;
+/// Most queues of which one batch says again what a log would lose with its first records.
+pub const QUEUES_SAID_AGAIN: usize = 1_000;
 /// Longest text that says why a queue was rewritten, in bytes.
 pub const REASON_BYTES_MAX: usize = 1_024;
 /// Largest fence of a log, in bytes.

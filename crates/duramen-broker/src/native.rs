@@ -107,6 +107,10 @@ pub enum Op {
     Rewrite(Rewrite),
     /// Delete all elements of a queue.
     DeleteQueue(DeleteQueue),
+    /// Have readers of a queue begin behind a position.
+    TrimQueue(TrimQueue),
+    /// Set a queue's fence.
+    FenceQueue(SetFence),
     /// Read elements of a queue, or wait for them.
     Retrieve(Retrieve),
     /// Tell how much a queue has.
@@ -127,6 +131,8 @@ impl Op {
             Self::Replace(_) => Name::Replace,
             Self::Rewrite(_) => Name::Rewrite,
             Self::DeleteQueue(_) => Name::DeleteQueue,
+            Self::TrimQueue(_) => Name::TrimQueue,
+            Self::FenceQueue(_) => Name::FenceQueue,
             Self::Retrieve(_) => Name::Retrieve,
             Self::GetQueue(_) => Name::GetQueue,
             Self::ListQueues(_) => Name::ListQueues,
@@ -139,11 +145,12 @@ impl Op {
             Self::Append(it) => &it.target,
             Self::Tail(it) | Self::ListQueues(it) => &it.target,
             Self::Truncate(it) => &it.target,
-            Self::Fence(it) => &it.target,
+            Self::Fence(it) | Self::FenceQueue(it) => &it.target,
             Self::Delete(it) => &it.target,
             Self::Replace(it) => &it.target,
             Self::Rewrite(it) => &it.target,
             Self::DeleteQueue(it) => &it.target,
+            Self::TrimQueue(it) => &it.target,
             Self::Retrieve(it) => &it.target,
             Self::GetQueue(it) => &it.target,
         }
@@ -180,6 +187,10 @@ pub enum Name {
     Rewrite,
     /// [`Op::DeleteQueue`].
     DeleteQueue,
+    /// [`Op::TrimQueue`].
+    TrimQueue,
+    /// [`Op::FenceQueue`].
+    FenceQueue,
     /// [`Op::Retrieve`].
     Retrieve,
     /// [`Op::GetQueue`].
@@ -190,7 +201,7 @@ pub enum Name {
 
 impl Name {
     /// All names.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Append,
         Self::Tail,
         Self::Truncate,
@@ -199,6 +210,8 @@ impl Name {
         Self::Replace,
         Self::Rewrite,
         Self::DeleteQueue,
+        Self::TrimQueue,
+        Self::FenceQueue,
         Self::Retrieve,
         Self::GetQueue,
         Self::ListQueues,
@@ -249,16 +262,16 @@ pub struct Truncate {
     pub through: Option<Position>,
     /// Pointer to keep, in the same entry.
     pub pointer: Option<Pointer>,
-    /// Token that must be the log's fence.
+    /// Token that must be the fence.
     pub fence: Option<Bytes>,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
 }
 
-/// Change of a log's fence.
+/// Change of the fence of a log or queue.
 #[derive(Debug)]
 pub struct SetFence {
-    /// The log.
+    /// The log or queue.
     pub target: Target,
     /// The new token, of at most [`crate::limits::FENCE_BYTES_MAX`] bytes; empty for none.
     pub token: Bytes,
@@ -275,7 +288,7 @@ pub struct Delete {
     pub target: Target,
     /// At most [`crate::limits::QUEUE_DELETES_MAX`]. One that names no element is passed over, and counted.
     pub positions: Vec<Position>,
-    /// Token that must be the log's fence.
+    /// Token that must be the fence.
     pub fence: Option<Bytes>,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
@@ -294,7 +307,7 @@ pub struct Replace {
     pub id: Option<Bytes>,
     /// Offset of the record that must be the present content.
     pub if_version: Option<i64>,
-    /// Token that must be the log's fence.
+    /// Token that must be the fence.
     pub fence: Option<Bytes>,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
@@ -311,7 +324,7 @@ pub struct Rewrite {
     pub batch: Option<CheckedBatch>,
     /// Id of each record, or none. Where elements of these ids are all that is behind `after`, nothing is done again.
     pub ids: Vec<Bytes>,
-    /// Token that must be the log's fence.
+    /// Token that must be the fence.
     pub fence: Option<Bytes>,
     /// Text for people, of at most [`crate::limits::REASON_BYTES_MAX`] bytes.
     pub reason: String,
@@ -324,7 +337,22 @@ pub struct Rewrite {
 pub struct DeleteQueue {
     /// The queue.
     pub target: Target,
-    /// Token that must be the log's fence.
+    /// Token that must be the fence.
+    pub fence: Option<Bytes>,
+    /// Longest wait for the answer, in milliseconds.
+    pub timeout_ms: i32,
+}
+
+/// Trim of a queue. Readers of the queue begin behind it; the log keeps its records.
+#[derive(Debug)]
+pub struct TrimQueue {
+    /// The queue.
+    pub target: Target,
+    /// The last position that goes.
+    pub through: Position,
+    /// Pointer to keep, in the same entry.
+    pub pointer: Option<Pointer>,
+    /// Token that must be the fence.
     pub fence: Option<Bytes>,
     /// Longest wait for the answer, in milliseconds.
     pub timeout_ms: i32,
@@ -386,8 +414,23 @@ pub struct Span {
     pub aborted: Vec<(i64, i64, i64)>,
     /// True if the read began below the log start and goes on there.
     pub has_skipped: bool,
+    /// Treatment of elements that the queue has trimmed.
+    pub trimmed: Trimmed,
     /// True if the bytes that are read count against a quota: [`crate::event::Event::Consumed`].
     pub is_metered: bool,
+}
+
+/// Treatment of elements that a queue has trimmed, by a read that begins before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trimmed {
+    /// The read shows them, as the log has them.
+    Shown,
+    /// The read begins behind them.
+    Passed,
+    /// The same, and the answer says so.
+    Skipped,
+    /// The read is refused.
+    Refused,
 }
 
 impl Span {

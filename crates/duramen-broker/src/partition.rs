@@ -30,6 +30,7 @@ use duramen_storage::sabotage::{self, Bug};
 use faults::Faults;
 use fresh::Fresh;
 use internal::Internal;
+use kept::Kept;
 use producers::{ActiveProducer, Ending, Producers};
 use retention::Undated;
 use rolling::Active;
@@ -47,6 +48,7 @@ pub(crate) mod faults;
 mod fresh;
 mod inspection;
 pub(crate) mod internal;
+mod kept;
 pub(crate) mod producers;
 pub(crate) mod retention;
 mod rolling;
@@ -186,6 +188,7 @@ pub(crate) struct Partition {
     /// The fence that was proposed last in this term, and the index of its entry, until that is applied.
     fencing: Option<(u64, Bytes)>,
     fresh: Fresh,
+    kept: Kept,
     committed: i64,
     log_start: i64,
     segments: Vec<SegmentMeta>,
@@ -282,6 +285,7 @@ impl Partition {
             controls: Controls::default(),
             fencing: None,
             fresh: Fresh::default(),
+            kept: Kept::default(),
             committed: 0,
             log_start: 0,
             segments: Vec::new(),
@@ -694,6 +698,9 @@ impl Partition {
         }
         if offset <= self.log_start {
             return Ok(false);
+        }
+        if self.keeps_trim(offset, None, slot) {
+            return Ok(true);
         }
         let entry = self.trim_entry(offset, None).encode();
         let index = self.group.propose_internal(&entry).map_err(|refused| match refused {

@@ -51,7 +51,10 @@ impl Node {
                 match self.queues.on_looked(&mut self.core, looked.ticket) {
                     Some(Waiter::Read(key)) => api::queues::on_looked(self, key, &looked.found),
                     Some(Waiter::Append(place)) => {
-                        api::guarded::on_looked(self, place, looked.found);
+                        api::guarded::on_looked(self, place, looked);
+                    }
+                    Some(Waiter::Trims(replica)) => {
+                        self.queues.on_kept(&mut self.core, replica, looked.found);
                     }
                     None => {}
                 }

@@ -336,6 +336,10 @@ impl Machine {
         });
         match page {
             Ok(end) => Came::Page(elements, end.next, end.more),
+            Err(QueueError::Trimmed(first, pointer)) => {
+                let answer = Err(Problem::Trimmed(first, pointer));
+                Came::Native(Answered { answer, lacking: None, repeat: None, rest_ms: 0 })
+            }
             Err(error) => {
                 tell(|| format!("a queue is not read: {error:?}"));
                 if let (QueueError::Index, Some(life)) = (error, &mut self.life) {

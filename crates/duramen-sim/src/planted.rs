@@ -116,6 +116,7 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("a consumer of deleted records gets nothing", Bug::Broker(Inside::MaskedTailBare)),
     ("a deletion is acknowledged before readers know", Bug::Broker(Inside::EditNotAwaited)),
     ("a deletion takes another queue's element", Bug::Broker(Inside::EditUnverified)),
+    ("the fence of a queue is ignored", Bug::Broker(Inside::QueueFenceIgnored)),
     ("a replaced element's old content stays", Bug::Broker(Inside::ReplacedStays)),
 ];
 
@@ -177,6 +178,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 47),
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 6253),
+    ("a log forgets the fences of its queues", Bug::Peers(Inside::FenceNotRestated), 13),
     ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 3133),
     ("a merge of queue tables forgets edits", Bug::Peers(Inside::MergeDropsFacts), 200_733),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),

@@ -44,6 +44,8 @@ struct Log {
     queues: BTreeMap<Bytes, BTreeSet<i64>>,
     /// Element of each record that is the content of one which was appended before.
     contents: BTreeMap<i64, i64>,
+    /// First offset of each queue that is not trimmed.
+    firsts: BTreeMap<Bytes, i64>,
     /// Number of pieces of the index's work when the log was first seen to be behind; `None` once the index goes on.
     behind: Option<u64>,
 }
@@ -87,6 +89,7 @@ impl Log {
             known: 0,
             queues: BTreeMap::new(),
             contents: BTreeMap::new(),
+            firsts: BTreeMap::new(),
             behind: None,
         }
     }
@@ -142,6 +145,10 @@ impl Log {
             self.contents.insert(at, replaced.offset);
             return;
         }
+        if let Said::Trimmed { through, .. } = statement.said {
+            let first = self.firsts.entry(statement.queue.clone()).or_default();
+            *first = (through + 1).max(*first);
+        }
         let withdrawn = statement.said.withdrawn().iter();
         let elements = withdrawn.map(|it| self.contents.get(it).unwrap_or(it));
         let Some(queue) = self.queues.get_mut(&statement.queue) else { return };
@@ -151,7 +158,17 @@ impl Log {
     }
 
     fn holds(&self, queue: &Queue, from: i64, end: i64) -> bool {
-        let from = from.max(self.start);
+        let first = self.firsts.get(&queue.name).copied().unwrap_or(0);
+        self.held(queue, from.max(self.start).max(first), end)
+    }
+
+    /// Tells whether a queue is trimmed at or behind an offset: a reader there may learn that.
+    fn is_trimmed(&self, queue: &Queue, from: i64) -> bool {
+        self.firsts.get(&queue.name).is_some_and(|first| *first > from)
+    }
+
+    /// Does the same, whether or not the log has lost its first records since.
+    fn held(&self, queue: &Queue, from: i64, end: i64) -> bool {
         let elements = self.queues.get(&queue.name).filter(|_| queue.topic == self.identity.topic);
         from < end && elements.is_some_and(|them| them.range(from..end).next().is_some())
     }
@@ -258,10 +275,11 @@ impl Waits {
 
     /// Judges the end of a wait.
     fn on_answered(&mut self, read: &Read, span: &Span) {
-        let has_some = self
-            .logs
-            .get(&span.replica)
-            .is_none_or(|log| log.known < span.end || log.holds(&read.queue, span.from, span.end));
+        let has_some = self.logs.get(&span.replica).is_none_or(|log| {
+            let from = read.from.unwrap_or(span.from).min(span.from);
+            let is_told = log.known < span.end || log.is_trimmed(&read.queue, from);
+            is_told || log.held(&read.queue, from, span.end)
+        });
         if self.now_us < read.until_us && !read.is_woken && !has_some {
             let name = &read.queue.name;
             self.fault = Some(format!("a wait for {name:?} ends without reason: {span:?}"));

@@ -280,10 +280,10 @@ impl<D: Disk> LogFiles<D> {
         self.listing.read().unwrap_or_else(PoisonError::into_inner).segments.clone()
     }
 
-    /// Returns the offset at which the first segment begins.
-    pub(crate) fn start_offset(&self) -> i64 {
+    /// Returns the offset at which the first segment begins, if there is one.
+    pub(crate) fn start_offset(&self) -> Option<i64> {
         let listing = self.listing.read().unwrap_or_else(PoisonError::into_inner);
-        listing.segments.first().map_or(0, |first| first.base_offset)
+        listing.segments.first().map(|first| first.base_offset)
     }
 
     /// Returns one past the last offset that is in a segment's file.

@@ -134,6 +134,12 @@ pub(crate) fn take(from: &mut Bytes, len: usize) -> Result<Bytes, Malformed> {
     Ok(from.split_to(len))
 }
 
+/// Reads bytes behind their length.
+pub(crate) fn take_long(from: &mut Bytes) -> Result<Bytes, Malformed> {
+    let length = usize::try_from(varint(from)?).unwrap_or(usize::MAX);
+    take(from, length)
+}
+
 /// Reads a count of elements of at least `element_bytes` each; never more than can be there.
 pub(crate) fn count(from: &mut Bytes, element_bytes: usize) -> Result<usize, Malformed> {
     let count = from.try_get_u32()? as usize;

@@ -190,7 +190,7 @@ impl<D: Disk> Indexer<D> {
             index
         };
         index.drop_damaged(self.reader.disk());
-        index.trim(self.reader.disk(), files.start_offset());
+        index.trim(self.reader.disk(), order.start_of(files.start_offset()));
         let part = reading::read_on(&self.reader, &index, order, &self.limits, &mut self.buffer)?;
         let to = index.cursor();
         if to < order.to {
@@ -275,7 +275,7 @@ impl<D: Disk> Indexer<D> {
                 self.flushed.remove(&replica);
                 continue;
             };
-            let start = files.start_offset();
+            let start = files.start_offset().unwrap_or(0);
             match Merge::begin(index.dir(), tables, start, self.limits.block_bytes) {
                 Ok(merge) => return Some((index, merge)),
                 Err(error) => {

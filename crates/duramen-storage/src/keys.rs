@@ -30,11 +30,11 @@ mod writing;
 pub use index::Index;
 pub(crate) use index::{Batch, remove};
 pub use masks::Masks;
-pub use memtable::{Fact, Memtable, NamedQueue, Posting};
+pub use memtable::{Memtable, NamedQueue, Posting};
 pub use merge::{Merge, Merged};
 pub use statements::{
-    CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER, Replaced, Said, Statement, batch_of,
-    is_replacement, passing_over, statement_with, statements_of,
+    CUTS_AFTER_HEADER, FACT_HEADER, Fact, REPLACES_HEADER, Replaced, Said, Standing, Statement,
+    batch_of, is_replacement, passing_over, statement_with, statements_of,
 };
 pub use table::{IndexError, Table, TableHeader};
 pub use view::{View, flush};

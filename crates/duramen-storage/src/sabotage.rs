@@ -266,6 +266,10 @@ pub enum Bug {
     EditUnverified,
     /// The old content of a replaced element stays where readers see it.
     ReplacedStays,
+    /// A log of queues loses its first records without saying again what they said of fences and trims.
+    FenceNotRestated,
+    /// A fence of a queue is judged without the queue's own.
+    QueueFenceIgnored,
     /// A rewrite withdraws an element before the cut whose content is behind it.
     CutByOffset,
 }

@@ -406,7 +406,8 @@ fn any_replica_shows_what_it_has() {
 }
 
 /// Two operations have the same name on both surfaces, and neither has one that the other lacks. But HTTP has no stream
-/// in both directions, and one element has a path of its own to be deleted at.
+/// in both directions, and one element has a path of its own to be deleted at. Its names are those of one document, so
+/// `Queues.Fence` and `Queues.Trim` have longer ones there.
 #[test]
 fn both_surfaces_have_the_same_operations() {
     let dir = tempfile::tempdir().unwrap();

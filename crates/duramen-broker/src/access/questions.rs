@@ -332,6 +332,8 @@ pub const NATIVE_QUESTIONS: &[NativeQuestion] = &[
     NativeQuestion { op: Name::Rewrite, operation: Write },
     NativeQuestion { op: Name::Rewrite, operation: Delete },
     NativeQuestion { op: Name::DeleteQueue, operation: Delete },
+    NativeQuestion { op: Name::TrimQueue, operation: Delete },
+    NativeQuestion { op: Name::FenceQueue, operation: Alter },
     NativeQuestion { op: Name::Retrieve, operation: Read },
     NativeQuestion { op: Name::GetQueue, operation: Describe },
     NativeQuestion { op: Name::ListQueues, operation: Describe },

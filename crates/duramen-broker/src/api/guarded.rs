@@ -8,20 +8,21 @@ use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::partitioner::key_number;
 use duramen_storage::keys::{
-    CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER, Replaced, Said, Statement,
+    CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER, Replaced, Said, Standing, Statement,
 };
 use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::{native, produce};
 use crate::checked_batch::CheckedBatch;
 use crate::core::{Awaited, Parked};
-use crate::event::{FoundElement, FoundElements, WantedElements};
+use crate::event::{FoundElement, FoundElements, QueueLooked, WantedElements};
 use crate::guard::{Guard, Last, Position};
 use crate::limits::QUEUE_MASKS_MAX;
-use crate::native::{Edited, Span};
+use crate::native::{Edited, Span, Trimmed};
 use crate::node::Node;
 use crate::node::queues::{Change, Edit, Editing, Held, HeldStage, Place, Waiter};
-use crate::partition::controls::Objection;
+use crate::partition::controls::{Objection, encode_pointer};
 use crate::partition::producers::Verdict;
 use crate::partition::{Acks, Appended, Partition, Slot};
 
@@ -31,9 +32,9 @@ const TOO_MANY_DELETED: &str = "too many deleted records of the partition wait f
 /// Outcome of a held append, and the log start.
 pub(super) type Outcome = (Appended, i64);
 
-/// Tells whether the guard of a batch names the last element of a queue of the log.
+/// Tells whether the guard of a batch is about a queue of the log: its last element, or its fence.
 pub(super) fn is_of_queue(partition: &Partition, guard: &Guard) -> bool {
-    partition.settings.queue && guard.last.is_some() && guard.queue.is_some()
+    partition.settings.queue && !guard.is_open() && guard.queue.is_some()
 }
 
 /// Holds a change, or returns its outcome at once.
@@ -49,6 +50,14 @@ pub(super) fn hold(
 }
 
 impl Change {
+    /// Takes the condition on the fence away, which holds.
+    fn pass_fence(&mut self) {
+        match self {
+            Self::Append { batch, .. } => batch.guard.fence = None,
+            Self::Edit(it) => it.guard.fence = None,
+        }
+    }
+
     fn queue(&self) -> &Bytes {
         match self {
             Self::Append { batch, .. } => {
@@ -58,7 +67,7 @@ impl Change {
         }
     }
 
-    /// Returns the conditions that need no look.
+    /// Returns the condition on the fence.
     fn fence(&self) -> Guard {
         let guard = match self {
             Self::Append { batch, .. } => &batch.guard,
@@ -69,6 +78,7 @@ impl Change {
 
     fn wanted(&self) -> WantedElements {
         match self {
+            Self::Append { batch, .. } if batch.guard.last.is_none() => WantedElements::Standing,
             Self::Append { .. } => WantedElements::Last,
             Self::Edit(it) => match &it.edit {
                 Edit::Delete(offsets) => WantedElements::These(offsets.clone()),
@@ -76,6 +86,8 @@ impl Change {
                 Edit::Rewrite { after, .. } => {
                     WantedElements::Behind(after.map_or(-1, |it| it.offset))
                 }
+                Edit::DeleteQueue => WantedElements::Behind(-1),
+                Edit::Trim { .. } | Edit::Fence { .. } => WantedElements::Standing,
             },
         }
     }
@@ -91,12 +103,11 @@ fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
         let refused = Appended::Refused(ErrorCode::NotLeaderOrFollower, None);
         return Some((refused, partition.log_start()));
     }
-    let is_objected = partition.objection(&held.change.fence()).is_some();
-    if is_there(partition, &held.change) || is_objected {
-        return Some(match held.change {
-            Change::Append { batch, acks } => append(node, held.replica, *batch, acks, place),
-            Change::Edit(it) => say(node, held.replica, &it.guard, None, place),
-        });
+    if let Change::Append { batch, acks } = held.change {
+        if is_there(partition, &batch) {
+            return Some(append(node, held.replica, *batch, acks, place));
+        }
+        held.change = Change::Append { batch, acks };
     }
     let name = held.change.queue().clone();
     let end = partition.fresh_end(key_number(&name));
@@ -117,6 +128,7 @@ fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
         is_whole: true,
         aborted: partition.all_aborted(indexed),
         has_skipped: false,
+        trimmed: Trimmed::Shown,
         is_metered: false,
     };
     let ticket =
@@ -127,13 +139,8 @@ fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
 }
 
 /// Tells whether the batch is in the log. A retry is answered with its first positions, whatever the queue ends with.
-fn is_there(partition: &Partition, change: &Change) -> bool {
-    match change {
-        Change::Append { batch, .. } => {
-            matches!(partition.verdict(&batch.header), Verdict::Duplicate { .. })
-        }
-        Change::Edit(_) => false,
-    }
+fn is_there(partition: &Partition, batch: &CheckedBatch) -> bool {
+    matches!(partition.verdict(&batch.header), Verdict::Duplicate { .. })
 }
 
 /// Goes on with a change for which the index is there, or whose replica leads no more.
@@ -145,14 +152,14 @@ pub(super) fn on_ready(node: &mut Node, place: Place) {
 }
 
 /// Judges a change by the elements of its queue.
-pub(crate) fn on_looked(node: &mut Node, place: Place, found: FoundElements) {
+pub(crate) fn on_looked(node: &mut Node, place: Place, looked: QueueLooked) {
     let Some(held) = node.queues.take_held(place) else { return };
-    if let Some(outcome) = judge(node, place, held, found) {
+    if let Some(outcome) = judge(node, place, held, looked) {
         settle(node, place, outcome);
     }
 }
 
-fn judge(node: &mut Node, place: Place, held: Held, found: FoundElements) -> Option<Outcome> {
+fn judge(node: &mut Node, place: Place, mut held: Held, looked: QueueLooked) -> Option<Outcome> {
     let Some(partition) = node.core.partitions.get_mut(&held.replica) else {
         return go_on(node, place, held);
     };
@@ -161,8 +168,16 @@ fn judge(node: &mut Node, place: Place, held: Held, found: FoundElements) -> Opt
         unreachable!("a change has one look at a time")
     };
     let is_late = partition.group.term() != held.term || partition.fresh_end(number) > end;
-    let last = match found {
-        _ if is_late => return go_on(node, place, held),
+    if is_late {
+        return go_on(node, place, held);
+    }
+    let QueueLooked { found, standing, .. } = looked;
+    let fence = held.change.fence();
+    let is_again = match &held.change {
+        Change::Append { batch, .. } => is_there(partition, batch),
+        Change::Edit(_) => false,
+    };
+    match found {
         FoundElements::NoIndex => {
             node.queues.on_index_lost(&mut node.core, held.replica);
             return go_on(node, place, held);
@@ -171,41 +186,55 @@ fn judge(node: &mut Node, place: Place, held: Held, found: FoundElements) -> Opt
             let refused = Appended::Refused(ErrorCode::KafkaStorageError, None);
             return Some((refused, partition.log_start()));
         }
-        FoundElements::Last(position, true) if position.offset >= partition.stable() => {
-            return Some((Appended::Busy(OPEN), partition.log_start()));
-        }
-        FoundElements::Last(position, _) => Some(position),
-        FoundElements::These(found, masked) => {
-            let Change::Edit(editing) = held.change else {
-                unreachable!("an append asks for the last element")
+        _ if is_again => {}
+        _ => {
+            // The fence of the queue is in the log's place.
+            let own = standing.fence().filter(|_| !sabotage::is(Bug::QueueFenceIgnored));
+            let objection = match (own, &fence.fence) {
+                (Some(own), Some(token)) => (own != token).then_some(Objection::Fenced),
+                _ => partition.objection(&fence),
             };
-            let Editing { queue, edit, guard, principal } = *editing;
-            if found.last().is_some_and(|last| last.position.offset >= partition.stable()) {
-                return Some((Appended::Busy(OPEN), partition.log_start()));
+            if let Some(reason) = objection {
+                return Some(object(node, held.replica, reason, place));
             }
-            if masked + found.len() as u64 > QUEUE_MASKS_MAX {
-                return Some((Appended::Busy(TOO_MANY_DELETED), partition.log_start()));
+            if own.is_some() {
+                held.change.pass_fence();
             }
-            return Some(match decide(partition, edit, &found) {
-                Ok((said, records, awaited)) => {
-                    if let Some(Parked::Native(wait)) = node.core.parked_mut(place.0) {
-                        wait.awaited = awaited;
-                    }
-                    let saying = said.map(|said| (Statement { queue, principal, said }, records));
-                    say(node, held.replica, &guard, saying, place)
-                }
-                Err(reason) => {
-                    let objected = partition.object(reason, slot(place));
-                    let log_start = partition.log_start();
-                    node.core.mark_dirty(held.replica);
-                    (objected, log_start)
-                }
-            });
         }
-        FoundElements::None | FoundElements::Some => None,
-    };
-    let Change::Append { batch, .. } = &held.change else {
-        unreachable!("an edit asks for elements with their contents")
+    }
+    match held.change {
+        Change::Append { batch, acks } => {
+            Some(judge_append(node, held.replica, (batch, acks), &found, place))
+        }
+        Change::Edit(editing) => {
+            Some(judge_edit(node, held.replica, *editing, (found, &standing), place))
+        }
+    }
+}
+
+/// Refuses a change, once it is certain that its condition does not hold.
+fn object(node: &mut Node, replica: ReplicaId, reason: Objection, place: Place) -> Outcome {
+    let partition = node.core.partitions.get_mut(&replica).expect("it was just found");
+    let objected = partition.object(reason, slot(place));
+    let log_start = partition.log_start();
+    node.core.mark_dirty(replica);
+    (objected, log_start)
+}
+
+fn judge_append(
+    node: &mut Node,
+    replica: ReplicaId,
+    (batch, acks): (Box<CheckedBatch>, Acks),
+    found: &FoundElements,
+    place: Place,
+) -> Outcome {
+    let partition = &node.core.partitions[&replica];
+    let last = match found {
+        FoundElements::Last(position, true) if position.offset >= partition.stable() => {
+            return (Appended::Busy(OPEN), partition.log_start());
+        }
+        FoundElements::Last(position, _) => Some(*position),
+        _ => None,
     };
     let holds = match batch.guard.last {
         None => true,
@@ -214,14 +243,41 @@ fn judge(node: &mut Node, place: Place, held: Held, found: FoundElements) -> Opt
             last.is_some_and(|last| (last.term, last.offset) == (wanted.term, wanted.offset))
         }
     };
-    if holds || is_there(partition, &held.change) {
-        let Change::Append { batch, acks } = held.change else { unreachable!("it is one") };
-        return Some(append(node, held.replica, *batch, acks, place));
+    if holds || is_there(partition, &batch) {
+        append(node, replica, *batch, acks, place)
+    } else {
+        object(node, replica, Objection::QueueEnds(last), place)
     }
-    let objected = partition.object(Objection::QueueEnds(last), slot(place));
-    let log_start = partition.log_start();
-    node.core.mark_dirty(held.replica);
-    Some((objected, log_start))
+}
+
+fn judge_edit(
+    node: &mut Node,
+    replica: ReplicaId,
+    Editing { queue, edit, guard, principal }: Editing,
+    (found, standing): (FoundElements, &Standing),
+    place: Place,
+) -> Outcome {
+    let (found, masked) = match found {
+        FoundElements::These(found, masked) => (found, masked),
+        _ => (Vec::new(), 0),
+    };
+    let partition = &node.core.partitions[&replica];
+    if found.last().is_some_and(|last| last.position.offset >= partition.stable()) {
+        return (Appended::Busy(OPEN), partition.log_start());
+    }
+    if masked + found.len() as u64 > QUEUE_MASKS_MAX {
+        return (Appended::Busy(TOO_MANY_DELETED), partition.log_start());
+    }
+    match decide(partition, edit, &found, standing) {
+        Ok((said, records, awaited)) => {
+            if let Some(Parked::Native(wait)) = node.core.parked_mut(place.0) {
+                wait.awaited = awaited;
+            }
+            let saying = said.map(|said| (Statement { queue, principal, said }, records));
+            say(node, replica, &guard, saying, place)
+        }
+        Err(reason) => object(node, replica, reason, place),
+    }
 }
 
 fn slot((key, topic, partition): Place) -> Slot {
@@ -254,6 +310,7 @@ fn decide(
     partition: &Partition,
     edit: Edit,
     found: &[FoundElement],
+    standing: &Standing,
 ) -> Result<Decision, Objection> {
     let mut withdrawn: Vec<i64> = found.iter().map(|it| it.content).collect();
     withdrawn.sort_unstable();
@@ -264,9 +321,13 @@ fn decide(
             ((!withdrawn.is_empty()).then_some(Said::Deleted(withdrawn)), None)
         }
         Edit::Replace { batch, if_version, id, .. } => {
+            let through = standing.trim().map_or(-1, |(through, _)| through);
             let [FoundElement { position, content, id: of_content }] = found else {
                 return Err(Objection::NoElement);
             };
+            if position.offset <= through || position.offset < partition.log_start() {
+                return Err(Objection::NoElement);
+            }
             let Position { term, entry, offset } = *position;
             if id.is_some() && id == *of_content {
                 // A content that is no first one has a batch of its own.
@@ -299,6 +360,24 @@ fn decide(
                 let said = is_something.then_some(Said::Cut { after, reason, withdrawn });
                 (said, batch.map(|batch| Records { batch, header }))
             }
+        }
+        Edit::DeleteQueue => {
+            let is_something = !withdrawn.is_empty() || *standing != Standing::default();
+            (is_something.then_some(Said::Gone(withdrawn)), None)
+        }
+        Edit::Trim { through, pointer } => {
+            let pointer = encode_pointer(pointer.as_ref());
+            let is_new = standing.trim().is_none_or(|(before, kept)| {
+                through > before || through == before && pointer != *kept
+            });
+            (is_new.then_some(Said::Trimmed { through, first_said: -1, pointer }), None)
+        }
+        Edit::Fence { token, if_token } => {
+            let own = standing.fence().cloned().unwrap_or_default();
+            if if_token.is_some_and(|expected| expected != own) {
+                return Err(Objection::Fenced);
+            }
+            ((token != own).then_some(Said::Fenced { token, first_said: -1 }), None)
         }
     };
     let last_delta = records.as_ref().map_or(0, |it| it.batch.header.last_offset_delta);

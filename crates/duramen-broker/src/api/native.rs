@@ -1,5 +1,6 @@
 //! The operations of the native API on logs.
 
+use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
@@ -14,7 +15,8 @@ use crate::event::{Now, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::native::{
     Answer, Answered, Append, Delete, DeleteQueue, Edited, Guard, Identified, Last, Op, Position,
-    Problem, Repeat, Replace, Rewrite, SetFence, Span, Tail, Target, Truncate, WantTail,
+    Problem, Repeat, Replace, Rewrite, SetFence, Span, Tail, Target, TrimQueue, Trimmed, Truncate,
+    WantTail,
 };
 use crate::node::Node;
 use crate::node::queues::{Change, Edit, Editing, Waiter};
@@ -74,9 +76,12 @@ pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
         }
         Op::Truncate(it) => truncate(node, key, &context, it),
         Op::Fence(it) => set_fence(node, key, &context, &it),
-        op @ (Op::Delete(_) | Op::Replace(_) | Op::Rewrite(_) | Op::DeleteQueue(_)) => {
-            edit(node, key, &context, op);
-        }
+        op @ (Op::Delete(_)
+        | Op::Replace(_)
+        | Op::Rewrite(_)
+        | Op::DeleteQueue(_)
+        | Op::TrimQueue(_)
+        | Op::FenceQueue(_)) => edit(node, key, &context, op),
         op @ (Op::Retrieve(_) | Op::GetQueue(_) | Op::ListQueues(_)) => {
             queues::handle(node, key, context, op);
         }
@@ -139,7 +144,10 @@ pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
         Op::Delete(it) => it.positions.iter().any(|it| diverges(partition, *it).is_some()),
         Op::Replace(it) => diverges(partition, it.position).is_some(),
         Op::Rewrite(it) => it.after.is_some_and(|it| diverges(partition, it).is_some()),
-        Op::Append(_) | Op::Fence(_) | Op::DeleteQueue(_) => false,
+        Op::TrimQueue(it) => {
+            it.through.offset >= partition.committed() || diverges(partition, it.through).is_some()
+        }
+        Op::Append(_) | Op::Fence(_) | Op::DeleteQueue(_) | Op::FenceQueue(_) => false,
     };
     is_asked.then_some(replica)
 }
@@ -302,60 +310,13 @@ fn set_fence(node: &mut Node, key: RequestKey, context: &RequestContext, wanted:
 
 /// Begins an edit of a queue.
 fn edit(node: &mut Node, key: RequestKey, context: &RequestContext, op: Op) {
-    let topic = Resource::Topic(op.target().topic());
-    let writes = matches!(op, Op::Replace(_) | Op::Rewrite(_));
-    if writes && !node.core.access.may(context, Operation::Write, topic) {
-        return refuse(node, key, Problem::NotAuthorized);
-    }
-    let replica = match find(node, context, Operation::Delete, op.target(), true) {
-        Ok(replica) => replica,
+    let admitted = admit_edit(node, context, &op).and_then(|(replica, rest_ms)| {
+        let wanted = edit_of(&node.core.partitions[&replica], op)?;
+        Ok((replica, rest_ms, wanted))
+    });
+    let (replica, rest_ms, (target, edit, fence, timeout_ms)) = match admitted {
+        Ok(admitted) => admitted,
         Err(problem) => return refuse(node, key, problem),
-    };
-    let bytes = op.bytes();
-    let quota = node.core.quota(QuotaKey::ProducerByteRate, context).filter(|_| bytes > 0);
-    let rest_ms = quota.as_ref().map_or(0, |quota| node.core.use_up(quota, 0));
-    if rest_ms > THROTTLED_MS {
-        return refuse(node, key, Problem::Throttled(rest_ms));
-    }
-    let is_full = bytes > 0 && (node.core.has_stalled() || !node.core.has_room(bytes));
-    if is_full {
-        return refuse(node, key, Problem::Busy(STALLED));
-    }
-    if let Err(problem) = takes_appends(node, replica) {
-        return refuse(node, key, problem);
-    }
-    let rest_ms = quota.map_or(0, |quota| node.core.use_up(&quota, bytes));
-    let partition = &node.core.partitions[&replica];
-    let (target, edit, fence, timeout_ms) = match op {
-        Op::Delete(Delete { target, positions, fence, timeout_ms }) => {
-            let diverged = positions.iter().find_map(|position| diverges(partition, *position));
-            if let Some(from) = diverged {
-                return refuse(node, key, Problem::PositionDiverged(from));
-            }
-            let mut offsets: Vec<i64> = positions.iter().map(|it| it.offset).collect();
-            offsets.sort_unstable();
-            offsets.dedup();
-            (target, Edit::Delete(offsets), fence, timeout_ms)
-        }
-        Op::Replace(Replace { target, position, batch, id, if_version, fence, timeout_ms }) => {
-            if let Some(from) = diverges(partition, position) {
-                return refuse(node, key, Problem::PositionDiverged(from));
-            }
-            let (at, batch) = (position.offset, Box::new(batch));
-            (target, Edit::Replace { at, batch, if_version, id }, fence, timeout_ms)
-        }
-        Op::Rewrite(Rewrite { target, after, batch, ids, fence, reason, timeout_ms }) => {
-            if let Some(from) = after.and_then(|position| diverges(partition, position)) {
-                return refuse(node, key, Problem::PositionDiverged(from));
-            }
-            let batch = batch.map(Box::new);
-            (target, Edit::Rewrite { after, batch, ids, reason }, fence, timeout_ms)
-        }
-        Op::DeleteQueue(DeleteQueue { target, fence, timeout_ms }) => {
-            let (after, batch, ids, reason) = (None, None, Vec::new(), String::new());
-            (target, Edit::Rewrite { after, batch, ids, reason }, fence, timeout_ms)
-        }
-        other => unreachable!("{other:?} edits no queue"),
     };
     let Target::Queue(queue) = target else { unreachable!("elements are those of a queue") };
     let awaited = Awaited::Edit { last_delta: 0, edited: Edited::default() };
@@ -369,6 +330,72 @@ fn edit(node: &mut Node, key: RequestKey, context: &RequestContext, op: Op) {
     if let Some((appended, _)) = guarded::hold(node, replica, change, (key, 0, 0)) {
         go_on(node, key, appended);
     }
+}
+
+/// Returns the replica that is to take an edit, and the time that its client has to rest, or the reason of a refusal.
+fn admit_edit(
+    node: &mut Node,
+    context: &RequestContext,
+    op: &Op,
+) -> Result<(ReplicaId, i32), Problem> {
+    let topic = Resource::Topic(op.target().topic());
+    let writes = matches!(op, Op::Replace(_) | Op::Rewrite(_));
+    if writes && !node.core.access.may(context, Operation::Write, topic) {
+        return Err(Problem::NotAuthorized);
+    }
+    let operation =
+        if matches!(op, Op::FenceQueue(_)) { Operation::Alter } else { Operation::Delete };
+    let replica = find(node, context, operation, op.target(), true)?;
+    let bytes = op.bytes();
+    let quota = node.core.quota(QuotaKey::ProducerByteRate, context).filter(|_| bytes > 0);
+    let rest_ms = quota.as_ref().map_or(0, |quota| node.core.use_up(quota, 0));
+    if rest_ms > THROTTLED_MS {
+        return Err(Problem::Throttled(rest_ms));
+    }
+    if bytes > 0 && (node.core.has_stalled() || !node.core.has_room(bytes)) {
+        return Err(Problem::Busy(STALLED));
+    }
+    takes_appends(node, replica)?;
+    Ok((replica, quota.map_or(0, |quota| node.core.use_up(&quota, bytes))))
+}
+
+/// Returns the queue of an edit, the edit, its token and its timeout.
+fn edit_of(partition: &Partition, op: Op) -> Result<(Target, Edit, Option<Bytes>, i32), Problem> {
+    let check = |position: Position| match diverges(partition, position) {
+        Some(from) => Err(Problem::PositionDiverged(from)),
+        None => Ok(()),
+    };
+    Ok(match op {
+        Op::Delete(Delete { target, positions, fence, timeout_ms }) => {
+            positions.iter().copied().try_for_each(check)?;
+            let mut offsets: Vec<i64> = positions.iter().map(|it| it.offset).collect();
+            offsets.sort_unstable();
+            offsets.dedup();
+            (target, Edit::Delete(offsets), fence, timeout_ms)
+        }
+        Op::Replace(Replace { target, position, batch, id, if_version, fence, timeout_ms }) => {
+            check(position)?;
+            let (at, batch) = (position.offset, Box::new(batch));
+            (target, Edit::Replace { at, batch, if_version, id }, fence, timeout_ms)
+        }
+        Op::Rewrite(Rewrite { target, after, batch, ids, fence, reason, timeout_ms }) => {
+            after.map_or(Ok(()), check)?;
+            let batch = batch.map(Box::new);
+            (target, Edit::Rewrite { after, batch, ids, reason }, fence, timeout_ms)
+        }
+        Op::DeleteQueue(DeleteQueue { target, fence, timeout_ms }) => {
+            (target, Edit::DeleteQueue, fence, timeout_ms)
+        }
+        Op::TrimQueue(TrimQueue { target, through, pointer, fence, timeout_ms }) => {
+            check(through)?;
+            let through = through.offset;
+            (target, Edit::Trim { through, pointer }, fence, timeout_ms)
+        }
+        Op::FenceQueue(SetFence { target, token, if_token, timeout_ms }) => {
+            (target, Edit::Fence { token, if_token }, None, timeout_ms)
+        }
+        other => unreachable!("{other:?} edits no queue"),
+    })
 }
 
 /// Keeps an operation until its entry is committed or its answer certain, or answers it.
@@ -559,6 +586,7 @@ fn repeat(
         is_whole: true,
         aborted: partition.all_aborted(end),
         has_skipped: from < partition.log_start(),
+        trimmed: Trimmed::Passed,
         is_metered: false,
     };
     let is_sought = !span.is_empty() && !sabotage::is(Bug::RepeatNotSought);

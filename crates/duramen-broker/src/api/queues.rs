@@ -12,7 +12,7 @@ use super::produce::INDEX_BEHIND;
 use crate::access::Operation;
 use crate::core::{Parked, QueueStage, QueueWait};
 use crate::event::{FoundElements, RequestKey, WantedElements};
-use crate::native::{Answer, Op, Problem, Retrieve, Span, Start, Target};
+use crate::native::{Answer, Op, Problem, Retrieve, Span, Start, Target, Trimmed};
 use crate::node::Node;
 use crate::node::queues::Waiter;
 use crate::quotas::QuotaKey;
@@ -225,6 +225,11 @@ fn span(node: &Node, wait: &QueueWait) -> Result<Span, Problem> {
         is_whole: end == stable,
         aborted,
         has_skipped,
+        trimmed: match start {
+            Start::Begin | Start::End => Trimmed::Passed,
+            Start::At(_) | Start::After(_) if skips => Trimmed::Skipped,
+            Start::At(_) | Start::After(_) => Trimmed::Refused,
+        },
         is_metered: node.core.quota(QuotaKey::ConsumerByteRate, &wait.context).is_some(),
     })
 }

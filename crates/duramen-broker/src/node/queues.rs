@@ -19,15 +19,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
+use duramen_storage::keys::Statement;
 use duramen_storage::op::{Identity, ReplicaId};
 
 use crate::checked_batch::CheckedBatch;
 use crate::core::{Awaited, Core, Parked, QueueStage, QueueWait, Signal, Timer};
-use crate::event::{Action, Look, QueueLook, RequestKey, WantedElements};
+use crate::event::{Action, FoundElements, Look, QueueLook, RequestKey, WantedElements};
 use crate::guard::{Guard, Position};
 use crate::limits::{INDEX_LAG_BYTES_MAX, QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
-use crate::native::Span;
-use crate::partition::{Acks, Partition};
+use crate::native::{Pointer, Span, Trimmed};
+use crate::partition::{Acks, Appended, Partition};
 
 /// Time after which an order that failed is given again, in microseconds.
 const RETRY_US: u64 = 1_000_000;
@@ -56,6 +57,8 @@ pub(crate) type Place = (RequestKey, usize, usize);
 pub(crate) enum Waiter {
     Read(RequestKey),
     Append(Place),
+    /// The trims of a log, which look for what it has to say again.
+    Trims(ReplicaId),
 }
 
 /// Change of a queue that depends on the queue's elements.
@@ -101,6 +104,12 @@ pub(crate) enum Edit {
         ids: Vec<Bytes>,
         reason: String,
     },
+    /// Deletion of the queue.
+    DeleteQueue,
+    /// Trim of the queue through an offset.
+    Trim { through: i64, pointer: Option<Pointer> },
+    /// Change of the queue's fence, if that is the expected one.
+    Fence { token: Bytes, if_token: Option<Bytes> },
 }
 
 impl Change {
@@ -131,6 +140,10 @@ struct Indexing {
     size: u64,
     /// Time before which nothing is ordered, in microseconds, if the last order failed.
     paused_until_us: Option<u64>,
+    /// Offset of the trims for which a look is under way, and the cursor of that look.
+    keeping: Option<(i64, i64)>,
+    /// Offset up to which the index has to be before the next such look, and the time of that, in microseconds.
+    keeps_again: (i64, u64),
     /// Those who wait until the log is indexed up to an offset.
     behind: BTreeSet<(i64, Waiter)>,
     /// Reads that wait for an element, by the hash of their queue.
@@ -143,6 +156,7 @@ impl Waiter {
         match self {
             Self::Read(key) => Signal::QueueReady(key),
             Self::Append(place) => Signal::GuardReady(place),
+            Self::Trims(_) => unreachable!("a look for trims waits for no index"),
         }
     }
 }
@@ -155,6 +169,8 @@ impl Indexing {
             ordered: None,
             size: 0,
             paused_until_us: None,
+            keeping: None,
+            keeps_again: (0, 0),
             behind: BTreeSet::new(),
             waiting: BTreeMap::new(),
         }
@@ -232,6 +248,9 @@ impl Queues {
             log.indexed = 0;
         }
         let is_paused = log.paused_until_us.is_some_and(|until| core.now.mono_us < until);
+        self.keep_for_trims(core, replica);
+        let Some(partition) = core.partitions.get(&replica) else { return };
+        let log = self.logs.get_mut(&replica).expect("it was just there");
         if log.ordered.is_some() || log.indexed >= committed || is_paused {
             return;
         }
@@ -243,7 +262,66 @@ impl Queues {
         if log.paused_until_us.is_none() {
             log.size = partition.bytes_from(log.indexed);
         }
-        core.out.push(Action::Index(Order { replica, identity, beginning, to: committed }));
+        let start = partition.log_start();
+        let order = Order { replica, identity, beginning, start, to: committed };
+        core.out.push(Action::Index(order));
+    }
+
+    /// Looks for what a log has to say again before its trims, if trims wait and the index is there.
+    fn keep_for_trims(&mut self, core: &mut Core, replica: ReplicaId) {
+        let Some(partition) = core.partitions.get(&replica) else { return };
+        let Some(below) = partition.wants_kept() else { return };
+        let Some(log) = self.logs.get_mut(&replica) else { return };
+        let (end, again_us) = log.keeps_again;
+        let is_due = log.indexed >= below.max(end) && core.now.mono_us >= again_us;
+        if log.keeping.is_some() || !is_due {
+            return;
+        }
+        log.keeping = Some((below, log.indexed));
+        let from = partition.log_start();
+        let span = Span {
+            replica,
+            partition: partition.id.partition,
+            name: Bytes::new(),
+            from,
+            end: log.indexed.min(partition.committed()).max(from),
+            is_whole: true,
+            aborted: Vec::new(),
+            has_skipped: false,
+            trimmed: Trimmed::Passed,
+            is_metered: false,
+        };
+        self.look(core, Waiter::Trims(replica), span, WantedElements::Kept(below));
+    }
+
+    /// Has a log say again what a look found, or lets its trims go on if that was nothing.
+    pub(crate) fn on_kept(&mut self, core: &mut Core, replica: ReplicaId, found: FoundElements) {
+        let Some(log) = self.logs.get_mut(&replica) else { return };
+        let Some((below, known)) = log.keeping.take() else { return };
+        let Some(partition) = core.partitions.get_mut(&replica) else { return };
+        match found {
+            FoundElements::Kept(kept) if kept.is_empty() => partition.note_kept(below),
+            FoundElements::Kept(kept) => {
+                let principal = String::new;
+                let statement = |(queue, said)| Statement { queue, principal: principal(), said };
+                let statements = kept.into_iter().map(statement).collect();
+                let is_said = core.say_again(replica, statements, known);
+                let end = core.partitions[&replica].group.end_offset();
+                let again_us = match is_said {
+                    Appended::Done { .. } => 0,
+                    _ => core.now.mono_us + RETRY_US,
+                };
+                log.keeps_again = (end, again_us);
+                core.timers.insert((again_us.max(core.now.mono_us), Timer::Queues));
+            }
+            FoundElements::NoIndex => return self.on_index_lost(core, replica),
+            _ => {
+                let again_us = core.now.mono_us + RETRY_US;
+                log.keeps_again.1 = again_us;
+                core.timers.insert((again_us, Timer::Queues));
+            }
+        }
+        core.mark_dirty(replica);
     }
 
     /// Takes a report about an order.
@@ -412,6 +490,7 @@ impl Queues {
         core.signals.extend(log.behind.iter().map(|(_, waiter)| match waiter {
             Waiter::Read(key) => Signal::QueueLost(*key),
             Waiter::Append(place) => Signal::GuardReady(*place),
+            Waiter::Trims(_) => unreachable!("a look for trims waits for no index"),
         }));
         core.signals.extend(log.waiting.values().flatten().copied().map(Signal::QueueLost));
     }
@@ -438,6 +517,7 @@ impl Queues {
                 let is_known = |waiter: &Waiter| match waiter {
                     Waiter::Read(key) => waits(key),
                     Waiter::Append(place) => self.held.contains_key(place),
+                    Waiter::Trims(_) => false,
                 };
                 log.behind.iter().all(|(_, waiter)| is_known(waiter))
                     && log.waiting.values().flatten().all(waits)

@@ -139,6 +139,18 @@ pub(super) fn put_pointer(out: &mut Vec<u8>, pointer: Option<&Pointer>) {
     }
 }
 
+/// Encodes a pointer, or none, for a statement about a queue.
+pub(crate) fn encode_pointer(pointer: Option<&Pointer>) -> Bytes {
+    let mut out = Vec::new();
+    put_pointer(&mut out, pointer);
+    out.into()
+}
+
+/// Decodes a pointer, or none, of a statement about a queue.
+pub(crate) fn pointer_of(mut bytes: &[u8]) -> Option<Pointer> {
+    take_pointer(&mut bytes).flatten()
+}
+
 fn take(bytes: &mut &[u8], len: usize) -> Option<Bytes> {
     let (taken, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
@@ -301,6 +313,9 @@ impl Partition {
         let is_kept = self.controls.pointer.as_ref() == Some(&pointer);
         if offset < self.log_start.max(self.trimming) || offset == self.log_start && is_kept {
             return self.make_certain(slot);
+        }
+        if self.keeps_trim(offset, Some(&pointer), Some(slot)) {
+            return Appended::Waits { append_time_ms: -1 };
         }
         let entry = self.trim_entry(offset, Some(pointer)).encode();
         match self.group.propose_internal(&entry) {

@@ -27,6 +27,7 @@ impl Partition {
     }
 
     pub(super) fn finish(&mut self, effects: &mut Effects) {
+        self.end_kept(effects);
         let ends = [self.group.applied(), self.group.persisted()];
         let log_start = self.log_start;
         let queues = [&mut self.waiting_commit, &mut self.waiting_persist];
@@ -72,6 +73,8 @@ impl Partition {
     pub(crate) fn close(&mut self, effects: &mut Effects) {
         let error = ErrorCode::UnknownTopicOrPartition;
         self.fail_waiting(0, error, effects);
+        self.drop_kept(error);
+        self.end_kept(effects);
         let log_start = self.log_start;
         let finished = |(slot, _)| Finished { slot, error, base_offset: -1, log_start };
         effects.finished.extend(self.doubted.drain().map(finished));

@@ -6,14 +6,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duramen_protocol::BatchView;
 use duramen_protocol::records::{ID_HEADER, Record, Records};
-use duramen_storage::keys::{Index, IndexError, Masks, NamedQueue, Replaced, Said, is_replacement};
+use duramen_storage::keys::{
+    Index, IndexError, Masks, NamedQueue, Replaced, Said, Standing, is_replacement,
+};
 use duramen_storage::reader::ReadError;
 use duramen_storage::sabotage::{self, Bug};
 use duramen_storage::{Disk, Reader};
 
 use crate::event::{FoundElement, FoundElements, QueueLook, WantedElements};
-use crate::limits::{DECOMPRESSED_BYTES_MAX, QUEUE_MASKS_MAX, QUEUE_PAGE_BATCHES};
-use crate::native::{Position, Repeat, Span};
+use crate::limits::{
+    DECOMPRESSED_BYTES_MAX, QUEUE_MASKS_MAX, QUEUE_PAGE_BATCHES, QUEUES_SAID_AGAIN,
+};
+use crate::native::{Pointer, Position, Repeat, Span, Trimmed};
+use crate::partition::controls::pointer_of;
 
 /// Why a queue was not read.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub enum QueueError<E> {
     Log(ReadError),
     /// The batch that begins at this offset is none, or its records are none.
     Unreadable(i64),
+    /// The queue is trimmed behind the place where the read begins: the first offset that is left, and the pointer.
+    Trimmed(i64, Option<Pointer>),
     /// The taker's own.
     Taker(E),
 }
@@ -51,6 +58,8 @@ pub struct PageEnd {
     pub next: Option<Position>,
     /// True if there may be more elements now.
     pub more: bool,
+    /// True if the page passed elements that the queue has trimmed, and says so.
+    pub has_skipped: bool,
 }
 
 /// Extent of a queue.
@@ -60,8 +69,12 @@ pub struct Extent {
     pub first: Option<Position>,
     /// Position of the element that was appended last and not withdrawn by a rewrite, deleted or not. A guard names it.
     pub last: Option<Position>,
-    /// About the number of its elements: those that are gone or aborted may be counted.
+    /// About the number of its elements: those that are gone, trimmed or aborted may be counted.
     pub about_elements: u64,
+    /// Its fence; empty for none.
+    pub fence: Bytes,
+    /// Pointer that its latest trim kept.
+    pub pointer: Option<Pointer>,
 }
 
 /// Edits of a queue, as the log says them below the cursor of its index.
@@ -71,6 +84,7 @@ struct Edits {
     contents: BTreeMap<i64, (Position, i64)>,
     /// Offsets between which all elements were withdrawn.
     cuts: Vec<(i64, i64)>,
+    standing: Standing,
     /// Masks of the same moment: a replaced element's old content is masked, and its new one is not.
     masks: Arc<Masks>,
 }
@@ -83,11 +97,14 @@ impl Edits {
             return Err(QueueError::Index);
         }
         let mut edits = Self { masks, ..Self::default() };
+        let standing = Standing::of(&facts).map_err(|_| QueueError::Unreadable(cursor));
+        edits.standing = standing?;
         for fact in facts {
             let said = Said::of(&fact).map_err(|_| QueueError::Unreadable(fact.offset))?;
             match said {
-                Said::Deleted(_) => {}
+                Said::Deleted(_) | Said::Trimmed { .. } | Said::Fenced { .. } => {}
                 Said::Cut { after, .. } => edits.cuts.push((after, fact.offset)),
+                Said::Gone(_) => edits.cuts.push((-1, fact.offset)),
                 // Of an element's contents all but the last are masked.
                 Said::Replaced(_) if edits.masks.hides(fact.offset) => {}
                 Said::Replaced(Replaced { term, entry, offset, .. }) => {
@@ -97,6 +114,11 @@ impl Edits {
             }
         }
         Ok(edits)
+    }
+
+    /// Returns the first offset of elements that the queue has not trimmed.
+    fn first(&self) -> i64 {
+        self.standing.trim().map_or(0, |(through, _)| through + 1)
     }
 
     /// Tells whether a rewrite withdrew the element at an offset.
@@ -133,17 +155,18 @@ fn page<D: Disk, E>(
         // A replica that is behind the reader's position has none to go on behind.
         let last = Some(span.end - 1).filter(|last| *last >= 0 && span.end == span.from);
         let next = last.map(|last| position_at(reader, span, last)).transpose()?;
-        return Ok(PageEnd { next: next.flatten(), more: !span.is_whole });
+        return Ok(PageEnd { next: next.flatten(), more: !span.is_whole, has_skipped: false });
     }
     let index = index_of(reader, span)?;
-    let found = index.postings(&span.name, span.from, QUEUE_PAGE_BATCHES);
+    let (edits, first, has_skipped) = opened(&index, span, which)?;
+    let masks = &edits.masks;
+    let from = span.from.max(first);
+    let found = index.postings(&span.name, from, QUEUE_PAGE_BATCHES);
     let (postings, cursor) = found.map_err(|error| QueueError::of_index(&error))?;
     if cursor < span.end {
         return Err(QueueError::Index);
     }
-    let edits = if which == Which::Shown { Edits::of(&index, span)? } else { Edits::default() };
-    let masks = &edits.masks;
-    let mut contents = edits.contents.range(span.from..span.end.max(span.from)).peekable();
+    let mut contents = edits.contents.range(from..span.end.max(from)).peekable();
     let is_full = postings.len() == QUEUE_PAGE_BATCHES;
     let is_cut = is_full && postings.last().is_some_and(|it| it.base_offset < span.end);
     let mut last = None;
@@ -169,35 +192,55 @@ fn page<D: Disk, E>(
         for record in &records {
             let record = record.map_err(unreadable)?;
             let offset = records.offset(&record);
-            let is_here = span.from <= offset && offset < span.end;
+            let is_here = from <= offset && offset < span.end;
             if !is_here || record.key != Some(&span.name[..]) {
                 continue;
             }
             // Its first content may be erased, and with it every trace of the element at this place.
             while let Some(content) = contents.next_if(|(element, _)| **element <= offset) {
                 if let Some(end) = take_content(reader, span, *content.1, &mut take)? {
-                    return Ok(end);
+                    return Ok(PageEnd { has_skipped, ..end });
                 }
             }
             if masks.hides(offset) || is_replacement(&record) {
                 continue;
             }
             if take(&records, &record, at(offset)).map_err(QueueError::Taker)? == Taken::Last {
-                return Ok(PageEnd { next: Some(at(offset)), more: true });
+                return Ok(PageEnd { next: Some(at(offset)), more: true, has_skipped });
             }
         }
     }
     let looked = if is_cut { last.map_or(span.from - 1, |last| last.offset) } else { i64::MAX };
     while let Some(content) = contents.next_if(|(element, _)| **element <= looked) {
         if let Some(end) = take_content(reader, span, *content.1, &mut take)? {
-            return Ok(end);
+            return Ok(PageEnd { has_skipped, ..end });
         }
     }
     if is_cut {
-        return Ok(PageEnd { next: last, more: true });
+        return Ok(PageEnd { next: last, more: true, has_skipped });
     }
     let next = position_at(reader, span, span.end - 1)?;
-    Ok(PageEnd { next, more: !span.is_whole })
+    Ok(PageEnd { next, more: !span.is_whole, has_skipped })
+}
+
+/// Returns the edits of a queue for a page, and the first offset that the page shows. True if the page says that it
+/// passed trimmed elements.
+fn opened<D: Disk, E>(
+    index: &Index<D>,
+    span: &Span,
+    which: Which,
+) -> Result<(Edits, i64, bool), QueueError<E>> {
+    if which == Which::All {
+        return Ok((Edits::default(), 0, false));
+    }
+    let edits = Edits::of(index, span)?;
+    let first = if span.trimmed == Trimmed::Shown { 0 } else { edits.first() };
+    let is_trimmed = span.from < first;
+    if is_trimmed && span.trimmed == Trimmed::Refused {
+        let pointer = edits.standing.trim().and_then(|(_, pointer)| pointer_of(pointer));
+        return Err(QueueError::Trimmed(first, pointer));
+    }
+    Ok((edits, first, is_trimmed && span.trimmed == Trimmed::Skipped))
 }
 
 /// Hands an element over whose content is at another offset. Returns the end of a page that ends with it.
@@ -214,35 +257,80 @@ fn take_content<D: Disk, E>(
     let record = record.filter(|it| it.key == Some(&span.name[..]) && records.offset(it) == at);
     let record = record.ok_or(QueueError::Unreadable(at))?;
     let taken = take(&records, &record, position).map_err(QueueError::Taker)?;
-    Ok((taken == Taken::Last).then_some(PageEnd { next: Some(position), more: true }))
+    let end = PageEnd { next: Some(position), more: true, has_skipped: false };
+    Ok((taken == Taken::Last).then_some(end))
 }
 
-/// Looks for elements of a queue as a node asked for it.
-pub(super) fn look_at_queue<D: Disk>(reader: &Reader<D>, wanted: &QueueLook) -> FoundElements {
-    let QueueLook { span, wanted, .. } = wanted;
-    let found = match wanted {
-        WantedElements::Last => last_element::<D, ()>(reader, span).map(|last| match last {
-            Some((position, is_transactional)) => FoundElements::Last(position, is_transactional),
-            None => FoundElements::None,
-        }),
+/// Looks for elements of a queue as a node asked for it. Finds its fence and trim as well, unless that was not asked.
+pub(super) fn look_at_queue<D: Disk>(
+    reader: &Reader<D>,
+    wanted: &QueueLook,
+) -> (FoundElements, Standing) {
+    look(reader, wanted).unwrap_or_else(|error| {
+        let found = match error {
+            QueueError::Index => FoundElements::NoIndex,
+            // The reader learns that from its page.
+            QueueError::Trimmed(..) => FoundElements::Some,
+            QueueError::Log(_) | QueueError::Unreadable(_) | QueueError::Taker(()) => {
+                FoundElements::Unreadable
+            }
+        };
+        (found, Standing::default())
+    })
+}
+
+fn look<D: Disk>(
+    reader: &Reader<D>,
+    QueueLook { span, wanted, .. }: &QueueLook,
+) -> Result<(FoundElements, Standing), QueueError<()>> {
+    match wanted {
         WantedElements::Any => {
             let mut found = FoundElements::None;
             let page = queue_page::<D, ()>(reader, span, |_, _, _| {
                 found = FoundElements::Some;
                 Ok(Taken::Last)
-            });
+            })?;
             // Behind batches of others, or aborted ones, there may be some.
-            page.map(|page| if page.more { FoundElements::Some } else { found })
+            let found = if page.more { FoundElements::Some } else { found };
+            return Ok((found, Standing::default()));
         }
-        WantedElements::These(offsets) => these(reader, span, offsets),
-        WantedElements::Behind(after) => behind(reader, span, *after),
+        WantedElements::Kept(below) => {
+            let kept = kept(reader, span, *below)?;
+            return Ok((FoundElements::Kept(kept), Standing::default()));
+        }
+        _ => {}
+    }
+    // A log without records has no index.
+    let edits = if span.is_empty() {
+        Edits::default()
+    } else {
+        Edits::of(&*index_of(reader, span)?, span)?
     };
-    found.unwrap_or_else(|error| match error {
-        QueueError::Index => FoundElements::NoIndex,
-        QueueError::Log(_) | QueueError::Unreadable(_) | QueueError::Taker(()) => {
-            FoundElements::Unreadable
-        }
-    })
+    let found = match wanted {
+        WantedElements::Last => match last_element(reader, span, &edits)? {
+            Some((position, is_transactional)) => FoundElements::Last(position, is_transactional),
+            None => FoundElements::None,
+        },
+        WantedElements::These(offsets) => these(reader, span, offsets, &edits)?,
+        WantedElements::Behind(after) => behind(reader, span, *after, &edits)?,
+        _ => FoundElements::None,
+    };
+    Ok((found, edits.standing))
+}
+
+/// Finds the statements that a log has to repeat before it loses its records below an offset. One batch takes those of
+/// so many queues.
+fn kept<D: Disk>(
+    reader: &Reader<D>,
+    span: &Span,
+    below: i64,
+) -> Result<Vec<(Bytes, Said)>, QueueError<()>> {
+    if span.is_empty() {
+        return Ok(Vec::new());
+    }
+    let kept = index_of(reader, span)?.kept(below, QUEUES_SAID_AGAIN);
+    let (kept, cursor) = kept.map_err(|error| QueueError::of_index(&error))?;
+    if cursor < span.end { Err(QueueError::Index) } else { Ok(kept) }
 }
 
 /// Finds out which of these offsets hold elements of a queue that are to be seen.
@@ -250,14 +338,11 @@ fn these<D: Disk>(
     reader: &Reader<D>,
     span: &Span,
     offsets: &[i64],
+    edits: &Edits,
 ) -> Result<FoundElements, QueueError<()>> {
-    // A log without records has no index.
-    if span.is_empty() {
-        return Ok(FoundElements::These(Vec::new(), 0));
-    }
-    let index = index_of(reader, span)?;
-    let edits = Edits::of(&index, span)?;
-    let is_in_span = |it: &i64| (span.from..span.end).contains(it);
+    // The content of an element outlives the element's place in the log.
+    let is_in_span =
+        |it: &i64| (span.from..span.end).contains(it) || edits.contents.contains_key(it);
     let mut wanted = offsets.iter().copied().filter(is_in_span).peekable();
     let mut found = Vec::new();
     while let Some(first) = wanted.peek().copied() {
@@ -302,16 +387,13 @@ fn behind<D: Disk>(
     reader: &Reader<D>,
     span: &Span,
     after: i64,
+    edits: &Edits,
 ) -> Result<FoundElements, QueueError<()>> {
-    if span.is_empty() {
-        return Ok(FoundElements::These(Vec::new(), 0));
-    }
     let by_offset = sabotage::is(Bug::CutByOffset);
     let from = if by_offset { span.from } else { span.from.max(after + 1) };
     let rest = Span { from, ..span.clone() };
     let mut found = Vec::new();
     if after < 0 {
-        let edits = Edits::of(&*index_of(reader, span)?, span)?;
         let trimmed = edits.contents.range(..span.from).map(|(_, it)| *it);
         found.extend(trimmed.map(|(position, content)| FoundElement {
             position,
@@ -325,8 +407,7 @@ fn behind<D: Disk>(
         }
         if found.len() as u64 > QUEUE_MASKS_MAX { Taken::Last } else { Taken::More }
     })?;
-    let masks = index_of(reader, span)?.masks();
-    Ok(FoundElements::These(found, masks.count()))
+    Ok(FoundElements::These(found, edits.masks.count()))
 }
 
 fn found_element(records: &Records, record: &Record<'_>, position: Position) -> FoundElement {
@@ -340,12 +421,12 @@ fn found_element(records: &Records, record: &Record<'_>, position: Position) -> 
 fn last_element<D: Disk, E>(
     reader: &Reader<D>,
     span: &Span,
+    edits: &Edits,
 ) -> Result<Option<(Position, bool)>, QueueError<E>> {
     if span.is_empty() {
         return Ok(None);
     }
     let index = index_of(reader, span)?;
-    let edits = Edits::of(&index, span)?;
     let mut before = span.end;
     loop {
         let found = index.last_before(&span.name, before);
@@ -463,7 +544,10 @@ pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Exten
         return Ok(extent);
     }
     let index = index_of(reader, span)?;
-    extent.last = last_element(reader, span)?.map(|(position, _)| position);
+    let edits = Edits::of(&index, span)?;
+    extent.last = last_element(reader, span, &edits)?.map(|(position, _)| position);
+    extent.fence = edits.standing.fence().cloned().unwrap_or_default();
+    extent.pointer = edits.standing.trim().and_then(|(_, pointer)| pointer_of(pointer));
     let named = index.names(&span.name, None, (1, span.from));
     let (named, _) = named.map_err(|error| QueueError::of_index(&error))?;
     let own = named.into_iter().find(|it| it.name == span.name);

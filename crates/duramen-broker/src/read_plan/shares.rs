@@ -27,8 +27,8 @@ pub fn look<D: Disk>(reader: &Reader<D>, wanted: &Look) -> Event {
         Look::DeadLetters(wanted) => Event::DeadLetters(dead_letters(reader, wanted)),
         Look::Date(wanted) => Event::Dated(date(reader, wanted)),
         Look::Queue(wanted) => {
-            let found = look_at_queue(reader, wanted);
-            Event::QueueLooked(QueueLooked { ticket: wanted.ticket, found })
+            let (found, standing) = look_at_queue(reader, wanted);
+            Event::QueueLooked(QueueLooked { ticket: wanted.ticket, found, standing })
         }
     }
 }

@@ -146,7 +146,13 @@ impl Tested {
 
     fn order(&mut self) {
         let (identity, beginning) = (identity(), self.beginning);
-        self.indexer.order(Order { replica: REPLICA, identity, beginning, to: self.end() });
+        self.indexer.order(Order {
+            replica: REPLICA,
+            identity,
+            beginning,
+            start: 0,
+            to: self.end(),
+        });
     }
 
     /// Indexes all; returns what was touched.
@@ -280,7 +286,7 @@ impl Tested {
         let known = self.prng.below(u64::try_from(known).unwrap() + 1);
         let (identity, beginning) = (identity(), self.beginning);
         let to = self.batches[usize::try_from(known).unwrap()].base;
-        self.indexer.order(Order { replica: REPLICA, identity, beginning, to });
+        self.indexer.order(Order { replica: REPLICA, identity, beginning, start: 0, to });
         while !matches!(self.indexer.step(true), Step::Idle) {}
         self.compare(true);
     }

@@ -23,8 +23,17 @@ pub struct Order {
     pub identity: Identity,
     /// Number of the log's beginning: each time a log begins anew it has another one.
     pub beginning: u64,
+    /// First offset that is left of the log.
+    pub start: i64,
     /// Committed end of the log.
     pub to: i64,
+}
+
+impl Order {
+    /// Returns the offset at which the log's segments begin: the first one, or the log start if there is none.
+    pub(crate) fn start_of(&self, first: Option<i64>) -> i64 {
+        first.unwrap_or(self.start)
+    }
 }
 
 /// Outcome of a step for the replica of an [`Order`].

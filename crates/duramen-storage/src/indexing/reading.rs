@@ -105,8 +105,6 @@ impl Found {
 
     fn hashes(&self, seed: u64) -> Vec<u64> {
         let names = self.queues.iter().map(|(place, _)| &self.names[place.clone()]);
-        let said = self.batches.iter().flat_map(|(.., statements)| statements);
-        let names = names.chain(said.map(|it| &it.queue[..]));
         names.map(|name| queue_hash(name, seed)).collect()
     }
 
@@ -139,7 +137,7 @@ pub(super) fn open<D: Disk>(reader: &Reader<D>, order: &Order) -> Result<Index<D
             None => remove(disk, &format!("{dir}/{name}")),
         }
     }
-    let start = files.start_offset();
+    let start = order.start_of(files.start_offset());
     let (chain, others) = chain(tables, start);
     for other in others {
         remove(disk, other.path());
@@ -159,7 +157,7 @@ pub(super) fn read_on<D: Disk>(
 ) -> Result<Part, Stop> {
     let (replica, to) = (order.replica, order.to);
     let files = reader.catalog().get(replica)?;
-    let from = index.cursor().max(files.start_offset()).min(to);
+    let from = index.cursor().max(order.start_of(files.start_offset())).min(to);
     let Some(range) = reader.locate(replica, from, to, limits.step_bytes, true)? else {
         if from < to {
             return Err(Stop::Wait);
@@ -229,7 +227,7 @@ fn is_of<D: Disk>(table: &Table<D>, order: &Order, files: &LogFiles<D>) -> bool 
     let is_below = header.to <= files.end_offset() || sabotage::is(Bug::TableAboveEndKept);
     let is_current =
         files.term_at(header.to - 1) == Some(header.term) || sabotage::is(Bug::TableTermUnchecked);
-    is_same && is_below && is_current && header.to > files.start_offset()
+    is_same && is_below && is_current && header.to > order.start_of(files.start_offset())
 }
 
 /// Chooses tables that adjoin from the log start on, the longest first. Returns the others as well.

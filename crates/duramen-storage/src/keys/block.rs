@@ -13,8 +13,9 @@ use std::ops::Range;
 
 use bytes::{Buf, BufMut, Bytes};
 
-use super::memtable::{Fact, Posting};
-use crate::format::{Malformed, put_varint, take, varint};
+use super::memtable::Posting;
+use super::statements::Fact;
+use crate::format::{Malformed, put_varint, take_long, varint};
 use crate::sabotage::{self, Bug};
 
 /// Entries from one restart point to the next.
@@ -234,12 +235,6 @@ impl Walk {
     }
 }
 
-/// Reads bytes behind their length.
-pub(crate) fn take_long(from: &mut Bytes) -> Result<Bytes, Malformed> {
-    let length = usize::try_from(varint(from)?).unwrap_or(usize::MAX);
-    take(from, length)
-}
-
 /// Body of postings in the making.
 #[derive(Debug)]
 pub(crate) struct PostingsWriter {
@@ -377,7 +372,7 @@ pub(crate) fn facts(
         let distance = i64::try_from(varint(&mut list)?).ok();
         let offset = distance.and_then(|it| range.start.checked_add(it));
         let offset =
-            offset.filter(|it| range.contains(it) && previous.is_none_or(|last| last < *it));
+            offset.filter(|it| range.contains(it) && previous.is_none_or(|last| last <= *it));
         let offset = offset.ok_or(Malformed("a fact is out of the table's range"))?;
         previous = Some(offset);
         take_one(Fact { kind, offset, body: take_long(&mut list)? });

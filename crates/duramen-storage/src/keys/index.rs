@@ -16,11 +16,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
+use bytes::Bytes;
 use duramen_protocol::BatchHeader;
 
 use super::masks::Masks;
-use super::memtable::{Fact, Memtable, NamedQueue, Posting};
-use super::statements::{Said, Statement};
+use super::memtable::{Memtable, NamedQueue, Posting};
+use super::statements::{Fact, Said, Statement};
 use super::table::{IndexError, Table, TableHeader, failed};
 use super::view::{View, flush};
 use crate::disk::ignore_missing;
@@ -172,6 +173,12 @@ impl<D: Disk> Index<D> {
             |newest| newest.of_names(start, from, limit.saturating_add(1)),
             |view| view.names(prefix, after, (limit, from)),
         )
+    }
+
+    /// Returns what the log has to say again of up to `limit` queues before it loses its records below an offset, and
+    /// the cursor.
+    pub fn kept(&self, below: i64, limit: usize) -> Result<(Vec<(Bytes, Said)>, i64), IndexError> {
+        self.ask(Memtable::of_facts, |view| view.kept(below, limit))
     }
 
     /// Asks the tables and a part of the memtable, all of one moment. Returns the cursor of that moment, too.

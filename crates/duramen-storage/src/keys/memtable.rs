@@ -16,7 +16,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::masks::Masks;
-use super::statements::Said;
+use super::statements::{Fact, Said};
 
 /// Memory of a name beside its bytes: its place in the map, and an allocation.
 const QUEUE_BYTES: usize = 128;
@@ -32,17 +32,6 @@ pub struct Posting {
     pub is_transactional: bool,
     /// Number of this queue's records in the batch, at least 1.
     pub records: u32,
-}
-
-/// Something that was said about a queue as a whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
-    /// Kind, which is the node's.
-    pub kind: u8,
-    /// Offset at which the log says it.
-    pub offset: i64,
-    /// Bytes of the kind.
-    pub body: Bytes,
 }
 
 /// Name of a queue, and how much is known of it.
@@ -140,7 +129,8 @@ impl Memtable {
         assert!(is_here, "a batch of the memtable says it");
         self.size += size_of::<Fact>() + fact.body.len();
         let facts = &mut self.queue(name).facts;
-        let is_next = facts.last().is_none_or(|last| last.offset < fact.offset);
+        // One batch may say several.
+        let is_next = facts.last().is_none_or(|last| last.offset <= fact.offset);
         assert!(is_next, "facts about a queue come in order");
         facts.push(fact);
     }
@@ -176,6 +166,13 @@ impl Memtable {
         let postings = self.postings(name, at).iter().take(limit).copied().collect();
         let facts = self.facts(name).to_vec();
         self.with([(name.into(), Queue { postings, facts })])
+    }
+
+    /// Copies the facts about all queues.
+    pub(crate) fn of_facts(&self) -> Self {
+        let queues = self.queues.iter().filter(|(_, queue)| !queue.facts.is_empty());
+        let facts = |queue: &Queue| Queue { facts: queue.facts.clone(), ..Queue::default() };
+        self.with(queues.map(|(name, queue)| (name.clone(), facts(queue))))
     }
 
     /// Copies the queues from `start` on up to the `limit`th that has records here which edits did not take away.

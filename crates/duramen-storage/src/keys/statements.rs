@@ -17,9 +17,7 @@ use duramen_protocol::BatchHeader;
 use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
 
-use super::block::take_long;
-use super::memtable::Fact;
-use crate::format::{Malformed, put_varint, varint};
+use crate::format::{Malformed, put_varint, take_long, varint};
 
 /// Key of the record of a batch of facts: version 0, type 0x4455. Kafka's own control batches have types 0 to 6.
 const KEY: [u8; 4] = [0, 0, 0x44, 0x55];
@@ -37,8 +35,25 @@ pub const CUTS_AFTER_HEADER: &str = "duramen-cuts-after";
 const DELETED: u8 = 1;
 /// Kind of a cut.
 const CUT: u8 = 2;
+/// Kind of a trim.
+const TRIMMED: u8 = 3;
+/// Kind of a fence.
+const FENCED: u8 = 4;
 /// Kind of a replacement.
 const REPLACED: u8 = 5;
+/// Kind of the deletion of a queue.
+const GONE: u8 = 6;
+
+/// Something that was said about a queue as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// Kind, which is the node's.
+    pub kind: u8,
+    /// Offset at which the log says it.
+    pub offset: i64,
+    /// Bytes of the kind.
+    pub body: Bytes,
+}
 
 /// Statement of a log about one of its queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +69,14 @@ pub struct Statement {
 impl Statement {
     /// Tells whether all that it is about is below an offset.
     pub(crate) fn is_before(&self, offset: i64) -> bool {
-        let after = match &self.said {
-            Said::Deleted(_) => -1,
+        let latest = match &self.said {
+            Said::Deleted(_) | Said::Gone(_) => -1,
             Said::Cut { after, .. } => *after,
+            Said::Trimmed { through, first_said, .. } => *through.max(first_said),
+            Said::Fenced { first_said, .. } => *first_said,
             Said::Replaced(it) => it.offset,
         };
-        after < offset && self.said.withdrawn().last().is_none_or(|last| *last < offset)
+        latest < offset && self.said.withdrawn().last().is_none_or(|last| *last < offset)
     }
 
     /// Returns the value of [`FACT_HEADER`] that states it.
@@ -82,8 +99,108 @@ pub enum Said {
         /// Records of these elements.
         withdrawn: Vec<i64>,
     },
+    /// Elements up to an offset are trimmed: readers of the queue begin behind it.
+    Trimmed {
+        /// The last offset that is trimmed.
+        through: i64,
+        /// Offset at which the log said it first; -1 if it says so here.
+        first_said: i64,
+        /// Pointer to where the earlier state is, as the node encodes it.
+        pointer: Bytes,
+    },
+    /// The queue has a fence.
+    Fenced {
+        /// The token; empty for none.
+        token: Bytes,
+        /// As of a trim.
+        first_said: i64,
+    },
     /// The record that says so is the content of an element.
     Replaced(Replaced),
+    /// The queue is deleted, with its fence and trim. The records of its elements are at these offsets, in order.
+    Gone(Vec<i64>),
+}
+
+/// Latest trim and fence of a queue, and the places where the log says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    trim: Option<Stated>,
+    fence: Option<Stated>,
+}
+
+/// Something that is said of a queue, until something else is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stated {
+    said: Said,
+    /// Offset at which the log said it first: it alone decides what is newer.
+    first_said: i64,
+    /// Offset at which the log said it last.
+    last_said: i64,
+}
+
+impl Standing {
+    /// Finds the latest trim and fence among the facts about a queue. The deletion of a queue takes both away.
+    pub fn of<'a>(facts: impl IntoIterator<Item = &'a Fact>) -> Result<Self, &'static str> {
+        let mut standing = Self::default();
+        let mut gone = -1;
+        for fact in facts {
+            let said = Said::of(fact)?;
+            let (place, first_said) = match &said {
+                Said::Trimmed { first_said, .. } => (&mut standing.trim, *first_said),
+                Said::Fenced { first_said, .. } => (&mut standing.fence, *first_said),
+                Said::Gone(_) => {
+                    gone = gone.max(fact.offset);
+                    continue;
+                }
+                Said::Cut { .. } | Said::Deleted(_) | Said::Replaced(_) => continue,
+            };
+            let first_said = if first_said < 0 { fact.offset } else { first_said };
+            let last_said = fact.offset;
+            match place {
+                Some(known) if first_said < known.first_said => {}
+                Some(known) if first_said == known.first_said => {
+                    known.last_said = known.last_said.max(last_said);
+                }
+                place => *place = Some(Stated { said, first_said, last_said }),
+            }
+        }
+        let is_there = |it: &Stated| it.first_said > gone;
+        standing.trim = standing.trim.filter(is_there);
+        standing.fence = standing.fence.filter(is_there);
+        Ok(standing)
+    }
+
+    /// Returns the token of the queue's fence, if it has one.
+    pub fn fence(&self) -> Option<&Bytes> {
+        match &self.fence.as_ref()?.said {
+            Said::Fenced { token, .. } => Some(token).filter(|token| !token.is_empty()),
+            _ => None,
+        }
+    }
+
+    /// Returns the last offset that is trimmed, and the pointer that the trim kept.
+    pub fn trim(&self) -> Option<(i64, &Bytes)> {
+        match &self.trim.as_ref()?.said {
+            Said::Trimmed { through, pointer, .. } => Some((*through, pointer)),
+            _ => None,
+        }
+    }
+
+    /// Returns what has to be said again before a log loses its records below an offset. A fence of none has not.
+    pub fn below(&self, offset: i64) -> impl Iterator<Item = Said> {
+        let fence = self.fence.as_ref().filter(|_| self.fence().is_some());
+        let all = self.trim.iter().chain(fence);
+        let late = all.filter(move |it| it.last_said < offset);
+        late.map(|Stated { said, first_said, .. }| {
+            let mut said = said.clone();
+            if let Said::Trimmed { first_said: at, .. } | Said::Fenced { first_said: at, .. } =
+                &mut said
+            {
+                *at = *first_said;
+            }
+            said
+        })
+    }
 }
 
 /// Element that has a new content.
@@ -105,14 +222,20 @@ impl Said {
         match self {
             Self::Deleted(_) => DELETED,
             Self::Cut { .. } => CUT,
+            Self::Trimmed { .. } => TRIMMED,
+            Self::Fenced { .. } => FENCED,
             Self::Replaced(_) => REPLACED,
+            Self::Gone(_) => GONE,
         }
     }
 
     /// Returns the offsets that it takes away, in order.
     pub fn withdrawn(&self) -> &[i64] {
         match self {
-            Self::Deleted(withdrawn) | Self::Cut { withdrawn, .. } => withdrawn,
+            Self::Deleted(withdrawn) | Self::Gone(withdrawn) | Self::Cut { withdrawn, .. } => {
+                withdrawn
+            }
+            Self::Trimmed { .. } | Self::Fenced { .. } => &[],
             Self::Replaced(it) => std::slice::from_ref(&it.withdrawn),
         }
     }
@@ -121,12 +244,21 @@ impl Said {
     pub fn body(&self) -> Bytes {
         let mut out = Vec::new();
         match self {
-            Self::Deleted(withdrawn) => put_offsets(&mut out, withdrawn),
+            Self::Deleted(withdrawn) | Self::Gone(withdrawn) => put_offsets(&mut out, withdrawn),
             Self::Cut { after, reason, withdrawn } => {
                 put_varint(&mut out, after.abs_diff(-1));
                 put_varint(&mut out, reason.len() as u64);
                 out.put_slice(reason.as_bytes());
                 put_offsets(&mut out, withdrawn);
+            }
+            Self::Trimmed { through, first_said, pointer } => {
+                put_varint(&mut out, first_said.abs_diff(-1));
+                put_varint(&mut out, through.unsigned_abs());
+                out.put_slice(pointer);
+            }
+            Self::Fenced { token, first_said } => {
+                put_varint(&mut out, first_said.abs_diff(-1));
+                out.put_slice(token);
             }
             Self::Replaced(Replaced { term, entry, offset, withdrawn }) => {
                 put_varint(&mut out, u64::from(term.unsigned_abs()));
@@ -146,10 +278,20 @@ impl Said {
     fn decode(kind: u8, mut body: Bytes) -> Result<Self, Malformed> {
         let said = match kind {
             DELETED => Self::Deleted(take_offsets(&mut body)?),
+            GONE => Self::Gone(take_offsets(&mut body)?),
             CUT => {
                 let after = take_offset(&mut body, -1)?;
                 let reason = take_text(&mut body)?;
                 Self::Cut { after, reason, withdrawn: take_offsets(&mut body)? }
+            }
+            TRIMMED => {
+                let first_said = take_offset(&mut body, -1)?;
+                let through = take_offset(&mut body, 0)?;
+                Self::Trimmed { through, first_said, pointer: std::mem::take(&mut body) }
+            }
+            FENCED => {
+                let first_said = take_offset(&mut body, -1)?;
+                Self::Fenced { token: std::mem::take(&mut body), first_said }
             }
             REPLACED => {
                 let term = i32::try_from(varint(&mut body)?);
@@ -262,7 +404,7 @@ pub fn statement_with(
     let is_alone = header.record_count == 1;
     let is_its_own = first.key == Some(&statement.queue[..])
         && match statement.said {
-            Said::Deleted(_) => false,
+            Said::Deleted(_) | Said::Gone(_) | Said::Trimmed { .. } | Said::Fenced { .. } => false,
             Said::Cut { .. } => true,
             Said::Replaced(_) => is_alone,
         };
@@ -309,10 +451,14 @@ mod tests {
             Said::Deleted(vec![0, 1, 500]),
             Said::Deleted(vec![i64::MAX - 1]),
             Said::Deleted(Vec::new()),
+            Said::Gone(vec![7, 9]),
             Said::Cut { after: -1, reason: "moved".to_owned(), withdrawn: vec![0, 4] },
             Said::Cut { after: i64::MAX - 1, reason: String::new(), withdrawn: Vec::new() },
             Said::Replaced(Replaced { term: 7, entry: -1, offset: 100, withdrawn: 100 }),
             Said::Replaced(Replaced { term: 0, entry: 98, offset: 100, withdrawn: i64::MAX - 1 }),
+            Said::Trimmed { through: 9, first_said: -1, pointer: Bytes::from_static(b"p") },
+            Said::Fenced { token: Bytes::from_static(b"one"), first_said: 300 },
+            Said::Fenced { token: Bytes::new(), first_said: -1 },
         ];
         let all = said.map(|said| Statement { said, ..statement(&[]) });
         let batch = batch_of(5, &all);
@@ -320,6 +466,34 @@ mod tests {
         let header = *BatchView::parse(&batch.freeze()).expect("a batch").header();
         assert!(header.attributes.is_control() && header.record_count == 1);
         assert_eq!((header.producer_id, header.max_timestamp), (-1, 5));
+    }
+
+    #[test]
+    fn the_fence_that_was_said_last_stands_however_often_an_earlier_one_is_said_again() {
+        let fact = |offset: i64, said: &Said| Fact { kind: said.kind(), offset, body: said.body() };
+        let fenced = |offset, token: &'static str, first_said| {
+            let token = Bytes::from_static(token.as_bytes());
+            fact(offset, &Said::Fenced { token, first_said })
+        };
+        let (gone, empty) = (Said::Gone(vec![]), []);
+        let token = |facts: &[Fact]| {
+            let standing = Standing::of(facts).expect("they can be read");
+            standing.fence().map(|it| String::from_utf8_lossy(it).into_owned())
+        };
+        let one = [fenced(5, "one", -1), fenced(9, "two", -1), fenced(12, "one", 5)];
+        assert_eq!(token(&one), Some("two".to_owned()));
+        assert_eq!(token(&[fenced(20, "two", 9), fenced(12, "one", 5)]), Some("two".to_owned()));
+        assert_eq!(token(&[fenced(5, "one", -1), fenced(6, "", -1)]), None);
+        assert_eq!(token(&[fenced(5, "one", -1), fact(6, &gone), fenced(8, "one", 5)]), None);
+        assert_eq!(token(&[fact(6, &gone), fenced(7, "new", -1)]), Some("new".to_owned()));
+        assert_eq!(token(&empty), None);
+        let standing = Standing::of(&one).expect("they can be read");
+        let again = standing.below(10).collect::<Vec<_>>();
+        assert_eq!(again, [Said::Fenced { token: "two".into(), first_said: 9 }]);
+        assert_eq!(standing.below(9).count(), 0);
+        let said_again = [fenced(5, "one", -1), fenced(12, "one", 5)];
+        let standing = Standing::of(&said_again).expect("they can be read");
+        assert_eq!(standing.below(12).count(), 0, "it is there already");
     }
 
     #[test]

@@ -18,11 +18,13 @@ use bytes::{Buf, BufMut, Bytes};
 use twox_hash::XxHash3_64;
 use xorf::{BinaryFuse8Ref, Filter, FilterRef};
 
-use super::block::{self, Block, Body, Kind, Walk, take_long};
+use super::block::{self, Block, Body, Kind, Walk};
 use super::masks::Masks;
-use super::memtable::{Fact, Posting};
+use super::memtable::Posting;
+use super::statements::Fact;
 use crate::format::{
     Malformed, TABLE_EDGE_BYTES, TABLE_FOOTER_MAGIC, TABLE_MAGIC, TABLE_VERSION, table_name, take,
+    take_long,
 };
 use crate::{Disk, ReplicaId};
 

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use super::block::{self, FactsWriter, Kind};
-use super::memtable::{Fact, Memtable, NamedQueue, Posting};
+use super::memtable::{Memtable, NamedQueue, Posting};
+use super::statements::{Fact, Said, Standing};
 use super::table::{Cursor, IndexError, Table, TableHeader};
 use super::writing::TableWriter;
 use crate::Disk;
@@ -95,8 +96,39 @@ impl<'a, D: Disk> View<'a, D> {
         Ok(facts)
     }
 
-    /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, with their counts. In a log
-    /// that begins at `from`, names whose records were all taken away are left out.
+    /// Returns what a log has to say again of up to `limit` queues before it loses its records below an offset.
+    pub fn kept(&self, below: i64, limit: usize) -> Result<Vec<(Bytes, Said)>, IndexError> {
+        let mut cursors = Vec::new();
+        for table in self.tables {
+            cursors.push(Cursor::seek(table, Kind::Facts, &[])?);
+        }
+        let mut newest = self.memtable.all().filter(|(_, _, facts)| !facts.is_empty()).peekable();
+        let (mut kept, mut queues) = (Vec::new(), 0);
+        while queues < limit {
+            let in_tables = cursors.iter().filter_map(|cursor| Some(cursor.entry()?.0));
+            let Some(name) = in_tables.chain(newest.peek().map(|it| it.0)).min() else { break };
+            let name = Bytes::copy_from_slice(name);
+            let here = newest.next_if(|(it, ..)| *it == name);
+            let mut facts = here.map_or_else(Vec::new, |(_, _, facts)| facts.to_vec());
+            for cursor in &mut cursors {
+                if let Some((_, body)) = cursor.entry().filter(|it| it.0 == name) {
+                    let (body, table) = (body.clone(), cursor.table());
+                    block::facts(body, &table.range(), |fact| facts.push(fact))
+                        .map_err(|why| table.damaged_block(why))?;
+                    cursor.advance()?;
+                }
+            }
+            // A fact that nobody can read stopped the index before.
+            let standing = Standing::of(&facts).unwrap_or_default();
+            let before = kept.len();
+            kept.extend(standing.below(below).map(|said| (name.clone(), said)));
+            queues += usize::from(kept.len() > before);
+        }
+        Ok(kept)
+    }
+
+    /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, with their counts. In a
+    /// log that begins at `from`, names whose records were all taken away are left out.
     pub fn names(
         &self,
         prefix: &[u8],

@@ -26,6 +26,7 @@ use printer::Printer;
 #[command(after_help = "Examples:
   duramen log append orders first second
   duramen log read orders --follow
+  duramen log fence orders writer-2
   duramen log dump duramen-data/orders-0/00000000000000000000.log
   duramen log dump duramen-data/orders-0/00000000000000000000.log --records --from 100 --count 5
   duramen log set-aside --data-dir duramen-data")]
@@ -44,6 +45,8 @@ enum Action {
     Tail(remote::TailOf),
     /// Remove the first records of a log, and keep a pointer to what they led to
     Truncate(remote::TruncateLog),
+    /// Set the token that appends to a log have to carry if they carry one
+    Fence(remote::FenceLog),
     /// Print the content of a segment, an index, an image or a journal extent
     Dump(Dump),
     /// List or drop the files that a start of the node set aside
@@ -58,6 +61,7 @@ impl Log {
             Action::Read(read) => bootstrap::run(read.run()),
             Action::Tail(tail) => bootstrap::run(tail.run()),
             Action::Truncate(truncate) => bootstrap::run(truncate.run()),
+            Action::Fence(fence) => bootstrap::run(fence.run()),
             Action::Dump(dump) => dump.run(),
             Action::SetAside(aside) => aside.run(),
         }

@@ -40,7 +40,7 @@ pub(super) struct Guarded {
     /// Position of the record that has to be the last one of the log or queue, or none for one that has to be empty
     #[arg(long, value_name = "POSITION")]
     if_last: Option<String>,
-    /// Token that has to be the log's fence
+    /// Token that has to be the fence of the log or queue
     #[arg(long, value_name = "TOKEN")]
     fence: Option<String>,
 }
@@ -131,4 +131,9 @@ impl Node {
 pub(super) fn failure(status: Status) -> anyhow::Error {
     let kind = status.get_details_error_info().map(|info| info.reason);
     refused(kind, status.message().to_owned())
+}
+
+/// Returns a fence as text; none for an empty one.
+pub(super) fn fence_text(token: &[u8]) -> Option<String> {
+    (!token.is_empty()).then(|| String::from_utf8_lossy(token).into_owned())
 }

@@ -9,14 +9,15 @@ use serde::Serialize;
 use tonic::transport::Channel;
 
 use super::bootstrap::{self, Output};
-use super::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, failure};
+use super::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, failure, fence_text};
 use super::screen::{self, or_dash};
 use super::usage::topic_name;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
     DeleteQueueRequest, DeleteRequest, EditResponse, EnqueueRequest, EnqueueResponse,
-    GetQueueRequest, ListQueuesRequest, Position, ReadRecord, Record, ReplaceRequest,
-    RetrieveRequest, RewriteRequest, retrieve_request, rewrite_request,
+    FenceQueueRequest, GetQueueRequest, ListQueuesRequest, Pointer, Position, ReadRecord, Record,
+    ReplaceRequest, RetrieveRequest, RewriteRequest, TrimQueueRequest, retrieve_request,
+    rewrite_request,
 };
 
 /// Longest wait of one request, in milliseconds.
@@ -34,7 +35,9 @@ Examples:
   duramen queue retrieve mail alice
   duramen queue tail mail alice
   duramen queue edit mail alice 2.0.0 'hello again'
+  duramen queue fence mail alice owner-7
   duramen queue rewrite mail alice --after 2.0.0 --fence owner-7 < lines
+  duramen queue trim mail alice --through 2.0.0
   duramen queue delete mail alice 2.0.0
   duramen queue list mail --prefix al
   duramen queue show mail alice")]
@@ -57,9 +60,13 @@ enum Action {
     Rewrite(Rewrite),
     /// Delete messages of a queue by position, or all of them
     Delete(Delete),
+    /// Have readers of a queue begin behind a position, and keep a pointer to what came before
+    Trim(Trim),
+    /// Set the token that changes of a queue have to carry if they carry one
+    Fence(Fence),
     /// List queues by name
     List(List),
-    /// Show where a queue begins and ends
+    /// Show where a queue begins and ends, its fence and its pointer
     Show(Show),
 }
 
@@ -73,6 +80,8 @@ impl Queue {
             Action::Edit(edit) => bootstrap::run(edit.run()),
             Action::Rewrite(rewrite) => bootstrap::run(rewrite.run()),
             Action::Delete(delete) => bootstrap::run(delete.run()),
+            Action::Trim(trim) => bootstrap::run(trim.run()),
+            Action::Fence(fence) => bootstrap::run(fence.run()),
             Action::List(list) => bootstrap::run(list.run()),
             Action::Show(show) => bootstrap::run(show.run()),
         }
@@ -268,7 +277,7 @@ struct Edit {
     /// Version that the message has to have
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
     if_version: Option<i64>,
-    /// Token that has to be the log's fence
+    /// Token that has to be the queue's fence: its own, or else the log's
     #[arg(long, value_name = "TOKEN")]
     fence: Option<String>,
     /// Name of the new content; the same command may then be repeated, and edits once
@@ -326,16 +335,15 @@ async fn all_of_stdin() -> anyhow::Result<Vec<u8>> {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = r#"Each line of stdin is a message. They take the place of all messages behind the position, in one
-step. Without a line the queue is cut there. A rewrite names the fence of the queue's log, which has
-to be set before; `queue show` prints the number of its partition.
+    after_help = "Each line of stdin is a message. They take the place of all messages behind the position, in one
+step. Without a line the queue is cut there. A rewrite names the queue's fence, so that has to be
+set before.
 
 Examples:
-  curl -X PUT -H 'content-type: application/json' -d '{"token":"owner-7"}' \
-    localhost:9080/v1/topics/mail/partitions/0/fence
+  duramen queue fence mail alice owner-7
   duramen queue rewrite mail alice --after 2.0.0 --fence owner-7 < lines
   duramen queue rewrite mail alice --after 2.0.0 --fence owner-7 --reason 'a bad import' < /dev/null
-  duramen queue rewrite mail alice --after none --fence owner-7 < lines"#
+  duramen queue rewrite mail alice --after none --fence owner-7 < lines"
 )]
 struct Rewrite {
     #[command(flatten)]
@@ -343,7 +351,7 @@ struct Rewrite {
     /// Position of the last message that stays, or none
     #[arg(long, value_name = "POSITION|none", value_parser = keep)]
     after: rewrite_request::Keep,
-    /// Token that has to be the log's fence
+    /// Token that has to be the queue's fence: its own, or else the log's
     #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new())]
     fence: String,
     /// Text for people, which the log keeps
@@ -432,7 +440,7 @@ struct Delete {
     /// Delete all messages of the queue
     #[arg(long, conflicts_with = "positions")]
     all: bool,
-    /// Token that has to be the log's fence
+    /// Token that has to be the queue's fence: its own, or else the log's
     #[arg(long, value_name = "TOKEN")]
     fence: Option<String>,
 }
@@ -456,6 +464,94 @@ impl Delete {
                 0 => format!("deleted {deleted}"),
                 _ => format!("deleted {deleted}; {absent} named no message of the queue"),
             }
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Readers of the queue begin behind the position from then on. The log keeps the messages: consumers
+of Kafka, and `log read`, get them until retention removes them. The pointer stays with the queue,
+for whoever asks for what was before.
+
+Examples:
+  duramen queue trim mail alice --through 2.4.5
+  duramen queue trim mail alice --through 2.4.5 --pointer s3://snapshots/alice-5 --fence owner-7"
+)]
+struct Trim {
+    #[command(flatten)]
+    target: Target,
+    /// Position of the last message that goes
+    #[arg(long, value_name = "POSITION")]
+    through: Position,
+    /// Place of the state that the messages led to
+    #[arg(long, value_name = "URI")]
+    pointer: Option<String>,
+    /// Token that has to be the queue's fence: its own, or else the log's
+    #[arg(long, value_name = "TOKEN")]
+    fence: Option<String>,
+}
+
+impl Trim {
+    async fn run(self) -> anyhow::Result<()> {
+        let Target { topic, queue, node } = self.target;
+        let through = self.through;
+        let pointer = |uri| Pointer { uri, position: Some(through), ..Pointer::default() };
+        let request = TrimQueueRequest {
+            topic,
+            queue: queue.into(),
+            through: Some(through),
+            pointer: self.pointer.map(pointer),
+            fence: self.fence.map(Into::into),
+            timeout_ms: 0,
+        };
+        let answer = connect(&node).await?.trim_queue(request).await.map_err(failure)?.into_inner();
+        let edited = Edited::from(answer);
+        node.output.print(&edited, || match edited.at {
+            Some(_) => format!("trimmed through {through}"),
+            None => format!("trimmed through {through} or further before"),
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A change of the queue that carries another token is refused; one that carries none is taken, but
+for a rewrite. An empty token takes the fence away: then the queue has that of its log, which
+`duramen log fence` sets.
+
+Examples:
+  duramen queue fence mail alice owner-7
+  duramen queue fence mail alice owner-8 --if-token owner-7
+  duramen queue fence mail alice owner-1 --if-token ''    # only if the queue has none of its own
+  duramen queue fence mail alice ''"
+)]
+struct Fence {
+    #[command(flatten)]
+    target: Target,
+    /// The new token; empty for none
+    token: String,
+    /// Token that has to be the queue's own fence until now; empty for none
+    #[arg(long, value_name = "TOKEN")]
+    if_token: Option<String>,
+}
+
+impl Fence {
+    async fn run(self) -> anyhow::Result<()> {
+        let Target { topic, queue, node } = self.target;
+        let token = self.token;
+        let request = FenceQueueRequest {
+            topic,
+            queue: queue.into(),
+            token: token.clone().into(),
+            if_token: self.if_token.map(Into::into),
+            timeout_ms: 0,
+        };
+        let answer =
+            connect(&node).await?.fence_queue(request).await.map_err(failure)?.into_inner();
+        node.output.print(&Edited::from(answer), || match token.as_str() {
+            "" => "the queue has no fence of its own".to_owned(),
+            token => format!("the queue's fence is {token}"),
         })
     }
 }
@@ -526,6 +622,8 @@ struct Extent {
     first: Option<String>,
     last: Option<String>,
     about_elements: u64,
+    fence: Option<String>,
+    pointer: Option<String>,
 }
 
 impl Show {
@@ -539,14 +637,18 @@ impl Show {
             first: text(answer.first),
             last: text(answer.last),
             about_elements: answer.about_elements,
+            fence: fence_text(&answer.fence),
+            pointer: answer.pointer.map(|pointer| pointer.uri),
         };
         node.output.print(&extent, || {
             format!(
-                "partition  {}\nfirst      {}\nlast       {}\nelements   {}",
+                "partition  {}\nfirst      {}\nlast       {}\nelements   {}\nfence      {}\npointer    {}",
                 extent.partition,
                 or_dash(extent.first.as_ref()),
                 or_dash(extent.last.as_ref()),
-                extent.about_elements
+                extent.about_elements,
+                or_dash(extent.fence.as_ref()),
+                or_dash(extent.pointer.as_ref()),
             )
         })
     }

@@ -53,7 +53,7 @@ pub struct Session {
 /// Conditions of an append, judged in the step that gives the records their offsets.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Guard {
-    /// The token that has to be the log's fence.
+    /// The token that has to be the fence of the log, or of the queue.
     #[prost(bytes = "bytes", optional, tag = "3")]
     pub fence: ::core::option::Option<::prost::bytes::Bytes>,
     /// The record that has to be the last one of the log, or of the queue.
@@ -72,7 +72,7 @@ pub mod guard {
         None(bool),
     }
 }
-/// Place of the state that a log's removed records led to.
+/// Place of the state that the removed records of a log, or the trimmed elements of a queue, led to.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pointer {
     #[prost(string, tag = "1")]
@@ -288,7 +288,7 @@ pub struct EnqueueRequest {
     /// Messages without keys.
     #[prost(message, repeated, tag = "3")]
     pub messages: ::prost::alloc::vec::Vec<Record>,
-    /// `at` and `none` are about the queue's elements, `fence` is the log's.
+    /// All of it is about the queue. A queue without a fence of its own has that of its log.
     #[prost(message, optional, tag = "4")]
     pub guard: ::core::option::Option<Guard>,
     /// A session counts the messages of all queues in one partition.
@@ -414,7 +414,7 @@ pub struct RetrieveRequest {
     >,
     #[prost(enumeration = "Consistency", tag = "10")]
     pub consistency: i32,
-    /// Goes on at the first element that there is if the log begins behind `after`.
+    /// Goes on at the first element that there is if the log or queue begins behind `after`.
     #[prost(bool, tag = "11")]
     pub skip_trimmed: bool,
     /// Leaves out elements on which an expression fails.
@@ -447,7 +447,7 @@ pub struct RetrieveResponse {
     /// There may be more elements now.
     #[prost(bool, tag = "3")]
     pub more: bool,
-    /// The log begins behind `after`, and the read went on there.
+    /// The log or queue begins behind `after`, and the read went on there.
     #[prost(bool, tag = "4")]
     pub skipped: bool,
 }
@@ -472,7 +472,7 @@ pub struct SubscribeRequest {
     pub bytes: u32,
     #[prost(enumeration = "Consistency", tag = "6")]
     pub consistency: i32,
-    /// Goes on at the first element that there is if the log begins behind a cursor.
+    /// Goes on at the first element that there is if the log or queue begins behind a cursor.
     #[prost(bool, tag = "7")]
     pub skip_trimmed: bool,
     /// Leaves out elements on which an expression fails.
@@ -516,7 +516,7 @@ pub mod subscribe_response {
     pub enum Event {
         #[prost(message, tag = "2")]
         Element(super::ReadRecord),
-        /// The log begins behind the cursor, and the read went on there.
+        /// The log or queue begins behind the cursor, and the read went on there.
         #[prost(message, tag = "3")]
         Trimmed(super::Trimmed),
         /// The reader has all elements that the queue had.
@@ -561,9 +561,15 @@ pub struct Queue {
     /// The element that was appended last, deleted or not: a guard names it.
     #[prost(message, optional, tag = "4")]
     pub last: ::core::option::Option<Position>,
-    /// Elements that are deleted, or gone by retention, may be counted.
+    /// Elements that are deleted, trimmed, or gone by retention, may be counted.
     #[prost(uint64, tag = "5")]
     pub about_elements: u64,
+    /// Its own; empty for none.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub fence: ::prost::bytes::Bytes,
+    /// Left by its latest trim.
+    #[prost(message, optional, tag = "7")]
+    pub pointer: ::core::option::Option<Pointer>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeleteRequest {
@@ -574,7 +580,7 @@ pub struct DeleteRequest {
     /// 1 to 1000. One that names no element of the queue is passed over.
     #[prost(message, repeated, tag = "3")]
     pub positions: ::prost::alloc::vec::Vec<Position>,
-    /// The token that has to be the log's fence.
+    /// The token that has to be the queue's fence: its own, or else the log's.
     #[prost(bytes = "bytes", optional, tag = "4")]
     pub fence: ::core::option::Option<::prost::bytes::Bytes>,
     /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
@@ -596,7 +602,7 @@ pub struct ReplaceRequest {
     /// The version that the element has to have.
     #[prost(int64, optional, tag = "5")]
     pub if_version: ::core::option::Option<i64>,
-    /// The token that has to be the log's fence.
+    /// The token that has to be the queue's fence: its own, or else the log's.
     #[prost(bytes = "bytes", optional, tag = "6")]
     pub fence: ::core::option::Option<::prost::bytes::Bytes>,
     /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
@@ -613,7 +619,7 @@ pub struct RewriteRequest {
     /// may be sent again: it is done once.
     #[prost(message, repeated, tag = "5")]
     pub messages: ::prost::alloc::vec::Vec<Record>,
-    /// The token that has to be the log's fence; not empty. Set it first with `Logs.Fence`.
+    /// The token that has to be the queue's fence; not empty. Set it first with `FenceQueue` or `Logs.Fence`.
     #[prost(bytes = "bytes", tag = "6")]
     pub fence: ::prost::bytes::Bytes,
     /// Text for people, of at most 1024 bytes.
@@ -645,11 +651,45 @@ pub struct DeleteQueueRequest {
     pub topic: ::prost::alloc::string::String,
     #[prost(bytes = "bytes", tag = "2")]
     pub queue: ::prost::bytes::Bytes,
-    /// The token that has to be the log's fence.
+    /// The token that has to be the queue's fence: its own, or else the log's.
     #[prost(bytes = "bytes", optional, tag = "3")]
     pub fence: ::core::option::Option<::prost::bytes::Bytes>,
     /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
     #[prost(uint32, tag = "4")]
+    pub timeout_ms: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TrimQueueRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    /// The last position that goes.
+    #[prost(message, optional, tag = "3")]
+    pub through: ::core::option::Option<Position>,
+    #[prost(message, optional, tag = "4")]
+    pub pointer: ::core::option::Option<Pointer>,
+    /// The token that has to be the queue's fence: its own, or else the log's.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub fence: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[prost(uint32, tag = "6")]
+    pub timeout_ms: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FenceQueueRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub queue: ::prost::bytes::Bytes,
+    /// Of at most 64 bytes; empty for none of its own.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub token: ::prost::bytes::Bytes,
+    /// The token that has to be the queue's own fence until now; empty for none.
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub if_token: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[prost(uint32, tag = "5")]
     pub timeout_ms: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1747,7 +1787,7 @@ pub mod queues_client {
             self.inner.unary(req, path, codec).await
         }
         /// Withdraws all elements behind a position, and appends messages in their place: all of that or nothing, as
-        /// one entry. For it the log has to have a fence.
+        /// one entry. For it the queue or its log has to have a fence.
         pub async fn rewrite(
             &mut self,
             request: impl tonic::IntoRequest<super::RewriteRequest>,
@@ -1788,6 +1828,51 @@ pub mod queues_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("duramen.v1.Queues", "DeleteQueue"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Has readers of a queue begin behind a position, and keeps a pointer to what the elements led to, in the same
+        /// entry. The log keeps the records: its own readers, and Kafka's consumers, get them until retention.
+        pub async fn trim_queue(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TrimQueueRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/TrimQueue",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "TrimQueue"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Sets the token that changes of the queue have to carry if they carry one. Until then it is the log's.
+        pub async fn fence_queue(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FenceQueueRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Queues/FenceQueue",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("duramen.v1.Queues", "FenceQueue"));
             self.inner.unary(req, path, codec).await
         }
         /// Lists queues of a topic in the order of their names.
@@ -1902,7 +1987,7 @@ pub mod queues_server {
             request: tonic::Request<super::ReplaceRequest>,
         ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
         /// Withdraws all elements behind a position, and appends messages in their place: all of that or nothing, as
-        /// one entry. For it the log has to have a fence.
+        /// one entry. For it the queue or its log has to have a fence.
         async fn rewrite(
             &self,
             request: tonic::Request<super::RewriteRequest>,
@@ -1911,6 +1996,17 @@ pub mod queues_server {
         async fn delete_queue(
             &self,
             request: tonic::Request<super::DeleteQueueRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
+        /// Has readers of a queue begin behind a position, and keeps a pointer to what the elements led to, in the same
+        /// entry. The log keeps the records: its own readers, and Kafka's consumers, get them until retention.
+        async fn trim_queue(
+            &self,
+            request: tonic::Request<super::TrimQueueRequest>,
+        ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
+        /// Sets the token that changes of the queue have to carry if they carry one. Until then it is the log's.
+        async fn fence_queue(
+            &self,
+            request: tonic::Request<super::FenceQueueRequest>,
         ) -> std::result::Result<tonic::Response<super::EditResponse>, tonic::Status>;
         /// Lists queues of a topic in the order of their names.
         async fn list_queues(
@@ -2469,6 +2565,92 @@ pub mod queues_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeleteQueueSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/TrimQueue" => {
+                    #[allow(non_camel_case_types)]
+                    struct TrimQueueSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::TrimQueueRequest>
+                    for TrimQueueSvc<T> {
+                        type Response = super::EditResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TrimQueueRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::trim_queue(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TrimQueueSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Queues/FenceQueue" => {
+                    #[allow(non_camel_case_types)]
+                    struct FenceQueueSvc<T: Queues>(pub Arc<T>);
+                    impl<T: Queues> tonic::server::UnaryService<super::FenceQueueRequest>
+                    for FenceQueueSvc<T> {
+                        type Response = super::EditResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FenceQueueRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Queues>::fence_queue(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FenceQueueSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -6,16 +6,20 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use duramen::proto::rewrite_request::Keep;
+use duramen::proto::subscribe_response::Event;
 use duramen::proto::{
-    DeleteQueueRequest, DeleteRequest, EditResponse, EnqueueRequest, FenceRequest,
-    GetElementRequest, GetQueueRequest, Guard, Header, Position, ReadRecord, ReadRequest, Record,
-    ReplaceRequest, RetrieveRequest, RewriteRequest, guard,
+    Cursor, DeleteQueueRequest, DeleteRequest, EditResponse, EnqueueRequest, FenceQueueRequest,
+    FenceRequest, GetElementRequest, GetQueueRequest, Guard, Header, Pointer, Position, Queue,
+    ReadRecord, ReadRequest, Record, ReplaceRequest, RetrieveRequest, RewriteRequest,
+    SubscribeRequest, TrimQueueRequest, TruncateRequest, cursor, guard,
 };
 use duramen_client::{Client, Options};
+use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::batches;
-use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
-use duramen_protocol::records::Records;
+use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
+use duramen_protocol::messages::{FetchRequest, ProduceRequest};
+use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_protocol::wire::RecordData;
 use prost::Message;
 use serde_json::{Value, json};
@@ -576,8 +580,12 @@ async fn a_reader_of_the_log_passes_deleted_elements_of_later_terms() {
 
 /// Runs `duramen queue` with a text at its stdin. Returns its exit code, its output and its complaints.
 fn command(node: &Node, arguments: &[&str], input: &str) -> (i32, String, String) {
+    command_of("queue", node, arguments, input)
+}
+
+fn command_of(group: &str, node: &Node, arguments: &[&str], input: &str) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-    command.arg("queue").args(arguments).args(["--native", &node.native.to_string()]);
+    command.arg(group).args(arguments).args(["--native", &node.native.to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // A command that needs no input may be over.
@@ -639,4 +647,499 @@ async fn queues_are_edited_by_commands() {
     }
     assert_eq!(done(&["delete", "t", "alice", "--all"], ""), "deleted 2\n");
     assert_eq!(all(&mut queues, "alice", 0).await, [""; 0]);
+}
+
+fn trim(name: &str, through: Position) -> TrimQueueRequest {
+    let (topic, queue) = ("t".into(), name.to_owned().into());
+    TrimQueueRequest { topic, queue, through: Some(through), ..TrimQueueRequest::default() }
+}
+
+/// Returns a pointer to a state that has the elements up to a position.
+fn pointer(position: Position) -> Pointer {
+    let sha256 = vec![7; 32].into();
+    let (uri, note) = ("s3://state".to_owned(), "a test".to_owned());
+    Pointer { uri, position: Some(position), sha256, note }
+}
+
+async fn get(queues: &mut QueuesClient<Channel>, name: &str) -> Queue {
+    let (topic, queue) = ("t".into(), name.to_owned().into());
+    queues.get_queue(GetQueueRequest { topic, queue }).await.unwrap().into_inner()
+}
+
+/// Sets the fence of a queue, if its own is the expected one.
+async fn fence_queue(
+    queues: &mut QueuesClient<Channel>,
+    name: &str,
+    token: &str,
+    if_token: Option<&str>,
+) -> Result<EditResponse, Status> {
+    let request = FenceQueueRequest {
+        topic: "t".into(),
+        queue: name.to_owned().into(),
+        token: token.to_owned().into(),
+        if_token: if_token.map(|it| it.to_owned().into()),
+        timeout_ms: 0,
+    };
+    queues.fence_queue(request).await.map(tonic::Response::into_inner)
+}
+
+/// Enqueues one message with a token, or without one. Returns the slug of a refusal.
+async fn with_token(
+    queues: &mut QueuesClient<Channel>,
+    name: &str,
+    token: Option<&str>,
+) -> Result<(), String> {
+    let guard = token.map(|token| Guard { last: None, fence: Some(token.to_owned().into()) });
+    let request = EnqueueRequest {
+        topic: "t".into(),
+        queue: name.to_owned().into(),
+        messages: vec![message("x")],
+        guard,
+        ..EnqueueRequest::default()
+    };
+    queues.enqueue(request).await.map(drop).map_err(|it| slug(&it))
+}
+
+fn fenced() -> Result<(), String> {
+    Err("fenced".to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_of_a_trimmed_queue_begin_behind_the_trim() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let at = |offset| Position { offset, ..last };
+    enqueue(&mut queues, "bob", &["b0"]).await;
+    // Its place is trimmed, wherever its content is.
+    queues.replace(replacement(at(1), message("new"))).await.unwrap();
+    let wanted = TrimQueueRequest { pointer: Some(pointer(at(1))), ..trim("alice", at(1)) };
+    let done = queues.trim_queue(wanted.clone()).await.unwrap().into_inner();
+    assert_eq!((done.withdrawn, done.absent, done.duplicate), (0, 0, false));
+    assert_eq!((done.at.map(|it| it.offset), done.last), (Some(5), done.at));
+    for limit in [0, 1] {
+        assert_eq!(all(&mut queues, "alice", limit).await, ["a2"]);
+        assert_eq!(all(&mut queues, "bob", limit).await, ["b0"]);
+    }
+    // Readers that say where they are learn what is gone.
+    let refused = queues.retrieve(retrieve("alice", Some(at(0)))).await.unwrap_err();
+    assert_eq!((refused.code(), slug(&refused).as_str()), (Code::OutOfRange, "trimmed"));
+    let info = refused.get_details_error_info().unwrap();
+    assert_eq!(info.metadata["first"], "2");
+    assert!(info.metadata["pointer"].contains("s3://state"), "{info:?}");
+    let skips = RetrieveRequest { skip_trimmed: true, ..retrieve("alice", Some(at(0))) };
+    let page = queues.retrieve(skips).await.unwrap().into_inner();
+    assert_eq!((page.skipped, page.elements.len()), (true, 1));
+    assert_eq!(page.elements[0].position, Some(last));
+    let begin = queues.retrieve(retrieve("alice", None)).await.unwrap().into_inner();
+    assert!(!begin.skipped);
+    let behind_it = queues.retrieve(retrieve("alice", Some(at(1)))).await.unwrap().into_inner();
+    assert_eq!((behind_it.skipped, behind_it.elements.len()), (false, 1));
+    for gone in [at(0), at(1)] {
+        assert_eq!(slug(&element(&mut queues, gone).await.unwrap_err()), "unknown-element");
+        let refused = queues.replace(replacement(gone, message("x"))).await.unwrap_err();
+        assert_eq!(slug(&refused), "unknown-element");
+    }
+    let told = get(&mut queues, "alice").await;
+    assert_eq!((told.first, told.last), (Some(last), Some(last)));
+    assert_eq!((told.pointer, told.fence.len()), (Some(pointer(at(1))), 0));
+    assert_eq!(get(&mut queues, "bob").await.pointer, None);
+    // The log keeps them.
+    let values: Vec<_> = log(&node).await.into_iter().map(|(_, value, _)| value).collect();
+    assert_eq!(values, ["a0", "a2", "b0", "new"]);
+    let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
+    let shown = of(&[(0, "a0"), (2, "a2"), (3, "b0"), (4, "new")]);
+    assert_eq!(consume(&client, 6).await, shown);
+    // What the log keeps may still be deleted there.
+    let deleted = delete(&mut queues, "alice", &[at(0)]).await;
+    assert_eq!((deleted.absent, deleted.withdrawn), (0, 1));
+    assert_eq!(consume(&client, 7).await, of(&[(2, "a2"), (3, "b0"), (4, "new")]));
+    // There is no way back, and nothing to say twice.
+    for earlier in [trim("alice", at(0)), wanted] {
+        assert_eq!(queues.trim_queue(earlier).await.unwrap().into_inner(), EditResponse::default());
+    }
+    assert_eq!(get(&mut queues, "alice").await.pointer, Some(pointer(at(1))));
+    // A guard names what it named before, and a trim may take all.
+    let end = behind(&mut queues, Some(last), "a3").await.unwrap();
+    queues.trim_queue(trim("alice", end)).await.unwrap();
+    assert_eq!(all(&mut queues, "alice", 0).await, [""; 0]);
+    let told = get(&mut queues, "alice").await;
+    assert_eq!((told.first, told.last, told.pointer), (None, Some(end), None));
+    behind(&mut queues, Some(end), "a4").await.unwrap();
+    let far = Position { offset: 1_000, ..last };
+    let refused = queues.trim_queue(trim("alice", far)).await.unwrap_err();
+    assert_eq!(slug(&refused), "position-diverged");
+    drop(node);
+    let node = Node::start(dir.path());
+    assert_eq!(all(&mut node.queues().await, "alice", 0).await, ["a4"]);
+}
+
+/// Names of the first so many events of a subscription to alice.
+async fn events(
+    queues: &mut QueuesClient<Channel>,
+    start: Option<cursor::Start>,
+    skip_trimmed: bool,
+    count: usize,
+) -> Result<Vec<&'static str>, Status> {
+    let cursors = vec![Cursor { queue: "alice".into(), start }];
+    let request =
+        SubscribeRequest { topic: "t".into(), cursors, skip_trimmed, ..Default::default() };
+    let mut stream = queues.subscribe(request).await?.into_inner();
+    let mut names = Vec::new();
+    while names.len() < count {
+        names.push(match stream.message().await?.unwrap().event.unwrap() {
+            Event::Element(_) => "element",
+            Event::Trimmed(_) => "trimmed",
+            Event::CaughtUp(_) => "caught_up",
+            Event::Heartbeat(_) => "heartbeat",
+        });
+    }
+    Ok(names)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_hears_that_its_queue_is_trimmed() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let at = |offset| Position { offset, ..last };
+    queues.trim_queue(trim("alice", at(1))).await.unwrap();
+    let after = |offset| Some(cursor::Start::After(at(offset)));
+    let refused = events(&mut queues, after(0), false, 1).await.unwrap_err();
+    assert_eq!(slug(&refused), "trimmed");
+    let told = events(&mut queues, after(0), true, 3).await.unwrap();
+    assert_eq!(told, ["trimmed", "element", "caught_up"]);
+    for start in [None, after(1)] {
+        let told = events(&mut queues, start, false, 2).await.unwrap();
+        assert_eq!(told, ["element", "caught_up"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_trim_is_passed_in_one_go() {
+    const BATCHES: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let first = enqueue(&mut queues, "alice", &["a"]).await;
+    let mut through = first;
+    for _ in 0..BATCHES {
+        through = enqueue(&mut queues, "alice", &["a"]).await;
+    }
+    enqueue(&mut queues, "alice", &["b"]).await;
+    queues.trim_queue(trim("alice", through)).await.unwrap();
+    assert_eq!(all(&mut queues, "alice", 0).await, ["b"]);
+    let told = events(&mut queues, None, false, 2).await.unwrap();
+    assert_eq!(told, ["element", "caught_up"]);
+    let after = Some(cursor::Start::After(first));
+    let told = events(&mut queues, after, true, 3).await.unwrap();
+    assert_eq!(told, ["trimmed", "element", "caught_up"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_of_a_queue_goes_before_that_of_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    // A queue is there once it is used.
+    let done = fence_queue(&mut queues, "alice", "mine", Some("")).await.unwrap();
+    assert!(done.at.is_some() && done.withdrawn == 0, "{done:?}");
+    let again = fence_queue(&mut queues, "alice", "mine", None).await.unwrap();
+    assert_eq!(again, EditResponse::default());
+    assert_eq!(get(&mut queues, "alice").await.fence, "mine");
+    assert_eq!(with_token(&mut queues, "alice", Some("mine")).await, Ok(()));
+    assert_eq!(with_token(&mut queues, "alice", None).await, Ok(()));
+    assert_eq!(with_token(&mut queues, "alice", Some("other")).await, fenced());
+    // Another queue has none, and the log's then.
+    assert_eq!(with_token(&mut queues, "bob", Some("mine")).await, fenced());
+    fence(&node).await;
+    assert_eq!(with_token(&mut queues, "bob", Some("one")).await, Ok(()));
+    assert_eq!(with_token(&mut queues, "bob", Some("mine")).await, fenced());
+    assert_eq!(with_token(&mut queues, "alice", Some("one")).await, fenced());
+    assert_eq!(with_token(&mut queues, "alice", Some("mine")).await, Ok(()));
+    assert_eq!(get(&mut queues, "bob").await.fence.len(), 0);
+    for wrong in ["", "other", "one"] {
+        let refused = fence_queue(&mut queues, "alice", "next", Some(wrong)).await.unwrap_err();
+        assert_eq!(
+            (refused.code(), slug(&refused).as_str()),
+            (Code::FailedPrecondition, "fenced"),
+            "{wrong}"
+        );
+    }
+    fence_queue(&mut queues, "alice", "next", Some("mine")).await.unwrap();
+    assert_eq!(with_token(&mut queues, "alice", Some("mine")).await, fenced());
+    // A rewrite of all is no deletion of the queue: its owner keeps it.
+    let afresh = RewriteRequest { fence: "next".into(), ..rewrite(Keep::None(true), &[]) };
+    queues.rewrite(afresh).await.unwrap();
+    assert_eq!(get(&mut queues, "alice").await.fence, "next");
+    assert_eq!(with_token(&mut queues, "alice", Some("next")).await, Ok(()));
+    // Every edit is judged so.
+    let last = get(&mut queues, "alice").await.last.unwrap();
+    for (token, is_right) in [("mine", false), ("one", false), ("next", true)] {
+        let told = |answer: Result<tonic::Response<EditResponse>, Status>| {
+            answer.map(drop).map_err(|it| slug(&it))
+        };
+        let expected = if is_right { Ok(()) } else { fenced() };
+        let fence = Some(token.into());
+        let replace = ReplaceRequest { fence: fence.clone(), ..replacement(last, message("new")) };
+        assert_eq!(told(queues.replace(replace).await), expected, "{token}");
+        let nothing = Position { entry: 0, offset: 0, ..last };
+        let deleted = DeleteRequest {
+            topic: "t".into(),
+            queue: "alice".into(),
+            positions: vec![nothing],
+            fence: fence.clone(),
+            timeout_ms: 0,
+        };
+        assert_eq!(told(queues.delete(deleted).await), expected, "{token}");
+        let rest = RewriteRequest { fence: token.into(), ..rewrite(Keep::After(last), &[]) };
+        assert_eq!(told(queues.rewrite(rest).await), expected, "{token}");
+        let trimmed = TrimQueueRequest { fence: fence.clone(), ..trim("alice", last) };
+        assert_eq!(told(queues.trim_queue(trimmed).await), expected, "{token}");
+        let deleted = DeleteQueueRequest { fence, ..delete_queue("alice") };
+        assert_eq!(told(queues.delete_queue(deleted).await), expected, "{token}");
+    }
+    // The queue went, and its fence and trim with it.
+    let told = get(&mut queues, "alice").await;
+    assert_eq!((told.fence.len(), told.pointer, told.first), (0, None, None));
+    assert_eq!(with_token(&mut queues, "alice", Some("next")).await, fenced());
+    assert_eq!(with_token(&mut queues, "alice", Some("one")).await, Ok(()));
+    assert_eq!(all(&mut queues, "alice", 0).await, ["x"]);
+    fence_queue(&mut queues, "alice", "last", Some("")).await.unwrap();
+    assert_eq!(with_token(&mut queues, "alice", Some("one")).await, fenced());
+    fence_queue(&mut queues, "alice", "", Some("last")).await.unwrap();
+    assert_eq!(with_token(&mut queues, "alice", Some("last")).await, fenced());
+    assert_eq!(with_token(&mut queues, "alice", Some("one")).await, Ok(()));
+}
+
+/// Produces records by Kafka's protocol, the first with a header `duramen-fence`. Returns the error code.
+async fn produce(client: &Client, token: &str, keys: &[&str]) -> i16 {
+    let mut batch = BatchBuilder::new();
+    let guard: &[_] = &[("duramen-fence", Some(token.as_bytes()))];
+    for (number, key) in keys.iter().enumerate() {
+        let headers = if number == 0 { guard } else { &[] };
+        let (key, value) = (Some(key.as_bytes()), Some(&b"k"[..]));
+        batch.push(&NewRecord { key, value, headers, ..NewRecord::default() }).unwrap();
+    }
+    let records = Some(batch.build().unwrap());
+    let partition_data = vec![PartitionProduceData { index: 0, records }];
+    let topic_data =
+        vec![TopicProduceData { name: "t".into(), partition_data, ..Default::default() }];
+    let request =
+        ProduceRequest { transactional_id: None, acks: -1, timeout_ms: 30_000, topic_data };
+    let answer = client.call_any(&request).await.unwrap();
+    answer.responses[0].partition_responses[0].error_code
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kafkas_producers_name_the_fence_of_their_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    fence(&node).await;
+    fence_queue(&mut queues, "alice", "mine", None).await.unwrap();
+    let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
+    let refused = ErrorCode::PolicyViolation.code();
+    for (token, keys, code) in [
+        ("mine", &["alice", "alice"][..], 0),
+        ("one", &["alice", "alice"], refused),
+        ("one", &["bob"], 0),
+        ("mine", &["bob"], refused),
+        ("one", &["alice", "bob"], 0),
+        ("mine", &["alice", "bob"], refused),
+    ] {
+        assert_eq!(produce(&client, token, keys).await, code, "{token} for {keys:?}");
+    }
+}
+
+/// Asserts that alice has her fence and trim, whatever the log has lost.
+async fn assert_kept(queues: &mut QueuesClient<Channel>, pointer: &Pointer) {
+    let told = get(queues, "alice").await;
+    assert_eq!((&told.fence[..], told.pointer.as_ref()), (&b"mine"[..], Some(pointer)));
+    assert_eq!(with_token(queues, "alice", Some("zero")).await, fenced());
+    assert_eq!(with_token(queues, "alice", Some("one")).await, fenced());
+    assert_eq!(with_token(queues, "alice", Some("mine")).await, Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_and_trims_outlive_the_process_and_the_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let at = |offset| Position { offset, ..last };
+    enqueue(&mut queues, "bob", &["b0"]).await;
+    fence(&node).await;
+    fence_queue(&mut queues, "alice", "zero", None).await.unwrap();
+    fence_queue(&mut queues, "alice", "mine", Some("zero")).await.unwrap();
+    let kept = pointer(at(1));
+    let trimmed = TrimQueueRequest { pointer: Some(kept.clone()), ..trim("alice", at(1)) };
+    queues.trim_queue(trimmed).await.unwrap();
+    drop(node);
+    let node = Node::start(dir.path());
+    let mut queues = node.queues().await;
+    assert_kept(&mut queues, &kept).await;
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a2", "x"]);
+    // By Kafka's protocol and by the native one, and each time what was said again has to be said again.
+    let mut node = node;
+    for round in 0..4 {
+        if round % 2 == 0 {
+            let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
+            client.delete_records("t", 0, -1).await.unwrap();
+        } else {
+            let all = TruncateRequest { topic: "t".into(), ..TruncateRequest::default() };
+            node.logs().await.truncate(all).await.unwrap();
+        }
+        assert_eq!(all(&mut queues, "alice", 0).await, [""; 0], "round {round}");
+        assert_eq!(get(&mut queues, "alice").await.first, None);
+        assert_kept(&mut queues, &kept).await;
+        assert_eq!(all(&mut queues, "alice", 0).await, ["x"], "round {round}");
+        if round == 1 {
+            node.stop();
+        } else {
+            drop(node);
+        }
+        node = Node::start(dir.path());
+        queues = node.queues().await;
+        assert_kept(&mut queues, &kept).await;
+        assert_eq!(all(&mut queues, "alice", 0).await, ["x", "x"], "round {round}");
+        assert_eq!(with_token(&mut queues, "bob", Some("one")).await, Ok(()));
+    }
+    queues.delete_queue(delete_queue("alice")).await.unwrap();
+    for round in 0..2 {
+        let told = get(&mut queues, "alice").await;
+        assert_eq!((told.fence.len(), told.pointer), (0, None), "round {round}");
+        assert_eq!(with_token(&mut queues, "alice", Some("mine")).await, fenced());
+        assert_eq!(with_token(&mut queues, "alice", Some("one")).await, Ok(()));
+        let client = Client::connect(Options::new([node.kafka.to_string()])).await.unwrap();
+        client.delete_records("t", 0, -1).await.unwrap();
+        drop(node);
+        node = Node::start(dir.path());
+        queues = node.queues().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trims_and_fences_by_http() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let text = |offset| Position { offset, ..last }.to_string();
+    let queue = "/v1/topics/t/queues/alice";
+    let (trim_at, fence_at) = (format!("{queue}/trim"), format!("{queue}/fence"));
+    for (method, path, body, field) in [
+        ("POST", &trim_at, json!({}), "through"),
+        ("POST", &trim_at, json!({ "through": "1.2" }), "through"),
+        ("POST", &trim_at, json!({ "through": text(0), "pointers": {} }), "body"),
+        ("POST", &trim_at, json!({ "through": text(0), "fence": "x".repeat(65) }), "fence"),
+        (
+            "POST",
+            &trim_at,
+            json!({ "through": text(0), "pointer": { "sha256": "ab" } }),
+            "pointer.sha256",
+        ),
+        (
+            "POST",
+            &trim_at,
+            json!({ "through": text(0), "pointer": { "note": "x".repeat(1_025) } }),
+            "pointer",
+        ),
+        ("PUT", &fence_at, json!({}), "body"),
+        ("PUT", &fence_at, json!({ "token": "x".repeat(65) }), "token"),
+        ("PUT", &fence_at, json!({ "token": "x", "if_token": "x".repeat(65) }), "if_token"),
+    ] {
+        let (status, problem) = node.json(method, path, &body);
+        assert_eq!((status, &problem["errors"][0]["field"]), (400, &json!(field)), "{problem}");
+    }
+    let (_, told) = node.json("GET", queue, &Value::Null);
+    assert_eq!((&told["fence"], &told["pointer"]), (&Value::Null, &Value::Null), "{told}");
+    let (status, done) = node.json("PUT", &fence_at, &json!({ "token": "mine", "if_token": "" }));
+    assert_eq!((status, &done["withdrawn"]), (200, &json!(0)), "{done}");
+    let (status, problem) =
+        node.json("PUT", &fence_at, &json!({ "token": "next", "if_token": "other" }));
+    assert_eq!((status, &problem["type"]), (412, &json!("/problems/fenced")), "{problem}");
+    let shown = json!({
+        "uri": "s3://state", "position": text(1), "sha256": "ab".repeat(32), "note": "a test",
+    });
+    let body = |token: &str| json!({ "through": text(1), "pointer": shown, "fence": token });
+    assert_eq!(node.json("POST", &trim_at, &body("other")).0, 412);
+    let (status, done) = node.json("POST", &trim_at, &body("mine"));
+    assert_eq!((status, &done["at"]), (200, &done["last"]), "{done}");
+    assert!(done["at"].is_string(), "{done}");
+    let (_, again) = node.json("POST", &trim_at, &body("mine"));
+    assert_eq!(again, json!({ "at": null, "last": null, "absent": 0, "withdrawn": 0 }));
+    let (_, told) = node.json("GET", queue, &Value::Null);
+    assert_eq!((&told["fence"], &told["pointer"]), (&json!("mine"), &shown), "{told}");
+    assert_eq!((&told["first"], &told["last"]), (&json!(text(2)), &json!(text(2))), "{told}");
+    let path = |query: &str| format!("{queue}/messages?after={}{query}", text(0));
+    let (status, problem) = node.json("GET", &path(""), &Value::Null);
+    assert_eq!((status, &problem["type"]), (410, &json!("/problems/trimmed")), "{problem}");
+    assert_eq!((&problem["first"], &problem["pointer"]["uri"]), (&json!(2), &shown["uri"]));
+    let (status, page) = node.json("GET", &path("&on_trimmed=skip"), &Value::Null);
+    assert_eq!((status, &page["skipped"]), (200, &json!(true)), "{page}");
+    let (status, _) = node.json("GET", &format!("{queue}/messages/{}", text(0)), &Value::Null);
+    assert_eq!(status, 404);
+    let protobuf = ["content-type: application/x-protobuf", "accept: application/x-protobuf"];
+    let request = FenceQueueRequest { if_token: Some("mine".into()), ..Default::default() };
+    let (status, body) = node.send("PUT", &fence_at, &protobuf, &request.encode_to_vec());
+    assert!(status == 200 && EditResponse::decode(&body[..]).unwrap().at.is_some());
+    assert_eq!(node.json("GET", queue, &Value::Null).1["fence"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_trimmed_and_fenced_by_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let text = |offset| Position { offset, ..last }.to_string();
+    let done = |group: &str, arguments: &[&str]| {
+        let (code, out, complaint) = command_of(group, &node, arguments, "");
+        assert_eq!((code, complaint.as_str()), (0, ""), "{arguments:?}: {out}");
+        out
+    };
+    let fence = ["fence", "t", "alice"];
+    let told = done("queue", &[&fence[..], &["mine", "--if-token", ""]].concat());
+    assert_eq!(told, "the queue's fence is mine\n");
+    let (code, _, complaint) =
+        command(&node, &[&fence[..], &["next", "--if-token", "other"]].concat(), "");
+    assert_eq!(code, 1);
+    assert!(complaint.contains("is not the fence"), "{complaint}");
+    let through = text(1);
+    let trim = ["trim", "t", "alice", "--through", &through];
+    let (code, _, complaint) = command(&node, &[&trim[..], &["--fence", "other"]].concat(), "");
+    assert!(code == 1 && complaint.contains("is not the fence"), "{complaint}");
+    let whole = [&trim[..], &["--pointer", "s3://state", "--fence", "mine"]].concat();
+    assert_eq!(done("queue", &whole), format!("trimmed through {through}\n"));
+    let told = done("queue", &whole);
+    assert_eq!(told, format!("trimmed through {through} or further before\n"));
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a2"]);
+    let shown = done("queue", &["show", "t", "alice"]);
+    assert!(shown.ends_with("fence      mine\npointer    s3://state\n"), "{shown}");
+    let shown = done("queue", &["show", "t", "alice", "--output", "json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["fence"], &shown["pointer"]), (&json!("mine"), &json!("s3://state")));
+    let kept = get(&mut queues, "alice").await.pointer.unwrap();
+    assert_eq!(kept.position, Some(Position { offset: 1, ..last }));
+    let rewrite = ["rewrite", "t", "alice", "--after", &through, "--fence", "mine"];
+    let (code, _, complaint) = command(&node, &rewrite, "b2\n");
+    assert_eq!(code, 0, "{complaint}");
+    assert_eq!(all(&mut queues, "alice", 0).await, ["b2"]);
+    let told = done("queue", &[&fence[..], &["", "--if-token", "mine"]].concat());
+    assert_eq!(told, "the queue has no fence of its own\n");
+    // A queue without one has that of its log.
+    let told = done("log", &["fence", "t", "one", "--partition", "0", "--if-token", ""]);
+    assert!(told.contains("fence    one\n"), "{told}");
+    assert_eq!(with_token(&mut queues, "alice", Some("mine")).await, fenced());
+    assert_eq!(with_token(&mut queues, "alice", Some("one")).await, Ok(()));
+    let (code, _, complaint) =
+        command_of("log", &node, &["fence", "t", "two", "--if-token", "mine"], "");
+    assert!(code == 1 && complaint.contains("is not the fence"), "{complaint}");
+    assert!(done("log", &["fence", "t", ""]).contains("fence    -\n"));
+    for wrong in [&["trim", "t", "alice"][..], &["fence", "t", "alice"]] {
+        assert_eq!(command(&node, wrong, "").0, 2, "{wrong:?}");
+    }
 }

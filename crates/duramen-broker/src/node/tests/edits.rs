@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use duramen_protocol::batch::{BatchView, batches};
-use duramen_protocol::messages::FetchRequest;
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::messages::{DeleteRecordsRequest, FetchRequest};
 use duramen_protocol::partitioner::key_number;
 use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord, Records};
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::indexing::{Indexed, Touched};
-use duramen_storage::keys::FACT_HEADER;
+use duramen_storage::keys::{FACT_HEADER, Said};
 
 use super::harness::{Harness, bytes_of, fetch_request, produce_request};
 use crate::checked_batch::CheckedBatch;
@@ -15,8 +16,9 @@ use crate::event::Event;
 use crate::guard::{Guard, Last, Position};
 use crate::native::{
     Answer, Append, Delete, DeleteQueue, Edited, Log, Op, Problem, Queue, Replace, Rewrite,
-    SetFence, Target,
+    SetFence, Target, TrimQueue, Truncate,
 };
+use crate::partition::controls::encode_pointer;
 
 fn node() -> Harness {
     let mut it = Harness::new(&[]);
@@ -304,6 +306,142 @@ fn records_that_state_an_edit_say_so_to_consumers() {
         pair(ID_HEADER, "b"),
     ];
     assert_eq!(headers, wanted);
+}
+
+fn fence(it: &mut Harness, name: &'static str, token: &'static str) -> Result<Edited, Problem> {
+    let token = Bytes::from_static(token.as_bytes());
+    let (target, timeout_ms) = (queue(name), 5_000);
+    edit(it, Op::FenceQueue(SetFence { target, token, if_token: None, timeout_ms }))
+}
+
+fn fence_log(it: &mut Harness, token: &'static str) {
+    let target = Target::Log(Log { topic: "mail".to_owned(), partition: 0 });
+    let token = Bytes::from_static(token.as_bytes());
+    it.operate(Op::Fence(SetFence { target, token, if_token: None, timeout_ms: 5_000 }));
+}
+
+/// Enqueues with a token. Returns the offset.
+fn enqueue_fenced(
+    it: &mut Harness,
+    name: &'static str,
+    token: &'static str,
+) -> Result<i64, Problem> {
+    let mut batch = checked(name, &[None]);
+    batch.guard = Guard {
+        last: None,
+        fence: Some(Bytes::from_static(token.as_bytes())),
+        queue: Some(Bytes::from_static(name.as_bytes())),
+    };
+    let (target, ids) = (queue(name), Vec::new());
+    let append = Append { target, batch, ids, is_patient: false, timeout_ms: 5_000 };
+    let number = it.operate(Op::Append(append));
+    match it.answer(number).expect("answered at once") {
+        Ok(Answer::Appended { last, .. }) => Ok(last.offset),
+        Ok(other) => panic!("{other:?}"),
+        Err(problem) => Err(problem),
+    }
+}
+
+#[test]
+fn the_fence_of_a_queue_stands_in_for_that_of_its_log() {
+    let mut it = node();
+    fence_log(&mut it, "log");
+    assert_eq!(enqueue_fenced(&mut it, "alice", "log"), Ok(0));
+    assert_eq!(fence(&mut it, "alice", "one").map(|it| it.first.is_some()), Ok(true));
+    assert_eq!(fence(&mut it, "alice", "one"), Ok(Edited::default()), "it is that already");
+    assert_eq!(enqueue_fenced(&mut it, "alice", "log"), Err(Problem::Fenced));
+    assert_eq!(enqueue_fenced(&mut it, "alice", "one"), Ok(2));
+    assert_eq!(enqueue_fenced(&mut it, "bob", "one"), Err(Problem::Fenced));
+    assert_eq!(enqueue_fenced(&mut it, "bob", "log"), Ok(3));
+    let fenced = |token: &'static str| Some(Bytes::from_static(token.as_bytes()));
+    let rewritten =
+        |token| Op::Rewrite(Rewrite { fence: fenced(token), ..rewrite("alice", None, &["a"]) });
+    assert_eq!(edit(&mut it, rewritten("log")), Err(Problem::Fenced));
+    assert!(edit(&mut it, rewritten("one")).is_ok());
+    // An expected fence is that of the queue alone.
+    let set = |token, expected| {
+        let (target, token, if_token) =
+            (queue("alice"), fenced(token).expect("one"), fenced(expected));
+        Op::FenceQueue(SetFence { target, token, if_token, timeout_ms: 5_000 })
+    };
+    assert_eq!(edit(&mut it, set("two", "log")), Err(Problem::Fenced));
+    assert!(edit(&mut it, set("two", "one")).is_ok());
+    assert!(edit(&mut it, set("", "two")).is_ok());
+    assert!(edit(&mut it, set("three", "")).is_ok());
+    assert!(fence(&mut it, "alice", "").is_ok());
+    assert!(enqueue_fenced(&mut it, "alice", "log").is_ok(), "it has none of its own");
+    // What is deleted has no fence.
+    assert!(fence(&mut it, "bob", "four").is_ok());
+    let (target, timeout_ms) = (queue("bob"), 5_000);
+    let deleted = DeleteQueue { target, fence: fenced("four"), timeout_ms };
+    assert!(edit(&mut it, Op::DeleteQueue(deleted)).is_ok());
+    assert!(enqueue_fenced(&mut it, "bob", "log").is_ok());
+}
+
+#[test]
+fn a_fence_is_judged_after_all_that_was_proposed() {
+    let mut it = node();
+    it.is_prompt = false;
+    let token = Bytes::from_static(b"two");
+    let (target, timeout_ms) = (queue("alice"), 5_000);
+    let set = SetFence { target, token, if_token: None, timeout_ms };
+    let set = it.operate(Op::FenceQueue(set));
+    it.is_prompt = true;
+    // Its look comes before the fence is in the index.
+    let mut batch = checked("alice", &[None]);
+    let fence = Some(Bytes::from_static(b"one"));
+    let name = Some(Bytes::from_static(b"alice"));
+    batch.guard = Guard { last: None, fence, queue: name };
+    let (target, ids) = (queue("alice"), Vec::new());
+    let append = Append { target, batch, ids, is_patient: false, timeout_ms: 5_000 };
+    let late = it.operate(Op::Append(append));
+    it.run();
+    assert!(edited(&mut it, set).is_ok());
+    assert_eq!(it.answer(late), Some(Err(Problem::Fenced)));
+}
+
+#[test]
+fn a_log_says_again_what_it_says_of_fences_and_trims_before_it_loses_that() {
+    let mut it = node();
+    let first = enqueue(&mut it, "alice");
+    assert!(fence(&mut it, "alice", "one").is_ok());
+    assert!(fence(&mut it, "bob", "other").is_ok());
+    assert!(fence(&mut it, "bob", "").is_ok());
+    let (target, timeout_ms) = (queue("alice"), 5_000);
+    let trim = TrimQueue { target, through: first, pointer: None, fence: None, timeout_ms };
+    assert_eq!(edit(&mut it, Op::TrimQueue(trim)).map(|it| it.first.is_some()), Ok(true));
+    let target = Target::Log(Log { topic: "mail".to_owned(), partition: 0 });
+    let truncate = Truncate { target, through: None, pointer: None, fence: None, timeout_ms };
+    let number = it.operate(Op::Truncate(truncate));
+    match it.answer(number) {
+        Some(Ok(Answer::Tail(tail))) => assert_eq!((tail.start, tail.end), (5, 6)),
+        other => panic!("{other:?}"),
+    }
+    let replica = it.replica("mail");
+    let said: Vec<_> =
+        it.store.replicas[&replica].said().into_iter().filter(|it| it.0 >= 5).collect();
+    let token = Bytes::from_static(b"one");
+    let wanted = [
+        Said::Trimmed { through: 0, first_said: 4, pointer: encode_pointer(None) },
+        Said::Fenced { token, first_said: 1 },
+    ];
+    assert_eq!(said.iter().map(|it| it.1.said.clone()).collect::<Vec<_>>(), wanted);
+    assert!(said.iter().all(|it| it.1.queue == "alice"));
+    // A client of Kafka removes all there is; and once more, with nothing new to say.
+    for (start, end) in [(6, 7), (7, 8)] {
+        let asked = DeleteRecordsPartition { partition_index: 0, offset: -1 };
+        let (name, partitions) = ("mail".to_owned(), vec![asked]);
+        let topics = vec![DeleteRecordsTopic { name, partitions }];
+        let request = DeleteRecordsRequest { topics, timeout_ms: 5_000 };
+        let id = it.send(request, 2);
+        it.run();
+        let Some(Response::DeleteRecords(response)) = it.response(id) else { panic!("no answer") };
+        let part = &response.topics[0].partitions[0];
+        assert_eq!((part.error_code, part.low_watermark), (0, start));
+        let partition = &it.node.core.partitions[&replica];
+        assert_eq!((partition.log_start(), partition.committed()), (start, end));
+        assert_eq!(enqueue_fenced(&mut it, "alice", "old"), Err(Problem::Fenced));
+    }
 }
 
 #[test]

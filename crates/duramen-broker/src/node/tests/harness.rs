@@ -21,7 +21,7 @@ use duramen_storage::compaction::Order;
 use duramen_storage::history::History;
 use duramen_storage::indexing::{self, Indexed, Touched, queue_hash};
 use duramen_storage::keys::{
-    Masks, Said, Statement, is_replacement, statement_with, statements_of,
+    Fact, Masks, Said, Standing, Statement, is_replacement, statement_with, statements_of,
 };
 use duramen_storage::mending::Mend;
 use duramen_storage::op::{
@@ -212,7 +212,7 @@ impl Stored {
     }
 
     /// Statements about queues, each with its offset.
-    fn said(&self) -> Vec<(i64, Statement)> {
+    pub(super) fn said(&self) -> Vec<(i64, Statement)> {
         let mut all = Vec::new();
         for batch in self.batches(0, i64::MAX) {
             let batch = BatchView::parse(&batch).expect("our own batch");
@@ -228,6 +228,30 @@ impl Stored {
             all.extend(said.into_iter().map(|it| (header.base_offset, it)));
         }
         all
+    }
+
+    /// Facts about a queue below an offset, as far as the log has them.
+    fn facts(&self, key: &[u8], end: i64) -> Vec<Fact> {
+        let said = self.said().into_iter();
+        let own = said.filter(|(at, it)| *at < end && it.queue == key);
+        let fact = |(offset, Statement { said, .. })| Fact {
+            kind: Said::kind(&said),
+            offset,
+            body: said.body(),
+        };
+        own.map(fact).collect()
+    }
+
+    /// Statements that the log has to repeat before it loses its records below an offset.
+    fn kept(&self, below: i64, end: i64) -> Vec<(Bytes, Said)> {
+        let queues: BTreeSet<Bytes> = self.said().into_iter().map(|(_, it)| it.queue).collect();
+        let mut kept = Vec::new();
+        for queue in queues {
+            let facts = self.facts(&queue, end);
+            let standing = Standing::of(&facts).expect("they can be read");
+            kept.extend(standing.below(below).map(|said| (queue.clone(), said)));
+        }
+        kept
     }
 
     /// Offsets that the log's statements mask.
@@ -560,6 +584,8 @@ impl Harness {
                     Event::DeadLetters(DeadLettersMade { ticket: wanted.ticket, made })
                 }
                 Look::Queue(QueueLook { ticket, span, wanted }) => {
+                    let facts = self.store.replicas[&span.replica].facts(&span.name, span.end);
+                    let standing = Standing::of(&facts).expect("they can be read");
                     let all = self.elements(span.replica, &span.name, span.from, span.end);
                     let masks = self.store.replicas[&span.replica].masks();
                     let is_shown = |offset: &i64| !masks.hides(*offset);
@@ -574,14 +600,18 @@ impl Harness {
                             there.retain(|it| it.position.offset > after);
                             FoundElements::These(there, masks.count())
                         }
+                        WantedElements::Kept(below) => {
+                            let stored = &self.store.replicas[&span.replica];
+                            FoundElements::Kept(stored.kept(below, span.end))
+                        }
                         WantedElements::Any if all.iter().any(is_shown) => FoundElements::Some,
-                        WantedElements::Any => FoundElements::None,
+                        WantedElements::Any | WantedElements::Standing => FoundElements::None,
                         WantedElements::Last => match all.last() {
                             None => FoundElements::None,
                             Some(last) => self.found_at(span.replica, *last),
                         },
                     };
-                    Event::QueueLooked(QueueLooked { ticket, found })
+                    Event::QueueLooked(QueueLooked { ticket, found, standing })
                 }
                 Look::Date(wanted) => {
                     let stored = &self.store.replicas[&wanted.replica];

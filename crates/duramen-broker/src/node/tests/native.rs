@@ -10,8 +10,8 @@ use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::native::{
     Answer, Append, Delete, DeleteQueue, Guard, Last, Log, Name, Op, Place, Pointer, Position,
-    Problem, Replace, Retrieve, Rewrite, SetFence, Start, Tail, Target, Truncate, WantQueue,
-    WantTail,
+    Problem, Replace, Retrieve, Rewrite, SetFence, Start, Tail, Target, TrimQueue, Truncate,
+    WantQueue, WantTail,
 };
 
 fn log() -> Log {
@@ -271,6 +271,70 @@ fn what_no_log_takes_is_refused_with_its_reason() {
     assert!(matches!(refused, Err(Problem::DiskFull(_))), "{refused:?}");
 }
 
+/// Makes an operation of each name.
+fn an_op(name: Name, target: Target) -> Op {
+    match name {
+        Name::Append => {
+            let batch = CheckedBatch::of(batch(&["a"]), 0).expect("a batch");
+            Op::Append(Append { target, batch, ids: Vec::new(), is_patient: false, timeout_ms: 0 })
+        }
+        Name::Tail => Op::Tail(WantTail { target, is_certain: true }),
+        Name::Truncate => Op::Truncate(Truncate {
+            target,
+            through: None,
+            pointer: None,
+            fence: None,
+            timeout_ms: 0,
+        }),
+        Name::Fence => {
+            let (token, if_token) = (Bytes::new(), None);
+            Op::Fence(SetFence { target, token, if_token, timeout_ms: 0 })
+        }
+        Name::Retrieve => Op::Retrieve(Retrieve {
+            target,
+            start: Start::Begin,
+            wait_ms: 0,
+            is_certain: true,
+            skips_trimmed: false,
+        }),
+        Name::GetQueue => Op::GetQueue(WantQueue { target, is_certain: true }),
+        Name::Delete => {
+            Op::Delete(Delete { target, positions: Vec::new(), fence: None, timeout_ms: 0 })
+        }
+        Name::Replace => Op::Replace(Replace {
+            target,
+            position: Position { term: 0, entry: 0, offset: 0 },
+            batch: CheckedBatch::of(batch(&["v"]), 0).expect("a batch"),
+            id: None,
+            if_version: None,
+            fence: None,
+            timeout_ms: 0,
+        }),
+        Name::Rewrite => Op::Rewrite(Rewrite {
+            target,
+            after: None,
+            batch: None,
+            ids: Vec::new(),
+            fence: None,
+            reason: String::new(),
+            timeout_ms: 0,
+        }),
+        Name::DeleteQueue => Op::DeleteQueue(DeleteQueue { target, fence: None, timeout_ms: 0 }),
+        Name::TrimQueue => Op::TrimQueue(TrimQueue {
+            target,
+            through: Position { term: 0, entry: 0, offset: 0 },
+            pointer: None,
+            fence: None,
+            timeout_ms: 0,
+        }),
+        Name::FenceQueue => {
+            let (token, if_token) = (Bytes::new(), None);
+            Op::FenceQueue(SetFence { target, token, if_token, timeout_ms: 0 })
+        }
+        Name::ListQueues => Op::ListQueues(WantTail { target, is_certain: true }),
+    }
+}
+
 #[test]
 fn a_stranger_may_do_nothing() {
     for row in NATIVE_QUESTIONS {
@@ -278,64 +342,7 @@ fn a_stranger_may_do_nothing() {
         it.node.core.access.deny(row.operation, Kind::Topic);
         for topic in ["t", "none"] {
             let log = Log { topic: topic.to_owned(), partition: 0 };
-            let target = Target::Log(log.clone());
-            let op = match row.op {
-                Name::Append => {
-                    let batch = CheckedBatch::of(batch(&["a"]), 0).expect("a batch");
-                    Op::Append(Append {
-                        target,
-                        batch,
-                        ids: Vec::new(),
-                        is_patient: false,
-                        timeout_ms: 0,
-                    })
-                }
-                Name::Tail => tail_op(log),
-                Name::Truncate => Op::Truncate(Truncate {
-                    target,
-                    through: None,
-                    pointer: None,
-                    fence: None,
-                    timeout_ms: 0,
-                }),
-                Name::Fence => {
-                    let (token, if_token) = (Bytes::new(), None);
-                    Op::Fence(SetFence { target, token, if_token, timeout_ms: 0 })
-                }
-                Name::Retrieve => Op::Retrieve(Retrieve {
-                    target,
-                    start: Start::Begin,
-                    wait_ms: 0,
-                    is_certain: true,
-                    skips_trimmed: false,
-                }),
-                Name::GetQueue => Op::GetQueue(WantQueue { target, is_certain: true }),
-                Name::Delete => {
-                    Op::Delete(Delete { target, positions: Vec::new(), fence: None, timeout_ms: 0 })
-                }
-                Name::Replace => Op::Replace(Replace {
-                    target,
-                    position: Position { term: 0, entry: 0, offset: 0 },
-                    batch: CheckedBatch::of(batch(&["v"]), 0).expect("a batch"),
-                    id: None,
-                    if_version: None,
-                    fence: None,
-                    timeout_ms: 0,
-                }),
-                Name::Rewrite => Op::Rewrite(Rewrite {
-                    target,
-                    after: None,
-                    batch: None,
-                    ids: Vec::new(),
-                    fence: None,
-                    reason: String::new(),
-                    timeout_ms: 0,
-                }),
-                Name::DeleteQueue => {
-                    Op::DeleteQueue(DeleteQueue { target, fence: None, timeout_ms: 0 })
-                }
-                Name::ListQueues => Op::ListQueues(WantTail { target, is_certain: true }),
-            };
+            let op = an_op(row.op, Target::Log(log));
             assert_eq!(ask(&mut it, op), Err(Problem::NotAuthorized), "{row:?} {topic}");
         }
     }

@@ -6,11 +6,13 @@
 //! question, up to where it says that it looked. Between the element that a guard named and the append that it let
 //! through, its queue has no other. A refusal names the queue's last element, no earlier one than was acknowledged.
 //!
-//! Some name elements of other queues when they delete, some replace elements or rewrite queues, and some read the
-//! topic as consumers of Kafka do. Once an edit is acknowledged, no read at a leader shows what it took away. A replaced
-//! element keeps its place, and a rewrite is there whole or not at all. All else stays, and a consumer comes to the end.
+//! Some name elements of other queues when they delete. Some replace elements, rewrite queues, fence or trim them, or
+//! trim their log. Some read the topic as consumers of Kafka do. Once an edit is acknowledged, no read at a leader
+//! shows the records that it took away. A replaced element keeps its place, and a rewrite is there whole or not at all.
+//! A token passes while it is the fence. All else stays, and a consumer comes to the end.
 
 mod editing;
+mod known;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +31,7 @@ use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord, Records};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_protocol::{ErrorCode, Request, Response};
 
-use self::editing::{Edits, Gone};
+use self::known::{Edits, Gone};
 use crate::failure::{Failure, wrong};
 use crate::machine::Shown;
 use crate::prng::Prng;
@@ -41,6 +43,9 @@ pub(super) const QUEUERS: usize = 5;
 const PARTITIONS: i32 = 2;
 /// Numbers of queues, of which a run has one: few have more elements each, many have more neighbours.
 const QUEUES: [u64; 4] = [2, 5, 12, 40];
+
+/// Token of an append, and the number of changes of the fence, if the token is right unless there are more.
+type Token = (Vec<u8>, Option<u64>);
 
 /// A question of one of these clients.
 #[derive(Clone, Debug)]
@@ -56,6 +61,7 @@ pub(super) enum Question {
         count: i64,
         /// The guard's element, or -1 for none; `None` without a guard.
         guard: Option<i64>,
+        fence: Option<Token>,
         /// The last offset of the queue that was acknowledged before the question, or -1.
         acked: i64,
         /// True for one that was sent before, with ids or in a session, and had no answer.
@@ -91,6 +97,17 @@ pub(super) enum Question {
         number: u64,
         count: i64,
     },
+    /// The number is of the change.
+    Fence {
+        queue: String,
+        number: u64,
+    },
+    TrimQueue {
+        queue: String,
+        through: i64,
+    },
+    /// `DeleteRecords` of Kafka's.
+    TrimLog,
     /// A fetch of Kafka's, which a leader answers.
     Fetch {
         partition: i32,
@@ -181,6 +198,8 @@ pub(super) struct Queuers {
     unconsumed: BTreeMap<i32, i64>,
     /// Offset at which the consumer of each partition goes on.
     consumed: BTreeMap<i32, i64>,
+    /// Offset of each partition below which somebody asked to trim it.
+    floors: BTreeMap<i32, i64>,
     /// Partition and offset of elements whose deletion was acknowledged, to be looked for at once.
     suspects: Vec<(i32, i64)>,
 }
@@ -256,6 +275,14 @@ impl Queuers {
                     _ => Some(self.rewrite(&queue, work, wall_ms)),
                 };
                 if let Some(asked) = asked {
+                    return asked;
+                }
+            }
+            7 if work.chance(200) && !self.is_last_phase => {
+                if work.chance(800) {
+                    return self.fence_or_trim(&queue, work);
+                }
+                if let Some(asked) = self.trim_log(&queue, work) {
                     return asked;
                 }
             }
@@ -346,7 +373,9 @@ impl Queuers {
             let again = guard.map(|last| (batch.clone(), Once::Ids(last)));
             self.sent.get_mut(&number).expect("just made").again = again;
         }
-        self.append(number, batch, guard, (acked, false))
+        let known = &self.queues[queue];
+        let fence = (guard.is_none() && work.chance(300)).then(|| known.edits.token(work));
+        self.append(number, batch, (guard, fence), (acked, false))
     }
 
     /// Appends in the session, unless a batch of it is under way; opens the session first.
@@ -374,7 +403,7 @@ impl Queuers {
         session.under_way.insert(partition, number);
         let known = self.queues.entry(queue.to_owned()).or_default();
         let acked = known.acked.last().copied().unwrap_or(-1);
-        Some(self.append(number, batch, None, (acked, false)))
+        Some(self.append(number, batch, (None, None), (acked, false)))
     }
 
     /// Notes that the outcome of a batch is known, if it is the session's.
@@ -396,22 +425,23 @@ impl Queuers {
         let guard = if let Once::Ids(last) = once { Some(last) } else { None };
         let known = self.queues.get(&sent.elements[0].0);
         let acked = known.and_then(|it| it.acked.last().copied()).unwrap_or(-1);
-        self.append(number, batch, guard, (acked, true))
+        self.append(number, batch, (guard, None), (acked, true))
     }
 
     fn append(
         &self,
         number: u64,
         batch: Bytes,
-        guard: Option<Last>,
+        (guard, fence): (Option<Last>, Option<Token>),
         (acked, is_again): (i64, bool),
     ) -> (Question, Prepared) {
         let sent = &self.sent[&number];
         let queue = &sent.elements[0].0;
         let mut batch = CheckedBatch::of(batch, key_number(queue.as_bytes())).expect("it is right");
-        if let Some(last) = guard {
+        if guard.is_some() || fence.is_some() {
             let name = Bytes::copy_from_slice(queue.as_bytes());
-            batch.guard.last = Some(last);
+            batch.guard.last = guard;
+            batch.guard.fence = fence.as_ref().map(|(token, _)| Bytes::copy_from_slice(token));
             batch.guard.queue = Some(name);
         }
         let count = sent.elements.len();
@@ -425,7 +455,7 @@ impl Queuers {
             Last::At(position) => position.offset,
         });
         let count = i64::try_from(count).expect("small");
-        let question = Question::Enqueue { number, count, guard, acked, is_again };
+        let question = Question::Enqueue { number, count, guard, fence, acked, is_again };
         (question, Prepared::Native(Box::new(Op::Append(append))))
     }
 
@@ -462,7 +492,7 @@ impl Queuers {
             start,
             wait_ms,
             is_certain,
-            skips_trimmed: false,
+            skips_trimmed: is_last || known.edits.first() % 2 == 1,
         });
         let question = Question::Retrieve { queue, after, due, is_certain, is_last, gone };
         (question, Prepared::Native(Box::new(op)))
@@ -502,6 +532,11 @@ impl Queuers {
         (due, gone): (&BTreeSet<i64>, &Gone),
         part: &PartitionData,
     ) -> Result<(), Failure> {
+        if part.error_code == ErrorCode::OffsetOutOfRange.code()
+            && let Some(place) = self.unconsumed.get_mut(&partition)
+        {
+            *place = self.floors.get(&partition).copied().unwrap_or(0);
+        }
         if part.error_code != 0 {
             return Ok(());
         }
@@ -527,13 +562,15 @@ impl Queuers {
                     return wrong(format!("nobody sent {record:?}"));
                 };
                 self.place(&queue, at, (number, index))?;
-                if let Some(why) = gone.forbids(at, at) {
+                if let Some(why) = gone.forbids(at, at).filter(|_| at >= offset) {
                     return wrong(format!("a fetch shows {at}, which {why}"));
                 }
                 shown.insert(at);
             }
         }
-        for missing in due.range(offset..next).filter(|it| !shown.contains(it)) {
+        let floor = self.floors.get(&partition).copied().unwrap_or(0);
+        let first = offset.max(floor).min(next);
+        for missing in due.range(first..next).filter(|it| !shown.contains(it)) {
             let is_asked = |known: &Known| {
                 let is_own = known.acked.contains(missing)
                     || known.edits.contents().any(|content| content == *missing);
@@ -602,6 +639,7 @@ impl Queuers {
                     None => Ok(()),
                 }
             }
+            (Question::TrimLog, Response::DeleteRecords(_)) => Ok(()),
             _ => wrong(format!("{question:?} is answered with {response:?}")),
         }
     }
@@ -633,17 +671,33 @@ impl Queuers {
     ) -> Result<(), Failure> {
         match (question, answer) {
             (
-                Question::Delete { .. } | Question::Replace { .. } | Question::Rewrite { .. },
+                Question::Delete { .. }
+                | Question::Replace { .. }
+                | Question::Rewrite { .. }
+                | Question::Fence { .. }
+                | Question::TrimQueue { .. },
                 answer,
             ) => self.on_edit_answer(question, answer),
             (
-                Question::Enqueue { number, count, guard, is_again, .. },
+                Question::Enqueue { number, count, guard, fence, is_again, .. },
                 Ok(Answer::Appended { first, last, is_duplicate }),
             ) => {
                 if *is_duplicate && !is_again {
                     return wrong(format!("batch {number} is there twice, and was sent once"));
                 }
+                if let Some((token, _)) = fence {
+                    let queue = self.sent[number].elements[0].0.clone();
+                    self.queues.entry(queue).or_default().edits.on_passed(first.offset, token)?;
+                }
                 self.on_enqueued((*number, *count, *guard), (*first, *last))
+            }
+            (Question::Enqueue { number, fence, .. }, Err(Problem::Fenced)) => {
+                let queue = self.sent[number].elements[0].0.clone();
+                let edits = &self.queues.entry(queue).or_default().edits;
+                if fence.as_ref().is_none_or(|(_, asked)| edits.is_right(*asked)) {
+                    return wrong(format!("{question:?} is fenced: {edits:?}"));
+                }
+                self.on_refused(*number)
             }
             // Of a batch that was sent before nobody knows any more whether it is there.
             (Question::Enqueue { number, is_again, .. }, Err(Problem::SessionExpired))
@@ -664,24 +718,45 @@ impl Queuers {
             }
             (Question::Enqueue { number, guard, acked, .. }, Err(problem)) => {
                 if let Problem::LastMismatch(last) = problem {
-                    let at = last.map_or(-1, |it| it.offset);
-                    let queue = self.sent[number].elements[0].0.clone();
-                    let known = self.queues.entry(queue).or_default();
-                    known.last = *last;
-                    let is_earlier = at < *acked && !known.edits.may_be_cut(*acked);
-                    if guard.is_none_or(|guard| guard == at) || is_earlier {
-                        return wrong(format!(
-                            "batch {number} is refused for {at}; its guard is {guard:?}, and {acked} was acknowledged"
-                        ));
-                    }
+                    self.on_mismatch((*number, *guard, *acked), *last)?;
                 }
                 self.on_refused(*number)?;
                 self.settle(*number, false);
                 refusal(question, problem)
             }
+            (Question::Retrieve { queue, after, .. }, Err(Problem::Trimmed(first, _))) => {
+                let known = self.queues.get(queue).map_or(0, |known| known.edits.first());
+                let known = known.max(self.floor(queue));
+                if *first > known || *first <= after + 1 {
+                    return wrong(format!("{question:?}: {first} is the first, and {known}"));
+                }
+                // The reader begins anew.
+                self.queues.entry(queue.clone()).or_default().next = None;
+                Ok(())
+            }
             (_, Err(problem)) => refusal(question, problem),
             _ => wrong(format!("{question:?} is answered with {answer:?}")),
         }
+    }
+
+    /// Judges the refusal of a batch for the last element of its queue.
+    fn on_mismatch(
+        &mut self,
+        (number, guard, acked): (u64, Option<i64>, i64),
+        last: Option<Position>,
+    ) -> Result<(), Failure> {
+        let at = last.map_or(-1, |it| it.offset);
+        let queue = self.sent[&number].elements[0].0.clone();
+        let floor = self.floor(&queue);
+        let known = self.queues.entry(queue).or_default();
+        known.last = last;
+        let is_gone = known.edits.may_be_cut(acked) || acked < floor;
+        if guard.is_none_or(|guard| guard == at) || at < acked && !is_gone {
+            return wrong(format!(
+                "batch {number} is refused for {at}; its guard is {guard:?}, and {acked} was acknowledged"
+            ));
+        }
+        Ok(())
     }
 
     /// Judges the positions of a batch.
@@ -699,11 +774,13 @@ impl Queuers {
         self.hear_of(&queue, last);
         let Some(after) = guard else { return Ok(()) };
         let between = (partition_of(&queue), after + 1)..(partition_of(&queue), first.offset);
+        let floor = self.floor(&queue);
         let edits = &self.queues.entry(queue.clone()).or_default().edits;
         let is_between = |((_, offset), element): &(&(i32, i64), &(u64, u8))| {
             let sent = &self.sent[&element.0];
             let is_own = sent.elements[usize::from(element.1)].0 == queue;
-            is_own && sent.replaces.is_none() && !edits.may_be_cut(*offset)
+            let may_be_gone = edits.may_be_cut(*offset) || *offset < floor;
+            is_own && sent.replaces.is_none() && !may_be_gone
         };
         if let Some(other) = self.at.range(between).find(is_between) {
             return wrong(format!("{queue}: {other:?} is between {after} and {first:?}"));
@@ -724,10 +801,11 @@ impl Queuers {
             return wrong(format!("{queue}: {element:?} is at {there} and at {offset}"));
         }
         let is_element = self.sent.get(&element.0).is_some_and(|it| it.replaces.is_none());
+        let floor = self.floor(queue);
         let known = self.queues.entry(queue.to_owned()).or_default();
-        let is_between = |it: &&(i64, i64)| {
-            is_element && it.0 < offset && offset < it.1 && !known.edits.may_be_cut(offset)
-        };
+        let may_be_gone = known.edits.may_be_cut(offset) || offset < floor;
+        let is_between =
+            |it: &&(i64, i64)| is_element && it.0 < offset && offset < it.1 && !may_be_gone;
         if let Some((after, first)) = known.guarded.iter().find(is_between) {
             return wrong(format!(
                 "{queue}: {offset} is between {after} and {first}, which a guard joined"
@@ -819,9 +897,12 @@ impl Queuers {
         }
         // A page that is not the last one shows all up to where it has looked.
         let looked = if more { next.map_or(*after, |next| next.offset) } else { i64::MAX };
+        let floor = self.floor(queue);
         let known = self.queues.entry(queue.clone()).or_default();
-        let is_missing =
-            |it: &&i64| **it <= looked && !seen.contains(it) && !known.edits.may_lack(**it);
+        let first = known.edits.first().max(floor);
+        let is_missing = |it: &&i64| {
+            first <= **it && **it <= looked && !seen.contains(it) && !known.edits.may_lack(**it)
+        };
         let missing = due.iter().find(is_missing);
         if let Some(missing) = missing.filter(|_| *is_certain) {
             return wrong(format!(

@@ -1,4 +1,4 @@
-//! Commands on logs, by the native API: append, read, tail, truncate.
+//! Commands on logs, by the native API: append, read, tail, truncate, fence.
 
 use std::io::Write;
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 use tonic::transport::Channel;
 
 use crate::cli::bootstrap::Output;
-use crate::cli::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, failure};
+use crate::cli::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, failure, fence_text};
 use crate::cli::screen::{self, or_dash};
 use crate::cli::usage::{demand, topic_name};
 use crate::proto::logs_client::LogsClient;
 use crate::proto::{
-    AppendRequest, AppendResponse, Consistency, Pointer, Position, ReadRecord, ReadRequest, Tail,
-    TailRequest, TruncateRequest, read_request,
+    AppendRequest, AppendResponse, Consistency, FenceRequest, Pointer, Position, ReadRecord,
+    ReadRequest, Tail, TailRequest, TruncateRequest, read_request,
 };
 
 /// The log, and the way to it.
@@ -204,13 +204,12 @@ struct Ends {
 
 impl From<Tail> for Ends {
     fn from(tail: Tail) -> Self {
-        let fence = (!tail.fence.is_empty()).then(|| String::from_utf8_lossy(&tail.fence).into());
         Self {
             start: tail.start,
             stable: tail.stable,
             end: tail.end,
             last: tail.last.map(|position| position.to_string()),
-            fence,
+            fence: fence_text(&tail.fence),
             pointer: tail.pointer.map(|pointer| pointer.uri),
         }
     }
@@ -278,6 +277,42 @@ impl TruncateLog {
         };
         let mut node = self.target.connect().await?;
         let ends = Ends::from(node.truncate(request).await.map_err(failure)?.into_inner());
+        self.target.node.output.print(&ends, || ends.text())
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "An append that carries another token is refused; one that carries none is taken. In a topic of
+queues the token is that of all queues of the partition that have none of their own, which
+`duramen queue fence` sets. An empty token takes the fence away.
+
+Examples:
+  duramen log fence orders writer-2
+  duramen log fence orders writer-3 --if-token writer-2 --partition 3
+  duramen log fence orders ''"
+)]
+pub(super) struct FenceLog {
+    #[command(flatten)]
+    target: Target,
+    /// The new token; empty for none
+    token: String,
+    /// Token that has to be the log's fence until now; empty for none
+    #[arg(long, value_name = "TOKEN")]
+    if_token: Option<String>,
+}
+
+impl FenceLog {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let request = FenceRequest {
+            topic: self.target.topic.clone(),
+            partition: self.target.partition,
+            token: self.token.into(),
+            if_token: self.if_token.map(Into::into),
+            timeout_ms: 0,
+        };
+        let mut node = self.target.connect().await?;
+        let ends = Ends::from(node.fence(request).await.map_err(failure)?.into_inner());
         self.target.node.output.print(&ends, || ends.text())
     }
 }

@@ -190,6 +190,7 @@ impl Call {
                 tracing::error!(replica = replica.0, offset, "a batch of a queue cannot be read");
                 Problem::Damaged.into()
             }
+            QueueError::Trimmed(first, pointer) => Problem::Trimmed(first, pointer).into(),
         })
     }
 

@@ -9,13 +9,15 @@ use super::calls::Origin;
 use super::enqueuing::now_ms;
 use super::forwarding::Answered;
 use super::messages::{
-    content, delete_of, delete_queue_of, edited, replace_of, rewrite_of, unhurried,
+    content, delete_of, delete_queue_of, edited, fence_queue_of, replace_of, rewrite_of,
+    trim_queue_of, unhurried,
 };
 use super::problems::Fault;
 use super::queues::Queues;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::{
-    DeleteQueueRequest, DeleteRequest, EditResponse, ReplaceRequest, RewriteRequest,
+    DeleteQueueRequest, DeleteRequest, EditResponse, FenceQueueRequest, ReplaceRequest,
+    RewriteRequest, TrimQueueRequest,
 };
 
 impl Queues {
@@ -68,6 +70,26 @@ impl Queues {
     ) -> Result<EditResponse, Fault> {
         let op = delete_queue_of(&request);
         let pass = async |mut node: QueuesClient<Channel>, it| node.delete_queue(it).await;
+        self.edit(origin, op, request, pass).await
+    }
+
+    pub(crate) async fn trim_queue(
+        &self,
+        origin: &Origin,
+        request: TrimQueueRequest,
+    ) -> Result<EditResponse, Fault> {
+        let op = trim_queue_of(&request);
+        let pass = async |mut node: QueuesClient<Channel>, it| node.trim_queue(it).await;
+        self.edit(origin, op, request, pass).await
+    }
+
+    pub(crate) async fn fence_queue(
+        &self,
+        origin: &Origin,
+        request: FenceQueueRequest,
+    ) -> Result<EditResponse, Fault> {
+        let op = fence_queue_of(&request);
+        let pass = async |mut node: QueuesClient<Channel>, it| node.fence_queue(it).await;
         self.edit(origin, op, request, pass).await
     }
 }

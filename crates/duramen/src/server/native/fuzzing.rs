@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use super::following::pages_of;
 use super::messages::{
-    append_of, check_many, enqueue_many_of, enqueue_of, fence_of, replace_of, retrieve_of,
-    rewrite_of, truncate_of,
+    append_of, check_many, enqueue_many_of, enqueue_of, fence_of, fence_queue_of, replace_of,
+    retrieve_of, rewrite_of, trim_queue_of, truncate_of,
 };
 use super::problems::Fault;
 use super::selecting::{RESULT_BYTES_MAX, Selected, Selection, Wanted};
@@ -78,11 +78,17 @@ pub fn json_requests(body: &[u8]) -> usize {
     if let Some(Ok(it)) = read::<json::Rewrite>(body).map(|it| it.message(topic(), queue())) {
         made.push(judge(body, rewrite_of(&it, 0)));
     }
+    if let Some(Ok(it)) = read::<json::TrimQueue>(body).map(|it| it.message(topic(), queue())) {
+        made.push(judge(body, trim_queue_of(&it)));
+    }
     if let Some(Ok(it)) = read::<json::Truncate>(body).map(|it| it.message(topic(), 0)) {
         made.push(judge(body, truncate_of(&it)));
     }
     if let Some(it) = read::<json::Fence>(body) {
         made.push(judge(body, fence_of(&it.message(topic(), 0))));
+    }
+    if let Some(it) = read::<json::Fence>(body) {
+        made.push(judge(body, fence_queue_of(&it.message_of_queue(topic(), queue()))));
     }
     if let Some(it) = read::<json::CreateTopic>(body) {
         made.push(create_of(it.message(topic())).is_ok());
@@ -146,8 +152,8 @@ mod tests {
             (r#"{"after":"1.0.0","fence":"t","messages":[{"value":"a"}]}"#, 1),
             (r#"{"none":true,"fence":"t"}"#, 1),
             (r#"{"none":true,"after":"1.0.0","fence":"t"}"#, 0),
-            (r#"{"through":"1.0.0","pointer":{"uri":"u"}}"#, 1),
-            (r#"{"token":"t"}"#, 1),
+            (r#"{"through":"1.0.0","pointer":{"uri":"u"}}"#, 2),
+            (r#"{"token":"t"}"#, 2),
             (r#"{"partitions":3}"#, 1),
             (r#"{"records":[]}"#, 0),
             (r#"{"unknown":1}"#, 0),

@@ -19,11 +19,12 @@ use crate::proto::topics_server::{self, TopicsServer};
 use crate::proto::{
     AppendRequest, AppendResponse, CreateTopicRequest, DeleteQueueRequest, DeleteRequest,
     DeleteTopicRequest, DeleteTopicResponse, EditResponse, EnqueueManyRequest, EnqueueManyResponse,
-    EnqueueRequest, EnqueueResponse, EnqueueStreamRequest, EnqueueStreamResponse, FenceRequest,
-    GetElementRequest, GetQueueRequest, GetTopicRequest, ListQueuesRequest, ListQueuesResponse,
-    ListTopicsRequest, ListTopicsResponse, OpenSessionRequest, Queue, ReadRecord, ReadRequest,
-    ReadResponse, ReplaceRequest, RetrieveRequest, RetrieveResponse, RewriteRequest, Session,
-    SubscribeRequest, SubscribeResponse, Tail, TailRequest, Topic, TruncateRequest,
+    EnqueueRequest, EnqueueResponse, EnqueueStreamRequest, EnqueueStreamResponse,
+    FenceQueueRequest, FenceRequest, GetElementRequest, GetQueueRequest, GetTopicRequest,
+    ListQueuesRequest, ListQueuesResponse, ListTopicsRequest, ListTopicsResponse,
+    OpenSessionRequest, Queue, ReadRecord, ReadRequest, ReadResponse, ReplaceRequest,
+    RetrieveRequest, RetrieveResponse, RewriteRequest, Session, SubscribeRequest,
+    SubscribeResponse, Tail, TailRequest, Topic, TrimQueueRequest, TruncateRequest,
 };
 
 fn origin_of<T>(request: &Request<T>) -> Origin {
@@ -169,6 +170,22 @@ impl queues_server::Queues for OfQueues {
     ) -> Result<Response<EditResponse>, Status> {
         let origin = origin_of(&request);
         Ok(self.0.delete_queue(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn trim_queue(
+        &self,
+        request: Request<TrimQueueRequest>,
+    ) -> Result<Response<EditResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.trim_queue(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn fence_queue(
+        &self,
+        request: Request<FenceQueueRequest>,
+    ) -> Result<Response<EditResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.fence_queue(&origin, request.into_inner()).await.map(Response::new)?)
     }
 
     async fn get_queue(

@@ -60,6 +60,8 @@ pub(crate) fn routes(
         .routes(routes!(queues::get_element, queues::replace, queues::delete_element))
         .routes(routes!(queues::delete))
         .routes(routes!(queues::rewrite))
+        .routes(routes!(queues::trim))
+        .routes(routes!(queues::fence))
         .routes(routes!(problem))
         .routes(routes!(protocol))
         .routes(routes!(document));

@@ -9,7 +9,7 @@ mod topics;
 pub(crate) use logs::{Append, Fence, Page, Tail, Truncate};
 pub(crate) use queues::{
     Delete, Edited, ElementPage, Enqueue, EnqueueMany, Enqueued, NewMessage, QueueEvent,
-    QueueExtent, Queues, Rewrite, Subscribe,
+    QueueExtent, Queues, Rewrite, Subscribe, TrimQueue,
 };
 pub(crate) use records::{Appended, As, Guard, OpenSession, Record, Session, position, record};
 pub(crate) use topics::{CreateTopic, Topic, Topics};

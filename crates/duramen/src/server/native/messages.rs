@@ -14,8 +14,9 @@ use tokio::task::block_in_place;
 
 use crate::proto::{
     self as proto, AppendRequest, AppendResponse, DeleteQueueRequest, DeleteRequest,
-    EnqueueManyRequest, EnqueueRequest, FenceRequest, QueueMessage, ReplaceRequest,
-    RetrieveRequest, RewriteRequest, TruncateRequest, guard, retrieve_request, rewrite_request,
+    EnqueueManyRequest, EnqueueRequest, FenceQueueRequest, FenceRequest, QueueMessage,
+    ReplaceRequest, RetrieveRequest, RewriteRequest, TrimQueueRequest, TruncateRequest, guard,
+    retrieve_request, rewrite_request,
 };
 use crate::server::checking::LARGE_FRAME;
 
@@ -381,7 +382,7 @@ pub(crate) fn rewrite_of(request: &RewriteRequest, now_ms: i64) -> Result<Op, Pr
         None => return Err(wrong("after", "it is a position, or none is true")),
     };
     if request.fence.is_empty() {
-        return Err(wrong("fence", "a rewrite names the log's fence; set that first"));
+        return Err(wrong("fence", "a rewrite names the queue's fence; set that first"));
     }
     if request.reason.len() > REASON_BYTES_MAX {
         return Err(wrong("reason", format!("it has at most {REASON_BYTES_MAX} bytes")));
@@ -406,6 +407,28 @@ pub(crate) fn delete_queue_of(request: &DeleteQueueRequest) -> Result<Op, Proble
     Ok(Op::DeleteQueue(native::DeleteQueue {
         target: queue_of(&request.topic, &request.queue)?,
         fence: token_of("fence", request.fence.as_ref())?,
+        timeout_ms: timeout_of(request.timeout_ms),
+    }))
+}
+
+/// Reads a trim of a queue.
+pub(crate) fn trim_queue_of(request: &TrimQueueRequest) -> Result<Op, Problem> {
+    let through = request.through.ok_or_else(|| wrong("through", "it is missing"))?;
+    Ok(Op::TrimQueue(native::TrimQueue {
+        target: queue_of(&request.topic, &request.queue)?,
+        through: position_of("through", through)?,
+        pointer: pointer_of(request.pointer.as_ref())?,
+        fence: token_of("fence", request.fence.as_ref())?,
+        timeout_ms: timeout_of(request.timeout_ms),
+    }))
+}
+
+/// Reads a change of a queue's fence.
+pub(crate) fn fence_queue_of(request: &FenceQueueRequest) -> Result<Op, Problem> {
+    Ok(Op::FenceQueue(native::SetFence {
+        target: queue_of(&request.topic, &request.queue)?,
+        token: token_of("token", Some(&request.token))?.unwrap_or_default(),
+        if_token: token_of("if_token", request.if_token.as_ref())?,
         timeout_ms: timeout_of(request.timeout_ms),
     }))
 }
@@ -446,7 +469,7 @@ pub(crate) fn truncate_of(request: &TruncateRequest) -> Result<Op, Problem> {
     }))
 }
 
-/// Reads a change of a fence.
+/// Reads a change of a log's fence.
 pub(crate) fn fence_of(request: &FenceRequest) -> Result<Op, Problem> {
     Ok(Op::Fence(native::SetFence {
         target: log_of(&request.topic, request.partition)?,

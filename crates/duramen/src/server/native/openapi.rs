@@ -146,7 +146,7 @@ fn problem() -> Schema {
         .property("status", integer().minimum(Some(400)).maximum(Some(599)))
         .property("detail", string())
         .property("errors", utoipa::openapi::schema::Array::new(wrong))
-        .property("last", text("The log's last position, or `none`."))
+        .property("last", text("The last position of the log or queue, or `none`."))
         .property("first", integer().description(Some("The first offset there is.")))
         .property("pointer", pointer.description(Some("Place of what the removed records led to.")))
         .property("diverged_at", integer().description(Some("Offset of the other history.")))

@@ -57,15 +57,15 @@ kinds! {
     TOPIC_EXISTS "topic-exists" 409 AlreadyExists false "There is such a topic already"
         "Its partitions or settings are others than the request wants.";
     UNKNOWN_ELEMENT "unknown-element" 404 NotFound false "The queue has no such element"
-        "It was never there, somebody deleted it, or retention has removed it.";
+        "It was never there, somebody deleted or trimmed it, or retention has removed it.";
     VERSION_MISMATCH "version-mismatch" 412 Aborted false "The element has another content"
         "Somebody replaced it meanwhile. `version` is that of its present content: read the element, then decide.";
     NOT_A_QUEUE_TOPIC "not-a-queue-topic" 409 FailedPrecondition false "The topic's keys are no queues"
         "Create a topic with the setting queue.enable=true; a topic that is there cannot become one.";
     LAST_MISMATCH "last-mismatch" 412 Aborted false "The log or queue does not end where the append expects"
         "Somebody appended meanwhile. `last` is the last position of the log, or of the queue, as a majority confirms: read up to it, then decide.";
-    FENCED "fenced" 412 FailedPrecondition false "The log has another fence"
-        "Somebody else has taken the log over with a token of its own. A writer that finds this stops.";
+    FENCED "fenced" 412 FailedPrecondition false "The log or queue has another fence"
+        "Somebody else has taken it over with a token of its own. A writer that finds this stops.";
     SEQUENCE_GAP "sequence-gap" 409 OutOfRange false "Earlier records of the session are missing"
         "`session.sequence` is the number of records that the session appended to this log before; the log wants `expected`.";
     SESSION_EXPIRED "session-expired" 410 FailedPrecondition false "The log has forgotten the session"
@@ -162,7 +162,7 @@ impl Fault {
 
     /// Makes the problem of a reader that comes too late.
     pub(crate) fn trimmed(first: i64, pointer: Option<&Pointer>) -> Self {
-        let detail = format!("the log begins at offset {first}");
+        let detail = format!("what is there begins at offset {first}");
         let fault = Self::new(TRIMMED, detail).with("first", first);
         match pointer {
             Some(Pointer { uri, position, note, .. }) => {
@@ -249,7 +249,7 @@ impl From<Problem> for Fault {
             Problem::UnknownElement => {
                 Self::new(UNKNOWN_ELEMENT, "the queue has no element at the position")
             }
-            Problem::Fenced => Self::new(FENCED, "the token is not the log's fence"),
+            Problem::Fenced => Self::new(FENCED, "the token is not the fence of the log or queue"),
             Problem::SequenceGap(expected) => {
                 let detail = format!("the log expects the session's record {expected} next");
                 Self::new(SEQUENCE_GAP, detail).with("expected", expected)

@@ -167,6 +167,8 @@ impl Queues {
                 first: extent.first.map(Into::into),
                 last: extent.last.map(Into::into),
                 about_elements: extent.about_elements,
+                fence: extent.fence,
+                pointer: extent.pointer.map(Into::into),
             })
         };
         self.carry(origin, op, request, pass, finish).await.map_err(Fault::of_a_read)
@@ -240,7 +242,7 @@ fn span_of(answer: Answer) -> Span {
 
 /// Reads the page of a part of a log.
 async fn read_page(call: &Call, span: Span, page: Arc<Page>) -> Result<RetrieveResponse, Fault> {
-    let (skipped, is_metered) = (span.has_skipped, span.is_metered);
+    let (has_skipped, is_metered) = (span.has_skipped, span.is_metered);
     let ends_at = Instant::now() + PAGE_TIME;
     let (page, bytes) = call
         .read_queues(span, move |reader, span| {
@@ -270,6 +272,7 @@ async fn read_page(call: &Call, span: Span, page: Arc<Page>) -> Result<RetrieveR
                 Ok::<_, Fault>(if is_full || is_late { Taken::Last } else { Taken::More })
             })?;
             let (next, more) = (end.next.map(Into::into), end.more);
+            let skipped = has_skipped || end.has_skipped;
             Ok((RetrieveResponse { elements, next, more, skipped }, bytes as u64))
         })
         .await?;

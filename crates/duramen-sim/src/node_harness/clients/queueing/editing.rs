@@ -1,177 +1,21 @@
-//! Clients that edit queues; and the edits of one queue, as they know them: elements that may be gone, and contents that
-//! must not be shown.
+//! Clients that edit queues: they delete, replace and rewrite, set fences and trim.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use duramen_broker::checked_batch::CheckedBatch;
 use duramen_broker::native::{
-    Answer, Delete, DeleteQueue, Edited, Op, Position, Problem, Replace, Rewrite,
+    Answer, Delete, DeleteQueue, Edited, Op, Position, Problem, Replace, Rewrite, SetFence,
+    TrimQueue,
 };
 use duramen_broker::session::Prepared;
+use duramen_protocol::messages::DeleteRecordsRequest;
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::partitioner::key_number;
 
-use super::{Known, Question, Queuers, Sent, id_of, partition_of, refusal, target};
+use super::{Known, Question, Queuers, Sent, TOPIC, id_of, partition_of, refusal, target};
 use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
-
-/// Edits of one queue.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Edits {
-    /// Number of deletions of each element that were asked for.
-    deleting: BTreeMap<i64, usize>,
-    /// Elements of which a deletion was acknowledged.
-    deleted: BTreeSet<i64>,
-    /// Number of replacements of each element that were asked for, but for those that were refused.
-    replacing: BTreeMap<i64, usize>,
-    /// Offsets of the contents of each element that replaced another, as far as they were acknowledged.
-    contents: BTreeMap<i64, BTreeSet<i64>>,
-    /// Rewrites that were asked for, but for those that were refused.
-    cuts: BTreeMap<u64, Cut>,
-}
-
-/// Withdrawal of all elements behind an offset.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    after: i64,
-    /// Offset of the entry, once a client has heard of it.
-    at: Option<i64>,
-}
-
-/// Edits that were acknowledged before a question: no answer of a leader shows what they took away.
-#[derive(Clone, Debug, Default)]
-pub(in super::super) struct Gone {
-    deleted: BTreeSet<i64>,
-    /// Contents that were replaced.
-    replaced: BTreeSet<i64>,
-    cuts: Vec<(i64, i64)>,
-}
-
-impl Gone {
-    /// Adds what is gone of another queue of the same log.
-    pub(super) fn add(&mut self, other: Self) {
-        self.deleted.extend(other.deleted);
-        self.replaced.extend(other.replaced);
-    }
-
-    /// Tells why an element with a content must not be shown, if so.
-    pub(super) fn forbids(&self, element: i64, content: i64) -> Option<&'static str> {
-        let is_cut = |(after, at): &(i64, i64)| *after < element && element < *at;
-        if self.deleted.contains(&element) {
-            Some("was deleted")
-        } else if self.replaced.contains(&content) {
-            Some("was replaced")
-        } else {
-            self.cuts.iter().any(is_cut).then_some("was withdrawn")
-        }
-    }
-}
-
-impl Edits {
-    pub(super) fn ask_deletion(&mut self, element: i64) {
-        *self.deleting.entry(element).or_default() += 1;
-    }
-
-    /// Returns the number of deletions of an element that were asked for.
-    pub(super) fn deletions(&self, element: i64) -> usize {
-        self.deleting.get(&element).copied().unwrap_or(0)
-    }
-
-    pub(super) fn ask_replacement(&mut self, element: i64) {
-        *self.replacing.entry(element).or_default() += 1;
-    }
-
-    /// Notes that a replacement was refused.
-    pub(super) fn drop_replacement(&mut self, element: i64) {
-        *self.replacing.get_mut(&element).expect("it was asked for") -= 1;
-    }
-
-    pub(super) fn ask_cut(&mut self, number: u64, after: i64) {
-        self.cuts.insert(number, Cut { after, at: None });
-    }
-
-    /// Notes that a rewrite was refused, or had nothing to do.
-    pub(super) fn drop_cut(&mut self, number: u64) {
-        self.cuts.remove(&number);
-    }
-
-    pub(super) fn on_deleted(&mut self, elements: &BTreeSet<i64>) {
-        self.deleted.extend(elements);
-    }
-
-    pub(super) fn on_replaced(&mut self, element: i64, content: i64) {
-        self.contents.entry(element).or_default().insert(content);
-    }
-
-    /// Notes the offset of a rewrite's entry.
-    pub(super) fn on_cut(&mut self, number: u64, at: i64) {
-        self.cuts.get_mut(&number).expect("it was asked for").at = Some(at);
-    }
-
-    /// Returns the offset behind which a rewrite withdrew.
-    pub(super) fn after(&self, number: u64) -> Option<i64> {
-        self.cuts.get(&number).map(|cut| cut.after)
-    }
-
-    /// Returns the element that was deleted first.
-    pub(super) fn first_deleted(&self) -> Option<i64> {
-        self.deleted.first().copied()
-    }
-
-    /// Returns the last acknowledged content of an element.
-    pub(super) fn content(&self, element: i64) -> i64 {
-        let last = self.contents.get(&element).and_then(BTreeSet::last);
-        last.copied().unwrap_or(element)
-    }
-
-    /// Returns each content that replaced another, as far as it was acknowledged.
-    pub(super) fn contents(&self) -> impl Iterator<Item = i64> {
-        self.contents.values().flatten().copied()
-    }
-
-    /// Tells whether a rewrite may have withdrawn an element.
-    pub(super) fn may_be_cut(&self, element: i64) -> bool {
-        let may = |cut: &Cut| cut.after < element && cut.at.is_none_or(|at| element < at);
-        self.cuts.values().any(may)
-    }
-
-    /// Tells whether an element may be gone.
-    pub(super) fn may_lack(&self, element: i64) -> bool {
-        self.deletions(element) > 0 || self.may_be_cut(element)
-    }
-
-    /// Tells whether the record at an offset, an element's or a later content's, may be gone.
-    pub(super) fn may_lack_content(&self, content: i64) -> bool {
-        let of = self.contents.iter().find(|(_, all)| all.contains(&content));
-        let element = of.map_or(content, |(element, _)| *element);
-        let acked = self.contents.get(&element).map_or(0, BTreeSet::len);
-        let asked = self.replacing.get(&element).copied().unwrap_or(0);
-        self.may_lack(element) || asked > acked || content < self.content(element)
-    }
-
-    /// Returns the records that are gone for certain, of a queue with these elements.
-    pub(super) fn gone_in(&self, elements: &BTreeSet<i64>) -> Gone {
-        let Gone { mut deleted, replaced, cuts } = self.gone();
-        for (after, at) in cuts {
-            deleted.extend(elements.range(after + 1..at));
-        }
-        Gone { deleted, replaced, cuts: Vec::new() }
-    }
-
-    /// Returns what is gone for certain.
-    pub(super) fn gone(&self) -> Gone {
-        let mut replaced = BTreeSet::new();
-        for (element, contents) in &self.contents {
-            let all = [*element].into_iter().chain(contents.iter().copied());
-            let last = self.content(*element);
-            let is_cut = |cut: &Cut| cut.after < *element && cut.at.is_some_and(|at| *element < at);
-            let goes = self.deleted.contains(element) || self.cuts.values().any(is_cut);
-            replaced.extend(all.filter(|content| goes || *content < last));
-        }
-        let cuts = self.cuts.values().filter_map(|cut| Some((cut.after, cut.at?))).collect();
-        Gone { deleted: self.deleted.clone(), replaced, cuts }
-    }
-}
 
 impl Queuers {
     /// Deletes some elements of a queue, and names some of its neighbours, which stay.
@@ -260,6 +104,8 @@ impl Queuers {
         let ids = (0..count).map(|index| Bytes::from(id_of(number, index))).collect();
         let (target, timeout_ms) = (target(queue), 10_000);
         let op = if after.is_none() && batch.is_none() {
+            // Its fence goes with it.
+            known.edits.ask_fence(number, Vec::new());
             Op::DeleteQueue(DeleteQueue { target, fence: None, timeout_ms })
         } else {
             let reason = "a test".to_owned();
@@ -293,6 +139,7 @@ impl Queuers {
         edited: &Edited,
     ) -> Result<(), Failure> {
         let edits = &mut self.queues.entry(queue.clone()).or_default().edits;
+        edits.on_fence(number, edited.first.map(|it| it.offset))?;
         let Some((first, last)) = edited.first.zip(edited.last) else {
             edits.drop_cut(number);
             let is_right = count == 0 && edited.withdrawn == 0;
@@ -310,6 +157,47 @@ impl Queuers {
         Ok(())
     }
 
+    /// Sets the fence of a queue, or trims it.
+    pub(super) fn fence_or_trim(&mut self, queue: &str, work: &mut Prng) -> (Question, Prepared) {
+        let known = self.queues.entry(queue.to_owned()).or_default();
+        let (target, timeout_ms) = (target(queue), 10_000);
+        let queue = queue.to_owned();
+        if let Some(through) = known.pick(work).filter(|_| work.chance(300)) {
+            known.edits.ask_trim(through.offset);
+            let op = TrimQueue { target, through, pointer: None, fence: None, timeout_ms };
+            let question = Question::TrimQueue { queue, through: through.offset };
+            return (question, Prepared::Native(Box::new(Op::TrimQueue(op))));
+        }
+        self.batches += 1;
+        let number = self.batches;
+        let token = if work.chance(200) { Vec::new() } else { number.to_string().into_bytes() };
+        known.edits.ask_fence(number, token.clone());
+        let op = SetFence { target, token: token.into(), if_token: None, timeout_ms };
+        let question = Question::Fence { queue, number };
+        (question, Prepared::Native(Box::new(Op::FenceQueue(op))))
+    }
+
+    /// Trims the log of a queue, as an administrator of Kafka does.
+    pub(super) fn trim_log(
+        &mut self,
+        queue: &str,
+        work: &mut Prng,
+    ) -> Option<(Question, Prepared)> {
+        let partition = partition_of(queue);
+        let offset = self.queues.get(queue)?.pick(work)?.offset + 1;
+        let floor = self.floors.entry(partition).or_default();
+        *floor = offset.max(*floor);
+        let asked = DeleteRecordsPartition { partition_index: partition, offset };
+        let topic = DeleteRecordsTopic { name: TOPIC.to_owned(), partitions: vec![asked] };
+        let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 };
+        Some((Question::TrimLog, Prepared::Request(request.into())))
+    }
+
+    /// Returns the offset below which elements of a queue's log may be gone with its first records.
+    pub(super) fn floor(&self, queue: &str) -> i64 {
+        self.floors.get(&partition_of(queue)).copied().unwrap_or(0)
+    }
+
     /// Judges the answer to an edit.
     pub(super) fn on_edit_answer(
         &mut self,
@@ -317,16 +205,37 @@ impl Queuers {
         answer: &Result<Answer, Problem>,
     ) -> Result<(), Failure> {
         match (question, answer) {
-            (Question::Delete { .. }, Err(problem)) => refusal(question, problem),
+            (Question::Delete { .. } | Question::TrimQueue { .. }, Err(problem)) => {
+                refusal(question, problem)
+            }
+            (Question::Fence { queue, number }, Err(problem)) => {
+                if *problem == Problem::OutcomeUnknown {
+                    self.on_lost(question);
+                    return Ok(());
+                }
+                self.queues.entry(queue.clone()).or_default().edits.on_fence(*number, None)?;
+                refusal(question, problem)
+            }
+            (Question::Fence { queue, number }, Ok(Answer::Edited(edited))) => {
+                let edits = &mut self.queues.entry(queue.clone()).or_default().edits;
+                edits.on_fence(*number, edited.first.map(|it| it.offset))
+            }
+            (Question::TrimQueue { queue, through }, Ok(Answer::Edited(_))) => {
+                let edits = &mut self.queues.entry(queue.clone()).or_default().edits;
+                edits.on_trimmed(*through);
+                Ok(())
+            }
             (_, Err(Problem::OutcomeUnknown)) => {
                 self.on_lost(question);
                 Ok(())
             }
             (Question::Replace { queue, number, element, version }, Err(problem)) => {
+                let floor = self.floor(queue);
                 let edits = &mut self.queues.entry(queue.clone()).or_default().edits;
                 edits.drop_replacement(*element);
+                let first = edits.first().max(floor);
                 let is_right = match problem {
-                    Problem::UnknownElement => edits.may_lack(*element),
+                    Problem::UnknownElement => edits.may_lack(*element) || *element < first,
                     Problem::VersionMismatch(now) => version.is_some_and(|version| version != *now),
                     _ => true,
                 };
@@ -337,7 +246,9 @@ impl Queuers {
                 refusal(question, problem)
             }
             (Question::Rewrite { queue, number, .. }, Err(problem)) => {
-                self.queues.entry(queue.clone()).or_default().edits.drop_cut(*number);
+                let edits = &mut self.queues.entry(queue.clone()).or_default().edits;
+                edits.drop_cut(*number);
+                edits.on_fence(*number, None)?;
                 self.on_refused(*number)?;
                 refusal(question, problem)
             }
@@ -363,8 +274,12 @@ impl Queuers {
         let Question::Delete { queue, offsets, foreign } = question else {
             return wrong(format!("a deletion answers {question:?}"));
         };
+        let floor = self.floor(queue);
         let known = self.queues.entry(queue.clone()).or_default();
-        let is_again = |it: &&i64| known.edits.deletions(**it) > 1 || known.edits.may_be_cut(**it);
+        let first = known.edits.first().max(floor);
+        let is_again = |it: &&i64| {
+            known.edits.deletions(**it) > 1 || known.edits.may_be_cut(**it) || **it < first
+        };
         let again = offsets.iter().filter(is_again).count();
         if absent < *foreign || absent > foreign + again {
             return wrong(format!("{queue}: of {question:?} {absent} are said to be absent"));

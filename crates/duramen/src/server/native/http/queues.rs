@@ -34,7 +34,7 @@ use crate::proto;
         ),
         (
             "duramen-fence" = Option<String>, Header,
-            description = "Token that has to be the log's fence.",
+            description = "Token that has to be the queue's fence: its own, or else the log's.",
             max_length = 64,
         ),
         (
@@ -361,7 +361,7 @@ const OF_APPENDS: [&str; 4] =
         ),
         (
             "duramen-fence" = Option<String>, Header,
-            description = "Token that has to be the log's fence.",
+            description = "Token that has to be the queue's fence: its own, or else the log's.",
             max_length = 64,
         ),
         (
@@ -441,7 +441,7 @@ fn position_in(uri: &axum::http::Uri) -> Result<proto::Position, Fault> {
         ElementPath,
         (
             "duramen-fence" = Option<String>, Header,
-            description = "Token that has to be the log's fence.",
+            description = "Token that has to be the queue's fence: its own, or else the log's.",
             max_length = 64,
         ),
     ),
@@ -533,7 +533,7 @@ pub(super) async fn rewrite(
         QueuePath,
         (
             "duramen-fence" = Option<String>, Header,
-            description = "Token that has to be the log's fence.",
+            description = "Token that has to be the queue's fence: its own, or else the log's.",
             max_length = 64,
         ),
     ),
@@ -557,7 +557,68 @@ pub(super) async fn delete_queue(
     Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
 }
 
-/// Tells where a queue begins and ends, and about how much it has
+/// Has readers of a queue begin behind a position, and keeps a pointer to what the elements led to
+///
+/// The log keeps the records: its own readers, and Kafka's consumers, get them until retention.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/queues/{queue}/trim", operation_id = "TrimQueue", tag = "Queues",
+    params(QueuePath),
+    request_body(content(
+        (json::TrimQueue = "application/json"),
+        (openapi::Binary = "application/x-protobuf"),
+    )),
+    responses(
+        (
+            status = 200, description = "Readers of the queue begin behind the position.",
+            content((json::Edited = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        EditProblems,
+    )
+)]
+pub(super) async fn trim(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => proto::TrimQueueRequest { topic, queue, ..body.protobuf()? },
+        Form::Json | Form::Other => body.json::<json::TrimQueue>()?.message(topic, queue)?,
+    };
+    let answer = surface.queues.trim_queue(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
+}
+
+/// Sets the token that changes of a queue have to carry if they carry one
+///
+/// A queue without a fence of its own has that of its log.
+#[utoipa::path(
+    put, path = "/v1/topics/{topic}/queues/{queue}/fence", operation_id = "FenceQueue", tag = "Queues",
+    params(QueuePath),
+    request_body(content((json::Fence = "application/json"), (openapi::Binary = "application/x-protobuf"))),
+    responses(
+        (
+            status = 200, description = "The queue has the fence.",
+            content((json::Edited = "application/json"), (openapi::Binary = "application/x-protobuf"))
+        ),
+        EditProblems,
+    )
+)]
+pub(super) async fn fence(
+    State(surface): State<Surface>,
+    client: Client,
+    QueuePath { topic, queue }: QueuePath,
+    body: Body,
+) -> Result<Response, Fault> {
+    let request = match body.form {
+        Form::Protobuf => proto::FenceQueueRequest { topic, queue, ..body.protobuf()? },
+        Form::Json | Form::Other => body.json::<json::Fence>()?.message_of_queue(topic, queue),
+    };
+    let answer = surface.queues.fence_queue(&client.origin, request).await?;
+    Ok(client.answer(StatusCode::OK, answer, json::Edited::from))
+}
+
+/// Tells where a queue begins and ends, its fence and its pointer, and about how much it has
 #[utoipa::path(
     get, path = "/v1/topics/{topic}/queues/{queue}", operation_id = "GetQueue", tag = "Queues",
     params(QueuePath),

@@ -122,7 +122,7 @@ fn from_hex(field: &'static str, text: &str) -> Result<Bytes, Fault> {
 }
 
 impl Pointer {
-    fn message(self) -> Result<proto::Pointer, Fault> {
+    pub(super) fn message(self) -> Result<proto::Pointer, Fault> {
         let at = self.position.map(|text| position("pointer.position", &text)).transpose()?;
         let sha256 = from_hex("pointer.sha256", &self.sha256)?;
         Ok(proto::Pointer { uri: self.uri, position: at, sha256, note: self.note })
@@ -156,23 +156,43 @@ impl Fence {
             timeout_ms: self.timeout_ms,
         }
     }
+
+    pub(crate) fn message_of_queue(self, topic: String, queue: Bytes) -> proto::FenceQueueRequest {
+        proto::FenceQueueRequest {
+            topic,
+            queue,
+            token: self.token.into(),
+            if_token: self.if_token.map(Bytes::from),
+            timeout_ms: self.timeout_ms,
+        }
+    }
 }
 
-impl From<proto::Tail> for Tail {
-    fn from(it: proto::Tail) -> Self {
-        let pointer = it.pointer.map(|it| Pointer {
+impl From<proto::Pointer> for Pointer {
+    fn from(it: proto::Pointer) -> Self {
+        Self {
             position: it.position.map(|it| it.to_string()),
             sha256: to_hex(&it.sha256),
             uri: it.uri,
             note: it.note,
-        });
+        }
+    }
+}
+
+/// Writes a fence; none for an empty one.
+pub(super) fn fence_text(token: &Bytes) -> Option<String> {
+    (!token.is_empty()).then(|| lossy(token))
+}
+
+impl From<proto::Tail> for Tail {
+    fn from(it: proto::Tail) -> Self {
         Self {
             start: it.start,
             stable: it.stable,
             end: it.end,
             last: it.last.map(|it| it.to_string()),
-            fence: (!it.fence.is_empty()).then(|| lossy(&it.fence)),
-            pointer,
+            fence: fence_text(&it.fence),
+            pointer: it.pointer.map(Into::into),
         }
     }
 }

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::super::openapi::Position;
 use super::super::problems::Fault;
+use super::logs::{Pointer, fence_text};
 use super::records::{
     Appended, As, Guard, NewRecord, Record, Session, either, from_base64, position, raw, record,
     wrong,
@@ -123,7 +124,7 @@ pub(crate) struct Subscribe {
     pub bytes: u32,
     /// True for what the nodes have, which may be less than what was acknowledged.
     pub any_replica: bool,
-    /// Goes on at the first element that there is if the log begins behind a cursor.
+    /// Goes on at the first element that there is if the log or queue begins behind a cursor.
     pub skip_trimmed: bool,
     /// Leaves out elements on which an expression fails.
     pub skip_failed: bool,
@@ -155,7 +156,7 @@ pub(crate) struct QueueEvent {
 pub(crate) struct Delete {
     #[schema(value_type = Vec<Position>, min_items = 1, max_items = 1_000)]
     pub positions: Vec<String>,
-    /// The token that has to be the log's fence.
+    /// The token that has to be the queue's fence: its own, or else the log's.
     #[schema(max_length = 64)]
     pub fence: Option<String>,
     /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
@@ -175,12 +176,28 @@ pub(crate) struct Rewrite {
     /// Messages that follow the part that stays.
     #[schema(max_items = 10_000)]
     pub messages: Vec<NewMessage>,
-    /// The token that has to be the log's fence. Set it first.
+    /// The token that has to be the queue's fence. Set it first.
     #[schema(min_length = 1, max_length = 64)]
     pub fence: String,
     /// Text for people.
     #[schema(max_length = 1_024)]
     pub reason: String,
+    /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
+    #[schema(maximum = 4_294_967_295_u32)]
+    pub timeout_ms: u32,
+}
+
+/// A trim in a request.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct TrimQueue {
+    /// The last position that goes.
+    #[schema(value_type = Position)]
+    pub through: String,
+    pub pointer: Option<Pointer>,
+    /// The token that has to be the queue's fence: its own, or else the log's.
+    #[schema(max_length = 64)]
+    pub fence: Option<String>,
     /// Longest wait for the answer, in milliseconds; 0 for 30 seconds.
     #[schema(maximum = 4_294_967_295_u32)]
     pub timeout_ms: u32,
@@ -233,8 +250,12 @@ pub(crate) struct QueueExtent {
     pub first: Option<String>,
     #[schema(value_type = Option<Position>)]
     pub last: Option<String>,
-    /// Elements that are gone by retention may be counted.
+    /// Elements that are deleted, trimmed, or gone by retention, may be counted.
     pub about_elements: u64,
+    /// Its own.
+    pub fence: Option<String>,
+    /// Left by its latest trim.
+    pub pointer: Option<Pointer>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -362,6 +383,23 @@ impl Rewrite {
     }
 }
 
+impl TrimQueue {
+    pub(crate) fn message(
+        self,
+        topic: String,
+        queue: Bytes,
+    ) -> Result<proto::TrimQueueRequest, Fault> {
+        Ok(proto::TrimQueueRequest {
+            topic,
+            queue,
+            through: Some(position("through", &self.through)?),
+            pointer: self.pointer.map(Pointer::message).transpose()?,
+            fence: self.fence.map(Bytes::from),
+            timeout_ms: self.timeout_ms,
+        })
+    }
+}
+
 impl Cursor {
     fn message(self) -> Result<proto::Cursor, Fault> {
         use proto::cursor::Start;
@@ -446,6 +484,8 @@ impl From<proto::Queue> for QueueExtent {
             first: it.first.map(|it| it.to_string()),
             last: it.last.map(|it| it.to_string()),
             about_elements: it.about_elements,
+            fence: fence_text(&it.fence),
+            pointer: it.pointer.map(Into::into),
         }
     }
 }

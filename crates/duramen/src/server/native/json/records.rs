@@ -46,7 +46,7 @@ pub(crate) struct Guard {
     /// Position of the last record of the log or queue, or `none` for one that has to be empty.
     #[schema(pattern = r"^(none|[0-9]+\.(-1|[0-9]+)\.[0-9]+)$")]
     pub last: Option<String>,
-    /// Token that has to be the log's fence; of at most 64 bytes.
+    /// Token that has to be the fence of the log, or of the queue; of at most 64 bytes.
     pub fence: Option<String>,
 }
 
