@@ -28,6 +28,8 @@ ANSWERS = {
     "Queues.Replace": duramen_pb2.EditResponse,
     "Queues.Rewrite": duramen_pb2.EditResponse,
     "Queues.DeleteQueue": duramen_pb2.EditResponse,
+    "Queues.TrimQueue": duramen_pb2.EditResponse,
+    "Queues.FenceQueue": duramen_pb2.EditResponse,
     "Queues.GetQueue": duramen_pb2.Queue,
     "Queues.ListQueues": duramen_pb2.ListQueuesResponse,
     "Topics.CreateTopic": duramen_pb2.Topic,
@@ -98,10 +100,12 @@ def cursor_json(cursor):
 
 
 TIMEOUT = {"timeoutMs": ("timeout_ms", int)}
+TRIM = {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT}
+FENCE = {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT}
 BODIES = {
     "Logs.Append": {"records": ("records", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
-    "Logs.Truncate": {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT},
-    "Logs.Fence": {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT},
+    "Logs.Truncate": TRIM,
+    "Logs.Fence": FENCE,
     "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
     "Queues.Replace": {"message": ("message", record_json)},
     "Queues.Rewrite": {
@@ -109,6 +113,8 @@ BODIES = {
         "reason": ("reason", same), **TIMEOUT,
     },
     "Queues.Delete": {"positions": ("positions", lambda them: list(map(position_text, them))), "fence": ("fence", text_of), **TIMEOUT},
+    "Queues.TrimQueue": TRIM,
+    "Queues.FenceQueue": FENCE,
     "Logs.OpenSession": {"name": ("name", same)},
     "Queues.EnqueueMany": {"messages": ("messages", lambda them: [{"queue_base64": it["queue"], "message": record_json(it["message"])} for it in them]), **TIMEOUT},
     "Queues.Subscribe": {
@@ -129,7 +135,7 @@ QUERIES = {
     },
     "Queues.Retrieve": {
         "after": ("after", position_text), "limit": ("limit", str), "waitMs": ("wait", lambda ms: f"{ms}ms"), "consistency": ("consistency", str.lower),
-        "filter": ("filter", same), "fields": ("fields", json.dumps),
+        "skipTrimmed": ("on_trimmed", lambda _: "skip"), "filter": ("filter", same), "fields": ("fields", json.dumps),
     },
     "Queues.ListQueues": {"prefix": ("prefix", text_of), "after": ("after", text_of), "limit": ("limit", str)},
     "Topics.ListTopics": {"prefix": ("prefix", same), "after": ("after", same), "limit": ("limit", str)},
@@ -159,7 +165,7 @@ def path_of(method, request):
             return "DELETE", f"{queue}/messages/{position_text(request.pop('positions')[0])}"
         return {
             "Delete": ("POST", f"{queue}/delete"), "Rewrite": ("POST", f"{queue}/rewrite"), "DeleteQueue": ("DELETE", queue), "GetQueue": ("GET", queue),
-            "Enqueue": ("POST", f"{queue}/messages"), "Retrieve": ("GET", f"{queue}/messages"),
+            "TrimQueue": ("POST", f"{queue}/trim"), "FenceQueue": ("PUT", f"{queue}/fence"), "Enqueue": ("POST", f"{queue}/messages"), "Retrieve": ("GET", f"{queue}/messages"),
         }[method.split(".")[1]]  # fmt: skip
     log = f"/v1/topics/{quote(request.pop('topic'), safe='')}/partitions/{request.pop('partition', 0)}"
     verb, rest = {
@@ -193,7 +199,7 @@ def element_of(element):
 
 
 def queue_of(queue):
-    made = {"name": encoded(queue, "queue"), "partition": queue["partition"], "aboutElements": queue["about_elements"]}
+    made = {"name": encoded(queue, "queue"), "partition": queue["partition"], "aboutElements": queue["about_elements"], **fence_and_pointer(queue)}
     return made | {name: position_of(queue[name]) for name in ("first", "last") if queue.get(name)}
 
 
@@ -205,9 +211,13 @@ def record_of(record):
 
 
 def tail_of(tail):
-    made = {**tail, "last": position_of(tail["last"]) if tail["last"] else None}
-    made["fence"] = base64.b64encode(tail["fence"].encode()).decode() if tail["fence"] else ""
-    if pointer := tail["pointer"]:
+    return {**tail, "last": position_of(tail["last"]) if tail["last"] else None, **fence_and_pointer(tail)}
+
+
+def fence_and_pointer(told):
+    """Those of a log or a queue; a list of queues has neither."""
+    made = {"fence": base64.b64encode(told["fence"].encode()).decode()} if told.get("fence") else {}
+    if pointer := told.get("pointer"):
         digest = base64.b64encode(bytes.fromhex(pointer.get("sha256", ""))).decode()
         made["pointer"] = {**pointer, "sha256": digest, "position": position_of(pointer["position"]) if "position" in pointer else None}
     return made
@@ -219,7 +229,7 @@ def topic_of(topic):
 
 def answer_of(method, answer):
     if method == "Queues.Retrieve":
-        made = {"elements": list(map(element_of, answer["elements"])), "more": answer["more"]}
+        made = {"elements": list(map(element_of, answer["elements"])), "more": answer["more"], "skipped": answer.get("skipped", False)}
         return {**made, **({"next": position_of(answer["next"])} if answer["next"] else {})}
     if method == "Queues.EnqueueMany":
         return {"results": [{"position": position_of(it["position"])} for it in answer["results"]]}
@@ -227,7 +237,7 @@ def answer_of(method, answer):
         return {**answer, "queues": list(map(queue_of, answer["queues"]))}
     if method in ("Queues.GetElement", "Queues.GetQueue"):
         return element_of(answer) if method == "Queues.GetElement" else queue_of(answer)
-    if method in ("Queues.Delete", "Queues.Replace", "Queues.Rewrite", "Queues.DeleteQueue"):
+    if method in ("Queues.Delete", "Queues.Replace", "Queues.Rewrite", "Queues.DeleteQueue", "Queues.TrimQueue", "Queues.FenceQueue"):
         made = {**answer, **{name: position_of(answer[name]) if answer[name] else None for name in ("at", "last")}}
         # The protocol's message has it as the offset of `at`.
         assert method != "Queues.Replace" or str(made.pop("version")) == made["at"]["offset"], answer

@@ -207,6 +207,14 @@ def delete_queue(queue, expected, **more):
     return Step("Queues.DeleteQueue", {"topic": "${t}", "queue": b64(queue), **more}, expected)
 
 
+def trim_queue(queue, through, expected, **more):
+    return Step("Queues.TrimQueue", {"topic": "${t}", "queue": b64(queue), "through": through, **more}, expected)
+
+
+def fence_queue(queue, token, expected, **more):
+    return Step("Queues.FenceQueue", {"topic": "${t}", "queue": b64(queue), "token": b64(token), **more}, expected)
+
+
 def edited(at, withdrawn, last=None, **more):
     """The answer to an edit whose entry is at an offset."""
     return {"at": pos(at), "last": pos(last or at, at), "withdrawn": withdrawn, **more}
@@ -237,6 +245,8 @@ NO_RAW = {"curl": "HTTP has no raw reads"}
 NO_JSON = {"curl": "its answer in JSON leaves headers out"}
 NO_METHOD = {"grpcurl": "reflection does not know the method"}
 POINTER = {"uri": "s3://bucket/snapshot-4", "position": "${b.last}", "sha256": b64(bytes(range(32))), "note": "the first five"}
+# As the problem `trimmed` has it.
+LED_TO = {"uri": POINTER["uri"], "position": "${text b.last}", "note": POINTER["note"]}
 
 GROUPS = {
     "topics": [
@@ -542,6 +552,100 @@ GROUPS = {
         rewrite("alice", [rec("x", id="1"), "y"], wrong("messages"), none=True, fence=b64("w")),
         Step("Queues.Rewrite", {"topic": "no-such-topic", "queue": b64("a"), "none": True, "fence": b64("w")}, Problem("unknown-topic")),
     ],
+    "fences-and-trims": [
+        create(partitions=1, settings={"queue.enable": "true"}),
+        get_queue("alice", named("alice", 0)),
+        # An empty token expects that the queue has none of its own.
+        fence_queue("alice", "one", edited(0, 0), ifToken=""),
+        fence_queue("alice", "one", {}, timeoutMs=5_000),
+        get_queue("alice", {**named("alice", 0), "fence": b64("one")}),
+        enqueue("alice", ["a0"], appended(1), "a", guard={"fence": b64("one"), "none": True}),
+        enqueue("alice", ["x"], Problem("fenced"), guard={"fence": b64("two")}),
+        enqueue("alice", ["x"], Problem("fenced"), guard={"fence": ""}),
+        enqueue("alice", ["a1"], appended(2), "b"),
+        fence_queue("alice", "two", Problem("fenced"), ifToken=""),
+        fence_queue("alice", "two", Problem("fenced"), ifToken=b64("zero")),
+        fence_queue("alice", b"\xff\x01", edited(3, 0), ifToken=b64("one")),
+        fence_queue("alice", "two", edited(4, 0), ifToken=b64(b"\xff\x01")),
+        enqueue("alice", ["x"], Problem("fenced"), guard={"fence": b64("one")}),
+        # Another queue has no fence of its own, and neither has the log.
+        enqueue("bob", ["x"], Problem("fenced"), guard={"fence": b64("two")}),
+        enqueue("bob", ["b0"], appended(5), guard={"fence": ""}),
+        # The log's counts for a queue without one, and for no other.
+        fence("*", "log"),
+        enqueue("bob", ["b1"], appended(6), "bob", guard={"fence": b64("log")}),
+        enqueue("bob", ["x"], Problem("fenced"), guard={"fence": b64("two")}),
+        enqueue("alice", ["x"], Problem("fenced"), guard={"fence": b64("log")}),
+        enqueue("alice", ["a2"], appended(7), "c", guard={"fence": b64("two")}),
+        delete("alice", ["${c.last}"], Problem("fenced"), fence=b64("log")),
+        replace("alice", "${c.last}", "x", Problem("fenced"), fence=b64("log")),
+        rewrite("alice", ["x"], Problem("fenced"), after="${b.last}", fence=b64("log")),
+        rewrite("alice", ["a3"], edited(8, 1), "d", after="${b.last}", fence=b64("two")),
+        # Readers of the queue begin behind a trim.
+        trim_queue("alice", "${b.last}", Problem("fenced"), pointer=POINTER, fence=b64("log")),
+        trim_queue("alice", "${b.last}", edited(9, 0), pointer=POINTER, fence=b64("two"), timeoutMs=5_000),
+        retrieve("alice", elements(element(8, "a3"), next=pos(9))),
+        lagging(retrieve("alice", elements(element(8, "a3"), next=pos(9)), consistency="ANY_REPLICA")),
+        retrieve("alice", elements(element(8, "a3"), next=pos(9)), after="${b.last}"),
+        retrieve("alice", Problem("trimmed", {"first": 3, "pointer": LED_TO}), after="${a.last}"),
+        retrieve("alice", elements(element(8, "a3"), next=pos(9), skipped=True), after="${a.last}", skipTrimmed=True),
+        subscribe([("alice", {"after": "${a.last}"})], Problem("trimmed", {"first": 3, "pointer": LED_TO})),
+        subscribe([("alice", {"after": "${a.last}"})], [told("alice", "trimmed"), came("alice", 8, "a3"), told("alice", "caughtUp")], skipTrimmed=True),
+        subscribe([("alice", {})], [came("alice", 8, "a3"), told("alice", "caughtUp")]),
+        get_element("alice", "${b.last}", Problem("unknown-element")),
+        replace("alice", "${b.last}", "x", Problem("unknown-element")),
+        get_queue("alice", {**named("alice", "*"), "first": "${d.at}", "last": "${d.last}", "fence": b64("two"), "pointer": POINTER}),
+        retrieve("bob", elements(element(5, "b0"), element(6, "b1"), next=pos(9))),
+        get_queue("bob", {**named("bob", 2), "first": pos(5), "last": "${bob.last}"}),
+        Step("Queues.ListQueues", {"topic": "${t}"}, {"queues": [named("alice", "*"), named("bob", 2)]}),
+        # The log keeps its records.
+        read(page(shown(1, rec("a0", key="alice")), shown(2, rec("a1", key="alice")), shown(5, rec("b0", key="bob"))), limit=3),
+        # There is no way back, and nothing to say twice.
+        trim_queue("alice", "${a.last}", {}, pointer={"uri": "file:back"}),
+        trim_queue("alice", "${b.last}", {}, pointer=POINTER),
+        get_queue("alice", {**named("alice", "*"), "first": "${d.at}", "last": "${d.last}", "fence": b64("two"), "pointer": POINTER}),
+        enqueue("alice", ["a4"], appended(10), "e", guard={"at": "${d.last}", "fence": b64("two")}),
+        # Without a fence of its own a queue has the log's.
+        fence_queue("alice", "", Problem("fenced"), ifToken=b64("log")),
+        fence_queue("alice", "", edited(11, 0), ifToken=b64("two")),
+        enqueue("alice", ["x"], Problem("fenced"), guard={"fence": b64("two")}),
+        enqueue("alice", ["a5"], appended(12), "f", guard={"fence": b64("log")}),
+        get_queue("alice", {**named("alice", "*"), "first": "${d.at}", "last": "${f.last}", "pointer": POINTER}),
+        # A trim may take all, and a later one without a pointer leaves none.
+        fence_queue("alice", "three", edited(13, 0)),
+        trim_queue("alice", "${f.last}", edited(14, 0), fence=b64("three")),
+        retrieve("alice", elements(next=pos(14))),
+        get_queue("alice", {**named("alice", "*"), "last": "${f.last}", "fence": b64("three")}),
+        retrieve("alice", Problem("trimmed", {"first": 13}), after="${e.last}"),
+        enqueue("alice", ["a6"], appended(15), "g", guard={"at": "${f.last}"}),
+        # Another pointer to the same position is something to say.
+        trim_queue("alice", "${f.last}", edited(16, 0), pointer={"uri": "file:late"}),
+        get_queue("alice", {**named("alice", "*"), "first": "${g.first}", "last": "${g.last}", "fence": b64("three"), "pointer": {"uri": "file:late"}}),
+        trim_queue("alice", "${g.last}", edited(17, 0), pointer={"uri": "file:all"}),
+        # What the log keeps may still be deleted there.
+        delete("alice", ["${a.last}"], edited(18, 1), fence=b64("three")),
+        read(page(shown(2, rec("a1", key="alice")), shown(5, rec("b0", key="bob"))), limit=2),
+        # A deleted queue has neither, and the log has nothing of it.
+        delete_queue("alice", Problem("fenced"), fence=b64("log")),
+        delete_queue("alice", edited(19, 5), fence=b64("three")),
+        get_queue("alice", named("alice", 0)),
+        enqueue("alice", ["x"], Problem("fenced"), guard={"fence": b64("three")}),
+        enqueue("alice", ["a7"], appended(20), guard={"fence": b64("log"), "none": True}),
+        retrieve("alice", elements(element(20, "a7"), next=pos(20)), after="${a.last}"),
+        retrieve("bob", elements(element(5, "b0"), element(6, "b1"), next=pos(20))),
+        read(page(shown(5, rec("b0", key="bob")), shown(6, rec("b1", key="bob")), shown(20, rec("a7", key="alice")))),
+        fence_queue("alice", "t" * 65, wrong("token")),
+        fence_queue("alice", "t", wrong("if_token"), ifToken=b64("t" * 65)),
+        fence_queue("q" * 513, "t", wrong("queue")),
+        trim_queue("q" * 513, "${b.last}", wrong("queue")),
+        trim_queue("alice", "${b.last}", wrong("fence"), fence=b64("t" * 65)),
+        trim_queue("alice", "${b.last}", wrong("pointer.sha256"), pointer={"uri": "file:x", "sha256": b64("short")}),
+        trim_queue("alice", "${b.last}", wrong("pointer"), pointer={"uri": "u" * 1100}),
+        trim_queue("alice", {"term": "${a.last.term}", "entry": 99, "offset": 99}, Problem("position-diverged", {"diverged_at": 21})),
+        Step("Queues.TrimQueue", {"topic": "${t}", "queue": b64("alice")}, wrong("through")),
+        Step("Queues.TrimQueue", {"topic": "no-such-topic", "queue": b64("a"), "through": "${b.last}"}, Problem("unknown-topic")),
+        Step("Queues.FenceQueue", {"topic": "no-such-topic", "queue": b64("a"), "token": b64("t")}, Problem("unknown-topic")),
+    ],
     "once": [
         create(partitions=1, settings={"queue.enable": "true"}),
         enqueue("alice", [rec("a", id="1"), rec("b", id="2")], appended(0, 1), "a", guard={"none": True}),
@@ -619,7 +723,7 @@ GROUPS = {
         read(Problem("trimmed", {"first": 3}), **{"from": 0}),
         truncate({**tail(5, 6, "${c.last}"), "pointer": POINTER}, through="${b.last}", pointer=POINTER),
         ask_tail({**tail(5, 6, "${c.last}"), "pointer": POINTER}),
-        read(Problem("trimmed", {"first": 5, "pointer": {"uri": POINTER["uri"], "position": "${text b.last}", "note": POINTER["note"]}}), **{"from": 0}),
+        read(Problem("trimmed", {"first": 5, "pointer": LED_TO}), **{"from": 0}),
         read(Problem("trimmed", {"first": 5, "pointer": "*"}), after="${a.first}"),
         read(page(shown(5, "5"), skipped=True), skipTrimmed=True, **{"from": 0}),
         read(page(shown(5, "5"))),

@@ -176,6 +176,8 @@ var calls = map[string]call{
 	"Queues.Replace":       unary(queues(duramenv1.QueuesClient.Replace)),
 	"Queues.Rewrite":       unary(queues(duramenv1.QueuesClient.Rewrite)),
 	"Queues.DeleteQueue":   unary(queues(duramenv1.QueuesClient.DeleteQueue)),
+	"Queues.TrimQueue":     unary(queues(duramenv1.QueuesClient.TrimQueue)),
+	"Queues.FenceQueue":    unary(queues(duramenv1.QueuesClient.FenceQueue)),
 	"Queues.GetQueue":      unary(queues(duramenv1.QueuesClient.GetQueue)),
 	"Queues.ListQueues":    unary(queues(duramenv1.QueuesClient.ListQueues)),
 	"Topics.CreateTopic":   unary(topics(duramenv1.TopicsClient.CreateTopic)),

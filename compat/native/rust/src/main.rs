@@ -68,6 +68,8 @@ async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Val
         "Queues.Replace" => one!(queues.replace, "ReplaceRequest", "EditResponse"),
         "Queues.Rewrite" => one!(queues.rewrite, "RewriteRequest", "EditResponse"),
         "Queues.DeleteQueue" => one!(queues.delete_queue, "DeleteQueueRequest", "EditResponse"),
+        "Queues.TrimQueue" => one!(queues.trim_queue, "TrimQueueRequest", "EditResponse"),
+        "Queues.FenceQueue" => one!(queues.fence_queue, "FenceQueueRequest", "EditResponse"),
         "Queues.GetQueue" => one!(queues.get_queue, "GetQueueRequest", "Queue"),
         "Queues.ListQueues" => one!(queues.list_queues, "ListQueuesRequest", "ListQueuesResponse"),
         "Topics.CreateTopic" => one!(topics.create_topic, "CreateTopicRequest", "Topic"),
