@@ -177,9 +177,8 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
     ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 47),
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
-    ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 6253),
-    ("a log forgets the fences of its queues", Bug::Peers(Inside::FenceNotRestated), 13),
-    ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 3133),
+    ("a log forgets the fences of its queues", Bug::Peers(Inside::FenceNotRestated), 7293),
+    ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 9373),
     ("a merge of queue tables forgets edits", Bug::Peers(Inside::MergeDropsFacts), 200_733),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),
@@ -194,6 +193,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[];
 /// need hundreds of seeds, or a seed that runs to the limit of its time.
 #[cfg(feature = "sabotage")]
 pub const RARE: &[(&str, Bug, u64)] = &[
+    ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 9373),
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 55),
     ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 49),
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 886),

@@ -278,8 +278,8 @@ impl Queuers {
                     return asked;
                 }
             }
-            7 if work.chance(200) && !self.is_last_phase => {
-                if work.chance(800) {
+            7 if work.chance(300) && !self.is_last_phase => {
+                if work.chance(700) {
                     return self.fence_or_trim(&queue, work);
                 }
                 if let Some(asked) = self.trim_log(&queue, work) {
