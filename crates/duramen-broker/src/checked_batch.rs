@@ -8,15 +8,30 @@
 //! Tests:      those of `session` and `partition`.
 //! Start at:   [`CheckedBatch`].
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::BatchHeader;
 use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::{
-    self, BatchBuilder, NewRecord, RecordError, RecordSummary, Records,
+    self, BatchBuilder, NewRecord, Record, RecordError, RecordSummary, Records,
 };
+use duramen_storage::keys::{CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER};
 
 use crate::guard::Guard;
 use crate::limits::DECOMPRESSED_BYTES_MAX;
+
+/// Returns a hash of a record's value and headers, but for headers that the leader adds.
+pub(crate) fn digest_of(record: &Record<'_>) -> u64 {
+    const ADDED: [&str; 3] = [FACT_HEADER, REPLACES_HEADER, CUTS_AFTER_HEADER];
+    let mut hasher = DefaultHasher::new();
+    record.value.hash(&mut hasher);
+    let is_own = |name: &[u8]| ADDED.iter().all(|added| name != added.as_bytes());
+    for header in record.headers.into_iter().filter(|it| is_own(it.key)) {
+        (header.key, header.value).hash(&mut hasher);
+    }
+    hasher.finish()
+}
 
 /// A batch whose bytes and records are all right.
 #[derive(Debug)]
@@ -76,6 +91,15 @@ impl CheckedBatch {
         // A client's batch may be compressed.
         let added_bytes = bytes.len().saturating_sub(own_bytes);
         Ok(Self { bytes, header, added_bytes, ..self })
+    }
+
+    /// Returns a hash of each record's value and headers.
+    pub(crate) fn digests(&self) -> Vec<u64> {
+        let bytes = Bytes::copy_from_slice(&self.bytes);
+        let records = BatchView::parse(&bytes).ok();
+        let records = records.and_then(|view| Records::of(&view, DECOMPRESSED_BYTES_MAX).ok());
+        let records = records.expect("the batch was checked");
+        records.iter().map(|record| digest_of(&record.expect("the batch was checked"))).collect()
     }
 
     fn checked(

@@ -294,6 +294,8 @@ pub struct FoundElement {
     pub content: i64,
     /// Id of that record.
     pub id: Option<Bytes>,
+    /// Hash of the record's value and headers, the broker's aside.
+    pub digest: u64,
 }
 
 /// Result of a [`QueueLook`].

@@ -322,14 +322,15 @@ fn decide(
         }
         Edit::Replace { batch, if_version, id, .. } => {
             let through = standing.trim().map_or(-1, |(through, _)| through);
-            let [FoundElement { position, content, id: of_content }] = found else {
+            let [FoundElement { position, content, id: of_content, digest }] = found else {
                 return Err(Objection::NoElement);
             };
             if position.offset <= through || position.offset < partition.log_start() {
                 return Err(Objection::NoElement);
             }
             let Position { term, entry, offset } = *position;
-            if id.is_some() && id == *of_content {
+            // A client may give a later content the id of the earlier one.
+            if id.is_some() && id == *of_content && batch.digests() == [*digest] {
                 // A content that is no first one has a batch of its own.
                 let is_first = *content == offset;
                 let (term, entry) =
@@ -346,8 +347,7 @@ fn decide(
             }
         }
         Edit::Rewrite { after, batch, ids, reason } => {
-            let of_found = found.iter().map(|it| it.id.as_ref());
-            if !ids.is_empty() && of_found.eq(ids.iter().map(Some)) {
+            if is_repeated(batch.as_deref(), &ids, found) {
                 let [first, last] =
                     [found.first(), found.last()].map(|it| it.map(|it| it.position));
                 edited = Edited { first, last, is_duplicate: true, ..Edited::default() };
@@ -382,6 +382,15 @@ fn decide(
     };
     let last_delta = records.as_ref().map_or(0, |it| it.batch.header.last_offset_delta);
     Ok((said, records, Awaited::Edit { last_delta, edited }))
+}
+
+/// Tells whether elements are those of a rewrite's records, with their ids and contents.
+fn is_repeated(batch: Option<&CheckedBatch>, ids: &[Bytes], found: &[FoundElement]) -> bool {
+    let of_found = found.iter().map(|it| it.id.as_ref());
+    let has_ids = !ids.is_empty() && of_found.eq(ids.iter().map(Some));
+    batch
+        .filter(|_| has_ids)
+        .is_some_and(|batch| batch.digests().into_iter().eq(found.iter().map(|it| it.digest)))
 }
 
 /// Has the log say what an edit comes to, by records if it has some, unless its fence is another one. An edit that

@@ -13,6 +13,7 @@ use duramen_storage::reader::ReadError;
 use duramen_storage::sabotage::{self, Bug};
 use duramen_storage::{Disk, Reader};
 
+use crate::checked_batch::digest_of;
 use crate::event::{FoundElement, FoundElements, QueueLook, WantedElements};
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, QUEUE_MASKS_MAX, QUEUE_PAGE_BATCHES, QUEUES_SAID_AGAIN,
@@ -399,6 +400,7 @@ fn behind<D: Disk>(
             position,
             content,
             id: None,
+            digest: 0,
         }));
     }
     elements(reader, &rest, Which::Shown, |records, record, position| {
@@ -413,7 +415,7 @@ fn behind<D: Disk>(
 fn found_element(records: &Records, record: &Record<'_>, position: Position) -> FoundElement {
     let id = record.headers.into_iter().find(|it| it.key == ID_HEADER.as_bytes());
     let id = id.and_then(|it| it.value).map(Bytes::copy_from_slice);
-    FoundElement { position, content: records.offset(record), id }
+    FoundElement { position, content: records.offset(record), id, digest: digest_of(record) }
 }
 
 /// Returns the position of the element that was appended last in a part of a log and not withdrawn by a rewrite. It may

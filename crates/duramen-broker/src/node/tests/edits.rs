@@ -36,8 +36,12 @@ fn batch(name: &str) -> Bytes {
 
 /// Makes a batch of records, each with an id or none.
 fn batch_with(name: &str, ids: &[Option<&str>]) -> Bytes {
+    batch_of_values(name, ids, b"v")
+}
+
+fn batch_of_values(name: &str, ids: &[Option<&str>], value: &[u8]) -> Bytes {
     let mut builder = BatchBuilder::new();
-    let (key, value) = (Some(name.as_bytes()), Some(&b"v"[..]));
+    let (key, value) = (Some(name.as_bytes()), Some(value));
     let timestamp = 1_700_000_000_000;
     for id in ids {
         let id: Vec<_> = id.iter().map(|id| (ID_HEADER, Some(id.as_bytes()))).collect();
@@ -272,6 +276,32 @@ fn a_rewrite_withdraws_by_position_and_spares_what_is_replaced_before() {
     let fence = Some(Bytes::from_static(b"nobody"));
     let fenced = Rewrite { fence, ..rewrite("bob", Some(other), &["c"]) };
     assert_eq!(edit(&mut it, Op::Rewrite(fenced)), Err(Problem::Fenced));
+}
+
+#[test]
+fn another_content_with_the_same_id_is_no_repeat() {
+    let mut it = node();
+    let other = |ids: &[Option<&str>]| {
+        let batch = batch_of_values("alice", ids, b"other");
+        CheckedBatch::of(batch, key_number(b"alice")).expect("a batch")
+    };
+    let first = edit(&mut it, Op::Rewrite(rewrite("alice", None, &["a"]))).expect("appended");
+    let first = first.first.expect("a position");
+    let again = edit(&mut it, Op::Rewrite(rewrite("alice", None, &["a"]))).expect("appended");
+    assert!(again.is_duplicate);
+    let batch = Some(other(&[Some("a")]));
+    let rewritten = Op::Rewrite(Rewrite { batch, ..rewrite("alice", None, &["a"]) });
+    assert!(!edit(&mut it, rewritten).expect("another content").is_duplicate);
+    assert_eq!(shown(&it, "alice"), [(1, 1)]);
+    let position = Position { entry: 1, offset: 1, ..first };
+    let id = Some(Bytes::from_static(b"a"));
+    let same =
+        Replace { id: id.clone(), batch: other(&[Some("a")]), ..replacement("alice", position) };
+    assert!(edit(&mut it, Op::Replace(same)).expect("it is that").is_duplicate);
+    let batch = checked("alice", &[Some("a")]);
+    let back = Op::Replace(Replace { batch, id, ..replacement("alice", position) });
+    assert!(!edit(&mut it, back).expect("another content").is_duplicate);
+    assert_eq!(shown(&it, "alice"), [(1, 2)]);
 }
 
 #[test]

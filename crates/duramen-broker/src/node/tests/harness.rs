@@ -32,6 +32,7 @@ use duramen_storage::staging::Stage;
 use duramen_storage::storage::Facts;
 
 use crate::access::Api;
+use crate::checked_batch::digest_of;
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
 use crate::event::{
@@ -285,21 +286,22 @@ impl Stored {
                 let (term, entry) = (header.partition_leader_epoch, header.base_offset);
                 let position = Position { term, entry, offset };
                 if !masks.hides(content) {
-                    shown.push(FoundElement { position, content, id: self.id_of(content) });
+                    let (id, digest) = self.id_of(content);
+                    shown.push(FoundElement { position, content, id, digest });
                 }
             }
         }
         shown
     }
 
-    fn id_of(&self, offset: i64) -> Option<Bytes> {
-        let batch = self.batches(offset, offset + 1).pop()?;
+    fn id_of(&self, offset: i64) -> (Option<Bytes>, u64) {
+        let batch = self.batches(offset, offset + 1).pop().expect("it is there");
         let view = BatchView::parse(&batch).expect("a batch");
         let records = Records::of(&view, usize::MAX).expect("records");
         let mut all = records.iter().map(|it| it.expect("a record"));
-        let record = all.find(|it| records.offset(it) == offset)?;
+        let record = all.find(|it| records.offset(it) == offset).expect("it is there");
         let id = record.headers.into_iter().find(|it| it.key == ID_HEADER.as_bytes());
-        id.and_then(|it| it.value).map(Bytes::copy_from_slice)
+        (id.and_then(|it| it.value).map(Bytes::copy_from_slice), digest_of(&record))
     }
 }
 
