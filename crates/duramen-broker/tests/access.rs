@@ -25,7 +25,7 @@ Where a request names a topic by its id, an unknown id has its own error, as in 
 const NATIVE_HEAD: &str = "
 ## The native API
 
-Each operation asks one question, about its topic. A refusal is the problem `not-authorized`. Reads, sessions and topics
+Each operation asks these questions, all about its topic. A refusal is the problem `not-authorized`. Reads, sessions and topics
 are requests of Kafka, with the questions above.
 
 | Operation | Right |
