@@ -56,6 +56,9 @@ async fn fetch(client: &Client, from: i64) -> (Vec<(i64, String)>, i64) {
     let topic = FetchTopic { topic, topic_id, partitions: vec![partition] };
     let request = FetchRequest {
         replica_id: -1,
+        // What was just appended is shown once the queue index has it.
+        max_wait_ms: 60_000,
+        min_bytes: 1,
         max_bytes: 1 << 20,
         session_epoch: -1,
         topics: vec![topic],
