@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"os"
 	"sync"
 
@@ -31,6 +32,84 @@ type Op struct {
 	Retriable bool `json:"retriable,omitempty"`
 	// Kafka's number for it, where the client says no more.
 	Code int16 `json:"code,omitempty"`
+}
+
+// QueueOp is an operation of a native client on one queue, with all of its attempts.
+type QueueOp struct {
+	Client string    `json:"client"`
+	Kind   QueueKind `json:"kind"`
+	Queue  string    `json:"queue"`
+	// The node that was asked last.
+	Node int `json:"node"`
+	// Enqueue, Rewrite: ids of the messages. Replace: id of the new content.
+	Names []string `json:"names,omitempty"`
+	// Enqueue, Replace: the same request was acknowledged before, and comes once more on purpose.
+	Again bool `json:"again,omitempty"`
+	// Delete: the elements. Replace: the element. Trim: the last position that goes. Rewrite: the last one that stays, or
+	// nothing.
+	Targets []Position `json:"targets,omitempty"`
+	// Replace: the version that the element has to have.
+	IfVersion int64 `json:"if_version,omitempty"`
+	// Enqueue: the queue has to end with IfLast, or to be empty if that is absent.
+	Guarded bool      `json:"guarded,omitempty"`
+	IfLast  *Position `json:"if_last,omitempty"`
+	// The token that a change carries, and 0 for none. Fence: the new one. AskFence: the one that was told.
+	Token int64 `json:"token,omitempty"`
+	// Fence: the token before.
+	IfToken int64 `json:"if_token,omitempty"`
+	// The first and the last record of the entry, where the answer names them.
+	At   *Position `json:"at,omitempty"`
+	Last *Position `json:"last,omitempty"`
+	// The answer says that an earlier attempt had done it.
+	Duplicate bool `json:"duplicate,omitempty"`
+	// Retrieve: the whole queue. Stale: as the asked node has it.
+	Elements []Element `json:"elements,omitempty"`
+	Stale    bool      `json:"stale,omitempty"`
+	Pages    int       `json:"pages,omitempty"`
+	// Requests that were sent.
+	Attempts int     `json:"attempts"`
+	Call     int64   `json:"call"`
+	Return   int64   `json:"return"`
+	Outcome  Outcome `json:"outcome"`
+	// The kind of problem, or the error of the connection.
+	Error string `json:"error,omitempty"`
+	// No client has to expect this problem.
+	Unexpected bool `json:"unexpected,omitempty"`
+}
+
+type QueueKind string
+
+const (
+	Enqueue  QueueKind = "enqueue"
+	Delete   QueueKind = "delete"
+	Replace  QueueKind = "replace"
+	Rewrite  QueueKind = "rewrite"
+	Trim     QueueKind = "trim"
+	Fence    QueueKind = "fence"
+	Retrieve QueueKind = "retrieve"
+	AskFence QueueKind = "ask fence"
+)
+
+// Position of a record; in text TERM.ENTRY.OFFSET.
+type Position struct {
+	Term          int32
+	Entry, Offset int64
+}
+
+func (p Position) String() string { return fmt.Sprintf("%d.%d.%d", p.Term, p.Entry, p.Offset) }
+
+func (p Position) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+func (p *Position) UnmarshalText(text []byte) error {
+	_, err := fmt.Sscanf(string(text), "%d.%d.%d", &p.Term, &p.Entry, &p.Offset)
+	return err
+}
+
+// Element is an element of a queue, as a reader got it. The name is the id of its content.
+type Element struct {
+	Position Position `json:"position"`
+	Version  int64    `json:"version"`
+	Name     string   `json:"name"`
 }
 
 // Untold is the offset of an append that was acknowledged in one with a later one: librdkafka does so where the answers before
@@ -66,10 +145,11 @@ func now() int64 {
 
 // History is all that clients did, in memory and, line by line, in a file.
 type History struct {
-	mutex sync.Mutex
-	ops   []Op
-	file  *os.File
-	lines *bufio.Writer
+	mutex  sync.Mutex
+	ops    []Op
+	queued []QueueOp
+	file   *os.File
+	lines  *bufio.Writer
 }
 
 func NewHistory(path string) (*History, error) {
@@ -81,13 +161,25 @@ func NewHistory(path string) (*History, error) {
 }
 
 func (h *History) Add(op Op) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.ops = append(h.ops, op)
+	h.write(op)
+}
+
+// AddQueued adds an operation on a queue.
+func (h *History) AddQueued(op QueueOp) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.queued = append(h.queued, op)
+	h.write(op)
+}
+
+func (h *History) write(op any) {
 	line, err := json.Marshal(op)
 	if err != nil {
 		panic(err)
 	}
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	h.ops = append(h.ops, op)
 	h.lines.Write(line)
 	h.lines.WriteByte('\n')
 }
@@ -99,11 +191,11 @@ func (h *History) Len() int {
 }
 
 // Close returns all of it.
-func (h *History) Close() ([]Op, error) {
+func (h *History) Close() ([]Op, []QueueOp, error) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if err := h.lines.Flush(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return h.ops, h.file.Close()
+	return h.ops, h.queued, h.file.Close()
 }

@@ -27,6 +27,7 @@ const (
 	readsWithin     = 60 * time.Second
 	// A run in which less was acknowledged has tested nothing.
 	acknowledgedMin = 500
+	editedMin       = 30
 )
 
 type options struct {
@@ -132,9 +133,18 @@ func run(o options, directory string) (wrong []string) {
 	if err != nil {
 		return say(err)
 	}
+	queues, err := createQueues(cluster.Natives())
+	if err != nil {
+		return say(err)
+	}
+	clients.StartQueueing(cluster.Natives(), queues)
 	wrong = append(wrong, suffer(cluster, NewSchedule(o.seed, o.length, faults))...)
 	wrong = append(wrong, progress(cluster, history)...)
 	wrong = append(wrong, clients.Finish()...)
+	ends, err := endQueues(cluster, history, queues)
+	if err != nil {
+		wrong = say(err)
+	}
 	difference, err := awaitIdentical(cluster, identicalWithin)
 	if err != nil {
 		wrong = say(err)
@@ -149,16 +159,21 @@ func run(o options, directory string) (wrong []string) {
 	for _, node := range cluster.Nodes {
 		wrong = append(wrong, node.Unasked()...)
 	}
-	ops, err := history.Close()
+	ops, queued, err := history.Close()
 	if err != nil {
 		return say(err)
 	}
 	began := time.Now()
 	wrong = append(wrong, Check(ops, logs, Ordered)...)
+	wrong = append(wrong, CheckQueues(queued, ends)...)
 	acknowledged := summary(ops)
+	edited := summaryOfQueues(queued)
 	fmt.Printf("checked in %s\n", time.Since(began).Round(time.Millisecond))
 	if acknowledged < acknowledgedMin {
 		wrong = append(wrong, fmt.Sprintf("%d appends were acknowledged, so little was tested", acknowledged))
+	}
+	if edited < editedMin {
+		wrong = append(wrong, fmt.Sprintf("%d changes of queues were acknowledged, so little was tested", edited))
 	}
 	return wrong
 }
@@ -443,6 +458,33 @@ func summary(ops []Op) int {
 		fmt.Printf("  %d times: %s\n", times, message)
 	}
 	return count["append ok"]
+}
+
+// summaryOfQueues returns how many changes of queues were acknowledged.
+func summaryOfQueues(ops []QueueOp) (changes int) {
+	count := make(map[QueueKind]map[Outcome]int)
+	errs := make(map[string]int)
+	for _, op := range ops {
+		if count[op.Kind] == nil {
+			count[op.Kind] = make(map[Outcome]int)
+		}
+		count[op.Kind][op.Outcome]++
+		if op.Kind != Retrieve && op.Kind != AskFence && op.Outcome == OK {
+			changes++
+		}
+		if op.Error != "" {
+			errs[fmt.Sprintf("%s (%s): %s", op.Kind, op.Outcome, addresses.ReplaceAllString(op.Error, "…"))]++
+		}
+	}
+	fmt.Printf("%d operations on queues, acknowledged, unknown and refused:", len(ops))
+	for _, kind := range []QueueKind{Enqueue, Delete, Replace, Rewrite, Trim, Fence, AskFence, Retrieve} {
+		fmt.Printf(" %s %d, %d, %d;", kind, count[kind][OK], count[kind][Unknown], count[kind][Fail])
+	}
+	fmt.Println()
+	for message, times := range errs {
+		fmt.Printf("  %d times: %s\n", times, message)
+	}
+	return changes
 }
 
 // keepData moves what is in mounts that go away to where it stays.

@@ -28,6 +28,7 @@ type Node struct {
 	ID     int
 	Disk   *Disk
 	listen string // for clients
+	native string // for clients of the native API, and for nodes that pass their calls on
 	peers  string // for other nodes, behind the links
 
 	incoming map[int]*Link // from each other node
@@ -70,7 +71,7 @@ func NewCluster(binary, other, directory string, packets *Packets) (*Cluster, er
 		if err != nil {
 			return nil, err
 		}
-		node := &Node{ID: id, Disk: disk, listen: freeAddress(clientsIP(id)), peers: freeAddress("127.0.0.1"), starts: cluster.starts, other: other,
+		node := &Node{ID: id, Disk: disk, listen: freeAddress(clientsIP(id)), native: freeAddress(clientsIP(id)), peers: freeAddress("127.0.0.1"), starts: cluster.starts, other: other,
 			incoming: make(map[int]*Link), log: filepath.Join(directory, fmt.Sprintf("node-%d.log", id))}
 		for from := 1; from <= nodes; from++ {
 			if from != id {
@@ -92,7 +93,7 @@ func NewCluster(binary, other, directory string, packets *Packets) (*Cluster, er
 			voters = append(voters, fmt.Sprintf("%d@%s", other.ID, address))
 		}
 		node.command = []string{binary, "serve", "--data-dir", node.dataDir(), "--listen", node.listen,
-			"--node-listen", node.peers}
+			"--native", node.native, "--node-listen", node.peers}
 		for _, setting := range []string{
 			"node.id=" + strconv.Itoa(node.ID),
 			"controller.quorum.voters=" + strings.Join(voters, ","),
@@ -235,6 +236,15 @@ func (c *Cluster) Bootstrap() []string {
 	var addresses []string
 	for _, node := range c.Nodes {
 		addresses = append(addresses, node.listen)
+	}
+	return addresses
+}
+
+// Natives is where clients of the native API reach the nodes.
+func (c *Cluster) Natives() []string {
+	var addresses []string
+	for _, node := range c.Nodes {
+		addresses = append(addresses, node.native)
 	}
 	return addresses
 }
