@@ -5,10 +5,13 @@ partition ends in another way. Where nothing is left at the end, the answer is a
 A consumer that waits there must not ask for the same offset again and again. A record that is appended later reaches it.
 
 kafka-python and aiokafka read as of committed records: then they look into every control batch for the end of a transaction.
+So do a sink of Kafka Connect and a read of Spark, beside others that read all records.
 """
 
 import itertools
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,9 +29,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from kafka.partitioner.default import murmur2
 
 import checks
-from broker import free_port, start
+from broker import COMPAT, JVM_OPTIONS, free_port, start
 from checks import equal, eventually
-from killing import java
+from killing import java, output
 from readers import Reader, programs
 
 HERE = Path(__file__).resolve().parent
@@ -37,6 +40,13 @@ PATIENCE_S = 60
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1000"}
 # A consumer that waits at the end asks about twice a second; one that asks in a loop asks thousands of times.
 LOOK_S, ASKED_MAX = 3, 300
+# On a quiet machine none of Spark's reads takes more than ten seconds.
+SPARK_PATIENCE_S = 120
+# The first test of Spark may have to download it.
+SPARK_TEST_S = 400
+# Between the partitions of a topic Spark would wait for the end of a fetch.
+QUICK_COMMITTED = ["kafka.isolation.level=read_committed", "kafka.fetch.max.wait.ms=20"]
+LEVELS = ["read_uncommitted", "read_committed"]
 CLIENTS = {
     **programs(),
     # `groups` has no members by these two.
@@ -217,6 +227,13 @@ class Queues:
     def values(self):
         return [(partition, offset, value) for partition, offset, value, _ in self.left()]
 
+    def ends(self):
+        """The offsets behind the logs' last batches."""
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "unused"})
+        found = [consumer.get_watermark_offsets(TopicPartition(self.topic, log.partition))[1] for log in self.logs]
+        consumer.close()
+        return found
+
     def table(self):
         """The values of each queue, as a table of Kafka Streams gets them."""
         made = defaultdict(list)
@@ -296,13 +313,16 @@ def test_headers_tell_of_edits(broker):
     equal(in_order(found), queues.left())
 
 
-class Table:
-    """Kafka Streams that keeps a topic as a table: see QueueTable.java."""
+class Jvm:
+    """A process, and the words of each line that it says."""
 
-    def __init__(self, queues, kind, directory):
-        command = [*java("-Xmx256m"), "QueueTable", queues.broker.bootstrap, f"{queues.topic}-{kind}", str(directory), queues.topic, kind]
-        self.said, self.log = [], []
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # How it ends when it is asked to.
+    CODE = 0
+
+    def __init__(self, command, **options):
+        self.said = []
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.process = subprocess.Popen(command, **pipes, **options)
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
 
@@ -314,17 +334,31 @@ class Table:
         return self
 
     def __exit__(self, failure, *_):
-        self.process.send_signal(signal.SIGTERM if failure is None else signal.SIGKILL)
-        code = self.process.wait(PATIENCE_S)
+        if failure is None:
+            self.ask_to_end()
+        else:
+            self.process.kill()
+        code = self.process.wait(PATIENCE_S * checks.SLOWNESS)
         self.listener.join()
         if failure is not None:
             print("\n".join(" ".join(words) for words in self.said[-100:]))
         else:
-            equal(code, 0, "how it ended")
+            equal(code, self.CODE, f"how it ended, after {self.said[-20:]}")
+
+    def ask_to_end(self):
+        self.process.send_signal(signal.SIGTERM)
 
     def is_alive(self):
         assert self.process.poll() is None, f"it ended: {self.said[-60:]}"
         return True
+
+
+class Table(Jvm):
+    """Kafka Streams that keeps a topic as a table: see QueueTable.java."""
+
+    def __init__(self, queues, kind, directory):
+        names = [queues.broker.bootstrap, f"{queues.topic}-{kind}", str(directory), queues.topic, kind]
+        super().__init__([*java("-Xmx256m"), "QueueTable", *names])
 
     def is_ready(self):
         return self.is_alive() and ["ready"] in self.said
@@ -362,3 +396,161 @@ def test_kafka_streams_restores_a_table(broker, tmp_path):
     with Table(queues, "table", tmp_path / "second") as table:
         restored_from(queues, table)
         equal(table.told("got"), {})
+
+
+class Sinks(Jvm):
+    """Kafka Connect, which brings a topic into files: one for each level of isolation."""
+
+    CODE = 128 + signal.SIGTERM
+
+    def __init__(self, queues, directory):
+        self.queues, self.directory = queues, directory
+        strings = "org.apache.kafka.connect.storage.StringConverter"
+        changes = "org.apache.kafka.connect.transforms"
+        worker = {
+            "bootstrap.servers": queues.broker.bootstrap,
+            "key.converter": strings,
+            "value.converter": strings,
+            "listeners": f"HTTP://127.0.0.1:{free_port()}",
+            "plugin.discovery": "service_load",
+            "offset.storage.file.filename": directory / "unused",
+            "offset.flush.interval.ms": 500,
+        }
+        # A line of a file is to say where its record came from.
+        sink = {
+            "connector.class": "FileStreamSink",
+            "topics": queues.topic,
+            "transforms": "hoist,insert",
+            "transforms.hoist.type": f"{changes}.HoistField$Value",
+            "transforms.hoist.field": "value",
+            "transforms.insert.type": f"{changes}.InsertField$Value",
+            "transforms.insert.partition.field": "partition",
+            "transforms.insert.offset.field": "offset",
+        }
+        files = [self.written("worker", worker)]
+        for level in LEVELS:
+            own = {"name": f"{queues.topic}-{level}", "file": directory / level, "consumer.override.isolation.level": level}
+            files.append(self.written(f"{level}.properties", {**sink, **own}))
+        super().__init__([*java("-Xmx256m"), "org.apache.kafka.connect.cli.ConnectStandalone", *files])
+
+    def written(self, name, settings):
+        (self.directory / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return str(self.directory / name)
+
+    def arrived(self, level):
+        file = self.directory / level
+        # The last line may not be there to its end.
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []
+        found = [re.fullmatch(r"Struct{value=(\d+),partition=(\d+),offset=(\d+)}", line).groups() for line in lines]
+        return [(int(partition), int(offset), value) for value, partition, offset in found]
+
+    def brings_all(self):
+        """Waits until both files have all that is left."""
+        for level in LEVELS:
+
+            def has_all():
+                return self.is_alive() and len(self.arrived(level)) >= self.queues.count()
+
+            eventually(f"{level} has all that is left", has_all, PATIENCE_S)
+            equal(in_order(self.arrived(level)), self.queues.values(), level)
+
+    def commits(self, expected):
+        """Waits until both groups have committed what is expected, an offset of each partition."""
+        partitions = [TopicPartition(self.queues.topic, log.partition) for log in self.queues.logs]
+        for level in LEVELS:
+            group = f"connect-{self.queues.topic}-{level}"
+            consumer = Consumer({"bootstrap.servers": self.queues.broker.bootstrap, "group.id": group})
+
+            def committed():
+                return [partition.offset for partition in consumer.committed(partitions)]
+
+            eventually(f"{level} commits {expected}", lambda: self.is_alive() and committed() == expected, PATIENCE_S)
+            consumer.close()
+
+
+def test_kafka_connect_brings_what_is_left_into_files(broker, tmp_path):
+    queues = Queues(broker, "queues-connect")
+    with Sinks(queues, tmp_path) as sinks:
+        sinks.brings_all()
+        # Connect commits what follows the last record. A lag stays where edits follow, as where a transaction ends.
+        committed = [max(log.shown) + 1 for log in queues.logs]
+        sinks.commits(committed)
+        without_lag = [kind.__name__ for kind, at, end in zip(ENDS, committed, queues.ends()) if at == end]
+        equal(without_lag, ["ends_with_a_replacement", "ends_with_a_rewrite"])
+        for log in queues.logs:
+            log.enqueue("heidi", 2)
+        sinks.brings_all()
+        sinks.commits(queues.ends())
+    for log in queues.logs:
+        log.delete("ivan", log.enqueue("ivan", 5))
+        log.enqueue("heidi", 2)
+    # Its successor begins where records were taken away.
+    with Sinks(queues, tmp_path) as sinks:
+        sinks.brings_all()
+        sinks.commits(queues.ends())
+
+
+class Spark(Jvm):
+    """Spark, which reads topics when it is asked to: see spark/SparkReads.java."""
+
+    # What Spark reaches for on Java 17, as its own scripts allow it.
+    OPENED = [
+        "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent",
+        "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
+    ]  # fmt: skip
+
+    def __init__(self, broker, directory):
+        opens = [word for package in self.OPENED for word in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")]
+        log4j = f"-Dlog4j2.configurationFile={COMPAT / 'java/log4j2.properties'}"
+        command = ["java", "-Xmx512m", *JVM_OPTIONS[2:], log4j, *opens, "-cp", output("queues/spark/install.sh")]
+        # Else it would take an address that others reach.
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+        super().__init__([*command, "SparkReads", broker.bootstrap], cwd=directory, env=environment)
+
+    def ask_to_end(self):
+        self.process.stdin.close()
+
+    def read(self, *words):
+        """Returns what a read brought, and of how many batches it was if it was a stream."""
+        before = len(self.said)
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+        def ends():
+            return [int(line[1]) for line in self.said[before:] if line[:1] == ["end"]]
+
+        [batches] = eventually(f"the end of {words}", lambda: self.is_alive() and ends(), SPARK_PATIENCE_S)
+        found = [line[1:] for line in self.said[before:] if line[:1] == ["got"]]
+        return in_order((int(partition), int(offset), value) for partition, offset, value in found), batches
+
+
+@pytest.mark.timeout(SPARK_TEST_S * checks.SLOWNESS)
+def test_spark_reads_batches_to_the_end(broker, tmp_path):
+    queues = Queues(broker, "queues-spark-batch")
+    with Spark(broker, tmp_path) as spark:
+        # By default it fails where it finds that records were lost.
+        equal(spark.read("batch", queues.topic), (queues.values(), 0))
+        # Many ranges begin and end where records were taken away.
+        equal(spark.read("batch", queues.topic, "minPartitions=60", *QUICK_COMMITTED), (queues.values(), 0))
+
+
+@pytest.mark.timeout(SPARK_TEST_S * checks.SLOWNESS)
+def test_spark_streams_to_the_end_and_goes_on(broker, tmp_path):
+    queues = Queues(broker, "queues-spark-stream")
+    at_once = ["stream", queues.topic, tmp_path / "at-once"]
+    by_parts = ["stream", queues.topic, tmp_path / "by-parts", "maxOffsetsPerTrigger=200", *QUICK_COMMITTED]
+    with Spark(broker, tmp_path) as spark:
+        equal(spark.read(*at_once), (queues.values(), 1))
+        found, batches = spark.read(*by_parts)
+        equal(found, queues.values())
+        assert batches > 10, f"only {batches} batches"
+        for log in queues.logs:
+            log.delete("ivan", log.enqueue("ivan", 5))
+        for stream in (at_once, by_parts):
+            equal(spark.read(*stream), ([], 1), "a stretch of which nothing is left")
+        old = set(queues.values())
+        for log in queues.logs:
+            log.enqueue("heidi", 2)
+        new = [record for record in queues.values() if record not in old]
+        for stream in (at_once, by_parts):
+            equal(spark.read(*stream), (new, 1), "what was appended later")
