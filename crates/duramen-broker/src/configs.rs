@@ -593,6 +593,8 @@ pub struct TopicSettings {
     pub min_insync_replicas: i32,
     /// `queue.enable`.
     pub queue: bool,
+    /// `queue.erase.lag.ms`.
+    pub queue_erase_lag_ms: i64,
     /// Count of the topic's partitions; not a setting.
     pub partitions: i32,
     /// Producer ids that the cluster first gave out after the topic was created; not a setting.
@@ -640,6 +642,7 @@ impl TopicSettings {
             timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
             min_insync_replicas: int("min.insync.replicas"),
             queue: value("queue.enable") == "true",
+            queue_erase_lag_ms: long("queue.erase.lag.ms"),
             partitions: 1,
             newcomers: 0..0,
         }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use duramen_protocol::Response;
 use duramen_storage::compaction::Order;
 use duramen_storage::indexing::{self, Indexed};
-use duramen_storage::keys::{Said, Standing};
+use duramen_storage::keys::{Erasable, Said, Standing};
 use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
@@ -283,6 +283,8 @@ pub enum WantedElements {
     Standing,
     /// None: the statements that the log has to repeat before it loses its records below an offset.
     Kept(i64),
+    /// None: the statements from an offset on that took records away.
+    Erasable(i64),
 }
 
 /// Element of a queue that readers see.
@@ -323,6 +325,8 @@ pub enum FoundElements {
     These(Vec<FoundElement>, u64),
     /// Statements that the log has to repeat, or the first part of them.
     Kept(Vec<(Bytes, Said)>),
+    /// Statements that took records away, if there are any, with the time of the first one.
+    Erasable(Option<(Erasable, i64)>),
     /// The index is not there, or is damaged.
     NoIndex,
     /// The log cannot be read there.

@@ -124,7 +124,12 @@ impl Node {
             Done::Mended { replica, segment, is_done } => {
                 self.repairs.on_mended(&mut self.core, replica, segment, is_done);
             }
-            Done::Compacted { replica, ref done } => self.core.on_compacted(replica, done.as_ref()),
+            Done::Compacted { replica, ref done } => {
+                self.core.on_compacted(replica, done.as_ref());
+                if done.is_some() {
+                    self.queues.on_erased(&mut self.core, replica);
+                }
+            }
             Done::Put { replica, number, next } => {
                 self.feeds.on_put(&mut self.core, replica, number, next);
             }

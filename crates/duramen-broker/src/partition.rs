@@ -44,6 +44,7 @@ use crate::shares::BurialAsker;
 
 mod compaction;
 pub(crate) mod controls;
+mod erasing;
 pub(crate) mod faults;
 mod fresh;
 mod inspection;
@@ -321,8 +322,9 @@ impl Partition {
 
     /// Returns the aborted transactions between two offsets, and the offset up to which the list is complete.
     pub(crate) fn aborted(&self, from: i64, to: i64) -> (Vec<Aborted>, i64) {
-        // Below that nothing is left of them.
-        let from = from.max(self.compacting.done.below);
+        // Below a compaction nothing is left of them.
+        let is_erased = self.compacting.decided.erases;
+        let from = if is_erased { from } else { from.max(self.compacting.done.below) };
         self.producers.transactions().aborted(from, to, FETCH_ABORTED_MAX)
     }
 
@@ -888,7 +890,12 @@ impl Partition {
                 None
             }
             Some(Internal::Compact { below, tombstones_below, at_ms }) => {
-                self.compacting.decided.apply(index, below, tombstones_below, at_ms);
+                self.compacting.decided.apply(index, (below, tombstones_below), at_ms, false);
+                self.group.compact(below, index);
+                None
+            }
+            Some(Internal::Erase { below, statements_below, at_ms }) => {
+                self.compacting.decided.apply(index, (below, statements_below), at_ms, true);
                 self.group.compact(below, index);
                 None
             }

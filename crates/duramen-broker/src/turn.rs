@@ -56,6 +56,9 @@ impl Node {
                     Some(Waiter::Trims(replica)) => {
                         self.queues.on_kept(&mut self.core, replica, looked.found);
                     }
+                    Some(Waiter::Erasure(replica)) => {
+                        self.queues.on_erasable(&mut self.core, replica, &looked.found);
+                    }
                     None => {}
                 }
             }
@@ -197,7 +200,9 @@ impl Node {
             match timer {
                 Timer::Opened => self.core.finish_opening(),
                 Timer::Retention => self.sweeps.sweep_retention(&mut self.core),
-                Timer::Cleaning => self.sweeps.sweep_cleaning(&mut self.core),
+                Timer::Cleaning => {
+                    self.sweeps.sweep_cleaning(&mut self.core, &mut self.queues);
+                }
                 Timer::Producers => {
                     self.sweeps.sweep_producers(&mut self.core, &mut self.coordinators);
                 }

@@ -893,6 +893,31 @@ impl World {
         Ok(())
     }
 
+    /// Waits until all that edits took away is erased on every machine. A leader that does not believe its clock erases
+    /// nothing.
+    fn await_erasure(&mut self) -> Result<(), Failure> {
+        let may_wait = self.clocks.leapt > 0;
+        for _ in 0..30_000 {
+            if may_wait || self.members.iter().all(|it| it.machine.unerased().is_none()) {
+                break;
+            }
+            self.disturb()?;
+            self.step(0)?;
+        }
+        for at in 0..self.members.len() {
+            let machine = &self.members[at].machine;
+            match machine.unerased() {
+                Some(_) if may_wait => {}
+                Some(log) => {
+                    return self.stuck(&format!("machine {at}: it is not erased: {log:?}"));
+                }
+                None => machine
+                    .check_erased(|partition, offset| self.clients.is_gone(partition, offset))?,
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that all replicas have all committed data.
     fn check_replicas(&mut self) -> Result<(), Failure> {
         self.await_departure()?;
@@ -919,7 +944,8 @@ impl World {
         }
         self.check_nothing_gone_is_left()?;
         self.check_files()?;
-        if self.clients.oracle.compacts() {
+        self.await_erasure()?;
+        if self.clients.oracle.compacts() || self.clients.has_queues() {
             self.check_compacted()?;
         }
         self.members.iter().try_for_each(|it| it.machine.disk.check())

@@ -15,6 +15,7 @@ mod compacting;
 pub mod cores;
 pub mod disk;
 pub mod disk_suite;
+mod erased;
 pub mod failure;
 mod machine;
 pub mod model;

@@ -31,6 +31,8 @@ use clients::Clients;
 /// Reason of the node when there is no term left.
 const LAST_TERM: &str = "the term has reached its limit";
 const DAY_MS: i64 = 86_400_000;
+/// Time after which statements about erased records are erased, too, in microseconds.
+const ERASED_US: u64 = 5_000_000;
 
 /// Counts of a good run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -429,10 +431,33 @@ impl World {
         for _ in 0..60_000 {
             if self.clients.is_done() {
                 self.clients.oracle.check_complete()?;
+                self.await_erasure()?;
                 return self.machine.disk.check();
             }
             self.pass(true)?;
         }
         Err(Failure::liveness(format!("no progress: {}", self.clients.waiting())))
+    }
+
+    /// Waits until all that edits took away is erased. A node that does not believe its clock erases nothing.
+    fn await_erasure(&mut self) -> Result<(), Failure> {
+        for _ in 0..60_000 {
+            if self.profile.leaps || self.machine.unerased().is_none() {
+                break;
+            }
+            self.pass(false)?;
+        }
+        // Statements of queues that are gone go later.
+        let settled_us = self.mono_us + if self.clients.has_queues() { ERASED_US } else { 0 };
+        while self.mono_us < settled_us {
+            self.pass(false)?;
+        }
+        match self.machine.unerased() {
+            Some(_) if self.profile.leaps => Ok(()),
+            Some(log) => Err(Failure::liveness(format!("it is not erased: {log:?}"))),
+            None => self
+                .machine
+                .check_erased(|partition, offset| self.clients.is_gone(partition, offset)),
+        }
     }
 }

@@ -118,6 +118,7 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("a deletion takes another queue's element", Bug::Broker(Inside::EditUnverified)),
     ("the fence of a queue is ignored", Bug::Broker(Inside::QueueFenceIgnored)),
     ("a replaced element's old content stays", Bug::Broker(Inside::ReplacedStays)),
+    ("tables keep the names of what was erased", Bug::Broker(Inside::TablesNotRemade)),
 ];
 
 /// See above: none of them is compiled in.
@@ -179,6 +180,9 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     ("a log forgets the fences of its queues", Bug::Peers(Inside::FenceNotRestated), 7293),
     ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 9373),
+    ("an erasure waits for no index", Bug::Peers(Inside::EraseUnindexed), 13),
+    ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 13),
+    ("an erased log is compacted by its keys", Bug::Peers(Inside::EraseOfSettings), 61),
     ("a merge of queue tables forgets edits", Bug::Peers(Inside::MergeDropsFacts), 200_733),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),

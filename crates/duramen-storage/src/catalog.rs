@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::format::segment_stem;
 use crate::keys::Index;
-use crate::op::TermRun;
+use crate::op::{Compacted, TermRun};
 use crate::replica_state::{IndexEntry, SegmentState, TimeEntry};
 use crate::{Disk, ReplicaId};
 
@@ -84,11 +84,11 @@ pub(crate) struct LogFiles<D: Disk> {
     index: Mutex<Option<Arc<Index<D>>>>,
 }
 
-/// All segments, and the entry by which the log was compacted last: both change at once.
+/// All segments, and the extent of the log's last compaction: both change at once.
 #[derive(Debug)]
 struct Listing<D: Disk> {
     segments: Vec<Arc<Segment<D>>>,
-    compaction: u64,
+    compacted: Compacted,
 }
 
 /// One segment, as readers see it.
@@ -219,7 +219,7 @@ impl<D: Disk> Catalog<D> {
 
     pub(crate) fn insert(&self, replica: ReplicaId) -> Arc<LogFiles<D>> {
         let files = Arc::new(LogFiles {
-            listing: RwLock::new(Listing { segments: Vec::new(), compaction: 0 }),
+            listing: RwLock::new(Listing { segments: Vec::new(), compacted: Compacted::default() }),
             terms: RwLock::new(Vec::new()),
             index: Mutex::new(None),
         });
@@ -310,33 +310,41 @@ impl<D: Disk> LogFiles<D> {
     pub(crate) fn place_of(&self, offset: i64) -> Option<(Arc<Segment<D>>, u64)> {
         let listing = self.listing.read().unwrap_or_else(PoisonError::into_inner);
         let after = listing.segments.partition_point(|segment| segment.base_offset <= offset);
-        Some((listing.segments.get(after.checked_sub(1)?).cloned()?, listing.compaction))
+        Some((listing.segments.get(after.checked_sub(1)?).cloned()?, listing.compacted.index))
     }
 
-    /// Puts the segments that a compaction made in the place of all segments below an offset.
-    pub(crate) fn replace(&self, below: i64, made: Vec<Arc<Segment<D>>>, compaction: u64) {
+    /// Puts the segments that a compaction left in the place of all segments below its offset. Some may be the same.
+    pub(crate) fn replace(&self, left: Vec<Arc<Segment<D>>>, compacted: Compacted) {
         let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
+        let below = compacted.below;
         let after = listing.segments.partition_point(|segment| segment.base_offset < below);
-        for old in listing.segments.splice(..after, made) {
+        let stays = |old: &Arc<Segment<D>>| left.iter().any(|it| Arc::ptr_eq(it, old));
+        for old in listing.segments[..after].iter().filter(|old| !stays(old)) {
             *lock(&old.file) = Handle::Gone;
         }
+        listing.segments.splice(..after, left);
         debug_assert!(
             listing.segments.is_sorted_by(|a, b| a.base_offset < b.base_offset),
             "segments are in order"
         );
-        listing.compaction = compaction;
+        listing.compacted = compacted;
     }
 
     /// Returns the index of the entry by which the log was compacted last, or 0.
     pub(crate) fn compaction(&self) -> u64 {
-        self.listing.read().unwrap_or_else(PoisonError::into_inner).compaction
+        self.compacted().index
+    }
+
+    /// Returns the extent of the log's last compaction.
+    pub(crate) fn compacted(&self) -> Compacted {
+        self.listing.read().unwrap_or_else(PoisonError::into_inner).compacted
     }
 
     /// Replaces all segments with those of a feed, which a compaction left. No reader sees a state between.
     pub(crate) fn begin_anew(
         &self,
         given: Vec<Arc<Segment<D>>>,
-        compaction: u64,
+        compacted: Compacted,
         runs: &[TermRun],
     ) {
         let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
@@ -344,14 +352,14 @@ impl<D: Disk> LogFiles<D> {
             *lock(&old.file) = Handle::Gone;
         }
         *lock(&self.index) = None;
-        listing.compaction = compaction;
+        listing.compacted = compacted;
         let terms = runs.iter().map(|run| (run.start_offset, run.term)).collect();
         *self.terms.write().unwrap_or_else(PoisonError::into_inner) = terms;
     }
 
-    /// Sets the index of the entry by which the log was compacted, as recovery found it.
-    pub(crate) fn set_compaction(&self, compaction: u64) {
-        self.listing.write().unwrap_or_else(PoisonError::into_inner).compaction = compaction;
+    /// Sets the extent of the log's last compaction, as recovery found it.
+    pub(crate) fn set_compacted(&self, compacted: Compacted) {
+        self.listing.write().unwrap_or_else(PoisonError::into_inner).compacted = compacted;
     }
 
     /// Shows readers the term runs, if they have changed.

@@ -1,6 +1,7 @@
 //! # Room card: compaction
 //!
-//! Purpose:    rewrite the segments of a log below an offset, so that one record of each key stays.
+//! Purpose:    rewrite the segments of a log below an offset, so that one record of each key stays. Of a log of queues,
+//!             rewrite those alone that lose records which edits took away.
 //! Owns:       the choice of records that stay; the new files, until storage has them.
 //! Interface:  [`Order`], [`Compaction`] on a thread that may wait, [`Storage::install`] on storage's.
 //! Invariants: the result is a function of the log and of the order alone: no clock, no memory and no place of a
@@ -9,7 +10,7 @@
 //!             whole and synced before storage gets them.
 //! Never:      the time and the end of a compaction, which an entry decides; pace and threads.
 //! Tests:      `duramen-sim/tests/promises/compaction.rs`, against a model; `duramen-sim`, scenario `node`.
-//! Start at:   [`Compaction::step`], [`Rules`].
+//! Start at:   [`Compaction::step`], [`Rules`], [`Erasure`].
 //!
 //! Of each key the record with the highest offset stays. A tombstone below the order's horizon goes: every consumer
 //! that reads from the beginning has had the time to see it. Transaction markers go like tombstones, records of
@@ -21,7 +22,7 @@
 //! Estimate: a pass reads segments that are not compacted yet twice and the rest once, and takes about 50 bytes a
 //! key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -40,8 +41,10 @@ use crate::replica_state::SegmentState;
 use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 
+mod erasing;
 pub(crate) mod writing;
 
+use erasing::Erasure;
 use writing::{SegmentWriter, WriteError};
 
 /// Most bytes that the records of one batch may take when decompressed. The limit for appends is lower.
@@ -71,6 +74,8 @@ pub struct Order {
     pub aborted: Vec<Aborted>,
     /// Size up to which a new segment takes in its neighbours, in bytes.
     pub segment_bytes: u64,
+    /// Extent of the erasure before, if the log is one of queues: records go that edits took away, and no others.
+    pub erases_since: Option<Compacted>,
 }
 
 /// Means of a compaction: none of them changes the result.
@@ -144,8 +149,10 @@ pub enum Progress<D: Disk> {
 pub struct Made<D: Disk> {
     pub(crate) replica: ReplicaId,
     pub(crate) compacted: Compacted,
-    /// Segments that the new ones replace, each with its number of cuts.
+    /// Segments below, each with its number of cuts.
     pub(crate) run: Vec<(Arc<Segment<D>>, u64)>,
+    /// Base offsets of those that stay as they are.
+    pub(crate) kept: BTreeSet<i64>,
     pub(crate) segments: Vec<SegmentState>,
     /// Paths of all files that the compaction made.
     pub(crate) paths: Vec<String>,
@@ -284,6 +291,17 @@ struct Source<D: Disk> {
     size: u64,
     /// As it was found. If there is none, this compaction made it in the pass before.
     segment: Option<Arc<Segment<D>>>,
+    /// True if the segment before it stays as it is.
+    is_apart: bool,
+}
+
+/// Choice of the records that stay.
+#[derive(Debug)]
+enum Choice {
+    /// The last record of each key.
+    Latest(Rules),
+    /// All that no edit took away.
+    Erasure(Erasure),
 }
 
 /// Where a pass reads.
@@ -311,6 +329,40 @@ enum Stage {
     Copy,
 }
 
+impl Choice {
+    /// Takes those segments out that stay as they are, and returns their base offsets. Emptied ones join a neighbour
+    /// that is written anew.
+    fn keep<D: Disk>(&self, sources: &mut Vec<Source<D>>) -> BTreeSet<i64> {
+        let Self::Erasure(erasure) = self else { return BTreeSet::new() };
+        let mut kept = BTreeSet::new();
+        let mut is_apart = true;
+        sources.retain_mut(|source| {
+            source.is_apart = is_apart;
+            let is_touched = erasure.touches(source.base_offset, source.end_offset);
+            is_apart = !is_touched && (is_apart || source.size > 0);
+            if is_apart {
+                kept.insert(source.base_offset);
+            }
+            !is_apart
+        });
+        kept
+    }
+
+    fn is_last_part(&self) -> bool {
+        match self {
+            Self::Latest(rules) => rules.is_last_part(),
+            Self::Erasure(_) => true,
+        }
+    }
+
+    fn next_part(&mut self) -> bool {
+        match self {
+            Self::Latest(rules) => rules.next_part(),
+            Self::Erasure(_) => false,
+        }
+    }
+}
+
 /// One log that is being compacted, a slice at a time.
 #[derive(Debug)]
 pub struct Compaction<D: Disk> {
@@ -318,10 +370,12 @@ pub struct Compaction<D: Disk> {
     order: Order,
     files: Arc<LogFiles<D>>,
     run: Vec<(Arc<Segment<D>>, u64)>,
+    /// Base offsets of segments that stay as they are.
+    kept: BTreeSet<i64>,
     /// Offset from which the log was never compacted.
     dirty_from: i64,
     dir: String,
-    rules: Rules,
+    choice: Choice,
     free_bytes_min: u64,
     pass: u32,
     stage: Stage,
@@ -361,30 +415,39 @@ impl<D: Disk> Compaction<D> {
                 end_offset,
                 size,
                 segment: Some(Arc::clone(segment)),
+                is_apart: false,
             });
         }
-        let bytes: u64 = sources.iter().map(|it| it.size).sum();
+        let (choice, stage) = match order.erases_since {
+            None => (Choice::Latest(Rules::new(&order, means)), Stage::Keys),
+            Some(since) => (Choice::Erasure(Erasure::plan(reader, &order, since)?), Stage::Copy),
+        };
         let dir = sources[0].path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned();
+        let kept = choice.keep(&mut sources);
+        let bytes: u64 = sources.iter().map(|it| it.size).sum();
         Self::look_for_room(reader, &dir, means.free_bytes_min.saturating_add(bytes))?;
         let dirty = run.iter().find(|(segment, _)| segment.is_dense());
         let mut compaction = Self {
             reader: reader.clone(),
-            rules: Rules::new(&order, means),
+            choice,
             free_bytes_min: means.free_bytes_min,
             order,
             files,
             dirty_from: dirty.map_or(below, |(segment, _)| segment.base_offset),
             run,
+            kept,
             dir,
             pass: 1,
-            stage: Stage::Keys,
+            stage,
             sources,
             place: Place::at_source(0),
             writing: None,
             written: Vec::new(),
             paths: Vec::new(),
         };
-        compaction.place = Place::at_source(compaction.first_dirty());
+        if stage == Stage::Keys {
+            compaction.place = Place::at_source(compaction.first_dirty());
+        }
         Ok(compaction)
     }
 
@@ -464,7 +527,8 @@ impl<D: Disk> Compaction<D> {
             return Ok(());
         }
         let (base_offset, end_offset, size) = (source.base_offset, source.end_offset, source.size);
-        let has_room = self.writing.as_ref().is_some_and(|writing| {
+        let is_apart = source.is_apart;
+        let has_room = self.writing.as_ref().filter(|_| !is_apart).is_some_and(|writing| {
             writing.size() + size <= self.order.segment_bytes.min(1 << 31)
                 && end_offset - writing.base_offset() <= i64::from(i32::MAX)
         });
@@ -567,13 +631,21 @@ impl<D: Disk> Compaction<D> {
         };
         // Of a whole batch a marker says how its transaction ended.
         let whole = Descriptor::of_batch(bytes, false).unwrap_or(*batch);
-        if self.stage == Stage::Keys {
-            if batch.base_offset >= self.dirty_from {
-                self.rules.note(&whole, &view).map_err(|error| unreadable(&error))?;
+        let left = match &mut self.choice {
+            Choice::Latest(rules) if self.stage == Stage::Keys => {
+                if batch.base_offset >= self.dirty_from {
+                    rules.note(&whole, &view).map_err(|error| unreadable(&error))?;
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
-        match self.rules.judge(&whole, &view).map_err(|error| unreadable(&error))? {
+            Choice::Latest(rules) => {
+                rules.judge(&whole, &view).map_err(|error| unreadable(&error))?
+            }
+            Choice::Erasure(erasure) => {
+                erasure.judge(&whole, &view).map_err(|error| unreadable(&error))?
+            }
+        };
+        match left {
             Retained::All => self.put(&whole, bytes),
             Retained::Part(bytes) => {
                 let part = Descriptor::of_batch(&bytes, false);
@@ -588,7 +660,7 @@ impl<D: Disk> Compaction<D> {
 /// The writing half: new segments.
 impl<D: Disk> Compaction<D> {
     fn begin_segment(&mut self, base_offset: i64) -> Result<(), CompactionError> {
-        let is_final = self.rules.is_last_part();
+        let is_final = self.choice.is_last_part();
         // Storage knows at which index it begins.
         let mut state = SegmentState::new(base_offset, 0);
         state.generation = self.order.compacted.index;
@@ -625,7 +697,7 @@ impl<D: Disk> Compaction<D> {
             let _ = self.reader.disk().remove_file(&source.path);
             self.paths.retain(|path| *path != source.path);
         }
-        if !self.rules.next_part() {
+        if !self.choice.next_part() {
             return Ok(true);
         }
         self.pass += 1;
@@ -638,6 +710,7 @@ impl<D: Disk> Compaction<D> {
             end_offset,
             size: state.size,
             segment: None,
+            is_apart: false,
         });
         self.sources = sources.collect();
         (self.stage, self.place) = (Stage::Keys, Place::at_source(self.first_dirty()));
@@ -649,12 +722,14 @@ impl<D: Disk> Compaction<D> {
         let synced = self.reader.disk().sync_dir(dir);
         synced.map_err(|source| CompactionError::Disk { path: dir.clone(), source })?;
         let first = self.written.first().map(|(state, _)| state.base_offset);
-        let replaced = self.run.first().map(|(segment, _)| segment.base_offset);
+        let all = self.run.iter().map(|(segment, _)| segment.base_offset);
+        let replaced = all.into_iter().find(|base| !self.kept.contains(base));
         assert_eq!(first, replaced, "compacted segments begin where those that they replace do");
         let made = Made {
             replica: self.order.replica,
             compacted: self.order.compacted,
             run: std::mem::take(&mut self.run),
+            kept: std::mem::take(&mut self.kept),
             segments: self.written.drain(..).map(|(state, _)| state).collect(),
             paths: std::mem::take(&mut self.paths),
         };

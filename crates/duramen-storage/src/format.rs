@@ -47,9 +47,9 @@ pub(crate) const TABLE_MAGIC: u32 = u32::from_be_bytes(*b"DQK1");
 /// Begins the footer of a table of the queue index.
 pub(crate) const TABLE_FOOTER_MAGIC: u32 = u32::from_be_bytes(*b"DQKF");
 /// Version of a table of the queue index.
-pub(crate) const TABLE_VERSION: u16 = 3;
+pub(crate) const TABLE_VERSION: u16 = 4;
 /// Size of a table's header, and of its footer.
-pub(crate) const TABLE_EDGE_BYTES: usize = 64;
+pub(crate) const TABLE_EDGE_BYTES: usize = 72;
 
 const _: () = assert!(ROUND_HEADER_BYTES < ROUND_ALIGN && ROUND_ALIGN.is_power_of_two());
 
@@ -101,8 +101,11 @@ pub(crate) fn segment_stem(base_offset: i64, replica: ReplicaId, generation: u64
 }
 
 /// Returns the name of a table of the queue index: the first offset of its range and the one after its last.
-pub(crate) fn table_name(from: i64, to: i64) -> String {
-    format!("{from:020}-{to:020}.keys")
+pub(crate) fn table_name(from: i64, to: i64, erased: u64) -> String {
+    match erased {
+        0 => format!("{from:020}-{to:020}.keys"),
+        _ => format!("{from:020}-{to:020}-{erased}.keys"),
+    }
 }
 
 /// End of the name of a table that is being written.
@@ -110,9 +113,10 @@ pub(crate) const NEW_TABLE: &str = ".keys.new";
 
 /// Returns the range in the name of a table.
 pub(crate) fn table_range(name: &str) -> Option<(i64, i64)> {
-    let (from, to) = name.strip_suffix(".keys")?.split_once('-')?;
-    let range = (from.parse().ok()?, to.parse().ok()?);
-    (table_name(range.0, range.1) == name).then_some(range)
+    let mut parts = name.strip_suffix(".keys")?.split('-');
+    let (from, to) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let erased = parts.next().map_or(Some(0), |it| it.parse().ok())?;
+    (table_name(from, to, erased) == name).then_some((from, to))
 }
 
 /// Bytes that cannot be read as what they should be.

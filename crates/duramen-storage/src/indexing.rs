@@ -13,15 +13,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use crate::catalog::LogFiles;
 use crate::keys::{Index, IndexError, Masks, Merge, Merged, Table};
 use crate::reader::{ReadError, Reader};
 use crate::{Disk, ReplicaId};
 
 mod order;
 mod reading;
+mod remaking;
 
 pub use order::{Indexed, Limits, Order, Touched, queue_hash};
 use reading::Stop;
+use remaking::Remaking;
 
 /// Size classes of tables: those of the largest are not merged.
 const CLASSES: u32 = 5;
@@ -56,6 +59,9 @@ pub struct Indexer<D: Disk> {
     /// Replicas whose tables may have to be merged.
     flushed: BTreeSet<ReplicaId>,
     merging: Option<(Arc<Index<D>>, Merge<D>)>,
+    /// Replicas whose logs were erased since their tables were made.
+    erased: BTreeSet<ReplicaId>,
+    remaking: Option<(ReplicaId, Remaking<D>)>,
     /// Memory of the part that was read last.
     buffer: Vec<u8>,
 }
@@ -90,6 +96,8 @@ impl<D: Disk> Indexer<D> {
             grown: BTreeSet::new(),
             flushed: BTreeSet::new(),
             merging: None,
+            erased: BTreeSet::new(),
+            remaking: None,
             buffer: Vec::new(),
         }
     }
@@ -133,7 +141,12 @@ impl<D: Disk> Indexer<D> {
 
     /// Tells whether there is something to do.
     pub fn has_work(&self) -> bool {
-        !self.waiting.is_empty() || !self.flushed.is_empty() || self.merging.is_some()
+        !self.waiting.is_empty() || self.has_tables_to_make()
+    }
+
+    fn has_tables_to_make(&self) -> bool {
+        let has_merge = self.merging.is_some() || !self.flushed.is_empty();
+        has_merge || self.remaking.is_some() || !self.erased.is_empty()
     }
 
     /// Does the next piece of work: reads a log on, or merges if it may.
@@ -164,7 +177,7 @@ impl<D: Disk> Indexer<D> {
                 }
             }
         }
-        let is_merging = self.merging.is_some() || !self.flushed.is_empty();
+        let is_merging = self.has_tables_to_make();
         let step = if may_merge { self.merge() } else { Step::Idle };
         let is_waiting = has_waited || is_merging && !may_merge;
         if matches!(step, Step::Idle) && is_waiting { Step::Wait } else { step }
@@ -173,6 +186,7 @@ impl<D: Disk> Indexer<D> {
     fn forget(&mut self, replica: ReplicaId) {
         self.orders.remove(&replica);
         self.flushed.remove(&replica);
+        self.erased.remove(&replica);
         self.grown.remove(&replica);
         self.note_size(replica, (0, 0));
         self.sizes.remove(&replica);
@@ -189,7 +203,7 @@ impl<D: Disk> Indexer<D> {
             files.set_index(Some(Arc::clone(&index)));
             index
         };
-        index.drop_damaged(self.reader.disk());
+        index.drop_damaged(self.reader.disk(), files.compaction());
         index.trim(self.reader.disk(), order.start_of(files.start_offset()));
         let part = reading::read_on(&self.reader, &index, order, &self.limits, &mut self.buffer)?;
         let to = index.cursor();
@@ -200,8 +214,24 @@ impl<D: Disk> Indexer<D> {
             self.grown.insert(replica);
         }
         self.flush(replica, &index);
+        self.follow_erasure(replica, &index, &files);
         let (beginning, touched) = (order.beginning, part.touched);
         Ok(Indexed { replica, beginning, to, touched, problem: None })
+    }
+
+    /// Has tables made anew if the log was erased since. What the memtable has from before becomes a table first.
+    fn follow_erasure(&mut self, replica: ReplicaId, index: &Arc<Index<D>>, files: &LogFiles<D>) {
+        let erased = files.compaction();
+        if index.erased().index == erased {
+            return;
+        }
+        if !index.is_newest_of(erased) {
+            self.flush_one(replica, index);
+        }
+        // Without room on the disk that waits for the next order.
+        if index.is_newest_of(erased) {
+            self.erased.insert(replica);
+        }
     }
 
     /// Flushes the memtable that was just written to if it is full, and the largest one if all together are.
@@ -236,8 +266,9 @@ impl<D: Disk> Indexer<D> {
             return;
         }
         let files = self.reader.catalog().get(replica);
+        let erased = files.as_ref().map_or(0, |files| files.compaction());
         let term_at = |offset| files.ok()?.term_at(offset);
-        match index.flush(self.reader.disk(), term_at, self.limits.block_bytes) {
+        match index.flush(self.reader.disk(), term_at, (self.limits.block_bytes, erased)) {
             Ok(()) => _ = self.flushed.insert(replica),
             Err(error) => {
                 tracing::warn!(replica = replica.0, %error, "a part of a queue index stays in memory");
@@ -246,10 +277,11 @@ impl<D: Disk> Indexer<D> {
         self.note_size(replica, index.unflushed());
     }
 
-    /// Goes on with the merge at hand, or begins one.
+    /// Goes on with the merge at hand, or begins one. Tables of erased logs come before other merges.
     fn merge(&mut self) -> Step {
         let (index, merge) = match self.merging.take() {
             Some(at_hand) => at_hand,
+            None if self.remake() => return Step::Merged,
             None => match self.begin_merge() {
                 Some(begun) => begun,
                 None => return Step::Idle,
@@ -261,6 +293,30 @@ impl<D: Disk> Indexer<D> {
             Err(error) => warn_of_merge(&error),
         }
         Step::Merged
+    }
+
+    /// Goes on to make the tables of an erased log anew, or begins to. Tells whether there was something to do.
+    fn remake(&mut self) -> bool {
+        let (replica, mut remaking) = if let Some(at_hand) = self.remaking.take() {
+            at_hand
+        } else {
+            let Some(replica) = self.erased.pop_first() else { return false };
+            let Ok(files) = self.reader.catalog().get(replica) else { return true };
+            let Some(index) = files.index() else { return true };
+            (replica, Remaking::begin(index, &files))
+        };
+        if !self.reader.index(replica).is_some_and(|index| remaking.is_of(&index)) {
+            return true;
+        }
+        let limits = (self.limits.block_bytes, self.limits.merge_bytes);
+        match remaking.step(&self.reader, replica, limits) {
+            Ok(false) => self.remaking = Some((replica, remaking)),
+            Ok(true) => {}
+            Err(error) => {
+                tracing::warn!(%error, "tables of a queue index keep what was erased of its log");
+            }
+        }
+        true
     }
 
     fn begin_merge(&mut self) -> Option<(Arc<Index<D>>, Merge<D>)> {

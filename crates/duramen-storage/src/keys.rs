@@ -27,14 +27,16 @@ mod tests;
 mod view;
 mod writing;
 
-pub use index::Index;
 pub(crate) use index::{Batch, remove};
+pub use index::{Erasable, Index};
 pub use masks::Masks;
-pub use memtable::{Memtable, NamedQueue, Posting};
+pub use memtable::{Left, Memtable, NamedQueue, Posting};
+pub(crate) use merge::Remains;
 pub use merge::{Merge, Merged};
+pub(crate) use statements::batch_at;
 pub use statements::{
-    CUTS_AFTER_HEADER, FACT_HEADER, Fact, REPLACES_HEADER, Replaced, Said, Standing, Statement,
-    batch_of, is_replacement, passing_over, statement_with, statements_of,
+    CUTS_AFTER_HEADER, Deleted, FACT_HEADER, Fact, REPLACES_HEADER, Replaced, Said, Standing,
+    Statement, batch_of, is_replacement, passing_over, statement_with, statements_of,
 };
 pub use table::{IndexError, Table, TableHeader};
 pub use view::{View, flush};

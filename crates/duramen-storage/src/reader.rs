@@ -132,6 +132,11 @@ impl<D: Disk> Reader<D> {
         Ok(self.catalog.get(replica)?.compaction())
     }
 
+    /// Returns the term in which the record at an offset was appended, if the log has it or had it.
+    pub fn term_at(&self, replica: ReplicaId, offset: i64) -> Result<Option<u64>, ReadError> {
+        Ok(self.catalog.get(replica)?.term_at(offset))
+    }
+
     fn locate_now(
         &self,
         replica: ReplicaId,

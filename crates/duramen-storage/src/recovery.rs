@@ -456,7 +456,7 @@ fn take_in<D: Disk>(
         assert!(good_from <= segment.size, "what was rewritten or checked lies in the segment");
         files.push(Segment::recovered(&dir, id, segment, end, good_from));
     }
-    files.set_compaction(it.state.compacted.index);
+    files.set_compacted(it.state.compacted);
     if let Some(damage) = &damage {
         tracing::error!(replica = id.0, dir, damage, "durable data is damaged");
     }

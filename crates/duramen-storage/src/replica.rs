@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::catalog::{LogFiles, Segment, WrittenPart};
 use crate::format::{segment_stem, stem_of_dir};
-use crate::op::{Compacted, HardState};
+use crate::op::HardState;
 use crate::replica_state::{ReplicaState, SegmentState};
 use crate::sync::SyncStep;
 use crate::{Disk, ReplicaId, SET_ASIDE};
@@ -392,7 +392,8 @@ impl<D: Disk> Replica<D> {
     /// others: nothing needs them any more.
     pub(crate) fn show_given(&mut self) -> Vec<String> {
         let (dir, id) = (self.state.dir(), self.id());
-        let Compacted { index, below, .. } = self.state.compacted;
+        let compacted = self.state.compacted;
+        let below = compacted.below;
         let given = self.state.segments.iter().filter(|it| it.base_offset < below);
         let mut shown = Vec::new();
         for segment in given {
@@ -402,7 +403,7 @@ impl<D: Disk> Replica<D> {
         }
         self.dirty.clear();
         let removed = self.files.segments();
-        self.files.begin_anew(shown, index, &self.state.term_runs);
+        self.files.begin_anew(shown, compacted, &self.state.term_runs);
         removed.iter().flat_map(|segment| segment.paths()).collect()
     }
 

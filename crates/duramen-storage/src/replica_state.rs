@@ -848,7 +848,7 @@ impl Replacement {
         for segment in &self.segments {
             segment.encode(out);
         }
-        put_made(out, self.segments.iter());
+        put_made(out, self.segments.iter().filter(|it| it.generation > 0));
     }
 
     pub(crate) fn decode(from: &mut Bytes) -> Result<Self, Malformed> {
@@ -860,7 +860,7 @@ impl Replacement {
         get_made(from, &mut segments)?;
         let ends = segments.iter().skip(1).map(|it| it.base_offset).chain([compacted.below]);
         let mut each = segments.iter().zip(ends);
-        let fits = each.all(|(it, end)| it.generation > 0 && it.holds_together(end));
+        let fits = each.all(|(it, end)| it.holds_together(end));
         if segments.is_empty() || !fits {
             return Err(Malformed("compacted segments contradict each other"));
         }

@@ -272,6 +272,16 @@ pub enum Bug {
     QueueFenceIgnored,
     /// A rewrite withdraws an element before the cut whose content is behind it.
     CutByOffset,
+    /// An erasure does not wait for the queue index.
+    EraseUnindexed,
+    /// An erasure takes records out without a look at their queue.
+    EraseUnchecked,
+    /// An erasure takes records out that only later statements took away.
+    EraseTooMuch,
+    /// A node takes the kind of a log that is to be compacted from what it knows of the topic's settings.
+    EraseOfSettings,
+    /// Tables keep the names of queues of which nothing is left.
+    TablesNotRemade,
 }
 
 #[cfg(feature = "sabotage")]

@@ -35,6 +35,8 @@ use tonic_types::StatusExt;
 mod counts;
 #[path = "native/edits.rs"]
 mod edits;
+#[path = "native/erasure.rs"]
+mod erasure;
 #[path = "native/once.rs"]
 mod once;
 #[path = "native/queue_benchmarks.rs"]

@@ -4,11 +4,13 @@
 //! change is held until the index has all of those. Then somebody looks for the elements. One step judges the change
 //! and appends it. If another change of its queue came in between, the elements are looked up again.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::partitioner::key_number;
 use duramen_storage::keys::{
-    CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER, Replaced, Said, Standing, Statement,
+    CUTS_AFTER_HEADER, Deleted, FACT_HEADER, REPLACES_HEADER, Replaced, Said, Standing, Statement,
 };
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
@@ -305,6 +307,14 @@ struct Records {
 /// Decision on an edit: the fact to be stated, the records that state it, and the event that the answer waits for.
 type Decision = (Option<Said>, Option<Records>, Awaited);
 
+/// States that elements are deleted.
+fn deletion_of(found: &[FoundElement]) -> Deleted {
+    let element = |it: &FoundElement| (it.content, it.position.offset);
+    let all: BTreeMap<i64, i64> = found.iter().map(element).collect();
+    let (withdrawn, elements) = all.into_iter().unzip();
+    Deleted { withdrawn, elements }
+}
+
 /// Judges an edit by the elements that it is about.
 fn decide(
     partition: &Partition,
@@ -318,7 +328,7 @@ fn decide(
     let (said, records) = match edit {
         Edit::Delete(offsets) => {
             edited.absent = offsets.len() - found.len();
-            ((!withdrawn.is_empty()).then_some(Said::Deleted(withdrawn)), None)
+            ((!found.is_empty()).then(|| Said::Deleted(deletion_of(found))), None)
         }
         Edit::Replace { batch, if_version, id, .. } => {
             let through = standing.trim().map_or(-1, |(through, _)| through);

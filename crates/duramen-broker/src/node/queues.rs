@@ -59,6 +59,8 @@ pub(crate) enum Waiter {
     Append(Place),
     /// The trims of a log, which look for what it has to say again.
     Trims(ReplicaId),
+    /// The erasure of a log, which looks for what edits took away.
+    Erasure(ReplicaId),
 }
 
 /// Change of a queue that depends on the queue's elements.
@@ -144,6 +146,10 @@ struct Indexing {
     keeping: Option<(i64, i64)>,
     /// Offset up to which the index has to be before the next such look, and the time of that, in microseconds.
     keeps_again: (i64, u64),
+    /// Cursor of the look for what edits took away that is under way.
+    erasing: Option<i64>,
+    /// True if the log was erased, and its index does not know yet.
+    is_erased: bool,
     /// Those who wait until the log is indexed up to an offset.
     behind: BTreeSet<(i64, Waiter)>,
     /// Reads that wait for an element, by the hash of their queue.
@@ -156,7 +162,7 @@ impl Waiter {
         match self {
             Self::Read(key) => Signal::QueueReady(key),
             Self::Append(place) => Signal::GuardReady(place),
-            Self::Trims(_) => unreachable!("a look for trims waits for no index"),
+            Self::Trims(_) | Self::Erasure(_) => unreachable!("the log's own look waits for none"),
         }
     }
 }
@@ -171,9 +177,28 @@ impl Indexing {
             paused_until_us: None,
             keeping: None,
             keeps_again: (0, 0),
+            erasing: None,
+            is_erased: false,
             behind: BTreeSet::new(),
             waiting: BTreeMap::new(),
         }
+    }
+}
+
+/// Returns the whole log below the cursor of its index, as a look asks for it.
+fn whole(partition: &Partition, indexed: i64) -> Span {
+    let from = partition.log_start();
+    Span {
+        replica: partition.group.id(),
+        partition: partition.id.partition,
+        name: Bytes::new(),
+        from,
+        end: indexed.min(partition.committed()).max(from),
+        is_whole: true,
+        aborted: Vec::new(),
+        has_skipped: false,
+        trimmed: Trimmed::Passed,
+        is_metered: false,
     }
 }
 
@@ -251,7 +276,8 @@ impl Queues {
         self.keep_for_trims(core, replica);
         let Some(partition) = core.partitions.get(&replica) else { return };
         let log = self.logs.get_mut(&replica).expect("it was just there");
-        if log.ordered.is_some() || log.indexed >= committed || is_paused {
+        let is_done = log.indexed >= committed && !(log.is_erased && committed > 0);
+        if log.ordered.is_some() || is_done || is_paused {
             return;
         }
         let id = partition.id;
@@ -259,6 +285,7 @@ impl Queues {
         let identity =
             Identity { topic: topic.name.clone(), topic_id: id.topic_id, partition: id.partition };
         log.ordered = Some(committed);
+        log.is_erased = false;
         if log.paused_until_us.is_none() {
             log.size = partition.bytes_from(log.indexed);
         }
@@ -278,20 +305,51 @@ impl Queues {
             return;
         }
         log.keeping = Some((below, log.indexed));
-        let from = partition.log_start();
-        let span = Span {
-            replica,
-            partition: partition.id.partition,
-            name: Bytes::new(),
-            from,
-            end: log.indexed.min(partition.committed()).max(from),
-            is_whole: true,
-            aborted: Vec::new(),
-            has_skipped: false,
-            trimmed: Trimmed::Passed,
-            is_metered: false,
-        };
+        let span = whole(partition, log.indexed);
         self.look(core, Waiter::Trims(replica), span, WantedElements::Kept(below));
+    }
+
+    /// Looks for what edits took away of a log, if its leader here has to know.
+    pub(crate) fn look_erasable(&mut self, core: &mut Core, replica: ReplicaId) {
+        let Some(partition) = core.partitions.get(&replica) else { return };
+        let Some(since) = partition.wants_erasable() else { return };
+        let Some(log) = self.logs.get_mut(&replica) else { return };
+        if log.erasing.is_some() || log.indexed < 0 {
+            return;
+        }
+        let span = whole(partition, log.indexed);
+        log.erasing = Some(log.indexed);
+        self.look(core, Waiter::Erasure(replica), span, WantedElements::Erasable(since));
+    }
+
+    /// Tells the leader of a log what edits took away.
+    pub(crate) fn on_erasable(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        found: &FoundElements,
+    ) {
+        let Some(log) = self.logs.get_mut(&replica) else { return };
+        let Some(to) = log.erasing.take() else { return };
+        match found {
+            FoundElements::Erasable(found) => {
+                let wall_ms = core.now.wall_ms;
+                if let Some(partition) = core.partitions.get_mut(&replica) {
+                    partition.note_erasable(to, *found, wall_ms);
+                }
+            }
+            FoundElements::NoIndex => self.on_index_lost(core, replica),
+            // The next sweep asks again.
+            _ => {}
+        }
+    }
+
+    /// Has the index of a log take into account that it was erased.
+    pub(crate) fn on_erased(&mut self, core: &mut Core, replica: ReplicaId) {
+        if let Some(log) = self.logs.get_mut(&replica) {
+            log.is_erased = true;
+            self.follow(core, replica);
+        }
     }
 
     /// Has a log say again what a look found, or lets its trims go on if that was nothing.
@@ -490,7 +548,9 @@ impl Queues {
         core.signals.extend(log.behind.iter().map(|(_, waiter)| match waiter {
             Waiter::Read(key) => Signal::QueueLost(*key),
             Waiter::Append(place) => Signal::GuardReady(*place),
-            Waiter::Trims(_) => unreachable!("a look for trims waits for no index"),
+            Waiter::Trims(_) | Waiter::Erasure(_) => {
+                unreachable!("the log's own look waits for none")
+            }
         }));
         core.signals.extend(log.waiting.values().flatten().copied().map(Signal::QueueLost));
     }
@@ -517,7 +577,7 @@ impl Queues {
                 let is_known = |waiter: &Waiter| match waiter {
                     Waiter::Read(key) => waits(key),
                     Waiter::Append(place) => self.held.contains_key(place),
-                    Waiter::Trims(_) => false,
+                    Waiter::Trims(_) | Waiter::Erasure(_) => false,
                 };
                 log.behind.iter().all(|(_, waiter)| is_known(waiter))
                     && log.waiting.values().flatten().all(waits)

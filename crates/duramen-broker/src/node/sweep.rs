@@ -4,6 +4,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{Compacted, ReplicaId, SegmentMeta};
 
 use super::Coordinators;
+use super::queues::Queues;
 use crate::core::{Core, Timer};
 use crate::event::Now;
 use crate::limits::{CLEANING_MS_MIN, SWEEP_PAUSE_US, SWEEP_SLICE};
@@ -119,15 +120,18 @@ impl Sweeps {
         core.timers.insert((core.now.mono_us.saturating_add(pause), Timer::Retention));
     }
 
-    /// Looks for logs that are to be compacted, and tries failed compactions again.
-    pub(crate) fn sweep_cleaning(&mut self, core: &mut Core) {
+    /// Looks for logs that are to be compacted or erased, and tries failed compactions again.
+    pub(crate) fn sweep_cleaning(&mut self, core: &mut Core, queues: &mut Queues) {
         let is_believed = core.believes_clock();
         let wall_ms = self.cleaning.take_reading(is_believed, core.now);
         let slice = core.configured_after(self.cleaning.at);
         let ticks = core.peers.ticks();
         for replica in &slice {
+            queues.look_erasable(core, *replica);
             let partition = core.partitions.get_mut(replica).zip(wall_ms);
-            if partition.is_some_and(|(partition, it)| partition.sweep_compaction(it, ticks)) {
+            if partition.is_some_and(|(partition, it)| {
+                partition.sweep_compaction(it, ticks) || partition.sweep_erasure(it, ticks)
+            }) {
                 core.mark_dirty(*replica);
             }
             let partition = core.partitions.get_mut(replica);

@@ -16,8 +16,10 @@ use std::collections::BTreeMap;
 use bytes::{Buf, BufMut};
 use duramen_storage::compaction::Order;
 use duramen_storage::op::{Compacted, Op, OpKind, SegmentMeta};
+use duramen_storage::sabotage::{self, Bug};
 
 use super::Partition;
+use super::erasing::Erasing;
 use super::internal::Internal;
 use crate::configs::TopicSettings;
 use crate::event::Action;
@@ -38,6 +40,7 @@ pub(super) struct Compacting {
     begun: BTreeMap<i64, i64>,
     /// Tick until which a node is fed with the remains of the last compaction.
     fed_until_tick: u64,
+    pub(super) erasing: Erasing,
 }
 
 impl Compacting {
@@ -78,10 +81,8 @@ impl Partition {
     /// Proposes to compact the log if it is time. True if it did. The leader waits for a live follower that lacks
     /// entries to be compacted, because the follower would have to begin anew.
     pub(crate) fn sweep_compaction(&mut self, wall_ms: i64, ticks: u64) -> bool {
-        let Compacting { decided, done, proposed, fed_until_tick, .. } = self.compacting;
-        let is_under_way = proposed.is_some_and(|(index, _)| index > decided.index);
-        let may = self.settings.compact && self.obstacle().is_none();
-        if is_under_way || !may || ticks < fed_until_tick {
+        let Compacting { decided, done, .. } = self.compacting;
+        if !self.settings.compact || !self.may_compact(ticks) {
             return false;
         }
         let log = Log {
@@ -93,15 +94,29 @@ impl Partition {
         };
         let now = decide(&log, (&decided, &done), &self.settings, wall_ms);
         let Some((below, tombstones_below)) = now else { return false };
+        let entry = Internal::Compact { below, tombstones_below, at_ms: wall_ms };
+        self.propose_compaction(&entry, below)
+    }
+
+    /// Tells whether this leader may decide another compaction: the one before is done here, or has nothing left to do.
+    pub(super) fn may_compact(&self, ticks: u64) -> bool {
+        let Compacting { decided, done, proposed, fed_until_tick, .. } = self.compacting;
+        let is_under_way = proposed.is_some_and(|(index, _)| index > decided.index);
+        let is_left = done.index != decided.index && self.log_start < decided.below;
+        !is_under_way && !is_left && ticks >= fed_until_tick && self.obstacle().is_none()
+    }
+
+    /// Proposes an entry that compacts or erases the log below an offset, once all followers that are there have all
+    /// entries below. True if it did.
+    pub(super) fn propose_compaction(&mut self, entry: &Internal, below: i64) -> bool {
         let next = self.segments.iter().find(|it| it.base_offset == below);
         let last = next.map_or(self.group.last_index(), |next| next.first_index - 1);
         if !self.group.is_everywhere(last) {
             return false;
         }
-        assert!(below <= log.end, "a compaction ends within the log");
-        let entry = Internal::Compact { below, tombstones_below, at_ms: wall_ms }.encode();
-        let Ok(index) = self.group.propose_internal(&entry) else { return false };
-        assert!(index > decided.index, "one Compact entry is under way at a time");
+        assert!(below <= self.group.end_offset(), "a compaction ends within the log");
+        let Ok(index) = self.group.propose_internal(&entry.encode()) else { return false };
+        assert!(index > self.compacting.decided.index, "one such entry is under way at a time");
         self.compacting.proposed = Some((index, below));
         true
     }
@@ -144,11 +159,14 @@ impl Partition {
         self.compacting.ordered = Some(compacted.index);
         let replica = self.group.id();
         let aborted = self.producers.transactions().aborted_before(compacted.below);
+        let is_told = sabotage::is(Bug::EraseOfSettings);
+        let erases = if is_told { self.settings.queue } else { decided.erases };
         let order = Order {
             replica,
             compacted,
             aborted: aborted.collect(),
             segment_bytes: u64::try_from(self.settings.segment_bytes).unwrap_or(0),
+            erases_since: erases.then_some(done),
         };
         let storage =
             [self.image(), OpKind::Settle].map(|kind| Action::Storage(Op { replica, kind }));
@@ -181,7 +199,10 @@ impl Partition {
     /// Their markers may be gone, without which a reader would leave out all later records of their producers.
     pub(super) fn note_compacted(&mut self, compacted: Compacted) {
         self.compacting.done = compacted;
-        self.producers.trim(compacted.below);
+        // An erasure leaves them all.
+        if !self.compacting.decided.erases {
+            self.producers.trim(compacted.below);
+        }
     }
 }
 
@@ -196,14 +217,25 @@ pub(crate) struct Decided {
     /// before the next such one.
     horizon_below: i64,
     horizon_at_ms: i64,
+    /// True if records go that edits of queues took away, and no others. A log is of one kind for ever. The entries say
+    /// so: a node that was just started may not know its topics' settings.
+    pub erases: bool,
 }
 
 impl Decided {
     /// Applies a committed entry, unless the image holds it already.
-    pub(crate) fn apply(&mut self, index: u64, below: i64, tombstones_below: i64, at_ms: i64) {
+    pub(crate) fn apply(
+        &mut self,
+        index: u64,
+        (below, tombstones_below): (i64, i64),
+        at_ms: i64,
+        erases: bool,
+    ) {
         if index <= self.index {
             return;
         }
+        assert!(self.index == 0 || self.erases == erases, "a log is compacted or erased");
+        self.erases = erases;
         if tombstones_below > self.tombstones_below || self.index == 0 {
             (self.horizon_below, self.horizon_at_ms) = (below, at_ms);
         }
@@ -218,6 +250,13 @@ impl Decided {
             self.horizon_below <= self.below,
             "only decided compactions wait for their tombstones"
         );
+    }
+
+    /// Returns the offset below which tombstones, or statements about queues, go with the next entry.
+    pub(super) fn horizon(&self, retention_ms: i64, wall_ms: i64) -> i64 {
+        let is_over = self.index > 0 && wall_ms.saturating_sub(self.horizon_at_ms) >= retention_ms;
+        let horizon = if is_over { self.horizon_below } else { 0 };
+        horizon.max(self.tombstones_below)
     }
 
     /// Returns the compaction that storage is to do.
@@ -236,13 +275,14 @@ impl Decided {
     }
 
     /// Reads [`Self::encode`] off the front. `None` if the offsets do not fit each other.
-    pub(crate) fn decode(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
+    pub(crate) fn decode(mut bytes: &[u8], erases: bool) -> Option<(Self, &[u8])> {
         let decided = Self {
             index: bytes.try_get_u64().ok()?,
             below: bytes.try_get_i64().ok()?,
             tombstones_below: bytes.try_get_i64().ok()?,
             horizon_below: bytes.try_get_i64().ok()?,
             horizon_at_ms: bytes.try_get_i64().ok()?,
+            erases,
         };
         let ends = [decided.tombstones_below, decided.horizon_below];
         ends.iter().all(|end| (0..=decided.below).contains(end)).then_some((decided, bytes))
@@ -322,10 +362,7 @@ pub(crate) fn decide(
     if dirty == 0 || !(is_overdue || ratio > settings.min_cleanable_dirty_ratio) {
         return None;
     }
-    let is_over = decided.index > 0
-        && wall_ms.saturating_sub(decided.horizon_at_ms) >= settings.delete_retention_ms;
-    let horizon = if is_over { decided.horizon_below } else { 0 };
-    let tombstones_below = horizon.max(decided.tombstones_below);
+    let tombstones_below = decided.horizon(settings.delete_retention_ms, wall_ms);
     assert!(tombstones_below <= below, "tombstones go only where the log is compacted");
     Some((below, tombstones_below))
 }
@@ -396,7 +433,7 @@ mod tests {
         assert_eq!(decide_of(&all(), (0, 30), (&none, &done(&none)), &lag, 1000), Some((9, 0)));
         assert_eq!(decide_of(&all(), (0, 30), (&none, &done(&none)), &lag, 980), None);
         let mut some = Decided::default();
-        some.apply(7, 9, 0, 0);
+        some.apply(7, (9, 0), 0, false);
         // A third of it is dirty.
         let ratio = |ratio: &str, max: &str| {
             let own = [("min.cleanable.dirty.ratio", ratio), ("max.compaction.lag.ms", max)];
@@ -429,7 +466,7 @@ mod tests {
         assert_eq!(at((9, 10), None, 141), Some(5));
         assert_eq!(at((8, 9), None, 141), Some(5));
         let mut some = Decided::default();
-        some.apply(7, 9, 0, 0);
+        some.apply(7, (9, 0), 0, false);
         let begun = BTreeMap::new();
         let log = Log { segments: &segments, begun: &begun, start: 0, stable: 9, end: 9 };
         assert_eq!(decide(&log, (&some, &done(&some)), &settings(&own), 1000), None, "once");
@@ -461,7 +498,7 @@ mod tests {
     #[test]
     fn one_compaction_is_done_before_the_next_is_decided() {
         let mut some = Decided::default();
-        some.apply(7, 5, 0, 0);
+        some.apply(7, (5, 0), 0, false);
         let at = |done: Compacted| decide_of(&all(), (0, 30), (&some, &done), &settings(&[]), 1000);
         assert_eq!(at(Compacted::default()), None);
         assert_eq!(at(done(&some)), Some((20, 0)));
@@ -478,13 +515,13 @@ mod tests {
         let at = |some: &Decided, wall_ms| {
             decide_of(&all(), (0, 30), (some, &done(some)), &own, wall_ms)
         };
-        some.apply(7, 5, 0, 1000);
+        some.apply(7, (5, 0), 1000, false);
         assert_eq!(at(&some, 1099), Some((20, 0)));
         assert_eq!(at(&some, 1100), Some((20, 5)));
         // One that comes between does not put it off.
-        some.apply(8, 9, 0, 1050);
+        some.apply(8, (9, 0), 1050, false);
         assert_eq!(at(&some, 1100), Some((20, 5)));
-        some.apply(9, 9, 5, 1100);
+        some.apply(9, (9, 5), 1100, false);
         assert_eq!(at(&some, 1199), Some((20, 5)), "it never falls");
         assert_eq!(at(&some, 1200), Some((20, 9)));
     }
@@ -492,11 +529,11 @@ mod tests {
     #[test]
     fn what_was_decided_survives_the_image_and_is_not_decided_twice() {
         let mut some = Decided::default();
-        some.apply(7, 5, 3, 1000);
-        some.apply(7, 9, 9, 2000);
+        some.apply(7, (5, 3), 1000, false);
+        some.apply(7, (9, 9), 2000, false);
         assert_eq!(some.wanted(), Compacted { index: 7, below: 5, tombstones_below: 3 });
         let bytes = [&some.encode()[..], b"rest"].concat();
-        assert_eq!(Decided::decode(&bytes), Some((some, &b"rest"[..])));
-        assert_eq!(Decided::decode(&bytes[..39]), None);
+        assert_eq!(Decided::decode(&bytes, false), Some((some, &b"rest"[..])));
+        assert_eq!(Decided::decode(&bytes[..39], false), None);
     }
 }

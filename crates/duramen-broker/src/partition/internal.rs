@@ -44,6 +44,15 @@ pub(crate) enum Internal {
         /// When it was decided, by its leader's clock.
         at_ms: i64,
     },
+    /// Records of a log of queues that edits took away leave the disk.
+    Erase {
+        /// Below this offset, where a segment begins. Edits behind it do not count.
+        below: i64,
+        /// Below this one statements about them go, too.
+        statements_below: i64,
+        /// When it was decided, by its leader's clock.
+        at_ms: i64,
+    },
     /// These producers are forgotten: it is read from older logs, and not written any more.
     ExpireNamed {
         /// Ids of the producers.
@@ -57,6 +66,7 @@ const EXPIRE_NAMED: [u8; 2] = [2, 1];
 const EXPIRE_PRODUCERS: [u8; 2] = [2, 2];
 const COMPACT: [u8; 2] = [3, 1];
 const FENCE: [u8; 2] = [4, 1];
+const ERASE: [u8; 2] = [5, 1];
 
 impl Internal {
     /// Encodes kind, version of the kind, and body.
@@ -76,6 +86,10 @@ impl Internal {
             Self::Compact { below, tombstones_below, at_ms } => {
                 let numbers = [below, tombstones_below, at_ms].map(|it| it.to_be_bytes());
                 [&COMPACT[..], numbers.as_flattened()].concat()
+            }
+            Self::Erase { below, statements_below, at_ms } => {
+                let numbers = [below, statements_below, at_ms].map(|it| it.to_be_bytes());
+                [&ERASE[..], numbers.as_flattened()].concat()
             }
             Self::ExpireNamed { ids } => {
                 let mut out = EXPIRE_NAMED.to_vec();
@@ -112,12 +126,12 @@ impl Internal {
                 Some(Self::ExpireProducers { before })
             }
             COMPACT => {
-                let body: &[u8; 24] = body.try_into().ok()?;
-                let (numbers, _) = body.as_chunks::<8>();
-                let [below, tombstones_below, at_ms] =
-                    [0, 1, 2].map(|at: usize| i64::from_be_bytes(numbers[at]));
-                let is_sane = below > 0 && (0..=below).contains(&tombstones_below);
-                is_sane.then_some(Self::Compact { below, tombstones_below, at_ms })
+                let [below, tombstones_below, at_ms] = extent(body)?;
+                Some(Self::Compact { below, tombstones_below, at_ms })
+            }
+            ERASE => {
+                let [below, statements_below, at_ms] = extent(body)?;
+                Some(Self::Erase { below, statements_below, at_ms })
             }
             EXPIRE_NAMED => {
                 let (ids, rest) = body.as_chunks::<8>();
@@ -127,6 +141,14 @@ impl Internal {
             _ => None,
         }
     }
+}
+
+/// Reads two offsets, of which the second is not beyond the first, and a time.
+fn extent(body: &[u8]) -> Option<[i64; 3]> {
+    let body: &[u8; 24] = body.try_into().ok()?;
+    let (numbers, _) = body.as_chunks::<8>();
+    let [below, other, at_ms] = [0, 1, 2].map(|at: usize| i64::from_be_bytes(numbers[at]));
+    (below > 0 && (0..=below).contains(&other)).then_some([below, other, at_ms])
 }
 
 #[cfg(test)]
@@ -144,11 +166,13 @@ mod tests {
         let fence = Internal::Fence { token: Bytes::from_static(b"token") };
         let no_fence = Internal::Fence { token: Bytes::new() };
         let trim = Internal::Trim { offset: 77 };
-        for entry in [trim, truncate, without, fence, no_fence, named, expire, compact] {
+        let erase = Internal::Erase { below: 9, statements_below: 9, at_ms: 5 };
+        for entry in [trim, truncate, without, fence, no_fence, named, expire, compact, erase] {
             assert_eq!(Internal::decode(&entry.encode()), Some(entry));
         }
         assert_eq!(Internal::decode(&[3, 1]), None);
         assert_eq!(Internal::decode(&[5, 1]), None);
+        assert_eq!(Internal::decode(&[6, 1]), None);
         assert_eq!(Internal::decode(&[&FENCE[..], &[0; 65]].concat()), None);
         assert_eq!(Internal::decode(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         let odd = Internal::Compact { below: 9, tombstones_below: 10, at_ms: 0 };

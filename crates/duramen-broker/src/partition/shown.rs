@@ -90,6 +90,11 @@ impl Partition {
         (shown, self.stable().min(shown))
     }
 
+    /// Returns the offset up to which the log is indexed, as far as this view knows; -1 before the index is open.
+    pub(super) fn indexed_to(&self) -> i64 {
+        self.indexed.to
+    }
+
     /// Tells whether records from an offset on are committed, and cannot be shown before the log is repaired.
     pub(crate) fn hides(&self, offset: i64) -> bool {
         self.indexed.is_stuck && (self.shown()..self.committed).contains(&offset)

@@ -1,13 +1,13 @@
 //! Reads of queues: pages of elements, a queue's extent, lists of queues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use duramen_protocol::BatchView;
 use duramen_protocol::records::{ID_HEADER, Record, Records};
 use duramen_storage::keys::{
-    Index, IndexError, Masks, NamedQueue, Replaced, Said, Standing, is_replacement,
+    Erasable, Index, IndexError, Masks, NamedQueue, Replaced, Said, Standing, is_replacement,
 };
 use duramen_storage::reader::ReadError;
 use duramen_storage::sabotage::{self, Bug};
@@ -85,6 +85,8 @@ struct Edits {
     contents: BTreeMap<i64, (Position, i64)>,
     /// Offsets between which all elements were withdrawn.
     cuts: Vec<(i64, i64)>,
+    /// Elements that were deleted one by one.
+    deleted: BTreeSet<i64>,
     standing: Standing,
     /// Masks of the same moment: a replaced element's old content is masked, and its new one is not.
     masks: Arc<Masks>,
@@ -103,7 +105,8 @@ impl Edits {
         for fact in facts {
             let said = Said::of(&fact).map_err(|_| QueueError::Unreadable(fact.offset))?;
             match said {
-                Said::Deleted(_) | Said::Trimmed { .. } | Said::Fenced { .. } => {}
+                Said::Deleted(it) => edits.deleted.extend(it.elements),
+                Said::Trimmed { .. } | Said::Fenced { .. } => {}
                 Said::Cut { after, .. } => edits.cuts.push((after, fact.offset)),
                 Said::Gone(_) => edits.cuts.push((-1, fact.offset)),
                 // Of an element's contents all but the last are masked.
@@ -175,9 +178,10 @@ fn page<D: Disk, E>(
         if posting.base_offset >= span.end {
             break;
         }
-        let Some(batch) = batch_at(reader, span, (posting.base_offset, span.end))? else {
-            continue;
-        };
+        let batch = batch_at(reader, span, (posting.base_offset, span.end))?;
+        // If the batch was erased, this is another one, which has a posting of its own.
+        let is_it = |it: &BatchView| it.header().base_offset == posting.base_offset;
+        let Some(batch) = batch.filter(is_it) else { continue };
         let header = batch.header();
         let at = |offset| Position {
             term: header.partition_leader_epoch,
@@ -299,6 +303,10 @@ fn look<D: Disk>(
             let kept = kept(reader, span, *below)?;
             return Ok((FoundElements::Kept(kept), Standing::default()));
         }
+        WantedElements::Erasable(since) => {
+            let found = erasable(reader, span, *since)?;
+            return Ok((FoundElements::Erasable(found), Standing::default()));
+        }
         _ => {}
     }
     // A log without records has no index.
@@ -334,6 +342,26 @@ fn kept<D: Disk>(
     if cursor < span.end { Err(QueueError::Index) } else { Ok(kept) }
 }
 
+/// Finds the statements from an offset on that took records away, and the time of the first one.
+fn erasable<D: Disk>(
+    reader: &Reader<D>,
+    span: &Span,
+    since: i64,
+) -> Result<Option<(Erasable, i64)>, QueueError<()>> {
+    if span.is_empty() {
+        return Ok(None);
+    }
+    let found = index_of(reader, span)?.erasable(since.max(span.from));
+    let (found, cursor) = found.map_err(|error| QueueError::of_index(&error))?;
+    if cursor < span.end {
+        return Err(QueueError::Index);
+    }
+    let Some(found) = found else { return Ok(None) };
+    let batch = batch_at(reader, span, (found.first, span.end))?;
+    let time_ms = batch.map_or(i64::MAX, |batch| batch.header().max_timestamp);
+    Ok(Some((found, time_ms)))
+}
+
 /// Finds out which of these offsets hold elements of a queue that are to be seen.
 fn these<D: Disk>(
     reader: &Reader<D>,
@@ -355,7 +383,11 @@ fn these<D: Disk>(
             wanted.next();
             continue;
         }
-        let Some(batch) = batch_at(reader, span, (first, span.end))? else { break };
+        let Some(batch) = batch_at(reader, span, (first, span.end))? else {
+            // Its record is gone, and so are all behind it. Contents may be elsewhere.
+            while wanted.next_if(|it| !edits.contents.contains_key(it)).is_some() {}
+            continue;
+        };
         let header = batch.header();
         let (term, entry) = (header.partition_leader_epoch, header.base_offset);
         let is_none = header.attributes.is_control() || is_aborted(span, &batch);
@@ -428,6 +460,26 @@ fn last_element<D: Disk, E>(
     if span.is_empty() {
         return Ok(None);
     }
+    let left = last_left(reader, span, edits)?;
+    // The first content of a replaced one may be erased.
+    let range = span.from..span.end;
+    let replaced = edits.contents.range(range.clone()).next_back().map(|(_, it)| (it.0, false));
+    let left = left.into_iter().chain(replaced).max_by_key(|(position, _)| position.offset);
+    // And all of a deleted one. Its statement is there for as long as no other element is behind it.
+    let deleted = edits.deleted.range(range).rev().find(|it| !edits.is_cut(**it)).copied();
+    let is_later = |it: &i64| left.is_none_or(|(left, _)| left.offset < *it);
+    let Some(offset) = deleted.filter(is_later) else { return Ok(left) };
+    let term = reader.term_at(span.replica, offset).map_err(QueueError::Log)?;
+    let term = term.and_then(|term| i32::try_from(term).ok());
+    Ok(term.map(|term| (Position { term, entry: -1, offset }, false)))
+}
+
+/// Returns the same of those that are not erased.
+fn last_left<D: Disk, E>(
+    reader: &Reader<D>,
+    span: &Span,
+    edits: &Edits,
+) -> Result<Option<(Position, bool)>, QueueError<E>> {
     let index = index_of(reader, span)?;
     let mut before = span.end;
     loop {
@@ -553,7 +605,7 @@ pub fn queue_extent<D: Disk, E>(reader: &Reader<D>, span: &Span) -> Result<Exten
     let named = index.names(&span.name, None, (1, span.from));
     let (named, _) = named.map_err(|error| QueueError::of_index(&error))?;
     let own = named.into_iter().find(|it| it.name == span.name);
-    extent.about_elements = own.map_or(0, |it| it.records - it.withdrawn);
+    extent.about_elements = own.map_or(0, |it| it.records.saturating_sub(it.withdrawn));
     Ok(extent)
 }
 

@@ -506,6 +506,16 @@ impl Clients {
         self.natives.iter_mut().for_each(Natives::begin_last_phase);
     }
 
+    /// Tells whether some use queues.
+    pub(crate) fn has_queues(&self) -> bool {
+        self.natives.as_ref().is_some_and(Natives::has_queues)
+    }
+
+    /// Tells whether acknowledged edits took the record at an offset of the queues' log away.
+    pub(crate) fn is_gone(&self, partition: i32, offset: i64) -> bool {
+        self.natives.as_ref().is_some_and(|natives| natives.is_gone(partition, offset))
+    }
+
     /// Tells whether nothing is outstanding.
     pub(crate) fn is_idle(&self) -> bool {
         self.all.iter().all(|client| client.outstanding.is_none())

@@ -18,7 +18,7 @@ use crate::reader::{ReadError, Reader};
 use crate::sabotage::{self, Bug};
 
 /// Most bytes of a batch's records, decompressed.
-const RECORD_BYTES_MAX: usize = 1 << 30;
+pub(super) const RECORD_BYTES_MAX: usize = 1 << 30;
 
 /// Why the log was not indexed further.
 #[derive(Debug)]
@@ -144,7 +144,8 @@ pub(super) fn open<D: Disk>(reader: &Reader<D>, order: &Order) -> Result<Index<D
     }
     let cursor = chain.last().map_or(start, |last| last.header().to);
     let Identity { topic_id, partition, .. } = order.identity;
-    Ok(Index::new((topic_id, partition), order.replica, dir.clone(), chain, cursor))
+    let of = (topic_id, partition);
+    Ok(Index::new(of, order.replica, dir.clone(), (chain, cursor), files.compacted()))
 }
 
 /// Reads about a step's bytes of the log, at most up to `to`, and indexes them. The memory of `buffer` is used again.
@@ -163,9 +164,10 @@ pub(super) fn read_on<D: Disk>(
             return Err(Stop::Wait);
         }
         // After a start its tables may reach further than what the node knows to be committed.
-        if index.cursor() < from {
-            index.pass(from);
+        if index.cursor() >= from {
+            return Ok(Part::default());
         }
+        index.pass(from);
         return Ok(Part { bytes: 0, touched: Touched::All });
     };
     let bytes = match reader.read_into(replica, &range, std::mem::take(buffer)) {

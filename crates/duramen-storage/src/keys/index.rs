@@ -13,6 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
@@ -20,11 +21,12 @@ use bytes::Bytes;
 use duramen_protocol::BatchHeader;
 
 use super::masks::Masks;
-use super::memtable::{Memtable, NamedQueue, Posting};
+use super::memtable::{Left, Memtable, NamedQueue, Posting};
 use super::statements::{Fact, Said, Statement};
 use super::table::{IndexError, Table, TableHeader, failed};
 use super::view::{View, flush};
 use crate::disk::ignore_missing;
+use crate::op::Compacted;
 use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 
@@ -50,6 +52,28 @@ struct State<D: Disk> {
     masks: Arc<Masks>,
     /// Bytes of the log that the memtable stands for.
     unflushed: u64,
+    /// Index of the last Erase entry when the memtable began: it was read from no older segments.
+    newest_erased: u64,
+    /// Extent of the erasure that tables and memtable take into account.
+    erased: Compacted,
+}
+
+impl<D: Disk> State<D> {
+    /// Begins another memtable.
+    fn begin(&mut self, from: i64, erased: u64) {
+        (self.newest, self.unflushed, self.newest_erased) = (Memtable::new(from), 0, erased);
+    }
+}
+
+/// Statements that took records away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Erasable {
+    /// Offset of the first one.
+    pub first: i64,
+    /// Offset of the last one.
+    pub last: i64,
+    /// Number of the records that they name.
+    pub records: u64,
 }
 
 /// A batch of the log: header, number of records of each queue, and what it says of queues.
@@ -72,29 +96,38 @@ impl<D: Disk> State<D> {
 }
 
 impl<D: Disk> Index<D> {
-    /// Makes the index of a log from tables that adjoin, oldest first, which end at `cursor` if there are any.
+    /// Makes the index of a log from tables that adjoin, oldest first, which end at `cursor` if there are any. The log
+    /// was erased so far.
     pub(crate) fn new(
         (topic_id, partition): ([u8; 16], i32),
         replica: ReplicaId,
         dir: String,
-        tables: Vec<Table<D>>,
-        cursor: i64,
+        (tables, cursor): (Vec<Table<D>>, i64),
+        erased: Compacted,
     ) -> Self {
         let ends = tables.last().map_or(cursor, |last| last.header().to);
         assert_eq!(ends, cursor, "an index goes on where its tables end");
         let mut masks = Masks::default();
         if !sabotage::is(Bug::MasksNotLoaded) {
-            for table in &tables {
+            // What facts below took away is erased.
+            for table in tables.iter().filter(|it| it.header().to > erased.below) {
                 masks.add(table.masks());
             }
         }
-        let (tables, newest) = (Arc::new(tables), Memtable::new(cursor));
+        let state = State {
+            tables: Arc::new(tables),
+            newest: Memtable::new(cursor),
+            masks: Arc::new(masks),
+            unflushed: 0,
+            newest_erased: erased.index,
+            erased: Compacted { index: 0, ..erased },
+        };
         Self {
             replica,
             topic_id,
             partition,
             dir,
-            state: RwLock::new(State { tables, newest, masks: Arc::new(masks), unflushed: 0 }),
+            state: RwLock::new(state),
             damaged: Mutex::default(),
             has_damage: AtomicBool::new(false),
         }
@@ -161,7 +194,7 @@ impl<D: Disk> Index<D> {
 
     /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, and the cursor. Batches
     /// that are gone may still be counted. In a log that begins at `from`, names whose records were all taken away are
-    /// left out.
+    /// left out, unless that was erased just now.
     pub fn names(
         &self,
         prefix: &[u8],
@@ -169,10 +202,68 @@ impl<D: Disk> Index<D> {
         (limit, from): (usize, i64),
     ) -> Result<(Vec<NamedQueue>, i64), IndexError> {
         let start = after.map_or(prefix, |after| after.max(prefix));
-        self.ask(
-            |newest| newest.of_names(start, from, limit.saturating_add(1)),
-            |view| view.names(prefix, after, (limit, from)),
-        )
+        loop {
+            let left = Left { from, erased: self.erased().below };
+            let answer = self.ask(
+                |newest| newest.of_names(start, left, limit.saturating_add(1)),
+                |view| view.names(prefix, after, (limit, left)),
+            )?;
+            // Else the tables may be newer than that.
+            if self.erased().below == left.erased {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Hands the facts about each queue that has some to `take`, in order of names. Returns the cursor.
+    pub(crate) fn all_facts(
+        &self,
+        mut take: impl FnMut(&Bytes, Vec<Fact>),
+    ) -> Result<i64, IndexError> {
+        let (tables, newest) = {
+            let state = self.state();
+            (Arc::clone(&state.tables), state.newest.of_facts())
+        };
+        let asked = View::new(&tables, &newest).all_facts(|name, facts| {
+            take(name, facts);
+            ControlFlow::Continue(())
+        });
+        match asked {
+            Ok(()) => Ok(newest.to()),
+            Err(error) => {
+                self.note_damage(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the statements from an offset on that took records away, and the cursor.
+    pub fn erasable(&self, since: i64) -> Result<(Option<Erasable>, i64), IndexError> {
+        let mut all: Option<Erasable> = None;
+        let cursor = self.all_facts(|_, facts| {
+            for fact in facts.iter().filter(|fact| fact.offset >= since) {
+                // A fact that nobody can read stopped the index before.
+                let Ok(said) = Said::of(fact) else { continue };
+                let is_trim = matches!(said, Said::Trimmed { first_said: ..0, .. });
+                let records = said.withdrawn().len() as u64;
+                if records > 0 || is_trim {
+                    let it = all.get_or_insert(Erasable {
+                        first: fact.offset,
+                        last: fact.offset,
+                        records: 0,
+                    });
+                    it.first = it.first.min(fact.offset);
+                    it.last = it.last.max(fact.offset);
+                    it.records += records;
+                }
+            }
+        })?;
+        Ok((all, cursor))
+    }
+
+    /// Returns the extent of the erasure that the index takes into account.
+    pub fn erased(&self) -> Compacted {
+        self.state().erased
     }
 
     /// Returns what the log has to say again of up to `limit` queues before it loses its records below an offset, and
@@ -228,8 +319,8 @@ impl<D: Disk> Index<D> {
         self.has_damage.store(true, Ordering::Release);
     }
 
-    /// Takes damaged tables out, and all behind them: their range is indexed anew.
-    pub(crate) fn drop_damaged(&self, disk: &D) {
+    /// Takes damaged tables out, and all behind them: their range is indexed anew, from a log that was erased so far.
+    pub(crate) fn drop_damaged(&self, disk: &D, erased: u64) {
         if !self.has_damage.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -239,7 +330,7 @@ impl<D: Disk> Index<D> {
             let first = state.tables.iter().position(|table| damaged.contains(table.path()));
             let Some(first) = first else { return Vec::new() };
             let dropped = Arc::make_mut(&mut state.tables).split_off(first);
-            (state.newest, state.unflushed) = (Memtable::new(dropped[0].header().from), 0);
+            state.begin(dropped[0].header().from, erased);
             dropped
         });
         for table in &dropped {
@@ -300,12 +391,13 @@ impl<D: Disk> Index<D> {
         });
     }
 
-    /// Writes the memtable as a table, and shows it in the memtable's place. `term_at` tells the log's terms.
+    /// Writes the memtable as a table, and shows it in the memtable's place. `term_at` tells the log's terms. The next
+    /// one is read from a log that was erased so far.
     pub(crate) fn flush(
         &self,
         disk: &D,
         term_at: impl FnOnce(i64) -> Option<u64>,
-        block_bytes: usize,
+        (block_bytes, erased): (usize, u64),
     ) -> Result<(), IndexError> {
         if sabotage::is(Bug::TableTooFar) && self.state().newest.from() < self.cursor() {
             self.change(|state| state.newest.pass(state.newest.to() + 1));
@@ -314,15 +406,20 @@ impl<D: Disk> Index<D> {
         let state = self.state();
         let (from, to) = (state.newest.from(), state.newest.to());
         let Some(term) = (from < to).then(|| term_at(to - 1)).flatten() else {
+            drop(state);
+            if from == to {
+                self.change(|state| state.newest_erased = erased);
+            }
             return Ok(());
         };
         let (topic_id, partition, replica) = (self.topic_id, self.partition, self.replica);
-        let header = TableHeader { topic_id, partition, replica, from, to, term };
+        let made_by = state.newest_erased;
+        let header = TableHeader { topic_id, partition, replica, from, to, term, erased: made_by };
         let table = flush(disk, &self.dir, header, &state.newest, block_bytes)?;
         drop(state);
         self.change(|state| {
             Arc::make_mut(&mut state.tables).push(table);
-            (state.newest, state.unflushed) = (Memtable::new(to), 0);
+            state.begin(to, erased);
         });
         Ok(())
     }
@@ -343,6 +440,38 @@ impl<D: Disk> Index<D> {
             assert_ne!(table.path(), path, "a merge makes a file of its own");
             remove(disk, table.path());
         }
+    }
+
+    /// Puts tables that take an erasure into account in the place of those of the same ranges, with the masks that are
+    /// left. Tables that are not here any more are not replaced.
+    pub(crate) fn take_remade(
+        &self,
+        disk: &D,
+        made: Vec<Table<D>>,
+        (erased, masks): (Compacted, Masks),
+    ) {
+        let removed = self.change(|state| {
+            let tables = Arc::make_mut(&mut state.tables);
+            let mut removed = Vec::new();
+            for table in made {
+                match tables.iter_mut().find(|it| it.range() == table.range()) {
+                    Some(old) => removed.push(std::mem::replace(old, table)),
+                    None => removed.push(table),
+                }
+            }
+            state.erased = erased;
+            state.masks = Arc::new(masks);
+            removed
+        });
+        for table in removed {
+            remove(disk, table.path());
+        }
+    }
+
+    /// Tells whether the memtable, if it has something, was read from a log that was erased so far.
+    pub(crate) fn is_newest_of(&self, erased: u64) -> bool {
+        let state = self.state();
+        state.newest_erased == erased || state.newest.from() == state.newest.to()
     }
 
     pub(crate) fn dir(&self) -> &str {

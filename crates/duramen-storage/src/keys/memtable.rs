@@ -51,13 +51,26 @@ pub struct NamedQueue {
 }
 
 impl NamedQueue {
-    /// Adds a fact, of whose offsets those at or behind `from` count.
-    pub(crate) fn add(&mut self, fact: &Fact, from: i64) {
+    /// Adds a fact, of whose offsets those count that the log still has.
+    pub(crate) fn add(&mut self, fact: &Fact, left: Left) {
         self.facts += 1;
+        if fact.offset < left.erased {
+            return;
+        }
         let said = Said::of(fact).ok();
-        let withdrawn = said.iter().flat_map(Said::withdrawn).filter(|offset| **offset >= from);
+        let is_there = |offset: &&i64| **offset >= left.from;
+        let withdrawn = said.iter().flat_map(Said::withdrawn).filter(is_there);
         self.withdrawn += withdrawn.count() as u64;
     }
+}
+
+/// Records that are left of a log, as counts of them need to know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// First offset of the log.
+    pub from: i64,
+    /// Offset below which facts name no record that is there: what they took away is erased.
+    pub erased: i64,
 }
 
 /// Postings and facts of one name, each in order of offsets.
@@ -176,9 +189,9 @@ impl Memtable {
     }
 
     /// Copies the queues from `start` on up to the `limit`th that has records here which edits did not take away.
-    pub(crate) fn of_names(&self, start: &[u8], from: i64, limit: usize) -> Self {
+    pub(crate) fn of_names(&self, start: &[u8], left: Left, limit: usize) -> Self {
         let bounds = (Bound::Included(start), Bound::Unbounded);
-        let queues = self.queues.range::<[u8], _>(bounds).zip(self.names(start, from));
+        let queues = self.queues.range::<[u8], _>(bounds).zip(self.names(start, left));
         let queues = queues.scan(0, |whole, (queue, named)| {
             let is_within = *whole < limit;
             *whole += usize::from(named.records > named.withdrawn);
@@ -205,8 +218,8 @@ impl Memtable {
         self.queues.get(name).map_or(&[], |queue| &queue.facts)
     }
 
-    /// Returns the names from `start` on, in order. Withdrawn records below `from` are not counted.
-    pub(crate) fn names(&self, start: &[u8], from: i64) -> impl Iterator<Item = NamedQueue> {
+    /// Returns the names from `start` on, in order. Withdrawn records that are gone are not counted.
+    pub(crate) fn names(&self, start: &[u8], left: Left) -> impl Iterator<Item = NamedQueue> {
         let bounds = (Bound::Included(start), Bound::Unbounded);
         self.queues.range::<[u8], _>(bounds).map(move |(name, queue)| {
             let mut named = NamedQueue {
@@ -215,7 +228,7 @@ impl Memtable {
                 records: queue.postings.iter().map(|it| u64::from(it.records)).sum(),
                 ..NamedQueue::default()
             };
-            queue.facts.iter().for_each(|fact| named.add(fact, from));
+            queue.facts.iter().for_each(|fact| named.add(fact, left));
             named
         })
     }

@@ -1,21 +1,43 @@
 //! # Room card: merge
 //!
-//! Purpose:    make one table of several that adjoin, in steps of bounded work.
+//! Purpose:    make one table of several that adjoin, or one without what was erased, in steps of bounded work.
 //! Owns:       the new table until it has its name.
-//! Interface:  [`Merge::begin`], [`Merge::step`].
-//! Invariants: the new table says of its range what the old ones say, without postings of batches that are gone. Facts
-//!             all stay, and so do masks of offsets that are there. Memory holds one block of each table, or one entry
-//!             of facts. Readers see none of it before the end.
-//! Never:      the choice of tables, the removal of the old ones.
+//! Interface:  [`Merge::begin`], [`Merge::remake`], [`Merge::step`].
+//! Invariants: the new table says of its range what the old ones say, without postings of batches that are gone. A
+//!             merge leaves all facts, and masks of offsets that are there. Memory holds one block of each table, or one
+//!             entry of facts. Readers see none of it before the end.
+//! Never:      the choice of tables, the removal of the old ones; the log, which a remake asks by [`Remains`].
 //! Tests:      `keys/tests.rs`.
 //! Start at:   [`Merge::step`].
 
+use std::fmt;
+
 use super::block::{self, FactsWriter, Kind};
 use super::masks::Masks;
+use super::memtable::Posting;
+use super::statements::{Fact, Said};
 use super::table::{Cursor, IndexError, Table, TableHeader};
 use super::writing::TableWriter;
 use crate::Disk;
 use crate::sabotage::{self, Bug};
+
+/// Answer of a log to the question which postings and facts about a name are left.
+type Ask =
+    Box<dyn FnMut(&[u8], &mut Vec<Posting>, &mut Vec<Fact>) -> Result<(), IndexError> + Send>;
+
+/// Part of a table that an erasure has left.
+pub(crate) struct Remains {
+    /// Offset below which facts mask nothing any more.
+    pub(crate) below: i64,
+    /// Takes out what is gone.
+    pub(crate) ask: Ask,
+}
+
+impl fmt::Debug for Remains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remains").field("below", &self.below).finish_non_exhaustive()
+    }
+}
 
 /// Merge that has begun.
 #[derive(Debug)]
@@ -27,6 +49,8 @@ pub struct Merge<D: Disk> {
     kind: Kind,
     cursors: Vec<Cursor<D>>,
     writer: TableWriter<D>,
+    /// What is left of the table, if it is only made anew, and the offsets that it masks.
+    remains: Option<(Remains, Masks)>,
 }
 
 /// Outcome of a step.
@@ -49,17 +73,41 @@ impl<D: Disk> Merge<D> {
     ) -> Result<Self, IndexError> {
         assert!(tables.len() > 1, "a merge takes several tables");
         let (oldest, newest) = (tables[0].header(), tables[tables.len() - 1].header());
+        let erased = tables.iter().map(|table| table.header().erased).min().unwrap_or(0);
         for pair in tables.windows(2) {
             assert_eq!(pair[0].header().to, pair[1].header().from, "merged tables adjoin");
             let [before, after] = [0, 1].map(|at| pair[at].header());
             let is_same = before.topic_id == after.topic_id && before.partition == after.partition;
             assert!(is_same, "merged tables are of one partition");
         }
-        let header = TableHeader { from: oldest.from, ..*newest };
+        let header = TableHeader { from: oldest.from, erased, ..*newest };
+        Self::new(dir, tables, header, (first_batch, block_bytes_max), None)
+    }
+
+    /// Begins to make a table anew, of a log that the entry `erased` has erased.
+    pub(crate) fn remake(
+        dir: &str,
+        table: Table<D>,
+        erased: u64,
+        limits: (i64, usize),
+        remains: Remains,
+    ) -> Result<Self, IndexError> {
+        assert!(table.header().erased < erased, "an erasure is taken into account once");
+        let header = TableHeader { erased, ..*table.header() };
+        Self::new(dir, vec![table], header, limits, Some((remains, Masks::default())))
+    }
+
+    fn new(
+        dir: &str,
+        tables: Vec<Table<D>>,
+        header: TableHeader,
+        (first_batch, block_bytes_max): (i64, usize),
+        remains: Option<(Remains, Masks)>,
+    ) -> Result<Self, IndexError> {
         let writer = TableWriter::begin(tables[0].disk(), dir, header, block_bytes_max)?;
         let cursors = cursors(&tables, Kind::Postings)?;
         let (range_from, kind) = (header.from, Kind::Postings);
-        Ok(Self { tables, first_batch, range_from, kind, cursors, writer })
+        Ok(Self { tables, first_batch, range_from, kind, cursors, writer, remains })
     }
 
     /// Merges entries until they have `budget_bytes`, and at least one. The last step builds the filter and syncs.
@@ -96,6 +144,9 @@ impl<D: Disk> Merge<D> {
 
     /// Returns the offsets that its tables mask, but for those that are gone.
     fn masks(&self) -> Masks {
+        if let Some((_, masks)) = &self.remains {
+            return masks.clone();
+        }
         let mut masks = Masks::default();
         for table in &self.tables {
             masks.add(table.masks());
@@ -114,6 +165,9 @@ impl<D: Disk> Merge<D> {
             .map_err(|why| cursor.table().damaged_block(why))?;
         cursor.advance()?;
         postings.retain(|posting| posting.base_offset >= self.first_batch);
+        if let Some((remains, _)) = &mut self.remains {
+            (remains.ask)(name, &mut postings, &mut Vec::new())?;
+        }
         if sabotage::is(Bug::MergeDropsPosting) {
             postings.pop();
         }
@@ -125,18 +179,29 @@ impl<D: Disk> Merge<D> {
 
     /// Writes the facts about one name, made of those of all tables. Returns the bytes that they took.
     fn merge_facts(&mut self, name: &[u8]) -> Result<usize, IndexError> {
-        let mut facts = FactsWriter::new(self.range_from);
+        let mut facts = Vec::new();
         let mut spent = name.len();
         for cursor in &mut self.cursors {
             let Some((_, body)) = cursor.entry().filter(|(found, _)| *found == name) else {
                 continue;
             };
             spent += body.list.len();
-            block::facts(body.clone(), &cursor.table().range(), |fact| facts.push(&fact))
+            block::facts(body.clone(), &cursor.table().range(), |fact| facts.push(fact))
                 .map_err(|why| cursor.table().damaged_block(why))?;
             cursor.advance()?;
         }
-        if let Some(body) = facts.end() {
+        if let Some((remains, masks)) = &mut self.remains {
+            (remains.ask)(name, &mut Vec::new(), &mut facts)?;
+            for fact in facts.iter().filter(|fact| fact.offset >= remains.below) {
+                let said = Said::of(fact).ok();
+                said.iter().flat_map(Said::withdrawn).for_each(|offset| masks.insert(*offset));
+            }
+        }
+        let mut body = FactsWriter::new(self.range_from);
+        for fact in &facts {
+            body.push(fact);
+        }
+        if let Some(body) = body.end() {
             self.writer.facts(name, &body)?;
         }
         Ok(spent)

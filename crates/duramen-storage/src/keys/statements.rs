@@ -70,7 +70,8 @@ impl Statement {
     /// Tells whether all that it is about is below an offset.
     pub(crate) fn is_before(&self, offset: i64) -> bool {
         let latest = match &self.said {
-            Said::Deleted(_) | Said::Gone(_) => -1,
+            Said::Deleted(it) => it.elements.iter().max().copied().unwrap_or(-1),
+            Said::Gone(_) => -1,
             Said::Cut { after, .. } => *after,
             Said::Trimmed { through, first_said, .. } => *through.max(first_said),
             Said::Fenced { first_said, .. } => *first_said,
@@ -88,8 +89,8 @@ impl Statement {
 /// Content of a [`Statement`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// Elements are deleted, whose records are at these offsets, in order.
-    Deleted(Vec<i64>),
+    /// Elements are deleted.
+    Deleted(Deleted),
     /// All elements behind an offset are withdrawn, or all if it is -1. Their records are at these offsets, in order.
     Cut {
         /// Offset behind which the queue ends, but for what comes later.
@@ -203,6 +204,22 @@ impl Standing {
     }
 }
 
+/// Elements that are deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Offsets of their contents, in order.
+    pub withdrawn: Vec<i64>,
+    /// Offsets at which they were appended, in the order of their contents.
+    pub elements: Vec<i64>,
+}
+
+impl Deleted {
+    /// Deletes elements that have their first contents.
+    pub fn of(offsets: &[i64]) -> Self {
+        Self { withdrawn: offsets.to_vec(), elements: offsets.to_vec() }
+    }
+}
+
 /// Element that has a new content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replaced {
@@ -232,9 +249,9 @@ impl Said {
     /// Returns the offsets that it takes away, in order.
     pub fn withdrawn(&self) -> &[i64] {
         match self {
-            Self::Deleted(withdrawn) | Self::Gone(withdrawn) | Self::Cut { withdrawn, .. } => {
-                withdrawn
-            }
+            Self::Gone(withdrawn)
+            | Self::Cut { withdrawn, .. }
+            | Self::Deleted(Deleted { withdrawn, .. }) => withdrawn,
             Self::Trimmed { .. } | Self::Fenced { .. } => &[],
             Self::Replaced(it) => std::slice::from_ref(&it.withdrawn),
         }
@@ -244,7 +261,13 @@ impl Said {
     pub fn body(&self) -> Bytes {
         let mut out = Vec::new();
         match self {
-            Self::Deleted(withdrawn) | Self::Gone(withdrawn) => put_offsets(&mut out, withdrawn),
+            Self::Deleted(Deleted { withdrawn, elements }) => {
+                put_offsets(&mut out, withdrawn);
+                for (offset, element) in withdrawn.iter().zip(elements) {
+                    put_varint(&mut out, offset.abs_diff(*element));
+                }
+            }
+            Self::Gone(withdrawn) => put_offsets(&mut out, withdrawn),
             Self::Cut { after, reason, withdrawn } => {
                 put_varint(&mut out, after.abs_diff(-1));
                 put_varint(&mut out, reason.len() as u64);
@@ -277,7 +300,16 @@ impl Said {
 
     fn decode(kind: u8, mut body: Bytes) -> Result<Self, Malformed> {
         let said = match kind {
-            DELETED => Self::Deleted(take_offsets(&mut body)?),
+            DELETED => {
+                let withdrawn = take_offsets(&mut body)?;
+                let mut elements = Vec::new();
+                for offset in &withdrawn {
+                    let element = offset.checked_sub_unsigned(varint(&mut body)?);
+                    let element = element.filter(|it| *it >= 0);
+                    elements.push(element.ok_or(Malformed("an element is out of range"))?);
+                }
+                Self::Deleted(Deleted { withdrawn, elements })
+            }
             GONE => Self::Gone(take_offsets(&mut body)?),
             CUT => {
                 let after = take_offset(&mut body, -1)?;
@@ -350,6 +382,17 @@ pub fn batch_of(timestamp: i64, statements: &[Statement]) -> BytesMut {
     let mut batch = BatchBuilder::new().control();
     let built = batch.push(&record).and_then(|()| batch.build_mut());
     built.expect("statements have a bounded size")
+}
+
+/// Returns a control batch with some of the statements of another, in its place.
+pub(crate) fn batch_at(header: &BatchHeader, statements: &[Statement]) -> Bytes {
+    let (timestamp, value) = (header.max_timestamp, encode(statements));
+    let (key, value) = (Some(&KEY[..]), Some(&value[..]));
+    let record = NewRecord { timestamp, key, value, ..NewRecord::default() };
+    let mut batch = BatchBuilder::new().control().base_offset(header.base_offset);
+    batch = batch.partition_leader_epoch(header.partition_leader_epoch);
+    let built = batch.push(&record).and_then(|()| batch.build());
+    built.expect("a batch with fewer statements has a bounded size")
 }
 
 fn encode(statements: &[Statement]) -> Vec<u8> {
@@ -437,7 +480,7 @@ mod tests {
     use super::*;
 
     fn statement(offsets: &[i64]) -> Statement {
-        let said = Said::Deleted(offsets.to_vec());
+        let said = Said::Deleted(Deleted::of(offsets));
         Statement { queue: Bytes::from_static(b"alice"), principal: "User:bob".to_owned(), said }
     }
 
@@ -448,9 +491,10 @@ mod tests {
     #[test]
     fn statements_survive_their_batch() {
         let said = [
-            Said::Deleted(vec![0, 1, 500]),
-            Said::Deleted(vec![i64::MAX - 1]),
-            Said::Deleted(Vec::new()),
+            Said::Deleted(Deleted::of(&[0, 1, 500])),
+            Said::Deleted(Deleted { withdrawn: vec![7, 500, 700], elements: vec![7, 0, 699] }),
+            Said::Deleted(Deleted::of(&[i64::MAX - 1])),
+            Said::Deleted(Deleted::default()),
             Said::Gone(vec![7, 9]),
             Said::Cut { after: -1, reason: "moved".to_owned(), withdrawn: vec![0, 4] },
             Said::Cut { after: i64::MAX - 1, reason: String::new(), withdrawn: Vec::new() },
@@ -519,9 +563,11 @@ mod tests {
         let replaced = Said::Replaced(Replaced { term: 1, entry: 3, offset: 3, withdrawn: 4 });
         assert_eq!(read(cut.clone(), "alice", 2), Ok(true));
         assert_eq!(read(replaced.clone(), "alice", 1), Ok(true));
-        for (said, key, records) in
-            [(cut, "bob", 1), (replaced, "alice", 2), (Said::Deleted(vec![3]), "alice", 1)]
-        {
+        for (said, key, records) in [
+            (cut, "bob", 1),
+            (replaced, "alice", 2),
+            (Said::Deleted(Deleted::of(&[3])), "alice", 1),
+        ] {
             assert!(read(said.clone(), key, records).is_err(), "{said:?} of {key} on {records}");
         }
     }

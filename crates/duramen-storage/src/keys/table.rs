@@ -67,6 +67,12 @@ pub enum IndexError {
         /// Version in the header.
         version: u16,
     },
+    /// The log could not be read, of which a table is made anew.
+    #[error("the log below {path} cannot be read")]
+    Unreadable {
+        /// Path of the table, relative to the data directory.
+        path: String,
+    },
     /// The table would be larger than a table can be.
     #[error("{path} would be too large")]
     TooLarge {
@@ -100,6 +106,8 @@ pub struct TableHeader {
     pub to: i64,
     /// Term of the last offset of the range.
     pub term: u64,
+    /// Index of the last Erase entry that the table takes into account, or 0.
+    pub erased: u64,
 }
 
 impl TableHeader {
@@ -115,6 +123,7 @@ impl TableHeader {
         out.put_i64(self.to);
         out.put_u64(self.term);
         out.put_u64(self.replica.0);
+        out.put_u64(self.erased);
         assert_eq!(out.len(), TABLE_EDGE_BYTES, "a header has all its fields");
         out
     }
@@ -130,7 +139,8 @@ impl TableHeader {
             return Err(Malformed("its range is none"));
         }
         let (term, replica) = (from.try_get_u64()?, ReplicaId(from.try_get_u64()?));
-        Ok(Self { topic_id, partition, replica, from: start, to: end, term })
+        let erased = from.try_get_u64()?;
+        Ok(Self { topic_id, partition, replica, from: start, to: end, term, erased })
     }
 }
 
@@ -158,7 +168,7 @@ impl Footer {
         rest.put_u32(self.index_bytes);
         rest.put_u64(self.seed);
         rest.put_u32(self.masks_bytes);
-        rest.put_u32(0);
+        rest.put_bytes(0, 12);
         let mut out = Vec::with_capacity(TABLE_EDGE_BYTES);
         out.put_u32(TABLE_FOOTER_MAGIC);
         out.put_u32(crc32c::crc32c_append(crc32c::crc32c(header), &rest));
@@ -346,7 +356,7 @@ impl<D: Disk> Table<D> {
         let footer = footer.map_err(|why| damaged(&path, "footer", why))?;
         let header = TableHeader::decode(header_bytes);
         let header = header.map_err(|why| damaged(&path, "header", why))?;
-        if table_name(header.from, header.to) != name {
+        if table_name(header.from, header.to, header.erased) != name {
             return Err(damaged(&path, "header", Malformed("its range is not its name's")));
         }
         let (filter_bytes, index_bytes) =

@@ -1,9 +1,11 @@
 //! Tables and memtable read as one index, and a memtable written as a table.
 
+use std::ops::ControlFlow;
+
 use bytes::Bytes;
 
 use super::block::{self, FactsWriter, Kind};
-use super::memtable::{Memtable, NamedQueue, Posting};
+use super::memtable::{Left, Memtable, NamedQueue, Posting};
 use super::statements::{Fact, Said, Standing};
 use super::table::{Cursor, IndexError, Table, TableHeader};
 use super::writing::TableWriter;
@@ -98,13 +100,29 @@ impl<'a, D: Disk> View<'a, D> {
 
     /// Returns what a log has to say again of up to `limit` queues before it loses its records below an offset.
     pub fn kept(&self, below: i64, limit: usize) -> Result<Vec<(Bytes, Said)>, IndexError> {
+        let (mut kept, mut queues) = (Vec::new(), 0);
+        self.all_facts(|name, facts| {
+            // A fact that nobody can read stopped the index before.
+            let standing = Standing::of(&facts).unwrap_or_default();
+            let before = kept.len();
+            kept.extend(standing.below(below).map(|said| (name.clone(), said)));
+            queues += usize::from(kept.len() > before);
+            if queues < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(kept)
+    }
+
+    /// Hands the facts about each queue that has some to `take`, in order of names, until that breaks off.
+    pub(crate) fn all_facts(
+        &self,
+        mut take: impl FnMut(&Bytes, Vec<Fact>) -> ControlFlow<()>,
+    ) -> Result<(), IndexError> {
         let mut cursors = Vec::new();
         for table in self.tables {
             cursors.push(Cursor::seek(table, Kind::Facts, &[])?);
         }
         let mut newest = self.memtable.all().filter(|(_, _, facts)| !facts.is_empty()).peekable();
-        let (mut kept, mut queues) = (Vec::new(), 0);
-        while queues < limit {
+        loop {
             let in_tables = cursors.iter().filter_map(|cursor| Some(cursor.entry()?.0));
             let Some(name) = in_tables.chain(newest.peek().map(|it| it.0)).min() else { break };
             let name = Bytes::copy_from_slice(name);
@@ -118,22 +136,20 @@ impl<'a, D: Disk> View<'a, D> {
                     cursor.advance()?;
                 }
             }
-            // A fact that nobody can read stopped the index before.
-            let standing = Standing::of(&facts).unwrap_or_default();
-            let before = kept.len();
-            kept.extend(standing.below(below).map(|said| (name.clone(), said)));
-            queues += usize::from(kept.len() > before);
+            if take(&name, facts).is_break() {
+                break;
+            }
         }
-        Ok(kept)
+        Ok(())
     }
 
-    /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, with their counts. In a
-    /// log that begins at `from`, names whose records were all taken away are left out.
+    /// Returns up to `limit` names that begin with `prefix` and are behind `after`, in order, with their counts. Names
+    /// whose records were all taken away are left out.
     pub fn names(
         &self,
         prefix: &[u8],
         after: Option<&[u8]>,
-        (limit, from): (usize, i64),
+        (limit, left): (usize, Left),
     ) -> Result<Vec<NamedQueue>, IndexError> {
         let start = after.map_or(prefix, |after| after.max(prefix));
         let mut cursors = Vec::new();
@@ -142,7 +158,7 @@ impl<'a, D: Disk> View<'a, D> {
                 cursors.push((kind, Cursor::seek(table, kind, start)?));
             }
         }
-        let mut newest = self.memtable.names(start, from).peekable();
+        let mut newest = self.memtable.names(start, left).peekable();
         let mut queues = Vec::new();
         while queues.len() < limit {
             let in_tables = cursors.iter().filter_map(|(_, cursor)| Some(cursor.entry()?.0));
@@ -160,7 +176,7 @@ impl<'a, D: Disk> View<'a, D> {
                         }
                         Kind::Facts => {
                             let (body, table) = (body.clone(), cursor.table());
-                            block::facts(body, &table.range(), |fact| queue.add(&fact, from))
+                            block::facts(body, &table.range(), |fact| queue.add(&fact, left))
                                 .map_err(|why| table.damaged_block(why))?;
                         }
                     }

@@ -69,7 +69,7 @@ impl<D: Disk> TableWriter<D> {
     ) -> Result<Self, IndexError> {
         assert!(0 <= header.from && header.from < header.to, "a table has a range");
         assert!(u16::try_from(block_bytes_max).is_ok(), "restart points have 16 bits");
-        let path = format!("{dir}/{}.new", table_name(header.from, header.to));
+        let path = format!("{dir}/{}.new", table_name(header.from, header.to, header.erased));
         ignore_missing(disk.remove_file(&path)).map_err(|it| failed("removing", &path, it))?;
         let file = disk.create(&path).map_err(|it| failed("creating", &path, it))?;
         Ok(Self {
@@ -216,7 +216,7 @@ impl<D: Disk> TableWriter<D> {
         }
         self.buffer.extend_from_slice(&footer.encode(&self.header.encode()));
         self.flush()?;
-        let name = table_name(self.header.from, self.header.to);
+        let name = table_name(self.header.from, self.header.to, self.header.erased);
         let to = format!("{}/{name}", self.dir);
         let is_late = sabotage::is(Bug::TableNotSynced);
         if !is_late {
@@ -283,7 +283,7 @@ impl<D: Disk> Drop for TableWriter<D> {
     }
 }
 
-const _: () = assert!(TABLE_EDGE_BYTES == 64 && FILTER_HEAD_BYTES == BinaryFuse8::DESCRIPTOR_LEN);
+const _: () = assert!(TABLE_EDGE_BYTES == 72 && FILTER_HEAD_BYTES == BinaryFuse8::DESCRIPTOR_LEN);
 
 #[cfg(test)]
 mod tests {
@@ -294,7 +294,8 @@ mod tests {
     #[test]
     fn names_that_are_read_back_are_those_that_were_written() {
         let (topic_id, replica) = ([1; 16], ReplicaId(7));
-        let header = TableHeader { topic_id, partition: 0, replica, from: 0, to: 9, term: 1 };
+        let (from, to) = (0, 9);
+        let header = TableHeader { topic_id, partition: 0, replica, from, to, term: 1, erased: 0 };
         let mut writer =
             TableWriter::begin(&MemoryDisk::default(), "t-0", header, 100).expect("good");
         let names: Vec<_> = (0..99).map(|it| format!("name-{it:02}")).collect();

@@ -41,7 +41,8 @@ impl<D: Disk> Storage<D> {
             let replica = self.replicas.get_mut(&id).expect("it was just found");
             let is_replaced = replica.state.replace(&replacement);
             assert!(is_replaced, "what was compacted was just seen to fit");
-            for (old, _) in &made.run {
+            for (old, _) in made.run.iter().filter(|(old, _)| !made.kept.contains(&old.base_offset))
+            {
                 replica.dirty.remove(&old.base_offset);
             }
             let replacement = Box::new(replacement);
@@ -79,6 +80,9 @@ impl<D: Disk> Storage<D> {
             let known = known.iter().find(|it| it.base_offset == segment.base_offset)?;
             segment.first_index = known.first_index;
         }
+        let kept = known.iter().filter(|it| made.kept.contains(&it.base_offset));
+        segments.extend(kept.map(|it| (*it).clone()));
+        segments.sort_by_key(|it| it.base_offset);
         Some(Replacement { compacted: made.compacted, last, segments })
     }
 
@@ -100,24 +104,31 @@ impl<D: Disk> Storage<D> {
             };
             let (id, dir) = (made.replica, replica.state.dir());
             let Compacted { index, below, .. } = made.compacted;
+            let stays = |it: &Segment<D>| made.kept.contains(&it.base_offset);
             // Trimmed segments are not shown any more.
-            let kept: Vec<&SegmentState> =
-                replica.state.segments.iter().filter(|it| it.generation == index).collect();
-            let mut shown = Vec::with_capacity(kept.len());
-            for segment in &kept {
+            let left: Vec<&SegmentState> =
+                replica.state.segments.iter().filter(|it| it.base_offset < below).collect();
+            let mut shown = Vec::with_capacity(left.len());
+            for segment in &left {
+                let same = made.run.iter().find(|(old, _)| old.base_offset == segment.base_offset);
+                if let Some((same, _)) = same.filter(|(old, _)| stays(old)) {
+                    shown.push(Arc::clone(same));
+                    continue;
+                }
                 let later =
                     replica.state.segments.iter().find(|it| it.base_offset > segment.base_offset);
                 let end = later.map_or(below, |next| next.base_offset);
-                assert!(segment.base_offset < below, "compacted segments lie below the offset");
+                assert_eq!(segment.generation, index, "compaction made the segment");
                 shown.push(Segment::recovered(&dir, id, segment, end, segment.size));
             }
-            let metas = kept.iter().map(|it| it.meta()).collect();
-            replica.files.replace(below, shown, index);
+            let metas = left.iter().map(|it| it.meta()).collect();
+            replica.files.replace(shown, made.compacted);
             self.forget_staged(id, index);
-            for (old, _) in &made.run {
+            let replaced: Vec<_> = made.run.iter().filter(|(old, _)| !stays(old)).collect();
+            for (old, _) in &replaced {
                 self.catalog.note_damaged(id, old.base_offset, false);
             }
-            let removed = made.run.iter().flat_map(|(old, _)| old.paths()).map(|path| (id, path));
+            let removed = replaced.iter().flat_map(|(old, _)| old.paths()).map(|path| (id, path));
             self.remove_in_background(removed.collect());
             self.done.push(Done::Compacted { replica: id, done: Some((made.compacted, metas)) });
         }

@@ -12,8 +12,8 @@ use duramen_protocol::BatchView;
 use duramen_protocol::records::Records;
 use duramen_storage::ReplicaId;
 use duramen_storage::keys::{
-    CUTS_AFTER_HEADER, FACT_HEADER, Fact, Memtable, Merge, Merged, Posting, REPLACES_HEADER,
-    Replaced, Said, Statement, Table, TableHeader, View, batch_of, flush,
+    CUTS_AFTER_HEADER, Deleted, FACT_HEADER, Fact, Left, Memtable, Merge, Merged, Posting,
+    REPLACES_HEADER, Replaced, Said, Statement, Table, TableHeader, View, batch_of, flush,
 };
 use twox_hash::XxHash3_64;
 
@@ -27,8 +27,8 @@ fn directory() -> PathBuf {
 }
 
 fn header(from: i64, to: i64) -> TableHeader {
-    let replica = ReplicaId(7);
-    TableHeader { topic_id: *b"orders-topic-id!", partition: 3, replica, from, to, term: 5 }
+    let (topic_id, replica) = (*b"orders-topic-id!", ReplicaId(7));
+    TableHeader { topic_id, partition: 3, replica, from, to, term: 5, erased: 0 }
 }
 
 /// Queues of a batch at an offset, with their records.
@@ -156,23 +156,24 @@ struct Parts<'a> {
 }
 
 fn parts(file: &[u8]) -> Parts<'_> {
-    let mut header = Bytes(&file[..64]);
+    let mut header = Bytes(&file[..72]);
     assert_eq!(header.take(4), b"DQK1");
-    assert_eq!((header.number(2), header.number(2)), (3, 0), "version");
+    assert_eq!((header.number(2), header.number(2)), (4, 0), "version");
     assert_eq!(header.take(16), b"orders-topic-id!");
     assert_eq!((header.number(4), header.number(4)), (3, 0), "partition");
     assert_eq!((header.offset(), header.offset()), (1000, 3000), "from and to");
     assert_eq!((header.number(8), header.number(8)), (5, 7), "term and replica");
-    let mut footer = Bytes(&file[file.len() - 64..]);
+    assert_eq!(header.number(8), 0, "the Erase entry");
+    let mut footer = Bytes(&file[file.len() - 72..]);
     assert_eq!(footer.take(4), b"DQKF");
-    let covered = [&file[..64], &file[file.len() - 56..]].concat();
+    let covered = [&file[..72], &file[file.len() - 64..]].concat();
     assert_eq!(footer.number(4), u64::from(crc32c(&covered)));
     let (queues, elements) = (footer.number(8), footer.number(8));
     let (postings_end, facts_end) = (footer.number(8), footer.number(8));
     let (filter_bytes, index_bytes) = (footer.number(4), footer.number(4));
-    let (seed, masks_bytes, end) = (footer.number(8), footer.number(4), footer.number(4));
-    assert_eq!(end, 0);
-    let mut rest = Bytes(&file[..file.len() - 64]);
+    let (seed, masks_bytes) = (footer.number(8), footer.number(4));
+    assert_eq!((footer.number(4), footer.number(8)), (0, 0));
+    let mut rest = Bytes(&file[..file.len() - 72]);
     let blocks = rest.take(facts_end);
     let (mut filter, mut index) = (Bytes(rest.take(filter_bytes)), Bytes(rest.take(index_bytes)));
     let mut masks = Bytes(rest.take(masks_bytes));
@@ -265,7 +266,7 @@ fn a_table_has_the_bytes_of_the_document() {
     let file = fs::read(path).expect("it is kept");
     let Parts { blocks, postings_end, filter, mut index, mut masks, queues, elements, seed } =
         parts(&file);
-    let (mut content, mut position) = (Content::default(), 64);
+    let (mut content, mut position) = (Content::default(), 72);
     while !index.0.is_empty() {
         let (kind, length) = (index.number(1), index.varint());
         let last = index.take(length);
@@ -313,7 +314,7 @@ fn a_table_has_the_bytes_of_the_document() {
 
 #[test]
 fn a_statement_has_the_bytes_of_the_document() {
-    let said = Said::Deleted(vec![5, 6, 300]);
+    let said = Said::Deleted(Deleted { withdrawn: vec![5, 6, 300], elements: vec![5, 6, 298] });
     let statement = Statement { queue: "alice".into(), principal: "User:bob".to_owned(), said };
     let batch = batch_of(1_700_000_000_000, &[statement]).freeze();
     let batch = BatchView::parse(&batch).expect("a batch");
@@ -332,7 +333,7 @@ fn a_statement_has_the_bytes_of_the_document() {
     assert_eq!(value.varint(), value.0.len() as u64);
     let numbers: Vec<_> =
         std::iter::from_fn(|| (!value.0.is_empty()).then(|| value.varint())).collect();
-    assert_eq!(numbers, [3, 5, 1, 294], "their number, and the distances");
+    assert_eq!(numbers, [3, 5, 1, 294, 0, 0, 2], "their number, and the distances");
 }
 
 #[test]
@@ -379,6 +380,6 @@ fn a_kept_table_opens_with_everything_in_it() {
     }
     assert_eq!(view.postings(b"without records", 0, 9).expect("it is good"), []);
     let names: BTreeSet<_> = postings.keys().chain(facts.keys()).collect();
-    let listed = view.names(b"", None, (usize::MAX, 0)).expect("it is good");
+    let listed = view.names(b"", None, (usize::MAX, Left::default())).expect("it is good");
     assert!(listed.iter().map(|it| &it.name[..]).eq(names.iter().map(|it| &it[..])));
 }

@@ -30,7 +30,7 @@ use tonic_types::StatusExt;
 use super::queues::{all, enqueue, retrieve, start};
 use super::{Node, QueuesClient, slug};
 
-async fn delete(
+pub(super) async fn delete(
     queues: &mut QueuesClient<Channel>,
     name: &str,
     positions: &[Position],
@@ -86,7 +86,7 @@ async fn fetch(client: &Client, from: i64) -> (Vec<(i64, String)>, i64) {
 }
 
 /// Reads the log to its end as a consumer of Kafka does.
-async fn consume(client: &Client, end: i64) -> Vec<(i64, String)> {
+pub(super) async fn consume(client: &Client, end: i64) -> Vec<(i64, String)> {
     let (mut all, mut next) = (Vec::new(), 0);
     while next < end {
         let (shown, behind) = fetch(client, next).await;
@@ -97,7 +97,7 @@ async fn consume(client: &Client, end: i64) -> Vec<(i64, String)> {
     all
 }
 
-fn of(shown: &[(i64, &str)]) -> Vec<(i64, String)> {
+pub(super) fn of(shown: &[(i64, &str)]) -> Vec<(i64, String)> {
     shown.iter().map(|(offset, value)| (*offset, (*value).to_owned())).collect()
 }
 

@@ -21,7 +21,7 @@ use duramen_storage::compaction::Order;
 use duramen_storage::history::History;
 use duramen_storage::indexing::{self, Indexed, Touched, queue_hash};
 use duramen_storage::keys::{
-    Fact, Masks, Said, Standing, Statement, is_replacement, statement_with, statements_of,
+    Erasable, Fact, Masks, Said, Standing, Statement, is_replacement, statement_with, statements_of,
 };
 use duramen_storage::mending::Mend;
 use duramen_storage::op::{
@@ -253,6 +253,21 @@ impl Stored {
             kept.extend(standing.below(below).map(|said| (queue.clone(), said)));
         }
         kept
+    }
+
+    /// Statements from an offset on that took records away, and the time of the first one.
+    fn erasable(&self, since: i64, end: i64) -> Option<(Erasable, i64)> {
+        let said = self.said();
+        let taking = said.iter().filter(|(offset, it)| {
+            let is_trim = matches!(it.said, Said::Trimmed { first_said: ..0, .. });
+            (since..end).contains(offset) && (is_trim || !it.said.withdrawn().is_empty())
+        });
+        let offsets: Vec<i64> = taking.clone().map(|(offset, _)| *offset).collect();
+        let records = taking.map(|(_, it)| it.said.withdrawn().len() as u64).sum();
+        let (first, last) = (*offsets.first()?, *offsets.last()?);
+        let batch = self.batches(first, i64::MAX).first().cloned()?;
+        let time_ms = BatchView::parse(&batch).ok()?.header().max_timestamp;
+        Some((Erasable { first, last, records }, time_ms))
     }
 
     /// Offsets that the log's statements mask.
@@ -601,6 +616,10 @@ impl Harness {
                             let mut there = self.store.replicas[&span.replica].shown(&span.name);
                             there.retain(|it| it.position.offset > after);
                             FoundElements::These(there, masks.count())
+                        }
+                        WantedElements::Erasable(since) => {
+                            let stored = &self.store.replicas[&span.replica];
+                            FoundElements::Erasable(stored.erasable(since, span.end))
                         }
                         WantedElements::Kept(below) => {
                             let stored = &self.store.replicas[&span.replica];

@@ -243,6 +243,16 @@ impl Natives {
         self.queuers.iter_mut().for_each(Queuers::begin_last_phase);
     }
 
+    /// Tells whether some clients use queues.
+    pub(super) fn has_queues(&self) -> bool {
+        self.queuers.is_some()
+    }
+
+    /// Tells whether acknowledged edits took the record at an offset of the queues' log away.
+    pub(super) fn is_gone(&self, partition: i32, offset: i64) -> bool {
+        self.queuers.as_ref().is_some_and(|queuers| queuers.is_gone(partition, offset))
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.untold.is_empty() && self.queuers.as_ref().is_none_or(Queuers::is_done)
     }

@@ -236,6 +236,12 @@ impl Queuers {
         }
     }
 
+    /// Tells whether acknowledged edits took the record at an offset away.
+    pub(super) fn is_gone(&self, partition: i32, offset: i64) -> bool {
+        let mut here = self.queues.iter().filter(|(name, _)| partition_of(name) == partition);
+        here.any(|(_, known)| known.edits.gone_in(&known.acked).forbids(offset, offset).is_some())
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.unread.is_empty() && self.unconsumed.is_empty()
     }
@@ -943,7 +949,13 @@ fn refusal(question: &Question, problem: &Problem) -> Result<(), Failure> {
 }
 
 fn create() -> Request {
-    let configs = [("queue.enable", "true"), ("retention.ms", "-1"), ("segment.bytes", "16384")];
+    let configs = [
+        ("queue.enable", "true"),
+        ("retention.ms", "-1"),
+        ("segment.bytes", "16384"),
+        ("queue.erase.lag.ms", "300"),
+        ("delete.retention.ms", "1500"),
+    ];
     let config = |(name, value): (&str, &str)| CreatableTopicConfig {
         name: name.to_owned(),
         value: Some(value.to_owned()),

@@ -231,7 +231,8 @@ impl Edits {
         let element = of.map_or(content, |(element, _)| *element);
         let acked = self.contents.get(&element).map_or(0, BTreeSet::len);
         let asked = self.replacing.get(&element).copied().unwrap_or(0);
-        self.may_lack(element) || asked > acked || content < self.content(element)
+        let may_be_erased = element < self.first() || content < self.content(element);
+        self.may_lack(element) || asked > acked || may_be_erased
     }
 
     /// Returns the records that are gone for certain, of a queue with these elements.

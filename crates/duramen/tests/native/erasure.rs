@@ -1,0 +1,143 @@
+//! Erasure of what edits took away: its bytes, and the names of queues of which nothing is left, leave the disk.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use duramen::proto::{
+    CreateTopicRequest, DeleteQueueRequest, EnqueueRequest, GetQueueRequest, Guard, Position,
+    Record, ReplaceRequest, TrimQueueRequest, guard,
+};
+use duramen_client::{Client, Options};
+use tonic::Code;
+
+use super::Node;
+use super::edits::{consume, delete, of};
+use super::queues::{all, enqueue};
+
+/// Time after which a test fails that waits for the disk, in seconds.
+const PATIENCE_S: u64 = 120;
+
+fn node(dir: &Path) -> Node {
+    Node::start_with(dir, &["log.cleaner.backoff.ms=100"])
+}
+
+async fn create(node: &Node, retention_ms: &str) {
+    let settings = [
+        ("queue.enable", "true"),
+        ("queue.erase.lag.ms", "0"),
+        ("delete.retention.ms", retention_ms),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let create =
+        CreateTopicRequest { name: "t".into(), partitions: 1, settings, ..Default::default() };
+    node.topics().await.create_topic(create).await.unwrap();
+}
+
+/// Returns the files of the log that hold one of these texts.
+fn holding(dir: &Path, texts: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in fs::read_dir(dir.join("t-0")).unwrap() {
+        let path = file.unwrap().path();
+        // A file may go between the two.
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let holds = |text: &&str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+        if texts.iter().any(|text| holds(text)) {
+            found.push(path.display().to_string());
+        }
+    }
+    found
+}
+
+/// Waits until no file of the log holds one of these texts.
+async fn await_erasure(dir: &Path, texts: &[&str]) {
+    let begun = Instant::now();
+    while !holding(dir, texts).is_empty() {
+        let found = holding(dir, texts);
+        assert!(begun.elapsed() < Duration::from_secs(PATIENCE_S), "{found:?} hold {texts:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_edits_took_away_leaves_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = node(dir.path());
+    create(&running, "86400000").await;
+    let mut queues = running.queues().await;
+    let alice = enqueue(&mut queues, "alice", &["stays-0", "secret-1", "secret-2"]).await;
+    let bob = enqueue(&mut queues, "bob", &["secret-3"]).await;
+    let at = |offset| Position { offset, ..alice };
+    let replace = ReplaceRequest {
+        topic: "t".into(),
+        queue: "alice".into(),
+        position: Some(at(1)),
+        message: Some(Record { value: Some("stays-1".into()), ..Record::default() }),
+        ..ReplaceRequest::default()
+    };
+    let replaced = queues.replace(replace).await.unwrap().into_inner().at.unwrap();
+    delete(&mut queues, "alice", &[at(2)]).await;
+    delete(&mut queues, "bob", &[bob]).await;
+    await_erasure(dir.path(), &["secret"]).await;
+    let mut running = Some(running);
+    for _ in 0..2 {
+        let it = running.take().unwrap_or_else(|| node(dir.path()));
+        let mut queues = it.queues().await;
+        assert_eq!(all(&mut queues, "alice", 0).await, ["stays-0", "stays-1"]);
+        assert_eq!(all(&mut queues, "bob", 0).await, [""; 0]);
+        let client = Client::connect(Options::new([it.kafka.to_string()])).await.unwrap();
+        let left = of(&[(0, "stays-0"), (replaced.offset, "stays-1")]);
+        assert_eq!(consume(&client, bob.offset + 4).await, left);
+        // A guard names the last element, though it is deleted and erased.
+        let ask = GetQueueRequest { topic: "t".into(), queue: "alice".into() };
+        let last = queues.get_queue(ask).await.unwrap().into_inner().last.unwrap();
+        assert_eq!((last.term, last.offset), (at(2).term, 2));
+    }
+    let it = node(dir.path());
+    let mut queues = it.queues().await;
+    let guarded = |last: Position| EnqueueRequest {
+        topic: "t".into(),
+        queue: "alice".into(),
+        messages: vec![Record { value: Some("next".into()), ..Record::default() }],
+        guard: Some(Guard { last: Some(guard::Last::At(last)), ..Guard::default() }),
+        ..EnqueueRequest::default()
+    };
+    let refused = queues.enqueue(guarded(at(0))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted);
+    queues.enqueue(guarded(at(2))).await.unwrap();
+    assert_eq!(all(&mut queues, "alice", 0).await, ["stays-0", "stays-1", "next"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_name_of_a_deleted_queue_leaves_the_disk_with_its_statements() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = node(dir.path());
+    create(&running, "0").await;
+    let mut queues = running.queues().await;
+    enqueue(&mut queues, "mallory", &["one", "two"]).await;
+    enqueue(&mut queues, "alice", &["a0", "a1", "a2"]).await;
+    let through = enqueue(&mut queues, "alice", &["a3", "a4"]).await;
+    let gone =
+        DeleteQueueRequest { topic: "t".into(), queue: "mallory".into(), ..Default::default() };
+    queues.delete_queue(gone).await.unwrap();
+    let trim = TrimQueueRequest {
+        topic: "t".into(),
+        queue: "alice".into(),
+        through: Some(Position { offset: through.offset - 1, ..through }),
+        ..TrimQueueRequest::default()
+    };
+    queues.trim_queue(trim).await.unwrap();
+    await_erasure(dir.path(), &["a0", "a1", "a2", "a3"]).await;
+    // The statements go with the erasure after that. The last batch below it stays, so something follows.
+    enqueue(&mut queues, "alice", &["a5"]).await;
+    let last = enqueue(&mut queues, "alice", &["a6"]).await;
+    delete(&mut queues, "alice", &[last]).await;
+    await_erasure(dir.path(), &["mallory", "a6"]).await;
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a4", "a5"]);
+    assert_eq!(all(&mut queues, "mallory", 0).await, [""; 0]);
+    drop(running);
+    let running = node(dir.path());
+    let mut queues = running.queues().await;
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a4", "a5"]);
+    assert_eq!(holding(dir.path(), &["mallory", "a3", "a6"]), [""; 0]);
+}
