@@ -617,7 +617,7 @@ pub struct ReplicasPlan {
 }
 
 /// One digest of a [`ReplicasPlan`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaPart {
     /// Index of the topic in the response.
     pub topic: usize,
@@ -629,4 +629,17 @@ pub struct ReplicaPart {
     pub from: i64,
     /// One past the last offset; all before it is committed.
     pub to: i64,
+    /// Needs of a digest of elements of queues; `None` for a digest of the log's bytes.
+    pub queues: Option<QueuesPart>,
+}
+
+/// Part of a log whose elements of queues are digested, and whose queue index is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuesPart {
+    /// Offset below which edits count. All before it is indexed, and is part of no open transaction.
+    pub end: i64,
+    /// First offset that is left of the log.
+    pub log_start: i64,
+    /// Producer, first and last offset of each aborted transaction in the part.
+    pub aborted: Vec<(i64, i64, i64)>,
 }

@@ -224,6 +224,9 @@ pub(crate) const CREATE_PARTITIONS_MAX: i64 = 10_000;
 pub(crate) const DESCRIBED_PARTITIONS_MAX: i32 = 2000;
 /// Most bytes of segments that one `DescribeReplicas` request reads to compute digests: a fraction of a second.
 pub(crate) const DIGEST_BYTES_MAX: u64 = 16 << 20;
+/// Number of queues at which a part of a log ends that one `DescribeReplicas` request compares with the queue index:
+/// some thousand reads of tables.
+pub(crate) const DIGEST_QUEUES_MAX: usize = 1024;
 /// Most partitions of a cluster. Above it `CreateTopics` and `CreatePartitions` fail with `INVALID_PARTITIONS`.
 pub(crate) const CLUSTER_PARTITIONS_MAX: usize = 100_000;
 /// Longest topic name, in bytes.

@@ -27,6 +27,7 @@ use crate::event::{FetchPart, FetchPlan, LogRead, MadeBy, ReadLog, ReplicasPlan,
 use crate::native::{Answer, Answered, Problem};
 
 mod masking;
+mod queue_digests;
 mod queues;
 mod shares;
 use masking::Stretch;
@@ -256,6 +257,11 @@ pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeRepli
         let slot = &mut response.topics[part.topic].partitions[part.partition];
         (slot.first_offset, slot.end_offset) = (part.from, part.from);
         if bytes_max == 0 && at > 0 {
+            continue;
+        }
+        if let Some(queues) = &part.queues {
+            let read = queue_digests::describe(reader, part, queues, bytes_max, slot);
+            bytes_max = bytes_max.saturating_sub(read);
             continue;
         }
         match reader.digest(part.replica, part.from, part.to, bytes_max) {

@@ -30,6 +30,7 @@ mod native;
 pub mod place;
 pub mod produce;
 pub mod queue;
+mod replicas;
 pub mod screen;
 pub mod serve;
 pub mod share;

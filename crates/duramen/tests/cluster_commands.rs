@@ -283,6 +283,68 @@ async fn replicas_are_verified_beside_a_writer_and_a_trimmer_and_a_forged_batch_
     assert!(busy["left_out"]["3"].is_string(), "{report:#}");
 }
 
+/// Appends one batch of records of a few queues.
+async fn append_to_queues(client: &Client, topic: &str, round: usize) {
+    let options = AppenderOptions {
+        acks: Acknowledgement::All,
+        producer: Some(client.init_producer().await.unwrap()),
+        window: 5,
+        timeout_ms: 5_000,
+    };
+    let mut appender = Appender::new(client.clone(), topic, 0, options);
+    let mut batch = BatchBuilder::new();
+    for n in 0..5 {
+        let (key, value) = (format!("queue-{}", n % 3), format!("{round}-{n}-{}", "x".repeat(50)));
+        let (key, value) = (Some(key.as_bytes()), Some(value.as_bytes()));
+        batch.push(&NewRecord { key, value, ..NewRecord::default() }).unwrap();
+    }
+    appender.push(batch.build_mut().unwrap()).await.unwrap();
+    appender.finish().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_verified_on_all_nodes_and_another_element_is_found() {
+    let cluster = Cluster::start();
+    let client = cluster.client().await;
+    let configs = [("queue.enable".to_owned(), "true".to_owned())].into();
+    let name = "mail".to_owned();
+    let mail = NewTopic { name, partitions: 1, replication_factor: 3, configs };
+    client.create_topic(&mail, false).await.unwrap();
+    for round in 0..40 {
+        append_to_queues(&client, "mail", round).await;
+    }
+    let report = cluster.json("queue verify mail");
+    assert_eq!((&report["ok"], &report["elements"]), (&1.into(), &200.into()), "{report:#}");
+    assert_eq!((&report["queues"], &report["partitions"][0]["end"]), (&3.into(), &200.into()));
+    assert_eq!(report["partitions"][0]["nodes"], serde_json::json!([1, 2, 3]));
+
+    let offset = forge(&cluster.segment(2, "mail-0")) + 4;
+    let done = cluster.run("queue verify mail --output json");
+    assert_eq!(done.status.code(), Some(1));
+    let complaint: Value = serde_json::from_slice(&done.stderr).unwrap();
+    assert_eq!(complaint["error"], "1 partition faulty");
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let partition = &report["partitions"][0];
+    assert_eq!((&partition["state"], &partition["end"]), (&"faulty".into(), &200.into()));
+    let findings = partition["findings"].as_array().unwrap();
+    assert_eq!((findings.len(), &findings[0]["node"]), (1, &2.into()), "{report:#}");
+    assert_eq!(findings[0]["queue"], "queue-1");
+    let place = format!(".{}.{offset}", offset - 4);
+    assert!(findings[0]["position"].as_str().unwrap().ends_with(&place), "{report:#}");
+    let what = findings[0]["what"].as_str().unwrap();
+    assert!(what.contains("; nodes 1,3 show version"), "{what}");
+    let text = String::from_utf8(cluster.run("queue verify mail").stdout).unwrap();
+    assert!(text.contains("mail 0, node 2, queue queue-1, position "), "{text}");
+
+    cluster.kill(3);
+    let done = cluster.run("queue verify mail --output json");
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert!(report["partitions"][0]["left_out"]["3"].is_string(), "{report:#}");
+    let findings = report["partitions"][0]["findings"].as_array().unwrap();
+    let nodes: Vec<_> = findings.iter().map(|it| it["node"].as_i64().unwrap()).collect();
+    assert_eq!(nodes, [1, 2], "of two that differ nobody knows which is wrong");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_are_shown_and_partitions_moved_and_replicated() {
     let cluster = Cluster::start();

@@ -41,6 +41,8 @@ mod erasure;
 mod once;
 #[path = "native/queue_benchmarks.rs"]
 mod queue_benchmarks;
+#[path = "native/queue_checks.rs"]
+mod queue_checks;
 #[path = "native/queue_streams.rs"]
 mod queue_streams;
 #[path = "native/queues.rs"]

@@ -307,7 +307,7 @@ pub const QUESTIONS: &[Question] = &[
         ApiKey::DescribeReplicas,
         Describe,
         Cluster,
-        "An API of Duramen: a node's replicas and their digests.",
+        "An API of Duramen: a node's replicas, their digests, and the check of their queue indexes.",
     ),
 ];
 

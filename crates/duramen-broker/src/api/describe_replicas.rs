@@ -1,6 +1,7 @@
 //! `DescribeReplicas`: the replicas that this node holds, with digests by which a program compares replicas while the
 //! cluster runs. The answer also gives the node's clock, whether few nodes share it, and whether the disk is full. The
-//! API is ours, not Kafka's. Another thread than the node's computes the digests.
+//! API is ours, not Kafka's. Another thread than the node's computes the digests. Of a queue topic a program may
+//! also ask for the elements of queues in a part, and for faults of the queue index there.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_replicas::{
@@ -13,7 +14,7 @@ use duramen_storage::op::{Compacted, Shortage};
 
 use crate::access::{Operation, Resource};
 use crate::controller::{Error, METADATA_GROUP};
-use crate::event::{ReplicaPart, ReplicasPlan, Reply, RequestKey};
+use crate::event::{QueuesPart, ReplicaPart, ReplicasPlan, Reply, RequestKey};
 use crate::limits::DIGEST_BYTES_MAX;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -59,6 +60,8 @@ struct Held {
     start: i64,
     committed: i64,
     compacted: Compacted,
+    /// Last stable offset and indexed end of a log of queues.
+    queues: Option<(i64, i64)>,
 }
 
 fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
@@ -69,7 +72,7 @@ fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
         }
         let (start, committed) = (controller.log_start(), controller.end());
         let (replica, compacted) = (controller.group.id(), Compacted::default());
-        return Ok(Held { replica, start, committed, compacted });
+        return Ok(Held { replica, start, committed, compacted, queues: None });
     }
     let topic = node.core.controller.image.topic(topic_id).ok_or_else(|| {
         Error::new(ErrorCode::UnknownTopicId, "the topic is not known to the node")
@@ -84,17 +87,19 @@ fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
         return Err(Error::new(ErrorCode::KafkaStorageError, why));
     }
     let (start, committed) = (partition.log_start(), partition.committed());
-    Ok(Held { replica, start, committed, compacted: partition.compacted() })
+    let ends = || (partition.stable(), node.queues.indexed(replica));
+    let queues = partition.settings.queue.then(ends);
+    Ok(Held { replica, start, committed, compacted: partition.compacted(), queues })
 }
 
 /// Describes a replica of this node, and returns the part still to be read from disk for the slot at `place`.
 fn describe(
-    node: &Node,
+    node: &mut Node,
     topic: &DescribeReplicasTopic,
     asked: &DescribeReplicasPartition,
     (topic_at, partition_at): (usize, usize),
 ) -> (DescribedReplica, Option<ReplicaPart>) {
-    let &DescribeReplicasPartition { partition_index, from_offset, to_offset } = asked;
+    let &DescribeReplicasPartition { partition_index, from_offset, to_offset, queues_end } = asked;
     let mut described = DescribedReplica { partition_index, ..Default::default() };
     let judged = held(node, topic.topic_id, partition_index).and_then(|held| {
         described.replica_id = i64::try_from(held.replica.0).unwrap_or(i64::MAX);
@@ -102,6 +107,11 @@ fn describe(
         described.committed_offset = held.committed;
         described.compaction = i64::try_from(held.compacted.index).unwrap_or(i64::MAX);
         described.compacted_offset = held.compacted.below;
+        if let Some((stable, indexed)) = held.queues {
+            (described.stable_offset, described.indexed_offset) = (stable, indexed);
+            // An index that was given up is ordered anew.
+            node.queues.follow(&mut node.core, held.replica);
+        }
         if from_offset < 0 || from_offset >= to_offset {
             return Ok(None);
         }
@@ -112,8 +122,13 @@ fn describe(
             let text = "the node does not know that so much is committed";
             return Err(Error::new(ErrorCode::OffsetOutOfRange, text));
         }
-        let (replica, from, to) = (held.replica, from_offset, to_offset);
-        Ok(Some(ReplicaPart { topic: topic_at, partition: partition_at, replica, from, to }))
+        let (queues, to) = match queues_end {
+            0.. => queues_part(node, &held, (from_offset, to_offset), queues_end)?,
+            _ => (None, to_offset),
+        };
+        let (replica, from) = (held.replica, from_offset);
+        let (topic, partition) = (topic_at, partition_at);
+        Ok(Some(ReplicaPart { topic, partition, replica, from, to, queues }))
     });
     let part = judged.unwrap_or_else(|error| {
         described.error_code = error.code.code();
@@ -121,4 +136,26 @@ fn describe(
         None
     });
     (described, part)
+}
+
+/// Returns what a digest of elements needs, and the offset up to which it has all.
+fn queues_part(
+    node: &Node,
+    held: &Held,
+    (from, to): (i64, i64),
+    end: i64,
+) -> Result<(Option<QueuesPart>, i64), Error> {
+    let no_queues = || Error::new(ErrorCode::InvalidRequest, "the keys of the topic are no queues");
+    let (stable, indexed) = held.queues.ok_or_else(no_queues)?;
+    if to > end {
+        return Err(Error::new(ErrorCode::InvalidRequest, "the part goes on behind its edits"));
+    }
+    if end > stable.min(indexed) {
+        let text = "the queue index does not reach so far";
+        return Err(Error::new(ErrorCode::OffsetNotAvailable, text));
+    }
+    let (aborted, to) = node.core.partitions[&held.replica].aborted(from, to);
+    let aborted = aborted.iter().map(|it| (it.producer_id, it.first_offset, it.last_offset));
+    let part = QueuesPart { end, log_start: held.start, aborted: aborted.collect() };
+    Ok((Some(part), to))
 }

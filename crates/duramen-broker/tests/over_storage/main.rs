@@ -29,11 +29,13 @@ use duramen_protocol::{
     ApiKey, ErrorCode, Request, RequestHeader, Response, decode_response, encode_request,
 };
 use duramen_storage::compaction::{Compaction, CompactionError, Means, Order, Progress};
+use duramen_storage::indexing::{Indexer, Limits, Step};
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::Facts;
 use duramen_storage::{Done, Options, Storage};
 
 mod memory;
+mod queue_checks;
 use memory::MemoryDisk;
 
 const WALL_MS: i64 = 1_700_000_000_000;
@@ -51,6 +53,7 @@ struct Broker {
     images: usize,
     /// What was read for the node, to be given to it.
     read: Vec<Event>,
+    indexer: Indexer<MemoryDisk>,
 }
 
 fn options(facts: Facts) -> Options {
@@ -98,6 +101,8 @@ impl Broker {
         let node = Node::open(options, found.replicas, now, &mut actions);
         let session =
             Session::new(ONE, "User:ANONYMOUS".into(), "PLAINTEXT".into(), "/127.0.0.1".into());
+        let limits = Limits { rest_bytes: 1, ..Limits::new(node.queue_seed(), 0) };
+        let indexer = Indexer::new(storage.reader(), limits);
         let mut broker = Self {
             disk,
             storage,
@@ -109,6 +114,7 @@ impl Broker {
             now,
             images: 0,
             read: Vec::new(),
+            indexer,
         };
         broker.act(actions);
         broker.run();
@@ -153,9 +159,8 @@ impl Broker {
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) | Action::Members(_) => {}
                 Action::Compact(order) => self.compact(order),
-                Action::Index(_) | Action::Mend(_) | Action::Stage(_) | Action::Drained => {
-                    panic!("nobody asked")
-                }
+                Action::Index(order) => self.indexer.order(order),
+                Action::Mend(_) | Action::Stage(_) | Action::Drained => panic!("nobody asked"),
             }
         }
     }
@@ -197,6 +202,9 @@ impl Broker {
                 self.storage.on_sync(request.id, result).expect("syncs");
             }
             let mut events = std::mem::take(&mut self.read);
+            while let Step::Indexed(indexed) = self.indexer.step(true) {
+                events.push(Event::Indexed(indexed));
+            }
             events.extend(self.storage.take_done().into_iter().map(Event::Storage));
             if is_quiet && events.is_empty() {
                 break;
@@ -372,7 +380,11 @@ fn described(
     (from_offset, to_offset): (i64, i64),
     bytes_max: i32,
 ) -> DescribedReplica {
-    let partition = DescribeReplicasPartition { partition_index: 0, from_offset, to_offset };
+    let partition = DescribeReplicasPartition {
+        from_offset,
+        to_offset,
+        ..DescribeReplicasPartition::default()
+    };
     let topics = vec![DescribeReplicasTopic { topic_id, partitions: vec![partition] }];
     let request = DescribeReplicasRequest { topics, bytes_max };
     let Response::DescribeReplicas(mut response) = broker.ask(request, 0) else { panic!("other") };

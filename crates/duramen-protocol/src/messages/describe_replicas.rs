@@ -1,4 +1,4 @@
-//! `DescribeReplicas` (key 10000, ours): what a node holds of partitions, and digests of it.
+//! `DescribeReplicas` (key 10000, ours): what a node holds of partitions, digests of it, and faults of queue indexes.
 
 use bytes::Bytes;
 
@@ -23,6 +23,7 @@ declare! {
         partition_index: i32 [0..],
         from_offset: i64 [0..] = -1,
         to_offset: i64 [0..] = -1,
+        queues_end: i64 [0.., tag 0 in 0..] = -1,
     }
 
     /// Response of `DescribeReplicas`.
@@ -60,5 +61,30 @@ declare! {
         damage: Option<String> [0.., nullable 0..],
         compaction: i64 [0.., tag 0 in 0..],
         compacted_offset: i64 [0.., tag 1 in 0..],
+        stable_offset: i64 [0.., tag 2 in 0..] = -1,
+        indexed_offset: i64 [0.., tag 3 in 0..] = -1,
+        elements: i64 [0.., tag 4 in 0..] = -1,
+        queues: i64 [0.., tag 5 in 0..],
+        faults: Vec<QueueFault> [0.., tag 6 in 0..],
+        shown: Vec<DescribedElement> [0.., tag 7 in 0..],
+    }
+
+    /// Stands in [`DescribedReplica::faults`].
+    pub struct QueueFault {
+        queue: Bytes [0..],
+        term: i32 [0..] = -1,
+        entry: i64 [0..] = -1,
+        offset: i64 [0..] = -1,
+        what: String [0..],
+    }
+
+    /// Stands in [`DescribedReplica::shown`].
+    pub struct DescribedElement {
+        queue: Bytes [0..],
+        term: i32 [0..] = -1,
+        entry: i64 [0..] = -1,
+        offset: i64 [0..] = -1,
+        version: i64 [0..] = -1,
+        digest: Bytes [0..],
     }
 }

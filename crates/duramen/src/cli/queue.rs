@@ -1,4 +1,5 @@
 //! `duramen queue`: messages of queues, by the native API. A queue is all records of one key.
+//! `duramen queue verify` asks all nodes over Kafka's protocol.
 
 use std::io::{BufRead, Read, Write, stdin};
 
@@ -20,6 +21,8 @@ use crate::proto::{
     rewrite_request,
 };
 
+mod verify;
+
 /// Longest wait of one request, in milliseconds.
 const WAIT_MS: u32 = 60_000;
 /// Most messages of one request.
@@ -40,7 +43,8 @@ Examples:
   duramen queue trim mail alice --through 2.0.0
   duramen queue delete mail alice 2.0.0
   duramen queue list mail --prefix al
-  duramen queue show mail alice")]
+  duramen queue show mail alice
+  duramen queue verify mail")]
 pub struct Queue {
     #[command(subcommand)]
     action: Action,
@@ -68,6 +72,8 @@ enum Action {
     List(List),
     /// Show where a queue begins and ends, its fence and its pointer
     Show(Show),
+    /// Compare the queue index of each replica with its log, and the replicas with each other
+    Verify(verify::Verify),
 }
 
 impl Queue {
@@ -84,6 +90,7 @@ impl Queue {
             Action::Fence(fence) => bootstrap::run(fence.run()),
             Action::List(list) => bootstrap::run(list.run()),
             Action::Show(show) => bootstrap::run(show.run()),
+            Action::Verify(verify) => bootstrap::run(verify.run()),
         }
     }
 }

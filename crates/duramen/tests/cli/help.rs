@@ -90,6 +90,7 @@ const REVIEWED: &[&[&str]] = &[
     &["queue", "fence"],
     &["queue", "list"],
     &["queue", "show"],
+    &["queue", "verify"],
     &["bench"],
     &["cluster"],
     &["cluster", "status"],

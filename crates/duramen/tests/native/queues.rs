@@ -218,7 +218,7 @@ async fn queues_by_http_and_json() {
 }
 
 /// Sends a batch as Kafka's clients do; returns the error code.
-async fn produce(
+pub(super) async fn produce(
     client: &Client,
     transaction: Option<(i64, i16, i32)>,
     records: &[(&str, &str)],

@@ -12,13 +12,14 @@ use serde::Serialize;
 use super::overview::Overview;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::missing::no_such_topic;
+use crate::cli::replicas::{Nodes, Subject};
 use crate::cli::screen::{self, Table, or_dash};
 use crate::cli::usage::topic_name;
 
 mod comparing;
 mod verdict;
 
-use comparing::{Comparison, Nodes, Subject};
+use comparing::Comparison;
 use verdict::{Difference, NodeDigest, State, Verdict};
 
 /// Longest time that a node gets to respond. A frozen node delays the command once.

@@ -3,170 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
-use duramen_client::{Client, Error, NodeId};
+use anyhow::ensure;
+use duramen_client::NodeId;
 use duramen_protocol::error_code::ErrorCode;
-use duramen_protocol::messages::DescribeReplicasRequest;
-use duramen_protocol::messages::describe_replicas::{
-    DescribeReplicasPartition, DescribeReplicasTopic, DescribedReplica,
-};
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::messages::describe_replicas::DescribedReplica;
 use indicatif::ProgressBar;
 
 use super::verdict::{Difference, NodeDigest, State, Verdict};
+use crate::cli::replicas::{Nodes, Question, Subject, words};
 
 /// Bytes of a replica that a node reads for one response, about.
 const SLICE_BYTES: i32 = 8 << 20;
-/// Most partitions of one request that reads no records.
-const DESCRIBED_AT_ONCE: usize = 1000;
 /// Longest time that the comparison waits for a replica that is behind.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
 /// Most looks at a part that keeps changing: its replicas differed and then did not, or it was trimmed meanwhile.
 const TRIES_MAX: usize = 50;
 
-/// Partition with replicas to compare.
-#[derive(Debug, Clone)]
-pub(super) struct Subject {
-    pub topic: String,
-    pub topic_id: Uuid,
-    pub partition: i32,
-    pub nodes: Vec<NodeId>,
-}
-
-impl Subject {
-    /// Makes a subject of the metadata log.
-    pub(super) async fn metadata(client: &Client) -> anyhow::Result<Self> {
-        let quorum = client.quorum().await.context("cannot find the replicas of the metadata")?;
-        let members = quorum.current_voters.iter().chain(&quorum.observers);
-        Ok(Self {
-            topic: duramen_broker::METADATA_TOPIC.to_owned(),
-            topic_id: Uuid(duramen_broker::METADATA_TOPIC_ID),
-            partition: 0,
-            nodes: members.map(|member| member.replica_id).filter(|id| *id >= 0).collect(),
-        })
-    }
-
-    fn ask(&self, from_offset: i64, to_offset: i64) -> DescribeReplicasTopic {
-        let partition_index = self.partition;
-        let partition = DescribeReplicasPartition { partition_index, from_offset, to_offset };
-        DescribeReplicasTopic { topic_id: self.topic_id, partitions: vec![partition] }
-    }
-}
-
-/// A node's description of its replica, or the reason of its absence.
-type Said = Result<DescribedReplica, String>;
-
-/// Nodes with the descriptions of their replicas.
-pub(super) struct Nodes {
-    client: Client,
-    all: BTreeSet<NodeId>,
-    /// Nodes that did not respond. The comparison does not ask them again.
-    silent: BTreeMap<NodeId, String>,
-    held: BTreeMap<(Uuid, i32), BTreeMap<NodeId, Said>>,
-}
-
-impl Nodes {
-    pub(super) fn new(client: Client, all: BTreeSet<NodeId>, silent: BTreeSet<NodeId>) -> Self {
-        let why = |id| (id, "it does not answer".to_owned());
-        let silent = silent.into_iter().map(why).collect();
-        Self { client, all, silent, held: BTreeMap::new() }
-    }
-
-    /// Asks all nodes to describe their replicas of all partitions.
-    pub(super) async fn describe(&mut self, subjects: &[Subject]) -> anyhow::Result<()> {
-        for node in self.all.clone() {
-            let here: Vec<&Subject> =
-                subjects.iter().filter(|it| it.nodes.contains(&node)).collect();
-            for some in here.chunks(DESCRIBED_AT_ONCE) {
-                let topics = some.iter().map(|subject| subject.ask(-1, -1)).collect();
-                let mut said = self.ask(&[node], topics, 0).await?;
-                let said = said.remove(&node).unwrap_or_else(|| Err("it does not answer".into()));
-                for (at, subject) in some.iter().enumerate() {
-                    let row = match &said {
-                        Ok(rows) => rows.get(at).cloned().ok_or("its answer is incomplete".into()),
-                        Err(why) => Err(why.clone()),
-                    };
-                    let key = (subject.topic_id, subject.partition);
-                    self.held.entry(key).or_default().insert(node, row);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Number of records of a partition to compare, about.
-    pub(super) fn records(&self, subject: &Subject) -> i64 {
-        let held = self.held.get(&(subject.topic_id, subject.partition));
-        let rows = held.into_iter().flat_map(BTreeMap::values).flatten();
-        rows.map(|row| row.committed_offset - row.start_offset).max().unwrap_or(0)
-    }
-
-    /// Sends the same request to several nodes at the same time.
-    async fn ask(
-        &mut self,
-        nodes: &[NodeId],
-        topics: Vec<DescribeReplicasTopic>,
-        bytes_max: i32,
-    ) -> anyhow::Result<BTreeMap<NodeId, Result<Vec<DescribedReplica>, String>>> {
-        let request = DescribeReplicasRequest { topics, bytes_max };
-        let mut under_way = Vec::new();
-        for id in nodes.iter().copied().filter(|id| !self.silent.contains_key(id)) {
-            let (client, request) = (self.client.clone(), request.clone());
-            let asked = tokio::spawn(async move {
-                // A connection may have been closed meanwhile: try once more. A lost node fails again.
-                match client.node(id).await?.call(&request).await {
-                    Err(Error::Lost { .. }) => client.node(id).await?.call(&request).await,
-                    outcome => outcome,
-                }
-            });
-            under_way.push((id, asked));
-        }
-        let mut said = BTreeMap::new();
-        for (id, asked) in under_way {
-            match asked.await? {
-                Ok(response) => {
-                    let message = response.error_message.as_deref();
-                    Error::check(|| format!("node {id}"), response.error_code, message)?;
-                    let rows = response.topics.into_iter().flat_map(|topic| topic.partitions);
-                    said.insert(id, Ok(rows.collect()));
-                }
-                Err(error @ Error::Unsupported { .. }) => {
-                    return Err(anyhow::anyhow!("{error}; only Duramen's own nodes do"));
-                }
-                Err(error) => {
-                    self.silent.insert(id, error.to_string());
-                }
-            }
-        }
-        for (id, why) in &self.silent {
-            if nodes.contains(id) {
-                said.insert(*id, Err(why.clone()));
-            }
-        }
-        Ok(said)
-    }
-
-    /// Asks several nodes about a partition.
-    async fn ask_about(
-        &mut self,
-        nodes: &[NodeId],
-        subject: &Subject,
-        (from, to): (i64, i64),
-        bytes_max: i32,
-    ) -> anyhow::Result<BTreeMap<NodeId, Said>> {
-        let said = self.ask(nodes, vec![subject.ask(from, to)], bytes_max).await?;
-        let one = |rows: Vec<DescribedReplica>| {
-            rows.into_iter().next().ok_or_else(|| "its answer is empty".to_owned())
-        };
-        Ok(said.into_iter().map(|(id, rows)| (id, rows.and_then(one))).collect())
-    }
-}
-
 /// Outcome of a look at a part of a partition.
 enum Looked {
     /// All replicas are the same.
-    Same(DescribedReplica),
+    Same(Box<DescribedReplica>),
     /// Replicas differ, or one is damaged.
     Differing(BTreeMap<NodeId, DescribedReplica>),
     /// The log start offset has changed, or a node was left out: look again.
@@ -277,10 +134,9 @@ impl<'a> Comparison<'a> {
 
     /// Finds the offsets that all comparable replicas have, and leaves out the other replicas.
     async fn find_range(&mut self) -> anyhow::Result<()> {
-        let key = (self.subject.topic_id, self.subject.partition);
-        let mut held = match self.nodes.held.remove(&key) {
+        let mut held = match self.nodes.take_described(self.subject) {
             Some(held) => held,
-            None => self.nodes.ask_about(&self.compared, self.subject, (-1, -1), 0).await?,
+            None => self.nodes.ask_about(&self.compared, self.subject, Question::STATE, 0).await?,
         };
         let began = Instant::now();
         loop {
@@ -330,13 +186,14 @@ impl<'a> Comparison<'a> {
                 return Ok(());
             }
             tokio::time::sleep(POLL).await;
-            held = self.nodes.ask_about(&self.compared, self.subject, (-1, -1), 0).await?;
+            held = self.nodes.ask_about(&self.compared, self.subject, Question::STATE, 0).await?;
         }
     }
 
     /// Asks all nodes for digests of a part.
     async fn look(&mut self, part: (i64, i64)) -> anyhow::Result<Looked> {
-        let said = self.nodes.ask_about(&self.compared, self.subject, part, SLICE_BYTES).await?;
+        let asked = Question { part, queues_end: -1 };
+        let said = self.nodes.ask_about(&self.compared, self.subject, asked, SLICE_BYTES).await?;
         let before = self.compared.len();
         let mut rows = BTreeMap::new();
         let mut is_out_of_range = false;
@@ -375,7 +232,7 @@ impl<'a> Comparison<'a> {
         let is_same = rows.values().all(|row| {
             row.damaged_offset < 0 && row.damage.is_none() && essence(row) == essence(&first)
         });
-        Ok(if is_same { Looked::Same(first) } else { Looked::Differing(rows) })
+        Ok(if is_same { Looked::Same(Box::new(first)) } else { Looked::Differing(rows) })
     }
 
     /// Tells whether the part lies behind the compacted offsets of all replicas, so that their Compact entries may
@@ -431,11 +288,4 @@ impl<'a> Comparison<'a> {
             nodes: rows.iter().map(digest).collect(),
         }
     }
-}
-
-/// Writes the reason why a node does not describe a replica.
-fn words(row: &DescribedReplica) -> String {
-    let code = ErrorCode::from_code(row.error_code);
-    let code = code.map_or_else(|| row.error_code.to_string(), |code| code.to_string());
-    row.error_message.clone().unwrap_or(code)
 }
