@@ -53,7 +53,7 @@ const RULES: [Rule; 6] = [
     },
     Rule {
         package: "duramen_sim",
-        rooms: "prng failure trace report batch disk model planted storage_harness compacting waits machine node_harness \
+        rooms: "prng failure trace report batch disk model planted storage_harness compacting waits machine erased node_harness \
                 cluster_harness scenario lib main",
         upward: &[],
         circle: 5,

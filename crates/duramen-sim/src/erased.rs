@@ -1,5 +1,5 @@
-//! Erased logs of queues: in the end no file of a replica has what edits took away, and no index names a queue of which
-//! its log has nothing.
+//! Erased logs of queues. In the end no file of a replica has records that edits took away. No index names a queue of
+//! which its log has nothing.
 
 use std::collections::BTreeSet;
 

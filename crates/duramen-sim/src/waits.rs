@@ -98,14 +98,18 @@ impl Log {
     fn read_on(&mut self, disk: &SimDisk) {
         let Identity { topic, partition, .. } = &self.identity;
         let dir = format!("{topic}-{partition}/");
-        let base_of = |path: &str| path.strip_prefix(&dir)?.strip_suffix(".log")?.parse().ok();
-        let segments: BTreeMap<i64, String> = disk
-            .files()
-            .into_iter()
-            .filter_map(|(path, _)| Some((base_of(&path)?, path)))
-            .collect();
+        // Of a segment that was written anew the later one counts.
+        let mut segments: BTreeMap<i64, (u64, String)> = BTreeMap::new();
+        for (path, _) in disk.files() {
+            let place = path.strip_prefix(&dir).and_then(place_of);
+            let Some((base, generation)) = place else { continue };
+            let here = segments.entry(base).or_default();
+            if here.1.is_empty() || here.0 <= generation {
+                *here = (generation, path);
+            }
+        }
         let first = segments.range(..=self.known).next_back().map_or(0, |(base, _)| *base);
-        for path in segments.range(first..).map(|(_, path)| path) {
+        for path in segments.range(first..).map(|(_, (_, path))| path) {
             let bytes = disk.contents(path).unwrap_or_default();
             for batch in batches(Bytes::from(bytes)).map_while(Result::ok) {
                 let header = *batch.header();
@@ -143,6 +147,9 @@ impl Log {
     fn hear(&mut self, at: i64, statement: &Statement) {
         if let Said::Replaced(replaced) = &statement.said {
             self.contents.insert(at, replaced.offset);
+            // Its first record may be erased.
+            let queue = self.queues.entry(statement.queue.clone()).or_default();
+            queue.insert(replaced.offset);
             return;
         }
         if let Said::Trimmed { through, .. } = statement.said {
@@ -172,6 +179,14 @@ impl Log {
         let elements = self.queues.get(&queue.name).filter(|_| queue.topic == self.identity.topic);
         from < end && elements.is_some_and(|them| them.range(from..end).next().is_some())
     }
+}
+
+/// Returns base offset and generation of a segment by the name of its file.
+fn place_of(name: &str) -> Option<(i64, u64)> {
+    let stem = name.strip_suffix(".log")?;
+    let (base, rest) = stem.split_once('.').unwrap_or((stem, ""));
+    let generation = rest.split('-').nth(1).map_or(Some(0), |it| it.parse().ok())?;
+    Some((base.parse().ok()?, generation))
 }
 
 impl Waits {

@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 
 use bytes::{Buf, BufMut};
 use duramen_storage::compaction::Order;
+use duramen_storage::keys::Erasable;
 use duramen_storage::op::{Compacted, Op, OpKind, SegmentMeta};
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Partition;
-use super::erasing::Erasing;
 use super::internal::Internal;
 use crate::configs::TopicSettings;
 use crate::event::Action;
@@ -41,6 +41,23 @@ pub(super) struct Compacting {
     /// Tick until which a node is fed with the remains of the last compaction.
     fed_until_tick: u64,
     pub(super) erasing: Erasing,
+}
+
+/// Answers of the index about records that edits took away and that are still there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Erasing {
+    /// Offset up to which the index was asked, in the erasure at hand.
+    pub(super) asked: Option<(i64, u64)>,
+    pub(super) found: Option<Waiting>,
+}
+
+/// Records that wait to be erased.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) erasable: Erasable,
+    /// Time since when they wait, by this leader's clock: that of the statement, or of its first sight if that is
+    /// earlier.
+    pub(super) since_ms: i64,
 }
 
 impl Compacting {

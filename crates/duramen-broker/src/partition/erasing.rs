@@ -1,7 +1,7 @@
 //! # Room card: erasing of a partition
 //!
 //! Purpose:    decide when the records that edits of queues took away leave the disks, and up to which offset.
-//! Owns:       [`Erasing`]: the answers of the index about this leader's log.
+//! Owns:       the answers of the index about this leader's log ([`super::compaction::Erasing`]).
 //! Interface:  [`Partition::wants_erasable`], [`Partition::note_erasable`], [`Partition::sweep_erasure`].
 //! Invariants: an erasure ends where a segment begins, behind a statement that took something away, and not behind the
 //!             leader's own index. Statements go only if an earlier erasure took what they are about, and was decided
@@ -14,29 +14,13 @@
 use duramen_storage::keys::Erasable;
 
 use super::Partition;
+use super::compaction::Waiting;
 use super::internal::Internal;
 use crate::limits::QUEUE_MASKS_MAX;
 
-/// Answers of the index about records that edits took away and that are still there.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Erasing {
-    /// Offset up to which the index was asked, in the erasure at hand.
-    asked: Option<(i64, u64)>,
-    found: Option<Waiting>,
-}
-
-/// Records that wait to be erased.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    erasable: Erasable,
-    /// Time since when they wait, by this leader's clock: that of the statement, or of its first sight if that is
-    /// earlier.
-    since_ms: i64,
-}
-
 impl Partition {
-    /// Returns the offset from which the index is to be asked for statements that took something away, if it has gone
-    /// on since it was asked last.
+    /// Returns the offset from which the index is to be asked for statements that took something away. `None` if it has
+    /// not gone on since it was asked last.
     pub(crate) fn wants_erasable(&self) -> Option<i64> {
         let decided = self.compacting.decided;
         let asked = self.compacting.erasing.asked;

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::{Record, Records, Retained, retain};
 
-use super::{CompactionError, Order, RECORD_BYTES_MAX};
+use super::order::{CompactionError, Order, RECORD_BYTES_MAX};
 use crate::descriptor::Descriptor;
 use crate::keys::{
     Fact, Index, IndexError, Posting, Said, Statement, batch_at, is_replacement, statement_with,
@@ -137,7 +137,7 @@ impl Erasure {
         let is_last = has_last && !log.goes_on(queue, deleted)?;
         for (offset, it) in old {
             let goes = match it {
-                // It stands in a header of the content.
+                // Its place is a header of the content.
                 Said::Replaced(_) => false,
                 Said::Deleted(_) => !(is_last && deletes_last(it)),
                 Said::Cut { .. } | Said::Gone(_) => true,

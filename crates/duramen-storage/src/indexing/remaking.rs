@@ -4,7 +4,7 @@
 //! Owns:       the tables of one index that wait, and those that are made.
 //! Interface:  [`Remaking::begin`], [`Remaking::step`].
 //! Invariants: all tables of an index change at once. A table loses a posting only if its batch has no record of the
-//!             queue any more, and a fact only if the log does not say it any more. Only segments that the erasure
+//!             queue any more. It loses a fact only if the log does not say it any more. Only segments that the erasure
 //!             wrote anew are asked.
 //! Never:      the choice of records that are erased (see `compaction`).
 //! Tests:      `duramen-sim/tests/promises/erasure.rs`; `duramen-sim`, scenario `node`.

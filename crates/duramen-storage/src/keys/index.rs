@@ -109,7 +109,7 @@ impl<D: Disk> Index<D> {
         assert_eq!(ends, cursor, "an index goes on where its tables end");
         let mut masks = Masks::default();
         if !sabotage::is(Bug::MasksNotLoaded) {
-            // What facts below took away is erased.
+            // Records that facts below took away are erased.
             for table in tables.iter().filter(|it| it.header().to > erased.below) {
                 masks.add(table.masks());
             }

@@ -4,8 +4,8 @@
 //! Owns:       the new table until it has its name.
 //! Interface:  [`Merge::begin`], [`Merge::remake`], [`Merge::step`].
 //! Invariants: the new table says of its range what the old ones say, without postings of batches that are gone. A
-//!             merge leaves all facts, and masks of offsets that are there. Memory holds one block of each table, or one
-//!             entry of facts. Readers see none of it before the end.
+//!             merge leaves all facts, and masks of offsets that are there. Memory holds one block of each table, or
+//!             one entry of facts. Readers see none of it before the end.
 //! Never:      the choice of tables, the removal of the old ones; the log, which a remake asks by [`Remains`].
 //! Tests:      `keys/tests.rs`.
 //! Start at:   [`Merge::step`].
@@ -49,7 +49,7 @@ pub struct Merge<D: Disk> {
     kind: Kind,
     cursors: Vec<Cursor<D>>,
     writer: TableWriter<D>,
-    /// What is left of the table, if it is only made anew, and the offsets that it masks.
+    /// The part that is left of the table, if it is only made anew, and the offsets that it masks.
     remains: Option<(Remains, Masks)>,
 }
 

@@ -42,7 +42,7 @@ fn holding(dir: &Path, texts: &[&str]) -> Vec<String> {
         // A file may go between the two.
         let Ok(bytes) = fs::read(&path) else { continue };
         let holds = |text: &&str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
-        if texts.iter().any(|text| holds(text)) {
+        if texts.iter().any(holds) {
             found.push(path.display().to_string());
         }
     }

@@ -9,7 +9,7 @@ use duramen_protocol::batch::batches;
 use duramen_protocol::records::Records;
 use duramen_sim::SimDisk;
 use duramen_storage::keys::{
-    Fact, Memtable, Said, Statement, TableHeader, flush, statement_with, statements_of,
+    Deleted, Fact, Memtable, Said, Statement, TableHeader, flush, statement_with, statements_of,
 };
 use duramen_storage::{Disk, ReplicaId};
 
@@ -80,7 +80,7 @@ fn plant(dir: &Path, topic_id: [u8; 16], change: impl FnOnce(&mut Vec<Indexed>))
     let disk = SimDisk::new(1);
     disk.create_dir("t-0").unwrap();
     let (replica, to) = (ReplicaId(1), memtable.to());
-    let header = TableHeader { topic_id, partition: 0, replica, from: 0, to, term };
+    let header = TableHeader { topic_id, partition: 0, replica, from: 0, to, term, erased: 0 };
     let table = flush(&disk, "t-0", header, &memtable, 4096).unwrap();
     let file = disk.open(table.path()).unwrap();
     let mut bytes = vec![0; usize::try_from(disk.len(&file).unwrap()).unwrap()];
@@ -221,7 +221,7 @@ fn false_ones() -> [(Change, Vec<Found>); 2] {
     let mask: Change = |all| all.last_mut().unwrap().masks.push(4);
     let fact: Change = |all| {
         let last = all.last_mut().unwrap();
-        let said = Said::Deleted(vec![4]);
+        let said = Said::Deleted(Deleted::of(&[4]));
         let (kind, offset, body) = (said.kind(), last.offsets.0, said.body());
         last.facts.push((Bytes::from_static(b"bob"), Fact { kind, offset, body }));
         last.masks.push(4);
