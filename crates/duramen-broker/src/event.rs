@@ -16,7 +16,7 @@ use duramen_storage::compaction::Order;
 use duramen_storage::indexing::{self, Indexed};
 use duramen_storage::keys::{Erasable, Said, Standing};
 use duramen_storage::mending::{Damage, Mend};
-use duramen_storage::op::{Done, Op, ReplicaId};
+use duramen_storage::op::{Compacted, Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
 
 use crate::native::{Answered, Position, Span};
@@ -629,8 +629,19 @@ pub struct ReplicaPart {
     pub from: i64,
     /// One past the last offset; all before it is committed.
     pub to: i64,
-    /// Needs of a digest of elements of queues; `None` for a digest of the log's bytes.
-    pub queues: Option<QueuesPart>,
+    /// Subject of the description.
+    pub subject: Described,
+}
+
+/// Subject of one description of a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Described {
+    /// Digest of the log's bytes.
+    Bytes,
+    /// Digest of elements of queues.
+    Queues(QueuesPart),
+    /// Records that edits of queues took away and that are not erased: those that statements behind this extent name.
+    Erasure(Compacted),
 }
 
 /// Part of a log whose elements of queues are digested, and whose queue index is checked.

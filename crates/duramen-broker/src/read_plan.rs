@@ -23,7 +23,9 @@ use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Descriptor, Disk, Reader};
 
 use crate::controller::is_metadata;
-use crate::event::{FetchPart, FetchPlan, LogRead, MadeBy, ReadLog, ReplicasPlan, TimePlan};
+use crate::event::{
+    Described, FetchPart, FetchPlan, LogRead, MadeBy, ReadLog, ReplicasPlan, TimePlan,
+};
 use crate::native::{Answer, Answered, Problem};
 
 mod masking;
@@ -259,10 +261,17 @@ pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeRepli
         if bytes_max == 0 && at > 0 {
             continue;
         }
-        if let Some(queues) = &part.queues {
-            let read = queue_digests::describe(reader, part, queues, bytes_max, slot);
-            bytes_max = bytes_max.saturating_sub(read);
-            continue;
+        match &part.subject {
+            Described::Bytes => {}
+            Described::Queues(queues) => {
+                let read = queue_digests::describe(reader, part, queues, bytes_max, slot);
+                bytes_max = bytes_max.saturating_sub(read);
+                continue;
+            }
+            Described::Erasure(done) => {
+                queue_digests::describe_erasure(reader, part, *done, slot);
+                continue;
+            }
         }
         match reader.digest(part.replica, part.from, part.to, bytes_max) {
             Ok(digest) => {

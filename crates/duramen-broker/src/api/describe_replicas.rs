@@ -14,7 +14,7 @@ use duramen_storage::op::{Compacted, Shortage};
 
 use crate::access::{Operation, Resource};
 use crate::controller::{Error, METADATA_GROUP};
-use crate::event::{QueuesPart, ReplicaPart, ReplicasPlan, Reply, RequestKey};
+use crate::event::{Described, QueuesPart, ReplicaPart, ReplicasPlan, Reply, RequestKey};
 use crate::limits::DIGEST_BYTES_MAX;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -99,7 +99,7 @@ fn describe(
     asked: &DescribeReplicasPartition,
     (topic_at, partition_at): (usize, usize),
 ) -> (DescribedReplica, Option<ReplicaPart>) {
-    let &DescribeReplicasPartition { partition_index, from_offset, to_offset, queues_end } = asked;
+    let &DescribeReplicasPartition { partition_index, from_offset, to_offset, .. } = asked;
     let mut described = DescribedReplica { partition_index, ..Default::default() };
     let judged = held(node, topic.topic_id, partition_index).and_then(|held| {
         described.replica_id = i64::try_from(held.replica.0).unwrap_or(i64::MAX);
@@ -112,6 +112,14 @@ fn describe(
             // An index that was given up is ordered anew.
             node.queues.follow(&mut node.core, held.replica);
         }
+        let (topic, partition) = (topic_at, partition_at);
+        if asked.erasure {
+            let (stable, indexed) = held.queues.ok_or_else(no_queues)?;
+            let (from, to) = (held.start, indexed.min(stable).max(held.start));
+            let subject = Described::Erasure(held.compacted);
+            let replica = held.replica;
+            return Ok(Some(ReplicaPart { topic, partition, replica, from, to, subject }));
+        }
         if from_offset < 0 || from_offset >= to_offset {
             return Ok(None);
         }
@@ -122,13 +130,12 @@ fn describe(
             let text = "the node does not know that so much is committed";
             return Err(Error::new(ErrorCode::OffsetOutOfRange, text));
         }
-        let (queues, to) = match queues_end {
-            0.. => queues_part(node, &held, (from_offset, to_offset), queues_end)?,
-            _ => (None, to_offset),
+        let (subject, to) = match asked.queues_end {
+            end @ 0.. => queues_part(node, &held, (from_offset, to_offset), end)?,
+            _ => (Described::Bytes, to_offset),
         };
         let (replica, from) = (held.replica, from_offset);
-        let (topic, partition) = (topic_at, partition_at);
-        Ok(Some(ReplicaPart { topic, partition, replica, from, to, queues }))
+        Ok(Some(ReplicaPart { topic, partition, replica, from, to, subject }))
     });
     let part = judged.unwrap_or_else(|error| {
         described.error_code = error.code.code();
@@ -138,14 +145,17 @@ fn describe(
     (described, part)
 }
 
+fn no_queues() -> Error {
+    Error::new(ErrorCode::InvalidRequest, "the keys of the topic are no queues")
+}
+
 /// Returns what a digest of elements needs, and the offset up to which it has all.
 fn queues_part(
     node: &Node,
     held: &Held,
     (from, to): (i64, i64),
     end: i64,
-) -> Result<(Option<QueuesPart>, i64), Error> {
-    let no_queues = || Error::new(ErrorCode::InvalidRequest, "the keys of the topic are no queues");
+) -> Result<(Described, i64), Error> {
     let (stable, indexed) = held.queues.ok_or_else(no_queues)?;
     if to > end {
         return Err(Error::new(ErrorCode::InvalidRequest, "the part goes on behind its edits"));
@@ -157,5 +167,5 @@ fn queues_part(
     let (aborted, to) = node.core.partitions[&held.replica].aborted(from, to);
     let aborted = aborted.iter().map(|it| (it.producer_id, it.first_offset, it.last_offset));
     let part = QueuesPart { end, log_start: held.start, aborted: aborted.collect() };
-    Ok((Some(part), to))
+    Ok((Described::Queues(part), to))
 }

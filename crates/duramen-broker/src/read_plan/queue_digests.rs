@@ -20,6 +20,7 @@ use duramen_storage::keys::{
     Fact, Index, IndexError, Masks, Posting, Replaced, Said, Standing, Statement, is_replacement,
     statement_with, statements_of,
 };
+use duramen_storage::op::Compacted;
 use duramen_storage::reader::ReadError;
 use duramen_storage::{Disk, Reader};
 use twox_hash::xxhash3_128::Hasher;
@@ -100,6 +101,36 @@ pub(super) fn describe<D: Disk>(
         (slot.error_code, slot.error_message) = (code.code(), Some(text));
         0
     })
+}
+
+/// Describes the records that edits took away of a log, and that were not erased to this extent.
+pub(super) fn describe_erasure<D: Disk>(
+    reader: &Reader<D>,
+    part: &ReplicaPart,
+    done: Compacted,
+    slot: &mut DescribedReplica,
+) {
+    let mut described = || {
+        let index = reader.index(part.replica).ok_or(Stop::Behind)?;
+        let (found, cursor) = index.erasable(done.below.max(part.from))?;
+        if cursor < part.to {
+            return Err(Stop::Behind);
+        }
+        slot.names_are_left = index.erased().index != done.index;
+        slot.hidden_records = found.map_or(0, |it| i64::try_from(it.records).unwrap_or(i64::MAX));
+        let Some(first) = found.map(|it| it.first) else { return Ok(()) };
+        let range = reader.locate(part.replica, first, part.to.max(first + 1), 1, true)?;
+        let bytes = range.map(|range| reader.read(part.replica, &range)).transpose()?;
+        let batch = bytes.map(|bytes| BatchView::parse(&bytes)).transpose();
+        let batch = batch.map_err(|_| Stop::Unreadable(first))?;
+        slot.hidden_since_ms = batch.map_or(-1, |batch| batch.header().max_timestamp);
+        Ok(())
+    };
+    let described: Result<(), Stop> = described();
+    if let Err(stop) = described {
+        let (code, text) = stop.told();
+        (slot.error_code, slot.error_message) = (code.code(), Some(text));
+    }
 }
 
 /// All that a part of the log says of one queue.

@@ -11,8 +11,13 @@ fn checked(
     (from_offset, to_offset): (i64, i64),
     (queues_end, bytes_max): (i64, i32),
 ) -> DescribedReplica {
-    let partition =
-        DescribeReplicasPartition { partition_index: 0, from_offset, to_offset, queues_end };
+    let partition = DescribeReplicasPartition {
+        partition_index: 0,
+        from_offset,
+        to_offset,
+        queues_end,
+        erasure: false,
+    };
     let topics = vec![DescribeReplicasTopic { topic_id, partitions: vec![partition] }];
     let request = DescribeReplicasRequest { topics, bytes_max };
     let Response::DescribeReplicas(mut response) = broker.ask(request, 0) else { panic!("other") };

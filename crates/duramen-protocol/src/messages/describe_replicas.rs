@@ -24,6 +24,7 @@ declare! {
         from_offset: i64 [0..] = -1,
         to_offset: i64 [0..] = -1,
         queues_end: i64 [0.., tag 0 in 0..] = -1,
+        erasure: bool [0.., tag 1 in 0..],
     }
 
     /// Response of `DescribeReplicas`.
@@ -67,6 +68,9 @@ declare! {
         queues: i64 [0.., tag 5 in 0..],
         faults: Vec<QueueFault> [0.., tag 6 in 0..],
         shown: Vec<DescribedElement> [0.., tag 7 in 0..],
+        hidden_records: i64 [0.., tag 8 in 0..] = -1,
+        hidden_since_ms: i64 [0.., tag 9 in 0..] = -1,
+        names_are_left: bool [0.., tag 10 in 0..],
     }
 
     /// Stands in [`DescribedReplica::faults`].

@@ -21,6 +21,7 @@ use crate::proto::{
     rewrite_request,
 };
 
+mod erasure;
 mod verify;
 
 /// Longest wait of one request, in milliseconds.
@@ -44,7 +45,8 @@ Examples:
   duramen queue delete mail alice 2.0.0
   duramen queue list mail --prefix al
   duramen queue show mail alice
-  duramen queue verify mail")]
+  duramen queue verify mail
+  duramen queue erasure mail")]
 pub struct Queue {
     #[command(subcommand)]
     action: Action,
@@ -74,6 +76,8 @@ enum Action {
     Show(Show),
     /// Compare the queue index of each replica with its log, and the replicas with each other
     Verify(verify::Verify),
+    /// Show what edits took away and is still on the disks
+    Erasure(erasure::Erasure),
 }
 
 impl Queue {
@@ -91,6 +95,7 @@ impl Queue {
             Action::List(list) => bootstrap::run(list.run()),
             Action::Show(show) => bootstrap::run(show.run()),
             Action::Verify(verify) => bootstrap::run(verify.run()),
+            Action::Erasure(erasure) => bootstrap::run(erasure.run()),
         }
     }
 }

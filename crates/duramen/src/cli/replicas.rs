@@ -37,10 +37,15 @@ impl Subject {
     }
 
     fn ask(&self, question: Question) -> DescribeReplicasTopic {
-        let Question { part: (from_offset, to_offset), queues_end } = question;
+        let Question { part: (from_offset, to_offset), queues_end, erasure } = question;
         let partition_index = self.partition;
-        let partition =
-            DescribeReplicasPartition { partition_index, from_offset, to_offset, queues_end };
+        let partition = DescribeReplicasPartition {
+            partition_index,
+            from_offset,
+            to_offset,
+            queues_end,
+            erasure,
+        };
         DescribeReplicasTopic { topic_id: self.topic_id, partitions: vec![partition] }
     }
 }
@@ -52,11 +57,15 @@ pub(super) struct Question {
     pub part: (i64, i64),
     /// Offset below which edits of queues count; -1 for a digest of the log's bytes.
     pub queues_end: i64,
+    /// True to ask which records edits of queues took away that are not erased.
+    pub erasure: bool,
 }
 
 impl Question {
     /// Where the replica begins and ends.
-    pub(super) const STATE: Self = Self { part: (-1, -1), queues_end: -1 };
+    pub(super) const STATE: Self = Self { part: (-1, -1), queues_end: -1, erasure: false };
+    /// The records that are hidden and not erased.
+    pub(super) const ERASURE: Self = Self { erasure: true, ..Self::STATE };
 }
 
 /// A node's description of its replica, or the reason of its absence.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use duramen::proto::{
@@ -9,6 +10,7 @@ use duramen::proto::{
     Record, ReplaceRequest, TrimQueueRequest, guard,
 };
 use duramen_client::{Client, Options};
+use serde_json::{Value, json};
 use tonic::Code;
 
 use super::Node;
@@ -59,6 +61,48 @@ async fn await_erasure(dir: &Path, texts: &[&str]) {
     }
 }
 
+/// Returns the replica's row of `duramen queue erasure`.
+fn row(node: &Node) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(["queue", "erasure", "t", "--output", "json"]);
+    command.args(["--bootstrap", &node.kafka.to_string()]).stdin(Stdio::null());
+    let done = command.output().unwrap();
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{text}"));
+    assert_eq!(report["erased"], report["replicas"][0]["state"] == "erased");
+    report["replicas"][0].clone()
+}
+
+/// Waits until the command says that all is erased.
+async fn await_state(node: &Node) -> Value {
+    let begun = Instant::now();
+    loop {
+        let row = row(node);
+        if row["state"] == "erased" {
+            return row;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(PATIENCE_S), "{row}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_tells_what_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path());
+    let settings = [("queue.enable".to_owned(), "true".to_owned())].into();
+    let (name, partitions) = ("t".to_owned(), 1);
+    let create = CreateTopicRequest { name, partitions, settings, ..Default::default() };
+    node.topics().await.create_topic(create).await.unwrap();
+    let mut queues = node.queues().await;
+    let last = enqueue(&mut queues, "alice", &["a0", "a1"]).await;
+    assert_eq!(await_state(&node).await["erased_offset"], 0);
+    delete(&mut queues, "alice", &[last]).await;
+    let row = row(&node);
+    assert_eq!((&row["state"], &row["hidden_records"]), (&json!("waits"), &json!(1)));
+    assert!(row["hidden_since"].as_str().is_some_and(|since| since.starts_with("20")), "{row}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_edits_took_away_leaves_the_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,6 +123,8 @@ async fn what_edits_took_away_leaves_the_disk() {
     delete(&mut queues, "alice", &[at(2)]).await;
     delete(&mut queues, "bob", &[bob]).await;
     await_erasure(dir.path(), &["secret"]).await;
+    let row = await_state(&running).await;
+    assert_eq!((&row["erased_offset"], &row["hidden_records"]), (&json!(7), &json!(0)));
     let mut running = Some(running);
     for _ in 0..2 {
         let it = running.take().unwrap_or_else(|| node(dir.path()));

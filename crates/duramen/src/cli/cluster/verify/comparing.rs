@@ -192,7 +192,7 @@ impl<'a> Comparison<'a> {
 
     /// Asks all nodes for digests of a part.
     async fn look(&mut self, part: (i64, i64)) -> anyhow::Result<Looked> {
-        let asked = Question { part, queues_end: -1 };
+        let asked = Question { part, ..Question::STATE };
         let said = self.nodes.ask_about(&self.compared, self.subject, asked, SLICE_BYTES).await?;
         let before = self.compared.len();
         let mut rows = BTreeMap::new();

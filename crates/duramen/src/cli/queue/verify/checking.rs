@@ -203,7 +203,7 @@ impl<'a> Checking<'a> {
     /// Asks all nodes about a part. All rows are about the same offsets. Returns `None` if that has to be done again.
     async fn look(&mut self, (from, mut to): (i64, i64)) -> anyhow::Result<Option<Rows>> {
         loop {
-            let asked = Question { part: (from, to), queues_end: self.edits_end };
+            let asked = Question { part: (from, to), queues_end: self.edits_end, erasure: false };
             let said =
                 self.nodes.ask_about(&self.checked, self.subject, asked, SLICE_BYTES).await?;
             let before = self.checked.len();

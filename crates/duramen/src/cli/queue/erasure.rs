@@ -1,0 +1,185 @@
+//! `duramen queue erasure`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+use duramen_client::NodeId;
+use duramen_protocol::messages::describe_replicas::DescribedReplica;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::cli::bootstrap::Cluster;
+use crate::cli::cluster::overview::Overview;
+use crate::cli::missing::no_such_topic;
+use crate::cli::replicas::{Nodes, Question, Subject, words};
+use crate::cli::screen::{self, Table, or_dash};
+use crate::cli::usage::topic_name;
+
+/// Longest time that a node gets to respond. A frozen node delays the command once.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Edits of queues hide records at once. Their bytes leave the disks later: a partition's leader
+decides that `queue.erase.lag.ms` after the first such edit, an hour by default. Each replica then
+writes anew what holds such records, when it comes to it. This command asks each replica.
+
+The STATE of a replica:
+  erased         its files have nothing that edits took away
+  waits          edits took records away, and the leader has not decided to erase them
+  behind         another replica has erased more
+  names left     records are erased, and its queue index still names queues of theirs
+  unknown        followed by the reason
+
+ERASED is the offset below which nothing is left that edits below it took away. HIDDEN counts the
+records that edits took away since; SINCE is the time of the first such edit. Bytes can also be in
+the journal, on nodes that are away, in backups and with consumers: see docs/operations.md.
+
+To erase at once, set `queue.erase.lag.ms` of the topic to 0, and back afterwards.
+
+Examples:
+  duramen queue erasure mail
+  duramen queue erasure mail --output json | jq '.replicas[] | select(.state != \"erased\")'"
+)]
+pub(super) struct Erasure {
+    /// The topic's name
+    #[arg(value_parser = topic_name)]
+    topic: String,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    topic: String,
+    /// True if no replica has anything that edits took away, as far as all have answered.
+    erased: bool,
+    replicas: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    partition: i32,
+    node: NodeId,
+    state: State,
+    erased_offset: i64,
+    hidden_records: i64,
+    hidden_since: Option<String>,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Erased,
+    Waits,
+    Behind,
+    NamesLeft,
+    Unknown,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Erased => "erased",
+            Self::Waits => "waits",
+            Self::Behind => "behind",
+            Self::NamesLeft => "names left",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl Row {
+    fn of(
+        partition: i32,
+        node: NodeId,
+        said: &Result<DescribedReplica, String>,
+        newest: i64,
+    ) -> Self {
+        let mut row = Self {
+            partition,
+            node,
+            state: State::Unknown,
+            erased_offset: 0,
+            hidden_records: 0,
+            hidden_since: None,
+            reason: None,
+        };
+        match said {
+            Err(why) => row.reason = Some(why.clone()),
+            Ok(it) if it.error_code != 0 => row.reason = Some(words(it)),
+            Ok(it) => {
+                row.erased_offset = it.compacted_offset;
+                row.hidden_records = it.hidden_records.max(0);
+                let since_ms = Some(it.hidden_since_ms).filter(|since_ms| *since_ms >= 0);
+                let time = |ms| Timestamp::from_millisecond(ms).ok().map(|time| time.to_string());
+                row.hidden_since = since_ms.and_then(time);
+                row.state = match since_ms {
+                    _ if it.compaction < newest => State::Behind,
+                    Some(_) => State::Waits,
+                    None if it.names_are_left => State::NamesLeft,
+                    None => State::Erased,
+                };
+            }
+        }
+        row
+    }
+}
+
+impl Erasure {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect_within(PATIENCE).await?;
+        let overview = Overview::gather(&client).await?;
+        let own = overview.partitions.iter().filter(|it| it.topic == self.topic);
+        let subject = |it: &crate::cli::cluster::overview::Partition| Subject {
+            topic: it.topic.clone(),
+            topic_id: it.topic_id,
+            partition: it.index,
+            nodes: it.replicas.clone(),
+        };
+        let subjects: Vec<Subject> = own.map(subject).collect();
+        if subjects.is_empty() {
+            return Err(no_such_topic(&self.topic));
+        }
+        let nodes: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
+        let answers = |id: &NodeId| overview.nodes.get(id).is_some_and(|node| node.answers);
+        let silent = nodes.iter().copied().filter(|id| !answers(id)).collect();
+        let mut nodes = Nodes::new(client, nodes, silent);
+        let mut replicas = Vec::new();
+        for subject in &subjects {
+            let said = nodes.ask_about(&subject.nodes, subject, Question::ERASURE, 1).await?;
+            let newest = said.values().flatten().map(|it| it.compaction).max().unwrap_or(0);
+            replicas.extend(
+                said.iter().map(|(node, said)| Row::of(subject.partition, *node, said, newest)),
+            );
+        }
+        let erased = replicas.iter().all(|it| it.state == State::Erased);
+        let report = Report { topic: self.topic, erased, replicas };
+        self.cluster.output.print(&report, || report.text())
+    }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let headings = ["PARTITION", "NODE", "ERASED", "HIDDEN", "SINCE", "STATE"];
+        let mut table = Table::new(&headings);
+        for it in &self.replicas {
+            let state = match &it.reason {
+                Some(reason) => format!("{}: {reason}", it.state.word()),
+                None => it.state.word().to_owned(),
+            };
+            let since = or_dash(it.hidden_since.as_ref());
+            let (erased, hidden) = (&it.erased_offset, &it.hidden_records);
+            table.row(&[&it.partition, &it.node, erased, hidden, &since, &state]);
+        }
+        let mut text = table.render();
+        let count = screen::count(self.replicas.len(), "replica");
+        let others = self.replicas.iter().filter(|it| it.state != State::Erased).count();
+        writeln!(text, "\n{count}: {} erased, {others} not", self.replicas.len() - others)
+            .expect("a string takes all");
+        text
+    }
+}
