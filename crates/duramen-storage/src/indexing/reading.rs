@@ -145,7 +145,7 @@ pub(super) fn open<D: Disk>(reader: &Reader<D>, order: &Order) -> Result<Index<D
     let cursor = chain.last().map_or(start, |last| last.header().to);
     let Identity { topic_id, partition, .. } = order.identity;
     let of = (topic_id, partition);
-    Ok(Index::new(of, order.replica, dir.clone(), (chain, cursor), files.compacted()))
+    Ok(Index::new(of, order.replica, dir.clone(), (chain, cursor), (start, files.compacted())))
 }
 
 /// Reads about a step's bytes of the log, at most up to `to`, and indexes them. The memory of `buffer` is used again.

@@ -79,7 +79,7 @@ impl<D: Disk> Remaking<D> {
         } else if let Some(table) = self.waiting.pop() {
             self.remake(reader, replica, table, block_bytes)?
         } else {
-            self.end(reader)?;
+            self.end(reader, replica)?;
             return Ok(true);
         };
         match merge.step(budget_bytes)? {
@@ -138,7 +138,7 @@ impl<D: Disk> Remaking<D> {
     }
 
     /// Shows the new tables.
-    fn end(&mut self, reader: &Reader<D>) -> Result<(), IndexError> {
+    fn end(&mut self, reader: &Reader<D>, replica: ReplicaId) -> Result<(), IndexError> {
         let mut masks = Masks::default();
         self.index.all_facts(|_, facts| {
             for fact in facts.iter().filter(|fact| fact.offset >= self.erased.below) {
@@ -147,7 +147,9 @@ impl<D: Disk> Remaking<D> {
             }
         })?;
         let made = std::mem::take(&mut self.made);
-        self.index.take_remade(reader.disk(), made, (self.erased, masks));
+        let files = reader.catalog().get(replica).ok();
+        let start = files.and_then(|files| files.start_offset()).unwrap_or(0);
+        self.index.take_remade(reader.disk(), made, (start, self.erased, masks));
         Ok(())
     }
 

@@ -56,6 +56,8 @@ struct State<D: Disk> {
     newest_erased: u64,
     /// Extent of the erasure that tables and memtable take into account.
     erased: Compacted,
+    /// First offset of the log's segments.
+    start: i64,
 }
 
 impl<D: Disk> State<D> {
@@ -103,7 +105,7 @@ impl<D: Disk> Index<D> {
         replica: ReplicaId,
         dir: String,
         (tables, cursor): (Vec<Table<D>>, i64),
-        erased: Compacted,
+        (start, erased): (i64, Compacted),
     ) -> Self {
         let ends = tables.last().map_or(cursor, |last| last.header().to);
         assert_eq!(ends, cursor, "an index goes on where its tables end");
@@ -121,6 +123,7 @@ impl<D: Disk> Index<D> {
             unflushed: 0,
             newest_erased: erased.index,
             erased: Compacted { index: 0, ..erased },
+            start,
         };
         Self {
             replica,
@@ -220,11 +223,11 @@ impl<D: Disk> Index<D> {
         &self,
         mut take: impl FnMut(&Bytes, Vec<Fact>),
     ) -> Result<i64, IndexError> {
-        let (tables, newest) = {
+        let (tables, newest, start) = {
             let state = self.state();
-            (Arc::clone(&state.tables), state.newest.of_facts())
+            (Arc::clone(&state.tables), state.newest.of_facts(), state.start)
         };
-        let asked = View::new(&tables, &newest).all_facts(|name, facts| {
+        let asked = View::new(&tables, &newest).since(start).all_facts(|name, facts| {
             take(name, facts);
             ControlFlow::Continue(())
         });
@@ -289,11 +292,12 @@ impl<D: Disk> Index<D> {
     ) -> Result<(T, i64, Arc<Masks>), IndexError> {
         let mut may_be_old = true;
         loop {
-            let (tables, newest, masks) = {
+            let (tables, newest, masks, start) = {
                 let state = self.state();
-                (Arc::clone(&state.tables), cut(&state.newest), Arc::clone(&state.masks))
+                let (tables, masks) = (Arc::clone(&state.tables), Arc::clone(&state.masks));
+                (tables, cut(&state.newest), masks, state.start)
             };
-            match question(View::new(&tables, &newest)) {
+            match question(View::new(&tables, &newest).since(start)) {
                 Ok(answer) => return Ok((answer, newest.to(), masks)),
                 // A merge or a trim took a table away meanwhile.
                 Err(IndexError::Disk { source, .. })
@@ -344,6 +348,9 @@ impl<D: Disk> Index<D> {
 
     /// Removes tables of a part of the log that is gone.
     pub(crate) fn trim(&self, disk: &D, start: i64) {
+        if self.state().start != start {
+            self.change(|state| state.start = start);
+        }
         if self.state().masks.first_in(0..start).is_some() {
             self.change(|state| Arc::make_mut(&mut state.masks).trim(start));
         }
@@ -448,7 +455,7 @@ impl<D: Disk> Index<D> {
         &self,
         disk: &D,
         made: Vec<Table<D>>,
-        (erased, masks): (Compacted, Masks),
+        (start, erased, masks): (i64, Compacted, Masks),
     ) {
         let removed = self.change(|state| {
             let tables = Arc::make_mut(&mut state.tables);
@@ -459,7 +466,7 @@ impl<D: Disk> Index<D> {
                     None => removed.push(table),
                 }
             }
-            state.erased = erased;
+            (state.start, state.erased) = (start.max(state.start), erased);
             state.masks = Arc::new(masks);
             removed
         });

@@ -46,6 +46,8 @@ pub fn flush<D: Disk>(
 pub struct View<'a, D: Disk> {
     tables: &'a [Table<D>],
     memtable: &'a Memtable,
+    /// Offset below which facts do not count.
+    start: i64,
 }
 
 impl<'a, D: Disk> View<'a, D> {
@@ -56,7 +58,12 @@ impl<'a, D: Disk> View<'a, D> {
         for (end, begin) in ends.zip(begins.chain([memtable.from()])) {
             assert_eq!(end, begin, "the parts of an index adjoin");
         }
-        Self { tables, memtable }
+        Self { tables, memtable, start: 0 }
+    }
+
+    /// Leaves out facts below the log's first offset. What took their place may be erased, and they must not come back.
+    pub(crate) fn since(self, start: i64) -> Self {
+        Self { start, ..self }
     }
 
     /// Returns up to `limit` postings of a queue in order of offsets: all whose batches may hold an offset at or behind
@@ -95,6 +102,7 @@ impl<'a, D: Disk> View<'a, D> {
         for table in self.tables.iter().rev() {
             facts.extend(table.facts(name)?.into_iter().rev());
         }
+        facts.retain(|fact| fact.offset >= self.start);
         Ok(facts)
     }
 
@@ -136,6 +144,7 @@ impl<'a, D: Disk> View<'a, D> {
                     cursor.advance()?;
                 }
             }
+            facts.retain(|fact| fact.offset >= self.start);
             if take(&name, facts).is_break() {
                 break;
             }

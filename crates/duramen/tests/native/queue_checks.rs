@@ -278,7 +278,7 @@ async fn an_index_may_say_too_much_and_a_damaged_one_is_found() {
     node.stop();
 
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes[70] ^= 1;
+    bytes[80] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let node = Node::start(dir.path());
     let (report, is_well) = report(&node);
