@@ -246,7 +246,7 @@ NO_JSON = {"curl": "its answer in JSON leaves headers out"}
 NO_METHOD = {"grpcurl": "reflection does not know the method"}
 POINTER = {"uri": "s3://bucket/snapshot-4", "position": "${b.last}", "sha256": b64(bytes(range(32))), "note": "the first five"}
 # As the problem `trimmed` has it.
-LED_TO = {"uri": POINTER["uri"], "position": "${text b.last}", "note": POINTER["note"]}
+LED_TO = {**POINTER, "position": "${text b.last}", "sha256": bytes(range(32)).hex()}
 
 GROUPS = {
     "topics": [

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use data_encoding::HEXLOWER;
 use duramen_broker::native::{Pointer, Position, Problem};
 use serde_json::{Map, Value, json};
 use tonic::{Code, Status};
@@ -165,9 +166,17 @@ impl Fault {
         let detail = format!("what is there begins at offset {first}");
         let fault = Self::new(TRIMMED, detail).with("first", first);
         match pointer {
-            Some(Pointer { uri, position, note, .. }) => {
+            Some(Pointer { uri, position, sha256, note }) => {
+                let mut told = json!({ "uri": uri });
                 let position = position.map(text_of);
-                fault.with("pointer", json!({ "uri": uri, "position": position, "note": note }))
+                let sha256 = (!sha256.is_empty()).then(|| HEXLOWER.encode(sha256));
+                let note = (!note.is_empty()).then(|| note.clone());
+                for (name, text) in [("position", position), ("sha256", sha256), ("note", note)] {
+                    if let Some(text) = text {
+                        told[name] = text.into();
+                    }
+                }
+                fault.with("pointer", told)
             }
             None => fault,
         }
