@@ -89,6 +89,10 @@ impl<D: Disk> State<D> {
         if matches!(said, Said::Replaced(_)) && sabotage::is(Bug::ReplacedStays) {
             return;
         }
+        // The records are erased. Their masks would only count.
+        if offset < self.erased.below {
+            return;
+        }
         let masks = Arc::make_mut(&mut self.masks);
         for withdrawn in said.withdrawn() {
             masks.insert(*withdrawn);

@@ -5,10 +5,12 @@ pub(super) mod disk;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use duramen_protocol::BatchHeader;
 use proptest::prelude::*;
 
 use super::block::{self, Block, Kind};
 use super::*;
+use crate::op::Compacted;
 use crate::{Disk, ReplicaId};
 use disk::MemoryDisk;
 
@@ -571,6 +573,27 @@ fn names_whose_records_were_all_taken_away_are_not_listed() {
     // Below the log start it says too much, and of erased records until its tables are made anew.
     assert_eq!(listed("a", 9, 1), [pair("a", 1)]);
     assert_eq!(listed_of("a", 9, Left { from: 0, erased: 5 }), [pair("a", 2)]);
+}
+
+#[test]
+fn statements_below_an_erasure_mask_nothing() {
+    let erased = Compacted { index: 7, below: 10, tombstones_below: 0 };
+    let of = ([1; 16], 0);
+    let index: Index<MemoryDisk> =
+        Index::new(of, ReplicaId(7), DIR.to_owned(), (Vec::new(), 0), (0, erased));
+    for (offset, element) in [(5, 1), (12, 2)] {
+        let said = Said::Deleted(Deleted::of(&[element]));
+        let statement = Statement { queue: "a".into(), principal: String::new(), said };
+        let mut header =
+            BatchHeader::parse(&batch_of(0, std::slice::from_ref(&statement))).expect("a batch");
+        header.base_offset = offset;
+        let names = std::iter::empty::<(&[u8], u32)>();
+        index.insert([(&header, names, &[statement][..])].into_iter(), 1);
+    }
+    let masks = index.masks();
+    assert_eq!((masks.hides(1), masks.hides(2), masks.count()), (false, true, 1));
+    let (found, cursor) = index.erasable(10).expect("no table is damaged");
+    assert_eq!((found, cursor), (Some(Erasable { first: 12, last: 12, records: 1 }), 13));
 }
 
 #[cfg(feature = "sabotage")]
