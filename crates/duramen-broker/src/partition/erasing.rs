@@ -8,7 +8,7 @@
 //!             long enough before. A leader that does not believe its clock decides nothing.
 //! Never:      the records that go (see storage's `compaction/erasing.rs`); the order to storage, which is that of a
 //!             compaction (`compaction.rs`).
-//! Tests:      `node/tests/erasure.rs`; `duramen-sim`, scenarios `node` and `cluster`.
+//! Tests:      `duramen/tests/native/erasure.rs`; `duramen-sim`, scenarios `node` and `cluster`.
 //! Start at:   [`Partition::sweep_erasure`].
 
 use duramen_storage::keys::Erasable;

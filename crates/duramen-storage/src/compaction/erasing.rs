@@ -7,7 +7,7 @@
 //!             goes only if a statement below that end took it away, and if it is of the queue that the statement
 //!             names. The last batch below the end stays: a reader in a gap finds it.
 //! Never:      the files (see `compaction`); the time and the end, which an entry decides.
-//! Tests:      below; `duramen-sim/tests/promises/erasure.rs`; `duramen-sim`, scenarios `node` and `cluster`.
+//! Tests:      `duramen/tests/native/erasure.rs`; `duramen-sim`, scenarios `node` and `cluster`.
 //! Start at:   [`Erasure::plan`].
 //!
 //! The index answers for the log: it names each statement and each batch of a queue below its cursor. It may name more,

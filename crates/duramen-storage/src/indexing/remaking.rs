@@ -7,7 +7,7 @@
 //!             queue any more. It loses a fact only if the log does not say it any more. Only segments that the erasure
 //!             wrote anew are asked.
 //! Never:      the choice of records that are erased (see `compaction`).
-//! Tests:      `duramen-sim/tests/promises/erasure.rs`; `duramen-sim`, scenario `node`.
+//! Tests:      `duramen/tests/native/erasure.rs`; `duramen-sim`, scenario `node`.
 //! Start at:   [`Remaking::step`].
 //!
 //! Only a queue with facts has lost records. So postings of other queues are copied unseen.
@@ -99,11 +99,10 @@ impl<D: Disk> Remaking<D> {
         let files = reader.catalog().get(replica).ok();
         let anew = files.as_ref().map(|files| rewritten(files, table.header().erased));
         let start = files.and_then(|files| files.start_offset()).unwrap_or(0);
-        let log =
+        let mut log =
             Log { reader: reader.clone(), replica, anew: anew.unwrap_or_default(), last: None };
         let (index, below, path) =
             (Arc::clone(&self.index), self.erased.below, table.path().to_owned());
-        let mut log = log;
         let ask = move |name: &[u8], postings: &mut Vec<Posting>, facts: &mut Vec<Fact>| {
             let unreadable = |_| IndexError::Unreadable { path: path.clone() };
             let is_asked = |at: i64| at < below && log.anew.contains(&at);

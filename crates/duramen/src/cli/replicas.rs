@@ -11,6 +11,9 @@ use duramen_protocol::messages::describe_replicas::{
 };
 use duramen_protocol::wire::Uuid;
 
+use super::cluster::overview::{Overview, Partition};
+use super::missing::no_such_topic;
+
 /// Most partitions of one request that reads no records.
 const DESCRIBED_AT_ONCE: usize = 1000;
 
@@ -24,6 +27,23 @@ pub(super) struct Subject {
 }
 
 impl Subject {
+    /// Makes the subjects of a topic's partitions.
+    pub(super) fn of_topic(overview: &Overview, topic: &str) -> anyhow::Result<Vec<Self>> {
+        let own = overview.partitions.iter().filter(|it| it.topic == topic);
+        let subjects: Vec<Self> = own.map(Self::of).collect();
+        if subjects.is_empty() { Err(no_such_topic(topic)) } else { Ok(subjects) }
+    }
+
+    /// Makes the subject of a partition.
+    pub(super) fn of(partition: &Partition) -> Self {
+        Self {
+            topic: partition.topic.clone(),
+            topic_id: partition.topic_id,
+            partition: partition.index,
+            nodes: partition.replicas.clone(),
+        }
+    }
+
     /// Makes a subject of the metadata log.
     pub(super) async fn metadata(client: &Client) -> anyhow::Result<Self> {
         let quorum = client.quorum().await.context("cannot find the replicas of the metadata")?;
@@ -81,9 +101,12 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(client: Client, all: BTreeSet<NodeId>, silent: BTreeSet<NodeId>) -> Self {
+    /// Takes the nodes with replicas. A command does not wait again for a node that just did not respond.
+    pub(super) fn new(client: Client, overview: &Overview, subjects: &[Subject]) -> Self {
+        let all: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
+        let answers = |id: &NodeId| overview.nodes.get(id).is_some_and(|node| node.answers);
         let why = |id| (id, "it does not answer".to_owned());
-        let silent = silent.into_iter().map(why).collect();
+        let silent = all.iter().copied().filter(|id| !answers(id)).map(why).collect();
         Self { client, all, silent, held: BTreeMap::new() }
     }
 

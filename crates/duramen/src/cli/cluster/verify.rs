@@ -1,12 +1,10 @@
 //! `duramen cluster verify`.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use duramen_client::NodeId;
 use serde::Serialize;
 
 use super::overview::Overview;
@@ -77,12 +75,7 @@ impl Verify {
         let mut subjects: Vec<Subject> = Vec::new();
         for partition in &overview.partitions {
             if self.topics.is_empty() || self.topics.contains(&partition.topic) {
-                subjects.push(Subject {
-                    topic: partition.topic.clone(),
-                    topic_id: partition.topic_id,
-                    partition: partition.index,
-                    nodes: partition.replicas.clone(),
-                });
+                subjects.push(Subject::of(partition));
             }
         }
         let metadata = duramen_broker::METADATA_TOPIC;
@@ -94,11 +87,7 @@ impl Verify {
                 return Err(no_such_topic(name));
             }
         }
-        let nodes: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
-        // The command does not wait again for a node that just did not respond.
-        let answers = |id: &NodeId| overview.nodes.get(id).is_some_and(|node| node.answers);
-        let silent = nodes.iter().copied().filter(|id| !answers(id)).collect();
-        let mut nodes = Nodes::new(client, nodes, silent);
+        let mut nodes = Nodes::new(client, &overview, &subjects);
         nodes.describe(&subjects).await?;
         let total: i64 = subjects.iter().map(|it| nodes.records(it)).sum();
         let bar = screen::count_bar(total.max(0).unsigned_abs());

@@ -1,6 +1,5 @@
 //! `duramen queue erasure`.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
 use crate::cli::cluster::overview::Overview;
-use crate::cli::missing::no_such_topic;
 use crate::cli::replicas::{Nodes, Question, Subject, words};
 use crate::cli::screen::{self, Table, or_dash};
 use crate::cli::usage::topic_name;
@@ -133,21 +131,8 @@ impl Erasure {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect_within(PATIENCE).await?;
         let overview = Overview::gather(&client).await?;
-        let own = overview.partitions.iter().filter(|it| it.topic == self.topic);
-        let subject = |it: &crate::cli::cluster::overview::Partition| Subject {
-            topic: it.topic.clone(),
-            topic_id: it.topic_id,
-            partition: it.index,
-            nodes: it.replicas.clone(),
-        };
-        let subjects: Vec<Subject> = own.map(subject).collect();
-        if subjects.is_empty() {
-            return Err(no_such_topic(&self.topic));
-        }
-        let nodes: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
-        let answers = |id: &NodeId| overview.nodes.get(id).is_some_and(|node| node.answers);
-        let silent = nodes.iter().copied().filter(|id| !answers(id)).collect();
-        let mut nodes = Nodes::new(client, nodes, silent);
+        let subjects = Subject::of_topic(&overview, &self.topic)?;
+        let mut nodes = Nodes::new(client, &overview, &subjects);
         let mut replicas = Vec::new();
         for subject in &subjects {
             let said = nodes.ask_about(&subject.nodes, subject, Question::ERASURE, 1).await?;

@@ -1,17 +1,14 @@
 //! `duramen queue verify`.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use duramen_client::NodeId;
 use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
 use crate::cli::cluster::overview::Overview;
-use crate::cli::missing::no_such_topic;
 use crate::cli::replicas::{Nodes, Subject};
 use crate::cli::screen::{self, Table, or_dash};
 use crate::cli::usage::topic_name;
@@ -72,21 +69,8 @@ impl Verify {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect_within(PATIENCE).await?;
         let overview = Overview::gather(&client).await?;
-        let own = overview.partitions.iter().filter(|it| it.topic == self.topic);
-        let subject = |it: &crate::cli::cluster::overview::Partition| Subject {
-            topic: it.topic.clone(),
-            topic_id: it.topic_id,
-            partition: it.index,
-            nodes: it.replicas.clone(),
-        };
-        let subjects: Vec<Subject> = own.map(subject).collect();
-        if subjects.is_empty() {
-            return Err(no_such_topic(&self.topic));
-        }
-        let nodes: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
-        let answers = |id: &NodeId| overview.nodes.get(id).is_some_and(|node| node.answers);
-        let silent = nodes.iter().copied().filter(|id| !answers(id)).collect();
-        let mut nodes = Nodes::new(client, nodes, silent);
+        let subjects = Subject::of_topic(&overview, &self.topic)?;
+        let mut nodes = Nodes::new(client, &overview, &subjects);
         nodes.describe(&subjects).await?;
         let total: i64 = subjects.iter().map(|it| nodes.records(it)).sum();
         let bar = screen::count_bar(total.max(0).unsigned_abs());
