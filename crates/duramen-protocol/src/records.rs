@@ -15,6 +15,7 @@ mod builder;
 mod error;
 mod lookup;
 mod retain;
+mod schedule;
 mod validate;
 mod walk;
 
@@ -22,6 +23,9 @@ pub use builder::{BatchBuilder, NewRecord};
 pub use error::RecordError;
 pub use lookup::{Found, find_max_timestamp, find_timestamp};
 pub use retain::{Retained, retain};
+pub use schedule::{
+    DELIVER_AT_HEADER, EXPIRES_HEADER, PRIORITY_HEADER, PRIORITY_MAX, PRIORITY_USUAL, Schedule,
+};
 pub use validate::{
     FENCE_HEADER, ID_HEADER, IF_LAST_HEADER, Keys, Limits, NUMBERS_MAX, Places, RecordSummary,
     sole_batch, summarize, validate, validate_with,

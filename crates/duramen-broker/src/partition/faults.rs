@@ -49,6 +49,9 @@ pub(crate) fn of(
         }
         let text = "headers that begin with duramen- are the broker's";
         records.extend(keys.reserved.as_slice().iter().map(|at| (*at, text.to_owned())));
+        let text = "duramen-deliver-at and duramen-expires are milliseconds since 1970, and duramen-priority is 0 to 9, \
+                    in decimal digits";
+        records.extend(keys.misscheduled.as_slice().iter().map(|at| (*at, text.to_owned())));
         records.sort_by_key(|(at, _)| *at);
         records.dedup_by_key(|(at, _)| *at);
         if records.is_empty() && !keys.belong(settings.partitions) {

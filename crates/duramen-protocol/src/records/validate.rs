@@ -11,7 +11,7 @@
 use bytes::Bytes;
 
 use super::walk::Walk;
-use super::{Record, RecordError};
+use super::{Record, RecordError, Schedule};
 use crate::batch::{BatchError, BatchView, NO_PRODUCER_ID};
 use crate::compression::{self, Codec};
 use crate::partitioner::key_number;
@@ -92,6 +92,8 @@ pub struct Keys {
     pub empty: Places,
     /// The first records with a header of a guard ([`IF_LAST_HEADER`], [`FENCE_HEADER`]).
     pub guarded: Places,
+    /// The first records with a header of a [`Schedule`] whose value is wrong.
+    pub misscheduled: Places,
     /// The first records with another header whose name begins with `duramen-`, [`ID_HEADER`] aside.
     pub reserved: Places,
 }
@@ -133,7 +135,11 @@ impl Keys {
                 self.guarded.push(record.offset_delta);
             } else if header.key.starts_with(RESERVED_HEADERS) && header.key != ID_HEADER.as_bytes()
             {
-                self.reserved.push(record.offset_delta);
+                match Schedule::default().take_in(header.key, header.value) {
+                    Some(true) => {}
+                    Some(false) => self.misscheduled.push(record.offset_delta),
+                    None => self.reserved.push(record.offset_delta),
+                }
             }
         }
     }
