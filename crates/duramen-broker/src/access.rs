@@ -278,7 +278,7 @@ fn check(api: Api, asked: Asked) {
     let is_listed = || match api {
         Api::Kafka(api) => QUESTIONS.iter().any(|row| row.api == api && row.asked == asked),
         Api::Native(op) => {
-            let listed = |row: &NativeQuestion| Asked::Operation(row.operation, Kind::Topic);
+            let listed = |row: &NativeQuestion| Asked::Operation(row.operation, row.kind);
             NATIVE_QUESTIONS.iter().any(|row| row.op == op && listed(row) == asked)
         }
     };

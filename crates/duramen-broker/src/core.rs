@@ -55,7 +55,7 @@ pub use metrics::{Metrics, Readiness, Standing};
 pub use options::NodeOptions;
 pub(crate) use parked::{
     Awaited, Describing, ElectionWanted, Fetch, NativeWait, Parked, ParkedFetch, Place, QueueStage,
-    QueueWait, ShareRequest, Told, Wanted,
+    QueueWait, ShareRequest, Told, Wanted, Worker,
 };
 pub(crate) use peers::{Peers, metadata_replica};
 pub(crate) use signals::Signal;

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use duramen_protocol::Response;
+use duramen_protocol::records::Schedule;
 use duramen_storage::compaction::Order;
 use duramen_storage::indexing::{self, Indexed};
 use duramen_storage::keys::{Erasable, Said, Standing};
@@ -368,8 +369,8 @@ pub struct Survey {
     pub end: i64,
     /// About how many bytes of batches are looked at; at least one batch is.
     pub bytes_max: u32,
-    /// Number of records whose keys are wanted, too; 0 for none.
-    pub keys_max: usize,
+    /// Number of records that are wanted one by one; 0 for none.
+    pub records_max: usize,
     /// True for a topic of queues, whose index knows which records are not to be seen.
     pub is_of_queues: bool,
     /// Comes back in [`Surveyed`].
@@ -446,17 +447,28 @@ pub struct SeenBatch {
     pub transactional: Option<i64>,
     /// True for a control batch, and for one whose records are all masked.
     pub is_nothing: bool,
-    /// The keys of its records, if they were asked for.
-    pub keys: Option<SeenKeys>,
+    /// Its records, if they were asked for.
+    pub records: Option<SeenRecords>,
 }
 
-/// The records of a batch by their keys.
+/// The records of a batch, one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenKeys {
+pub struct SeenRecords {
     /// All records before this offset are named.
     pub end: i64,
-    /// Their offsets, with a hash of each key; those before the survey are left out.
-    pub of: Vec<(i64, Option<u128>)>,
+    /// Those before the survey are left out.
+    pub of: Vec<SeenRecord>,
+}
+
+/// A record as a survey found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenRecord {
+    /// Its offset.
+    pub offset: i64,
+    /// Hash of its key, if it has one.
+    pub key: Option<u128>,
+    /// Time and rank of it, for workers; of a queue topic only.
+    pub schedule: Option<Schedule>,
 }
 
 /// An answer, or how to make it off the node's thread.

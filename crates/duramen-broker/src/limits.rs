@@ -262,6 +262,14 @@ pub(crate) const BURIALS_MAX: usize = 16;
 pub(crate) const BURIAL_US: u64 = 100_000;
 /// Time without an answer, or after a failure, before a node retries a batch of dead letters, in microseconds.
 pub(crate) const BURIAL_AGAIN_US: u64 = 2_000_000;
+/// Most records of one share partition that wait for their time. Behind them the group looks at no more of the log.
+pub const SHARE_DELAYED_MAX: i64 = 100_000;
+/// Longest time until a node compares the times of waiting records with the clock again, in microseconds.
+pub(crate) const SHARE_CLOCK_US: u64 = 10_000_000;
+/// Time until a node reads the state of a share partition that a group's coordinator begins, in microseconds.
+pub(crate) const SHARE_BEGIN_US: u64 = 10_000;
+/// Time for which a node keeps a share partition that workers used, in microseconds.
+pub(crate) const SHARE_LINGER_US: u64 = 60_000_000;
 /// Delay before a node retries a failed read for a share group, in microseconds.
 pub(crate) const SHARE_AGAIN_US: u64 = 500_000;
 

@@ -117,6 +117,10 @@ pub enum Op {
     GetQueue(WantQueue),
     /// Tell the queues of one partition.
     ListQueues(WantTail),
+    /// Lease records to a worker.
+    Lease(Lease),
+    /// End a worker's leases, or prolong them.
+    Settle(Settle),
 }
 
 impl Op {
@@ -136,6 +140,8 @@ impl Op {
             Self::Retrieve(_) => Name::Retrieve,
             Self::GetQueue(_) => Name::GetQueue,
             Self::ListQueues(_) => Name::ListQueues,
+            Self::Lease(_) => Name::Lease,
+            Self::Settle(_) => Name::Settle,
         }
     }
 
@@ -153,6 +159,8 @@ impl Op {
             Self::TrimQueue(it) => &it.target,
             Self::Retrieve(it) => &it.target,
             Self::GetQueue(it) => &it.target,
+            Self::Lease(it) => &it.target,
+            Self::Settle(it) => &it.target,
         }
     }
 
@@ -197,11 +205,15 @@ pub enum Name {
     GetQueue,
     /// [`Op::ListQueues`].
     ListQueues,
+    /// [`Op::Lease`].
+    Lease,
+    /// [`Op::Settle`].
+    Settle,
 }
 
 impl Name {
     /// All names.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Append,
         Self::Tail,
         Self::Truncate,
@@ -215,6 +227,8 @@ impl Name {
         Self::Retrieve,
         Self::GetQueue,
         Self::ListQueues,
+        Self::Lease,
+        Self::Settle,
     ];
 }
 
@@ -382,6 +396,67 @@ pub struct WantQueue {
     pub is_certain: bool,
 }
 
+/// Wish of a worker for records that a share group gives out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The topic, with the partition to lease of, or -1 for all that the node leads.
+    pub target: Target,
+    /// Name of the group.
+    pub group: String,
+    /// The worker's name for itself; may be empty.
+    pub worker: String,
+    /// Most records.
+    pub records: i64,
+    /// Most bytes of the batches that hold the records; one record may have more.
+    pub bytes: u64,
+    /// Longest wait for a record, in milliseconds.
+    pub wait_ms: i32,
+}
+
+/// Decisions of a worker on its leases, all of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// The partition.
+    pub target: Target,
+    /// Name of the group.
+    pub group: String,
+    /// See [`Lease::worker`].
+    pub worker: String,
+    /// Each record once.
+    pub settlements: Vec<Settlement>,
+}
+
+/// Decision on one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// Offset of the record.
+    pub offset: i64,
+    /// Delivery of it that is meant.
+    pub deliveries: i16,
+    /// The decision.
+    pub decision: Decision,
+}
+
+/// Fate of a leased record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The work is done.
+    Accept,
+    /// Somebody else may have the record, after this time in milliseconds.
+    Release {
+        /// Time that the record waits.
+        delay_ms: i64,
+    },
+    /// The record cannot be worked off.
+    Reject,
+    /// The lease begins anew.
+    Renew,
+    /// The worker has not seen the record: the delivery does not count.
+    Unseen,
+    /// There is no such record any more.
+    Gone,
+}
+
 /// Place before the first element of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -416,6 +491,8 @@ pub struct Span {
     pub has_skipped: bool,
     /// Treatment of elements that the queue has trimmed.
     pub trimmed: Trimmed,
+    /// Time at or before which elements have ended, in milliseconds since 1970. A page shows none of them.
+    pub ended_ms: i64,
     /// True if the bytes that are read count against a quota: [`crate::event::Event::Consumed`].
     pub is_metered: bool,
 }
@@ -458,6 +535,38 @@ pub enum Answer {
     Tail(Tail),
     /// The part of the log that holds a queue's elements, or the queues of a list.
     Span(Span),
+    /// Records that a worker has a lease of.
+    Leased(Leased),
+    /// The decisions are durable, except those on these offsets, of which the worker has no lease.
+    Settled(Vec<i64>),
+}
+
+/// Records that a worker has a lease of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    /// The records of each partition, in the order in which the group gives them out.
+    pub parts: Vec<LeasedPart>,
+    /// Time that the worker has for them, in milliseconds.
+    pub lock_ms: i32,
+    /// Nodes that lead other partitions which the worker wants, with the address of the native API of each.
+    pub others: Vec<(i32, Option<Place>)>,
+    /// True if the bytes that are read count against a quota: [`crate::event::Event::Consumed`].
+    pub is_metered: bool,
+}
+
+/// Leased records of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedPart {
+    /// Replica whose log it is.
+    pub replica: ReplicaId,
+    /// Number of the partition.
+    pub partition: i32,
+    /// End of what is committed.
+    pub end: i64,
+    /// True for a topic of queues, whose index knows which records are not to be seen.
+    pub is_of_queues: bool,
+    /// Offset of each record, and the count of its deliveries.
+    pub records: Vec<(i64, i16)>,
 }
 
 /// Outcome of an edit.
@@ -548,6 +657,10 @@ pub enum Problem {
     Busy(&'static str),
     /// The change may or may not become durable.
     OutcomeUnknown,
+    /// The group is one of consumers.
+    NotAShareGroup,
+    /// The worker does not have the lease: its time is over, or it is settled.
+    LeaseLost,
 }
 
 /// Part of a log that may begin with the records of a refused append: an earlier attempt made it.

@@ -4,7 +4,8 @@
 //! Owns:       the split of a response's limit of bytes among its partitions.
 //! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`], [`metadata_tail`]
 //!             before a node is opened, [`log_slice`] for the node itself, [`digests`] for programs that compare
-//!             replicas; [`look`], [`share_ranges`] and [`share_bytes`] for share groups; [`queue_page`] and its like.
+//!             replicas; [`look`], [`share_ranges`], [`share_bytes`] and [`leased`] for
+//!             share groups; [`queue_page`] and its like.
 //! Invariants: a response has no bytes at or past a part's end, and none of a record that an edit took away. The limit
 //!             of bytes never empties the first part that has batches. Damage is an error of its partition, and of no
 //!             other.
@@ -28,10 +29,12 @@ use crate::event::{
 };
 use crate::native::{Answer, Answered, Problem};
 
+mod leases;
 mod masking;
 mod queue_digests;
 mod queues;
 mod shares;
+pub use leases::leased;
 use masking::Stretch;
 pub use queues::{Extent, PageEnd, QueueError, Taken, queue_extent, queue_names, queue_page};
 #[cfg(test)]

@@ -150,6 +150,37 @@ pub(crate) fn combined(
     all
 }
 
+/// Merges new runs into kept ones, both as [`combined`] makes them: it looks only at kept runs that new ones overlap,
+/// for there may be very many.
+pub(crate) fn merged(kept: &[StateBatch], new: &[StateBatch], start: i64) -> Vec<StateBatch> {
+    let overlaps = |it: &StateBatch| {
+        let next = new.partition_point(|other| other.last < it.first);
+        new.get(next).is_some_and(|other| other.first <= it.last)
+    };
+    let changed = kept.iter().filter(|it| overlaps(it)).chain(new).copied();
+    let changed = combined(changed, start);
+    let rest = kept.iter().filter(|it| it.last >= start && !overlaps(it));
+    let mut rest = rest.map(|it| StateBatch { first: it.first.max(start), ..*it }).peekable();
+    let mut changed = changed.into_iter().peekable();
+    let mut all: Vec<StateBatch> = Vec::with_capacity(kept.len() + new.len());
+    loop {
+        let next = match (rest.peek(), changed.peek()) {
+            (Some(one), Some(other)) if one.first < other.first => rest.next(),
+            (_, Some(_)) => changed.next(),
+            (_, None) => rest.next(),
+        };
+        let Some(next) = next else { return all };
+        match all.last_mut() {
+            Some(it)
+                if (it.last + 1, it.count, it.state) == (next.first, next.count, next.state) =>
+            {
+                it.last = next.last;
+            }
+            _ => all.push(next),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,6 +247,10 @@ mod tests {
             let turned = batches.iter().rev().chain(&batches).chain(&all).copied();
             assert_eq!(combined(turned, start), all, "seed {seed}");
             assert!(all.windows(2).all(|two| two[0].last < two[1].first), "seed {seed}");
+            let (kept, new) = batches.split_at(batches.len() / 2);
+            let new = combined(new.iter().copied(), start);
+            let kept = combined(kept.iter().copied(), -1);
+            assert_eq!(merged(&kept, &new, start), all, "seed {seed}");
             let told =
                 all.iter().flat_map(|it| (it.first..=it.last).map(|at| (at, (it.count, it.state))));
             assert_eq!(told.collect::<BTreeMap<_, _>>(), by_offset, "seed {seed}");

@@ -25,11 +25,11 @@ Where a request names a topic by its id, an unknown id has its own error, as in 
 const NATIVE_HEAD: &str = "
 ## The native API
 
-Each operation asks these questions, all about its topic. A refusal is the problem `not-authorized`. Reads, sessions and topics
-are requests of Kafka, with the questions above.
+Each operation asks these questions about its topic or share group. A refusal is the problem `not-authorized`. Reads, sessions
+and topics are requests of Kafka, with the questions above.
 
-| Operation | Right |
-|---|---|
+| Operation | Right | Resource |
+|---|---|---|
 ";
 
 fn coded(code: ErrorCode) -> String {
@@ -59,8 +59,8 @@ fn the_page_about_access_is_written_from_the_table() {
             .expect("memory");
     }
     page.push_str(NATIVE_HEAD);
-    for NativeQuestion { op, operation } in NATIVE_QUESTIONS {
-        writeln!(page, "| {op:?} | {operation:?} |").expect("memory");
+    for NativeQuestion { op, operation, kind } in NATIVE_QUESTIONS {
+        writeln!(page, "| {op:?} | {operation:?} | {kind:?} |").expect("memory");
     }
     let page = page.replace("|  |\n", "| |\n");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/access.md");

@@ -172,6 +172,14 @@ pub enum Bug {
     StartPassesAvailable,
     /// A share group that reads what is committed is given what an open transaction wrote.
     OpenIsShared,
+    /// A record is given out before its time.
+    DelayIgnored,
+    /// A record whose end has come is given out.
+    EndsIgnored,
+    /// Workers get the records of the first queue until it has none.
+    TurnsForgotten,
+    /// A lease that ended is settled.
+    FormerLeaseSettles,
     /// A share group that reads what is committed is given what an aborted transaction wrote.
     AbortedIsShared,
     /// A change of settings is answered before it is kept.

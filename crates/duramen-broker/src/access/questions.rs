@@ -311,30 +311,41 @@ pub const QUESTIONS: &[Question] = &[
     ),
 ];
 
-/// Row of the native API's table: a question of an operation, about the topic.
+/// Row of the native API's table: a question of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeQuestion {
     /// Operation of the native API.
     pub op: Name,
     /// The right that the client needs.
     pub operation: Operation,
+    /// Kind of the resource that it is about.
+    pub kind: Kind,
+}
+
+/// Makes the row of a question about a topic.
+const fn of_topic(op: Name, operation: Operation) -> NativeQuestion {
+    NativeQuestion { op, operation, kind: Topic }
 }
 
 /// Questions of the native API. A refusal is the problem `not-authorized`.
 pub const NATIVE_QUESTIONS: &[NativeQuestion] = &[
-    NativeQuestion { op: Name::Append, operation: Write },
-    NativeQuestion { op: Name::Tail, operation: Describe },
-    NativeQuestion { op: Name::Truncate, operation: Delete },
-    NativeQuestion { op: Name::Fence, operation: Alter },
-    NativeQuestion { op: Name::Delete, operation: Delete },
-    NativeQuestion { op: Name::Replace, operation: Write },
-    NativeQuestion { op: Name::Replace, operation: Delete },
-    NativeQuestion { op: Name::Rewrite, operation: Write },
-    NativeQuestion { op: Name::Rewrite, operation: Delete },
-    NativeQuestion { op: Name::DeleteQueue, operation: Delete },
-    NativeQuestion { op: Name::TrimQueue, operation: Delete },
-    NativeQuestion { op: Name::FenceQueue, operation: Alter },
-    NativeQuestion { op: Name::Retrieve, operation: Read },
-    NativeQuestion { op: Name::GetQueue, operation: Describe },
-    NativeQuestion { op: Name::ListQueues, operation: Describe },
+    of_topic(Name::Append, Write),
+    of_topic(Name::Tail, Describe),
+    of_topic(Name::Truncate, Delete),
+    of_topic(Name::Fence, Alter),
+    of_topic(Name::Delete, Delete),
+    of_topic(Name::Replace, Write),
+    of_topic(Name::Replace, Delete),
+    of_topic(Name::Rewrite, Write),
+    of_topic(Name::Rewrite, Delete),
+    of_topic(Name::DeleteQueue, Delete),
+    of_topic(Name::TrimQueue, Delete),
+    of_topic(Name::FenceQueue, Alter),
+    of_topic(Name::Retrieve, Read),
+    of_topic(Name::GetQueue, Describe),
+    of_topic(Name::ListQueues, Describe),
+    of_topic(Name::Lease, Read),
+    NativeQuestion { op: Name::Lease, operation: Read, kind: Group },
+    of_topic(Name::Settle, Read),
+    NativeQuestion { op: Name::Settle, operation: Read, kind: Group },
 ];

@@ -131,6 +131,7 @@ fn go_on(node: &mut Node, place: Place, mut held: Held) -> Option<Outcome> {
         aborted: partition.all_aborted(indexed),
         has_skipped: false,
         trimmed: Trimmed::Shown,
+        ended_ms: i64::MIN,
         is_metered: false,
     };
     let ticket =

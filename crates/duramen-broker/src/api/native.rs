@@ -7,7 +7,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::produce::INDEX_BEHIND;
 use super::queues::INDEX_WAIT_MS;
-use super::{guarded, queues};
+use super::{guarded, leases, queues};
 use crate::access::{Operation, Resource};
 use crate::configs::is_queue_topic;
 use crate::core::{Awaited, NativeWait, Parked};
@@ -82,6 +82,8 @@ pub(crate) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
         | Op::DeleteQueue(_)
         | Op::TrimQueue(_)
         | Op::FenceQueue(_)) => edit(node, key, &context, op),
+        Op::Lease(it) => leases::lease(node, key, &context, &it),
+        Op::Settle(it) => leases::settle(node, key, &context, &it),
         op @ (Op::Retrieve(_) | Op::GetQueue(_) | Op::ListQueues(_)) => {
             queues::handle(node, key, context, op);
         }
@@ -147,7 +149,12 @@ pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
         Op::TrimQueue(it) => {
             it.through.offset >= partition.committed() || diverges(partition, it.through).is_some()
         }
-        Op::Append(_) | Op::Fence(_) | Op::DeleteQueue(_) | Op::FenceQueue(_) => false,
+        Op::Append(_)
+        | Op::Fence(_)
+        | Op::DeleteQueue(_)
+        | Op::FenceQueue(_)
+        | Op::Lease(_)
+        | Op::Settle(_) => false,
     };
     is_asked.then_some(replica)
 }
@@ -587,6 +594,7 @@ fn repeat(
         aborted: partition.all_aborted(end),
         has_skipped: from < partition.log_start(),
         trimmed: Trimmed::Passed,
+        ended_ms: i64::MIN,
         is_metered: false,
     };
     let is_sought = !span.is_empty() && !sabotage::is(Bug::RepeatNotSought);

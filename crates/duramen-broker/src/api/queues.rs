@@ -230,6 +230,7 @@ fn span(node: &Node, wait: &QueueWait) -> Result<Span, Problem> {
             Start::At(_) | Start::After(_) if skips => Trimmed::Skipped,
             Start::At(_) | Start::After(_) => Trimmed::Refused,
         },
+        ended_ms: node.core.ended_ms(),
         is_metered: node.core.quota(QuotaKey::ConsumerByteRate, &wait.context).is_some(),
     })
 }

@@ -144,6 +144,9 @@ fn acknowledgements(request: &ShareFetchRequest) -> BTreeMap<Target, Vec<Acknowl
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     if let Some(Parked::Share(request)) = node.core.parked_mut(key) {
         request.is_over = true;
+        if let Some(worker) = &mut request.worker {
+            worker.is_late = true;
+        }
         node.shares.wake_share(key);
     }
 }

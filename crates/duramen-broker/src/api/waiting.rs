@@ -7,8 +7,8 @@ use super::{
     add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
     create_partitions, create_topics, delete_groups, delete_records, delete_topics,
     describe_quorum, elect_leaders, end_txn, fetch, find_coordinator, guarded,
-    incremental_alter_configs, init_producer_id, join_group, metadata, native, offset_fetch,
-    produce, queues, share_acknowledge, share_fetch, share_offsets, share_states,
+    incremental_alter_configs, init_producer_id, join_group, leases, metadata, native,
+    offset_fetch, produce, queues, share_acknowledge, share_fetch, share_offsets, share_states,
     txn_offset_commit, unregister_broker, write_txn_markers,
 };
 use crate::core::{Parked, Signal};
@@ -70,6 +70,7 @@ pub(crate) fn resume(node: &mut Node, signal: Signal) {
         }
         Signal::ShareEnd { key, part, end } => share_offsets::on_end_known(node, key, part, end),
         Signal::Shared { key, request } => match request.wanted {
+            _ if request.worker.is_some() => leases::answer(node, key, *request),
             Some(_) => share_fetch::answer(node, key, *request),
             None => share_acknowledge::answer(node, key, *request),
         },

@@ -47,6 +47,13 @@ impl Core {
         (self.now.wall_ms, self.clocks.is_alone)
     }
 
+    /// Returns the time at or before which elements of queues have ended, in milliseconds since 1970. If the clock was
+    /// not believed when it was asked last, none has.
+    pub(crate) fn ended_ms(&self) -> i64 {
+        let is_odd = self.clocks.is_alone || self.clock.is_held();
+        if is_odd { i64::MIN } else { self.now.wall_ms }
+    }
+
     /// Compares the clocks of other nodes with this one's, and logs a difference once.
     pub(crate) fn compare_clocks(&mut self) {
         let known = self.peers.clocks().filter(|(id, _)| self.directory_of(*id).is_some());

@@ -15,7 +15,7 @@ use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
 use crate::fetch_sessions::{Asked, FetchSessions};
-use crate::native::{Edited, Identified, Op};
+use crate::native::{self, Edited, Identified, Op, Problem};
 use crate::partition::Partition;
 use crate::partition::controls::Objection;
 use crate::quotas::Quota;
@@ -222,6 +222,22 @@ pub(crate) struct ShareRequest {
     pub is_over: bool,
     /// Share partitions and replicas that wake the request.
     pub waits_on: Vec<(ShareKey, ReplicaId)>,
+    /// Worker of the native API, in place of a consumer.
+    pub worker: Option<Worker>,
+}
+
+/// Part of a worker's request that a consumer's does not have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Worker {
+    /// Partitions to lease records of.
+    pub targets: Vec<Target>,
+    /// Other nodes that lead partitions which the worker wants.
+    pub others: Vec<(i32, Option<native::Place>)>,
+    /// True once the worker does not even wait for what is being read.
+    pub is_late: bool,
+    /// Offsets of leases that the worker does not have.
+    pub lost: Vec<i64>,
+    pub problem: Option<Problem>,
 }
 
 impl ShareRequest {
@@ -237,6 +253,7 @@ impl ShareRequest {
             undecided: 0,
             is_over: false,
             waits_on: Vec::new(),
+            worker: None,
         }
     }
 }

@@ -516,6 +516,19 @@ impl ShareGroup {
         self.states.retain(|_, it| !it.begun.is_empty() || !it.beginning.is_empty());
     }
 
+    /// Asks for stored state of one partition.
+    pub(crate) fn want_state(&mut self, (topic, partition): Place, name: &str) {
+        let states = self.states.entry(topic).or_default();
+        if states.name.is_empty() {
+            name.clone_into(&mut states.name);
+        }
+        // Where the group thinks that a state has begun and a leader finds none, it begins anew.
+        self.have_states_changed |= states.begun.remove(&partition);
+        self.have_states_changed |= states.beginning.insert(partition);
+        self.deleting.remove(&topic);
+        self.wanted.push((topic, partition));
+    }
+
     /// Returns the partitions that a member may get.
     fn shareable(&self, value: &ShareMemberValue, topics: Topics<'_>) -> Vec<Place> {
         let ids = topics.ids(value.subscribed_topic_names.iter().map(String::as_str));

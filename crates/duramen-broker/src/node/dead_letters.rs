@@ -154,6 +154,7 @@ impl Shares {
         let reason = match dying.reason {
             Reason::Rejected => "it was rejected by a consumer",
             Reason::Exhausted => "it was given out as often as it may be",
+            Reason::Expired => "it has expired",
         };
         let letters = DeadLetters {
             replica,

@@ -198,6 +198,7 @@ fn whole(partition: &Partition, indexed: i64) -> Span {
         aborted: Vec::new(),
         has_skipped: false,
         trimmed: Trimmed::Passed,
+        ended_ms: i64::MIN,
         is_metered: false,
     }
 }

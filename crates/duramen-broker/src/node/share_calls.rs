@@ -25,7 +25,7 @@ use super::Coordinators;
 use super::questions::Questions;
 use crate::core::{Core, Signal, Then, Timer};
 use crate::event::RequestKey;
-use crate::internal_topics::SHARES;
+use crate::internal_topics::{GROUPS, SHARES};
 use crate::limits::{SHARE_CALL_AGAIN_US, SHARE_CALL_US, SHARE_CALL_US_MAX};
 use crate::peer::{Frame, ShareAnswer, ShareAsk, ShareBatch};
 use crate::shares::coordinator::{Answer, Ask, Asker};
@@ -53,6 +53,9 @@ enum Question {
     End,
     /// The existence of the topic, as the leader of the metadata knows it.
     Topic,
+    /// A begin of the state by the coordinator of the group, which has workers that are no members. An answer without
+    /// an error says that the coordinator has begun.
+    Group,
 }
 
 #[derive(Debug)]
@@ -98,6 +101,16 @@ impl Coordinators {
     ) -> u64 {
         let leader_epoch = core.partitions.get(&replica).map_or(0, |it| it.group.epoch());
         self.call_shares(core, Caller::Leader(replica), key, Ask::Read { leader_epoch })
+    }
+
+    /// Has the coordinator of a group begin the state of a partition that workers use. Returns the number of the call.
+    pub(super) fn begin_share_state(
+        &mut self,
+        core: &mut Core,
+        replica: ReplicaId,
+        key: ShareKey,
+    ) -> u64 {
+        self.call(core, Call { caller: Caller::Leader(replica), key, question: Question::Group })
     }
 
     /// Writes state for a leader. Returns the number of the call.
@@ -214,6 +227,9 @@ impl Coordinators {
         {
             return core.make_or_want_topic(SHARES);
         }
+        if call.question == Question::Group && core.controller.image.topic_named(GROUPS).is_none() {
+            return core.make_or_want_topic(GROUPS);
+        }
         let leader = match &call.question {
             Question::Kept(_) => core.coordinator_of(SHARES, &call.key.to_string()),
             Question::End => {
@@ -221,6 +237,7 @@ impl Coordinators {
                 topic.and_then(|it| core.leader_of(it, call.key.partition)).map(|(id, _)| id)
             }
             Question::Topic => core.metadata_leader(),
+            Question::Group => core.coordinator_of(GROUPS, &call.key.group),
         };
         let Some(leader) = leader else { return };
         let own = core.options.facts.broker_id;
@@ -244,6 +261,14 @@ impl Coordinators {
             }
             Question::Topic => {
                 let ask = ShareAsk { kind: TOPIC, ..said(nonce, &key, Ask::Look) };
+                core.peers.frame_to(leader).share_asks.push(ask);
+            }
+            Question::Group if leader == own => {
+                let answer = self.begin_for_workers(core, &key);
+                self.on_share_answer(core, nonce, answer);
+            }
+            Question::Group => {
+                let ask = ShareAsk { kind: GROUP, ..said(nonce, &key, Ask::Look) };
                 core.peers.frame_to(leader).share_asks.push(ask);
             }
             Question::Kept(ask) if leader == own => {
@@ -425,6 +450,12 @@ impl Coordinators {
                 self.tell_of_topic(core, said.topic_id, asker);
                 continue;
             }
+            if said.kind == GROUP {
+                let key = key_of(said);
+                let answer = self.begin_for_workers(core, &key);
+                core.peers.frame_to(broker_id).share_answers.push(answered(said.nonce, answer));
+                continue;
+            }
             let Some((key, ask)) = understood(said) else { continue };
             if let Err(code) = self.coordinate_share(core, &key, asker, ask) {
                 let answer = answered(said.nonce, Err(code));
@@ -434,6 +465,21 @@ impl Coordinators {
         for said in &frame.share_answers {
             self.on_share_answer(core, said.nonce, heard(said));
         }
+    }
+}
+
+/// Coordinators of groups.
+impl Coordinators {
+    /// Has the coordinator of a group begin the state of a partition, if the coordinator is here.
+    fn begin_for_workers(&mut self, core: &mut Core, key: &ShareKey) -> Answer {
+        if !core.controller.image.has_partition(key.topic_id, key.partition) {
+            return Err(ErrorCode::UnknownTopicOrPartition);
+        }
+        let (now, mut answer) = (core.now, Ok(()));
+        self.coordinate_part(core, &key.group, |groups, sight| {
+            answer = groups.begin_for_workers(key, sight.rules, sight.topics, now);
+        })?;
+        answer.map(|()| None)
     }
 }
 
@@ -448,6 +494,8 @@ const DELETE: i8 = 5;
 const END: i8 = 6;
 /// For the leader of the metadata: whether the topic is there.
 const TOPIC: i8 = 7;
+/// For the coordinator of the group: it is to begin the state.
+const GROUP: i8 = 8;
 
 /// Returns a question as it is sent.
 fn said(nonce: u64, key: &ShareKey, ask: Ask) -> ShareAsk {
@@ -482,13 +530,17 @@ fn said(nonce: u64, key: &ShareKey, ask: Ask) -> ShareAsk {
     said
 }
 
-/// Returns `None` if a later build asks a question that this one does not know.
-fn understood(said: &ShareAsk) -> Option<(ShareKey, Ask)> {
-    let key = ShareKey {
+fn key_of(said: &ShareAsk) -> ShareKey {
+    ShareKey {
         group: said.group_id.as_str().into(),
         topic_id: said.topic_id,
         partition: said.partition,
-    };
+    }
+}
+
+/// Returns `None` if a later build asks a question that this one does not know.
+fn understood(said: &ShareAsk) -> Option<(ShareKey, Ask)> {
+    let key = key_of(said);
     let of = (said.state_epoch != -1).then_some(said.state_epoch);
     let ask = match said.kind {
         READ => Ask::Read { leader_epoch: said.leader_epoch },

@@ -27,13 +27,18 @@ use crate::access::{Operation, Resource};
 use crate::configs::{Beginning, BrokerSettings, GroupSettings};
 use crate::core::{Core, Parked, ShareRequest, Signal, Timer};
 use crate::event::{
-    Action, ConnectionId, Date, Dated, Look, RequestKey, SeenBatch, Survey, Surveyed,
+    Action, ConnectionId, Date, Dated, Look, Now, RequestKey, SeenBatch, Survey, Surveyed,
 };
-use crate::limits::{SHARE_AGAIN_US, SHARE_SURVEY_BYTES};
+use crate::internal_topics::SHARES;
+use crate::limits::{
+    SHARE_AGAIN_US, SHARE_BEGIN_US, SHARE_CLOCK_US, SHARE_LINGER_US, SHARE_SURVEY_BYTES,
+};
+use crate::native::{Decision, Problem, Settlement};
 use crate::partition::Partition;
 use crate::session::RequestContext;
 use crate::shares::partition::{
-    Acknowledgement, Limits, Plan, RENEW, Rules, Seen, SharePartition, Span,
+    ACCEPT, Acknowledgement, GAP, Limits, Plan, REJECT, RELEASE, RENEW, Rules, Seen,
+    SharePartition, Span,
 };
 use crate::shares::sessions::{Member, ShareSessions, Target};
 use crate::shares::{ShareKey, ShareState, ShareWrite};
@@ -42,7 +47,12 @@ use crate::shares::{ShareKey, ShareState, ShareWrite};
 #[derive(Debug)]
 enum Stage {
     /// The state is being read. Or there was none yet, and it is read again at this time.
-    Reading { call: Option<u64>, again_us: u64 },
+    Reading {
+        call: Option<u64>,
+        again_us: u64,
+        /// True if the call asks the group's coordinator to begin the state, for workers.
+        is_beginning: bool,
+    },
     /// There is no state yet. The group is to start with the first record since some time, which is being looked for.
     Dating { look: u64, state: Arc<ShareState> },
     /// The start is known.
@@ -70,6 +80,8 @@ struct Entry {
     /// Members whose sessions have the share partition.
     members: BTreeSet<Arc<str>>,
     waiting: BTreeSet<RequestKey>,
+    /// Time until which the share partition stays for workers, who have no sessions.
+    linger_us: u64,
     timer_us: Option<u64>,
 }
 
@@ -81,14 +93,37 @@ impl Entry {
         }
     }
 
-    fn due_us(&self) -> u64 {
+    fn is_in_use(&self, now: Now) -> bool {
+        !self.members.is_empty() || !self.waiting.is_empty() || self.linger_us > now.mono_us
+    }
+
+    fn due_us(&self, now: Now) -> u64 {
         let due = match &self.stage {
-            Stage::Reading { call: None, again_us } => *again_us,
+            Stage::Reading { call: None, again_us, .. } => *again_us,
             Stage::Reading { .. } | Stage::Dating { .. } => u64::MAX,
-            Stage::Known { part, .. } => part.deadline_us(),
+            Stage::Known { part, .. } => {
+                let wait_ms = part.deadline_ms().map(|at| at.saturating_sub(now.wall_ms));
+                let wait_us = wait_ms.map(|ms| match u64::try_from(ms) {
+                    Ok(ms @ 1..) => ms.saturating_mul(1_000).min(SHARE_CLOCK_US),
+                    // The clock is not believed, or was turned back.
+                    _ => SHARE_AGAIN_US,
+                });
+                let clock_us = wait_us.map_or(u64::MAX, |us| now.mono_us.saturating_add(us));
+                part.deadline_us().min(clock_us)
+            }
         };
+        let due = if self.linger_us > 0 { due.min(self.linger_us) } else { due };
         if self.survey_again_us > 0 { due.min(self.survey_again_us) } else { due }
     }
+}
+
+/// Receiver of records.
+#[derive(Clone, Copy)]
+enum Taker<'a> {
+    /// A member of the group, in a session.
+    Member(&'a Arc<str>),
+    /// A worker of the native API.
+    Worker,
 }
 
 /// See the room card.
@@ -206,6 +241,14 @@ impl Core {
         Ok((ShareKey { group: Arc::clone(group), topic_id, partition }, replica))
     }
 
+    /// Ends locks and waits of a share partition whose time has come. Tells whether there were any.
+    fn bring_up_to_date(&mut self, part: &mut SharePartition, rules: &Rules) -> bool {
+        let wall_ms = self.now.wall_ms;
+        let has_expired = part.expire(self.now.mono_us, rules);
+        let is_due = part.is_due(wall_ms);
+        has_expired | (is_due && part.wake(wall_ms, self.believes_clock(), rules))
+    }
+
     /// Tells whether a consumer's quota lets it have so many bytes now. If not, the consumer has to rest, acquires
     /// nothing, and the bytes do not count.
     fn may_have(&mut self, key: RequestKey, bytes: u64) -> bool {
@@ -285,7 +328,7 @@ impl Shares {
         // No member holds any record of it here.
         let part = entry.and_then(Entry::known).ok_or(ErrorCode::InvalidRecordState)?;
         part.trim(log_start);
-        part.expire(core.now.mono_us, &rules);
+        core.bring_up_to_date(part, &rules);
         self.counted += 1;
         let ticket = self.counted;
         let waits = part.acknowledge(core.now.mono_us, member, said, ticket, &rules);
@@ -294,6 +337,68 @@ impl Shares {
             self.tickets.insert(ticket, (request_key, target));
         }
         waits
+    }
+
+    /// Takes a worker's decisions on its leases. Returns the offsets of those that the worker does not have. The request
+    /// waits if there is something to wait for.
+    pub(crate) fn settle_leases(
+        &mut self,
+        core: &mut Core,
+        request_key: RequestKey,
+        request: &mut ShareRequest,
+        target: Target,
+        said: &[Settlement],
+    ) -> Result<Vec<i64>, ErrorCode> {
+        let (group, worker) = &request.member;
+        let (key, replica) = core.share_target(&request.context, group, target)?;
+        let rules = core.share_rules(group);
+        let log_start = core.partitions.get(&replica).map_or(0, Partition::log_start);
+        let all_lost = || Ok(said.iter().map(|it| it.offset).collect());
+        let entry = self.entries.get_mut(&key).filter(|entry| entry.replica == replica);
+        let Some(entry) = entry else { return all_lost() };
+        entry.linger_us = core.now.mono_us.saturating_add(SHARE_LINGER_US);
+        let Some(part) = entry.known() else { return all_lost() };
+        part.trim(log_start);
+        core.bring_up_to_date(part, &rules);
+        let is_held = |it: &&Settlement| part.is_held(it.offset, worker, it.deliveries);
+        let (held, lost): (Vec<&Settlement>, Vec<_>) = said.iter().partition(is_held);
+        let (unseen, held): (Vec<&Settlement>, Vec<_>) =
+            held.into_iter().partition(|it| it.decision == Decision::Unseen);
+        for it in unseen {
+            part.hand_back((it.offset, it.offset));
+        }
+        let code_of = |decision| match decision {
+            Decision::Accept => ACCEPT,
+            Decision::Release { .. } | Decision::Unseen => RELEASE,
+            Decision::Reject => REJECT,
+            Decision::Renew => RENEW,
+            Decision::Gone => GAP,
+        };
+        let mut decided: Vec<Acknowledgement> = held
+            .iter()
+            .map(|it| Acknowledgement {
+                first: it.offset,
+                last: it.offset,
+                types: vec![code_of(it.decision)],
+            })
+            .collect();
+        decided.sort_by_key(|it| it.first);
+        self.counted += 1;
+        let ticket = self.counted;
+        let waits = part.acknowledge(core.now.mono_us, worker, &decided, ticket, &rules)?;
+        for it in &held {
+            if let Decision::Release { delay_ms } = it.decision
+                && delay_ms > 0
+            {
+                part.release_later(it.offset, core.now.wall_ms.saturating_add(delay_ms));
+            }
+        }
+        self.dirty.insert(key);
+        if waits {
+            request.undecided += 1;
+            self.tickets.insert(ticket, (request_key, target));
+        }
+        Ok(lost.into_iter().map(|it| it.offset).collect())
     }
 
     /// Notes which partitions a session has gained and lost.
@@ -358,7 +463,7 @@ impl Shares {
         deadline_us: u64,
     ) {
         let mut request = request;
-        request.is_over = deadline_us <= core.now.mono_us;
+        request.is_over |= deadline_us <= core.now.mono_us;
         core.park(key, Parked::Share(Box::new(request)), deadline_us);
         self.try_share(core, coordinators, key);
     }
@@ -402,16 +507,19 @@ impl Shares {
         if request.undecided > 0 {
             return;
         }
-        let is_over = request.is_over;
+        let is_refused = request.worker.as_ref().is_some_and(|it| it.problem.is_some());
+        let (is_over, worker) = (request.is_over, request.worker.clone());
         let (member, context) = (request.member.clone(), request.context.clone());
-        let Some(wanted) = request.wanted.filter(|it| it.limits.records > 0) else {
-            return self.answer_share(core, key);
-        };
+        let wanted = request.wanted.filter(|it| it.limits.records > 0 && !is_refused);
+        let Some(wanted) = wanted else { return self.answer_share(core, key) };
         let mut limits = wanted.limits;
         let (mut found, mut refused, mut waits_on) = (Vec::new(), Vec::new(), Vec::new());
         let rules = core.share_rules(&member.0);
-        let mut bytes = 0;
-        let targets = self.sessions.targets(&member);
+        let (mut bytes, mut is_all_known) = (0, true);
+        let targets = match &worker {
+            Some(worker) => worker.targets.clone(),
+            None => self.sessions.targets(&member),
+        };
         for &target in &targets {
             let (share, replica) = match core.share_target(&context, &member.0, target) {
                 Ok(found) => found,
@@ -420,8 +528,12 @@ impl Shares {
                     continue;
                 }
             };
-            let plan =
-                self.plan_share(core, coordinators, (&share, replica), &member.1, &limits, &rules);
+            let who = if worker.is_some() { Taker::Worker } else { Taker::Member(&member.1) };
+            let plan = self.plan_share(core, coordinators, (&share, replica), who, &limits, &rules);
+            let log = core.partitions.get(&replica);
+            let is_shown = log.is_none_or(|log| log.shown() >= log.committed());
+            is_all_known &= plan.is_some() && is_shown;
+            let plan = plan.unwrap_or_default();
             waits_on.push((share.clone(), replica));
             if !plan.pieces.is_empty() && limits.records > 0 && (bytes == 0 || limits.bytes > 0) {
                 bytes += plan.bytes;
@@ -431,6 +543,8 @@ impl Shares {
             }
         }
         let is_enough = !found.is_empty() && bytes >= wanted.bytes_min;
+        // A worker who does not wait gets nothing only if there is nothing.
+        let is_over = is_over && (is_all_known || worker.is_none_or(|it| it.is_late));
         if !(is_enough || is_over || !refused.is_empty()) {
             return self.go_on_waiting(core, key, waits_on);
         }
@@ -490,49 +604,67 @@ impl Shares {
 
 /// Share partitions.
 impl Shares {
-    /// Returns the records of a share partition that a consumer would get now. Begins the reads that more records need.
+    /// Returns the records of a share partition that a consumer would get now. Begins the reads that more records need;
+    /// `None` without records until these are over.
     fn plan_share(
         &mut self,
         core: &mut Core,
         coordinators: &mut Coordinators,
         (key, replica): (&ShareKey, ReplicaId),
-        member: &Arc<str>,
+        taker: Taker<'_>,
         limits: &Limits,
         rules: &Rules,
-    ) -> Plan {
-        let Some(partition) = core.partitions.get(&replica) else { return Plan::default() };
+    ) -> Option<Plan> {
+        let partition = core.partitions.get(&replica)?;
         let (term, log_start) = (partition.group.term(), partition.log_start());
         let is_it = |entry: &Entry| entry.replica == replica && entry.term == term;
         if !self.entries.get(key).is_some_and(is_it) {
             self.drop_share(core, key, ErrorCode::NotLeaderOrFollower);
-            self.read_share(core, coordinators, key, replica, term);
+            self.read_share(
+                core,
+                coordinators,
+                key,
+                (replica, term),
+                matches!(taker, Taker::Worker),
+            );
         }
-        let Some(entry) = self.entries.get_mut(key) else { return Plan::default() };
-        entry.members.insert(Arc::clone(member));
+        let entry = self.entries.get_mut(key)?;
+        match taker {
+            Taker::Member(member) => {
+                entry.members.insert(Arc::clone(member));
+            }
+            Taker::Worker => entry.linger_us = core.now.mono_us.saturating_add(SHARE_LINGER_US),
+        }
         let Stage::Known { part, is_ready, by_key, .. } = &mut entry.stage else {
-            return Plan::default();
+            return None;
         };
-        let now_us = if sabotage::is(Bug::LockEndsEarly) { u64::MAX } else { core.now.mono_us };
-        if part.trim(log_start) | part.expire(now_us, rules) {
+        if sabotage::is(Bug::LockEndsEarly) {
+            part.expire(u64::MAX, rules);
+        }
+        if part.trim(log_start) | core.bring_up_to_date(part, rules) {
             self.dirty.insert(key.clone());
         }
         if *by_key != rules.by_key {
             // Until no member holds a record, nothing more is given out.
             if !part.is_idle() {
-                return Plan::default();
+                return None;
             }
             part.begin_anew();
             *by_key = rules.by_key;
             entry.survey = None;
         }
         if !*is_ready {
-            return Plan::default();
+            return None;
         }
-        let plan = part.plan(limits, rules);
+        let plan = match taker {
+            Taker::Member(_) => part.plan(limits, rules),
+            Taker::Worker => part.pick(limits, rules),
+        };
         if plan.records < limits.records {
             self.survey_share(core, key, rules);
         }
-        plan
+        let is_surveyed = self.entries.get(key).is_some_and(|it| it.survey.is_none());
+        (is_surveyed || !plan.pieces.is_empty()).then_some(plan)
     }
 
     fn read_share(
@@ -540,21 +672,28 @@ impl Shares {
         core: &mut Core,
         coordinators: &mut Coordinators,
         key: &ShareKey,
-        replica: ReplicaId,
-        term: u64,
+        (replica, term): (ReplicaId, u64),
+        is_of_worker: bool,
     ) {
-        let call = coordinators.read_share_state(core, replica, key.clone());
+        // Where no state of any group is kept, no coordinator answers.
+        let is_beginning = is_of_worker && core.controller.image.topic_named(SHARES).is_none();
+        let call = if is_beginning {
+            coordinators.begin_share_state(core, replica, key.clone())
+        } else {
+            coordinators.read_share_state(core, replica, key.clone())
+        };
         let number = self.count();
         self.by_number.insert(number, key.clone());
         let entry = Entry {
             number,
             replica,
             term,
-            stage: Stage::Reading { call: Some(call), again_us: 0 },
+            stage: Stage::Reading { call: Some(call), again_us: 0, is_beginning },
             survey: None,
             survey_again_us: 0,
             members: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            linger_us: 0,
             timer_us: None,
         };
         self.entries.insert(key.clone(), entry);
@@ -608,8 +747,8 @@ impl Shares {
         let end = end_of(partition, &settings);
         let Some(part) = entry.known() else { return };
         let Some(from) = part.wants(rules, end) else { return };
-        let room = rules.unfinished_max - part.unfinished();
-        let keys_max = if rules.by_key { usize::try_from(room).unwrap_or(1) } else { 0 };
+        let one_by_one = rules.by_key || partition.settings.queue;
+        let records_max = if one_by_one { part.room(rules) } else { 0 };
         self.counted += 1;
         let ticket = self.counted;
         entry.survey = Some(ticket);
@@ -618,7 +757,7 @@ impl Shares {
         self.looks.insert(ticket, key.clone());
         let bytes_max = SHARE_SURVEY_BYTES;
         let is_of_queues = partition.settings.queue;
-        let survey = Survey { replica, from, end, bytes_max, keys_max, is_of_queues, ticket };
+        let survey = Survey { replica, from, end, bytes_max, records_max, is_of_queues, ticket };
         core.out.push(Action::Look(Look::Survey(survey)));
     }
 
@@ -650,11 +789,12 @@ impl Shares {
                     let SeenBatch { base, last, segment, at, bytes, .. } = batch;
                     let is_nothing = batch.is_nothing || is_aborted(&batch);
                     let span = Span { last, segment, at, bytes };
-                    Seen { base, span, is_nothing, keys: batch.keys }
+                    Seen { base, span, is_nothing, records: batch.records }
                 });
                 let seen = seen.collect();
                 if let Some(part) = entry.known() {
-                    part.extend(from, seen, to, &rules);
+                    part.extend(from, (seen, to), core.now.wall_ms, &rules);
+                    core.bring_up_to_date(part, &rules);
                 }
             }
             Err(problem) => {
@@ -671,15 +811,16 @@ impl Shares {
     }
 
     /// Takes the result of a call to the coordinator of share groups.
-    fn on_share_told(&mut self, core: &mut Core, told: ShareTold) {
+    fn on_share_told(&mut self, core: &mut Core, coordinators: &mut Coordinators, told: ShareTold) {
         let ShareTold { replica, key, call, answer } = told;
         let Some(entry) = self.entries.get_mut(&key) else { return };
         if entry.replica != replica {
             return;
         }
         match &mut entry.stage {
-            Stage::Reading { call: waits, .. } if *waits == Some(call) => {
-                self.on_share_read(core, &key, answer);
+            Stage::Reading { call: waits, is_beginning, .. } if *waits == Some(call) => {
+                let is_beginning = *is_beginning;
+                self.on_share_read(core, coordinators, (&key, is_beginning), answer);
             }
             Stage::Known { part, writing, is_ready, .. } if *writing == Some(call) => {
                 *writing = None;
@@ -701,7 +842,8 @@ impl Shares {
     fn on_share_read(
         &mut self,
         core: &mut Core,
-        key: &ShareKey,
+        coordinators: &mut Coordinators,
+        (key, is_beginning): (&ShareKey, bool),
         answer: Result<Arc<ShareState>, ErrorCode>,
     ) {
         let settings = core.group_settings(&key.group);
@@ -712,17 +854,39 @@ impl Shares {
             Err(ErrorCode::FencedLeaderEpoch) => {
                 return self.drop_share(core, key, ErrorCode::NotLeaderOrFollower);
             }
+            Err(ErrorCode::InvalidRequest) if entry.linger_us > 0 && !is_beginning => {
+                // No state is kept, and workers are no members, for whom the group would begin it.
+                let call = coordinators.begin_share_state(core, entry.replica, key.clone());
+                entry.stage = Stage::Reading { call: Some(call), again_us: 0, is_beginning: true };
+                return;
+            }
+            Err(ErrorCode::GroupIdNotFound) if is_beginning => {
+                let waiting = entry.waiting.clone();
+                for waits in waiting {
+                    if let Some(Parked::Share(request)) = core.parked_mut(waits)
+                        && let Some(worker) = &mut request.worker
+                    {
+                        worker.problem = Some(Problem::NotAShareGroup);
+                    }
+                }
+                return self.drop_share(core, key, ErrorCode::GroupIdNotFound);
+            }
             Err(code) => {
                 tracing::debug!(share = %key, %code, "the state of a share partition is unknown yet");
-                let again_us = core.now.mono_us.saturating_add(SHARE_AGAIN_US);
-                entry.stage = Stage::Reading { call: None, again_us };
+                let pause_us = if is_beginning { SHARE_BEGIN_US } else { SHARE_AGAIN_US };
+                let again_us = core.now.mono_us.saturating_add(pause_us);
+                entry.stage = Stage::Reading { call: None, again_us, is_beginning: false };
                 return;
             }
         };
         let (log_start, end) = (partition.log_start(), end_of(partition, &settings));
+        let own = core.controller.image.group_configs(&key.group);
+        let is_workers = entry.linger_us > 0 && !own.contains_key("share.auto.offset.reset");
         let first = match (state.start, settings.beginning) {
             (0.., _) => state.start,
+            // A worker wants the work that was there before the first lease.
             (_, Beginning::Earliest) => log_start,
+            _ if is_workers => log_start,
             (_, Beginning::Ago(ms)) if log_start < end => {
                 self.counted += 1;
                 let ticket = self.counted;
@@ -760,7 +924,7 @@ impl Shares {
             Err(problem) => {
                 tracing::warn!(share = %key, problem, "cannot survey a log for a share group");
                 let again_us = core.now.mono_us.saturating_add(SHARE_AGAIN_US);
-                entry.stage = Stage::Reading { call: None, again_us };
+                entry.stage = Stage::Reading { call: None, again_us, is_beginning: false };
             }
         }
         self.dirty.insert(key);
@@ -775,7 +939,7 @@ impl Shares {
         // Without share partitions no request waits for any.
         if !self.entries.is_empty() {
             for told in coordinators.take_share_answers() {
-                self.on_share_told(core, told);
+                self.on_share_told(core, coordinators, told);
             }
         }
         core.out.extend(std::mem::take(&mut self.wanted).into_iter().map(Action::Look));
@@ -796,10 +960,10 @@ impl Shares {
         let (replica, number) = (entry.replica, entry.number);
         let (mut answers, mut dying) = (Vec::new(), Vec::new());
         let mut write = None;
-        let mut is_unused = entry.members.is_empty() && entry.waiting.is_empty();
+        let mut is_unused = !entry.is_in_use(core.now);
         match &mut entry.stage {
             Stage::Known { part, state_epoch, writing, .. } => {
-                part.expire(core.now.mono_us, &rules);
+                core.bring_up_to_date(part, &rules);
                 answers = part.take_answers();
                 dying = part.take_dying();
                 if writing.is_none() {
@@ -811,9 +975,9 @@ impl Shares {
                         batches: it.batches,
                     });
                 }
-                is_unused &= write.is_none() && part.is_idle();
+                is_unused = is_unused && write.is_none() && part.is_idle();
             }
-            Stage::Reading { call: None, again_us } if *again_us <= core.now.mono_us => {
+            Stage::Reading { call: None, again_us, .. } if *again_us <= core.now.mono_us => {
                 // A request that waits asks for it again.
                 is_unused = true;
             }
@@ -842,7 +1006,10 @@ impl Shares {
             }
         }
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let due = Some(entry.due_us()).filter(|at| *at < u64::MAX);
+        if entry.linger_us <= core.now.mono_us {
+            entry.linger_us = 0;
+        }
+        let due = Some(entry.due_us(core.now)).filter(|at| *at < u64::MAX);
         if entry.timer_us != due {
             if let Some(at) = std::mem::replace(&mut entry.timer_us, due) {
                 core.timers.remove(&(at, Timer::Share(number)));

@@ -17,6 +17,7 @@ mod harness;
 mod in_sync;
 mod internal_topics;
 mod leaders;
+mod leases;
 mod members;
 mod metadata_log;
 mod misc;

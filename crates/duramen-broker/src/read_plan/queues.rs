@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duramen_protocol::BatchView;
-use duramen_protocol::records::{ID_HEADER, Record, Records};
+use duramen_protocol::records::{ID_HEADER, Record, Records, Schedule};
 use duramen_storage::keys::{
     Erasable, Index, IndexError, Masks, NamedQueue, Replaced, Said, Standing, is_replacement,
 };
+use duramen_storage::op::ReplicaId;
 use duramen_storage::reader::ReadError;
 use duramen_storage::sabotage::{self, Bug};
 use duramen_storage::{Disk, Reader};
@@ -135,9 +136,12 @@ impl Edits {
 pub fn queue_page<D: Disk, E>(
     reader: &Reader<D>,
     span: &Span,
-    take: impl FnMut(&Records, &Record<'_>, Position) -> Result<Taken, E>,
+    mut take: impl FnMut(&Records, &Record<'_>, Position) -> Result<Taken, E>,
 ) -> Result<PageEnd, QueueError<E>> {
-    page(reader, span, Which::Shown, take)
+    page(reader, span, Which::Shown, |records, record, position| {
+        let has_ended = Schedule::of(record).expires_ms <= span.ended_ms;
+        if has_ended { Ok(Taken::More) } else { take(records, record, position) }
+    })
 }
 
 /// Elements that a read is about.
@@ -178,7 +182,7 @@ fn page<D: Disk, E>(
         if posting.base_offset >= span.end {
             break;
         }
-        let batch = batch_at(reader, span, (posting.base_offset, span.end))?;
+        let batch = batch_at(reader, span.replica, (posting.base_offset, span.end))?;
         // If the batch was erased, this is another one, which has a posting of its own.
         let is_it = |it: &BatchView| it.header().base_offset == posting.base_offset;
         let Some(batch) = batch.filter(is_it) else { continue };
@@ -255,7 +259,7 @@ fn take_content<D: Disk, E>(
     (position, at): (Position, i64),
     take: &mut impl FnMut(&Records, &Record<'_>, Position) -> Result<Taken, E>,
 ) -> Result<Option<PageEnd>, QueueError<E>> {
-    let Some(batch) = batch_at(reader, span, (at, at + 1))? else { return Ok(None) };
+    let Some(batch) = batch_at(reader, span.replica, (at, at + 1))? else { return Ok(None) };
     let unreadable = |_| QueueError::Unreadable(at);
     let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(unreadable)?;
     let record = records.iter().next().transpose().map_err(unreadable)?;
@@ -357,7 +361,7 @@ fn erasable<D: Disk>(
         return Err(QueueError::Index);
     }
     let Some(found) = found else { return Ok(None) };
-    let batch = batch_at(reader, span, (found.first, span.end))?;
+    let batch = batch_at(reader, span.replica, (found.first, span.end))?;
     let time_ms = batch.map_or(i64::MAX, |batch| batch.header().max_timestamp);
     Ok(Some((found, time_ms)))
 }
@@ -383,7 +387,7 @@ fn these<D: Disk>(
             wanted.next();
             continue;
         }
-        let Some(batch) = batch_at(reader, span, (first, span.end))? else {
+        let Some(batch) = batch_at(reader, span.replica, (first, span.end))? else {
             // Its record is gone, and so are all behind it. Contents may be elsewhere.
             while wanted.next_if(|it| !edits.contents.contains_key(it)).is_some() {}
             continue;
@@ -569,7 +573,9 @@ pub(super) fn repeated<D: Disk>(
     if span.has_skipped {
         return Ok(None);
     }
-    let Some(batch) = batch_at(reader, span, (span.from, span.end))? else { return Ok(None) };
+    let Some(batch) = batch_at(reader, span.replica, (span.from, span.end))? else {
+        return Ok(None);
+    };
     let header = batch.header();
     if header.base_offset != span.from || header.attributes.is_control() {
         return Ok(None);
@@ -634,14 +640,14 @@ fn index_of<D: Disk, E>(
 }
 
 /// Reads the batch that holds an offset and begins below `end`; `None` if it is gone.
-fn batch_at<D: Disk, E>(
+pub(super) fn batch_at<D: Disk, E>(
     reader: &Reader<D>,
-    span: &Span,
+    replica: ReplicaId,
     (offset, end): (i64, i64),
 ) -> Result<Option<BatchView>, QueueError<E>> {
     let read = || {
-        let found = reader.locate(span.replica, offset, end, 1, true)?;
-        found.map(|range| reader.read(span.replica, &range)).transpose()
+        let found = reader.locate(replica, offset, end, 1, true)?;
+        found.map(|range| reader.read(replica, &range)).transpose()
     };
     let bytes: Option<Bytes> = match read() {
         // A trim took the segment away in the middle of the read.
@@ -658,7 +664,7 @@ fn position_at<D: Disk, E>(
     span: &Span,
     offset: i64,
 ) -> Result<Option<Position>, QueueError<E>> {
-    let batch = batch_at(reader, span, (offset, span.end))?;
+    let batch = batch_at(reader, span.replica, (offset, span.end))?;
     Ok(batch.map(|batch| Position {
         term: batch.header().partition_leader_epoch,
         entry: batch.header().base_offset,

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use duramen_protocol::batch::{BatchView, batches};
 use duramen_protocol::messages::ShareFetchResponse;
 use duramen_protocol::messages::share_fetch::PartitionData;
-use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records, Retained};
+use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records, Retained, Schedule};
 use duramen_protocol::wire::RecordData;
 use duramen_storage::keys::Masks;
 use duramen_storage::reader::{FileRange, ReadError};
@@ -15,8 +15,8 @@ use super::masking::{self, retained};
 use super::queues::look_at_queue;
 use super::{code_of, text_of};
 use crate::event::{
-    Date, Dated, DeadLetters, DeadLettersMade, Event, Look, QueueLooked, SeenBatch, SeenKeys,
-    SharePart, SharePlan, Survey, Surveyed,
+    Date, Dated, DeadLetters, DeadLettersMade, Event, Look, QueueLooked, SeenBatch, SeenRecord,
+    SeenRecords, SharePart, SharePlan, Survey, Surveyed,
 };
 use crate::limits::DECOMPRESSED_BYTES_MAX;
 
@@ -75,22 +75,22 @@ pub(crate) fn seen_in(
 ) -> Result<(Vec<SeenBatch>, i64), String> {
     let mut found = Vec::new();
     let mut to = wanted.from;
-    let mut keys_left = wanted.keys_max;
+    let mut records_left = wanted.records_max;
     for batch in batches(bytes).map_while(Result::ok) {
         let header = batch.header();
         let len = batch.bytes().len() as u64;
         let transactional = header.attributes.is_transactional().then_some(header.producer_id);
         let is_masked = retained(&batch, masks)? == Retained::Nothing;
         let is_nothing = header.attributes.is_control() || is_masked;
-        let keys = match wanted.keys_max {
+        let records = match wanted.records_max {
             0 => None,
             _ if is_nothing => None,
-            _ => Some(keys_of(&batch, wanted.from, &mut keys_left, masks)?),
+            _ => Some(records_of(&batch, wanted, &mut records_left, masks)?),
         };
         let last = header.end_offset() - 1;
-        to = keys.as_ref().map_or(last, |keys| keys.end - 1) + 1;
+        to = records.as_ref().map_or(last, |it| it.end - 1) + 1;
         let (base, bytes) = (header.base_offset, len);
-        let seen = SeenBatch { base, last, segment, at, bytes, transactional, is_nothing, keys };
+        let seen = SeenBatch { base, last, segment, at, bytes, transactional, is_nothing, records };
         found.push(seen);
         at += len;
         if to <= last {
@@ -104,28 +104,30 @@ pub(crate) fn seen_in(
     }
 }
 
-/// Returns the keys of a batch's records, at most as many as are left.
-fn keys_of(
+/// Returns the records of a batch one by one, at most as many as are left.
+fn records_of(
     batch: &BatchView,
-    from: i64,
+    wanted: &Survey,
     left: &mut usize,
     masks: &Masks,
-) -> Result<SeenKeys, String> {
+) -> Result<SeenRecords, String> {
     let mut of = Vec::new();
     let records = Records::of(batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
     for record in &records {
         let record = record.map_err(|error| error.to_string())?;
         let offset = records.offset(&record);
-        if offset < from || masks.hides(offset) {
+        if offset < wanted.from || masks.hides(offset) {
             continue;
         }
         if *left == 0 {
-            return Ok(SeenKeys { end: offset, of });
+            return Ok(SeenRecords { end: offset, of });
         }
         *left -= 1;
-        of.push((offset, record.key.map(XxHash3_128::oneshot)));
+        let key = record.key.map(XxHash3_128::oneshot);
+        let schedule = wanted.is_of_queues.then(|| Schedule::of(&record));
+        of.push(SeenRecord { offset, key, schedule });
     }
-    Ok(SeenKeys { end: batch.header().end_offset(), of })
+    Ok(SeenRecords { end: batch.header().end_offset(), of })
 }
 
 /// Builds a batch of dead letters: the records as they were, with headers that give the reason and the source

@@ -29,7 +29,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::records::{ShareRecord, Snapshot, Update};
-use super::{ShareKey, ShareState, ShareWrite, combined};
+use super::{ShareKey, ShareState, ShareWrite, combined, merged};
 use crate::event::{Now, RequestKey};
 use crate::internal_topics::told;
 use crate::ledger::{self, Ledger, Live, Ticket};
@@ -399,13 +399,13 @@ impl ShareState {
         let start = if update.start == -1 { self.start } else { update.start };
         let leader_epoch =
             if update.leader_epoch == -1 { self.leader_epoch } else { update.leader_epoch };
-        let batches = self.batches.iter().chain(&update.batches).copied();
+        let new = combined(update.batches.iter().copied(), start);
         Self {
             state_epoch: self.state_epoch,
             leader_epoch,
             start,
             complete: update.complete,
-            batches: combined(batches, start),
+            batches: merged(&self.batches, &new, start),
         }
     }
 }

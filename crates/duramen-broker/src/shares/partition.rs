@@ -12,7 +12,7 @@
 //!             more deliveries than its limit. With keys in order, a consumer gets only the first record of a key that
 //!             the group is not done with.
 //! Never:      logs, files, clocks, sessions, the way to the coordinator.
-//! Tests:      `partition/tests.rs`, and by chance `partition/tests/chance.rs`.
+//! Tests:      `partition/tests.rs`, `partition/tests/lanes.rs`, and by chance `partition/tests/chance.rs`.
 //! Start at:   [`SharePartition::plan`].
 //!
 //! All offsets of the window are in runs that share one state. Runs that the group is done with stay, and merge, until
@@ -25,13 +25,16 @@ use duramen_protocol::ErrorCode;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::StateBatch;
-use crate::event::SeenKeys;
+use crate::event::{SeenRecord, SeenRecords};
 
 mod inspection;
 mod keeping;
+mod lanes;
+
+use lanes::Lanes;
 
 /// Offsets, both included.
-type Range = (i64, i64);
+pub(crate) type Range = (i64, i64);
 
 /// Most bytes of batches without an available record that a fetch sends between two batches with one.
 const SKIPPED_BYTES_MAX: u64 = 64 << 10;
@@ -70,8 +73,8 @@ pub(crate) struct Seen {
     pub span: Span,
     /// None of its records is for consumers: it is of an aborted transaction, or a marker.
     pub is_nothing: bool,
-    /// The keys of its records, if they were read.
-    pub keys: Option<SeenKeys>,
+    /// Its records, if they were read.
+    pub records: Option<SeenRecords>,
 }
 
 /// State of a record after a decision.
@@ -99,11 +102,15 @@ pub(crate) enum Reason {
     Rejected,
     /// The record has had its last delivery.
     Exhausted,
+    /// The record's end has come.
+    Expired,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Available,
+    /// The record waits for a time.
+    Delayed,
     Acquired {
         holder: Arc<str>,
         until_us: u64,
@@ -179,6 +186,18 @@ pub(crate) struct Plan {
     pub bytes: u64,
 }
 
+impl Plan {
+    fn add(&mut self, first: i64, last: i64, deliveries: i16) {
+        self.records += last - first + 1;
+        match self.pieces.last_mut() {
+            Some(piece) if piece.last + 1 == first && piece.deliveries == deliveries => {
+                piece.last = last;
+            }
+            _ => self.pieces.push(Piece { first, last, deliveries }),
+        }
+    }
+}
+
 /// Acknowledgement of records by a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledgement {
@@ -188,10 +207,10 @@ pub(crate) struct Acknowledgement {
     pub types: Vec<i8>,
 }
 
-const GAP: i8 = 0;
-const ACCEPT: i8 = 1;
-const RELEASE: i8 = 2;
-const REJECT: i8 = 3;
+pub(crate) const GAP: i8 = 0;
+pub(crate) const ACCEPT: i8 = 1;
+pub(crate) const RELEASE: i8 = 2;
+pub(crate) const REJECT: i8 = 3;
 pub(crate) const RENEW: i8 = 4;
 
 /// Records that need a dead letter.
@@ -231,6 +250,7 @@ pub(crate) struct SharePartition {
     /// With records in the order of their keys: which key each has, and the records of each that are not done with.
     keys: BTreeMap<i64, u128>,
     queues: BTreeMap<u128, VecDeque<i64>>,
+    lanes: Lanes,
 }
 
 /// Loading from stored state, and the needs of the window.
@@ -269,7 +289,9 @@ impl SharePartition {
     /// it again.
     pub(crate) fn is_idle(&self) -> bool {
         let is_still = |run: &Run| {
-            run.saved == Saved::Yes && matches!(run.phase, Phase::Available | Phase::Done)
+            let phase = &run.phase;
+            run.saved == Saved::Yes
+                && matches!(phase, Phase::Available | Phase::Delayed | Phase::Done)
         };
         !self.is_start_due && self.sent.is_none() && self.runs.values().all(is_still)
     }
@@ -292,21 +314,27 @@ impl SharePartition {
     /// Returns the offset from which the next survey should look at the log. Returns `None` if there is no room for
     /// more, or no log below `end`.
     pub(crate) fn wants(&self, rules: &Rules, end: i64) -> Option<i64> {
-        (self.unfinished < rules.unfinished_max && self.end < end).then_some(self.end)
+        (self.has_room(rules) && self.end < end).then_some(self.end)
     }
 
     /// Adds the survey of the log from `from`, which [`Self::wants`] returned, up to `to`. Offsets between batches hold
     /// no record.
-    pub(crate) fn extend(&mut self, from: i64, seen: Vec<Seen>, to: i64, rules: &Rules) {
+    pub(crate) fn extend(
+        &mut self,
+        from: i64,
+        (seen, to): (Vec<Seen>, i64),
+        now_ms: i64,
+        rules: &Rules,
+    ) {
         if from > self.end {
             return;
         }
         for batch in seen {
-            let Seen { base, span, is_nothing, keys } = batch;
+            let Seen { base, span, is_nothing, records } = batch;
             if span.last < self.end {
                 continue;
             }
-            if self.unfinished >= rules.unfinished_max {
+            if !self.has_room(rules) {
                 return;
             }
             if base > self.end {
@@ -317,10 +345,11 @@ impl SharePartition {
                 continue;
             }
             self.spans.insert(base, span);
-            match keys {
+            match records {
                 None => self.append(span.last, rules),
-                Some(keys) => {
-                    if !self.append_keys(&keys.of, span.last.min(keys.end - 1), rules) {
+                Some(records) => {
+                    let last = span.last.min(records.end - 1);
+                    if !self.append_records(&records.of, last, now_ms, rules) {
                         return;
                     }
                 }
@@ -332,16 +361,26 @@ impl SharePartition {
     }
 
     /// Adds a batch record by record, as far as there is room. Tells whether all of the batch fit.
-    fn append_keys(&mut self, keys: &[(i64, Option<u128>)], last: i64, rules: &Rules) -> bool {
-        for &(offset, key) in keys {
+    fn append_records(
+        &mut self,
+        records: &[SeenRecord],
+        last: i64,
+        now_ms: i64,
+        rules: &Rules,
+    ) -> bool {
+        for &SeenRecord { offset, key, schedule } in records {
             if offset < self.end {
                 continue;
             }
-            if self.unfinished >= rules.unfinished_max {
+            if !self.has_room(rules) {
                 return false;
             }
             if offset > self.end {
                 self.append_done(offset - 1);
+            }
+            if let Some(schedule) = schedule {
+                self.append_of_queue((offset, key), schedule, now_ms, rules);
+                continue;
             }
             let before = self.unfinished;
             self.append(offset, rules);
@@ -394,6 +433,9 @@ impl SharePartition {
 
     fn push(&mut self, last: i64, phase: Phase, deliveries: i16, saved: Saved) {
         let first = self.end;
+        if phase == Phase::Available {
+            self.lanes.set_available((first, last), true);
+        }
         self.runs.insert(first, Run { last, phase, deliveries, saved });
         self.end = last + 1;
         self.merge(first, last);
@@ -503,8 +545,13 @@ impl SharePartition {
     fn update(&mut self, (first, last): Range, mut change: impl FnMut(&mut Run)) {
         self.split(first);
         self.split(last + 1);
-        for (_, run) in self.runs.range_mut(first..=last) {
+        for (&at, run) in self.runs.range_mut(first..=last) {
+            let was_available = run.phase == Phase::Available;
             change(run);
+            let is_available = run.phase == Phase::Available;
+            if is_available != was_available {
+                self.lanes.set_available((at, run.last), is_available);
+            }
         }
         self.merge(first, last);
     }
@@ -538,6 +585,7 @@ impl SharePartition {
             (run.phase, run.deliveries, run.saved) = (Phase::Done, 0, Saved::Yes);
         });
         self.forget_keys(range);
+        self.lanes.forget(range);
         self.forget_spans(range.0);
     }
 
@@ -593,6 +641,9 @@ impl SharePartition {
     /// Returns the records that a consumer would get now. A record in its last delivery comes alone: if it crashes its
     /// consumer, it takes no other record with it.
     pub(crate) fn plan(&self, limits: &Limits, rules: &Rules) -> Plan {
+        if self.is_of_queues() {
+            return self.plan_of_queues(limits, rules);
+        }
         let mut plan = Plan::default();
         let mut first_span: Option<Span> = None;
         let mut last_span: Option<Span> = None;
@@ -650,15 +701,6 @@ impl SharePartition {
         rules: &Rules,
     ) -> bool {
         let before = plan.records;
-        let mut add = |first: i64, last: i64| {
-            plan.records += last - first + 1;
-            match plan.pieces.last_mut() {
-                Some(piece) if piece.last + 1 == first && piece.deliveries == deliveries => {
-                    piece.last = last;
-                }
-                _ => plan.pieces.push(Piece { first, last, deliveries }),
-            }
-        };
         if rules.by_key {
             let is_first = |offset: &i64| {
                 let queue = self.keys.get(offset).and_then(|key| self.queues.get(key));
@@ -666,10 +708,10 @@ impl SharePartition {
             };
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             for offset in (low..=high).filter(is_first).take(most) {
-                add(offset, offset);
+                plan.add(offset, offset, deliveries);
             }
         } else {
-            add(low, high.min(low.saturating_add(most - 1)));
+            plan.add(low, high.min(low.saturating_add(most - 1)), deliveries);
         }
         plan.records > before
     }
@@ -692,13 +734,10 @@ impl SharePartition {
         if !plan.pieces.is_empty() {
             self.earliest_us = self.earliest_us.min(until_us);
         }
-        if !rules.by_key {
-            let is_available = |run: &Run| run.phase == Phase::Available;
-            let mut later = self.within((self.scan_from, self.end - 1));
-            let next = later.find(|(_, run)| is_available(run)).map(|(range, _)| range.0);
-            drop(later);
-            self.scan_from = next.unwrap_or(self.end);
+        if self.is_of_queues() || !rules.by_key {
+            self.scan_from = self.first_available();
         }
+        self.end_turn(plan);
         self.inspect();
     }
 
@@ -824,13 +863,18 @@ impl SharePartition {
             |run: &Run| matches!(&run.phase, Phase::Acquired { holder, .. } if **holder == *member);
         let held: Vec<Range> = self.find(is_held);
         for range in held {
-            self.update(range, |run| {
-                run.phase = Phase::Available;
-                run.deliveries -= 1;
-            });
-            self.scan_from = self.scan_from.min(range.0);
+            self.hand_back(range);
         }
         self.inspect();
+    }
+
+    /// Releases records that their holder has not seen.
+    pub(crate) fn hand_back(&mut self, range: Range) {
+        self.update(range, |run| {
+            run.phase = Phase::Available;
+            run.deliveries -= 1;
+        });
+        self.scan_from = self.scan_from.min(range.0);
     }
 
     fn find(&self, is_one: impl Fn(&Run) -> bool) -> Vec<Range> {

@@ -38,6 +38,47 @@ pub struct Record {
     /// of an append under a guard have one, the same append may be sent again: it is taken once.
     #[prost(string, optional, tag = "5")]
     pub id: ::core::option::Option<::prost::alloc::string::String>,
+    /// For workers, in a topic with queue.enable=true.
+    #[prost(message, optional, tag = "6")]
+    pub schedule: ::core::option::Option<Schedule>,
+}
+/// The time of a message, and its rank among others, for workers. Readers of logs and queues pass it over, except that
+/// readers of queues see no message that has expired.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Schedule {
+    /// From 0 to 9; 4 if absent. Workers get a message of a higher one first. The record has it as its header
+    /// `duramen-priority`.
+    #[prost(uint32, optional, tag = "5")]
+    pub priority: ::core::option::Option<u32>,
+    /// Time before which no worker gets the message, in milliseconds since 1970; the record has it as its header
+    /// `duramen-deliver-at`. Or the same as a delay from now, in milliseconds.
+    #[prost(oneof = "schedule::Start", tags = "1, 2")]
+    pub start: ::core::option::Option<schedule::Start>,
+    /// Time from which the message is of no use, in milliseconds since 1970; the record has it as its header
+    /// `duramen-expires`. Or the same as a time to live from now, in milliseconds.
+    #[prost(oneof = "schedule::End", tags = "3, 4")]
+    pub end: ::core::option::Option<schedule::End>,
+}
+/// Nested message and enum types in `Schedule`.
+pub mod schedule {
+    /// Time before which no worker gets the message, in milliseconds since 1970; the record has it as its header
+    /// `duramen-deliver-at`. Or the same as a delay from now, in milliseconds.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Start {
+        #[prost(int64, tag = "1")]
+        DeliverAtMs(i64),
+        #[prost(uint64, tag = "2")]
+        DelayMs(u64),
+    }
+    /// Time from which the message is of no use, in milliseconds since 1970; the record has it as its header
+    /// `duramen-expires`. Or the same as a time to live from now, in milliseconds.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum End {
+        #[prost(int64, tag = "3")]
+        ExpiresMs(i64),
+        #[prost(uint64, tag = "4")]
+        TtlMs(u64),
+    }
 }
 /// A session's append: it is taken once, however often it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -743,6 +784,118 @@ pub struct QueueName {
     #[prost(uint64, tag = "3")]
     pub about_elements: u64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaseRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    /// Name of the share group, which comes to be with its first lease.
+    #[prost(string, tag = "2")]
+    pub group: ::prost::alloc::string::String,
+    /// Name of the worker, of at most 36 characters; it may be empty. A lease is settled under the same name.
+    #[prost(string, tag = "3")]
+    pub worker: ::prost::alloc::string::String,
+    /// The most records; 0 for 1, at most 1000.
+    #[prost(uint32, tag = "4")]
+    pub limit: u32,
+    /// Size of the answer, about, in bytes; 0 for 1 MiB, at most 16 MiB.
+    #[prost(uint32, tag = "5")]
+    pub bytes: u32,
+    /// Longest wait for a record, in milliseconds; at most 60 seconds.
+    #[prost(uint32, tag = "6")]
+    pub wait_ms: u32,
+    /// Only records of this partition.
+    #[prost(int32, optional, tag = "7")]
+    pub partition: ::core::option::Option<i32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LeaseResponse {
+    /// In the order in which the group gives them out.
+    #[prost(message, repeated, tag = "1")]
+    pub leases: ::prost::alloc::vec::Vec<Leased>,
+    /// Time that the worker has for them, in milliseconds.
+    #[prost(uint32, tag = "2")]
+    pub lock_ms: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Leased {
+    /// Name of the lease, for `Settle`.
+    #[prost(string, tag = "1")]
+    pub lease: ::prost::alloc::string::String,
+    /// Name of the queue, or the record's key; absent for a record without a key.
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub queue: ::core::option::Option<::prost::bytes::Bytes>,
+    /// The record, without its key.
+    #[prost(message, optional, tag = "3")]
+    pub element: ::core::option::Option<ReadRecord>,
+    /// Number of times that the record was leased, with this one.
+    #[prost(uint32, tag = "4")]
+    pub deliveries: u32,
+    #[prost(int32, tag = "5")]
+    pub partition: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SettleRequest {
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub group: ::prost::alloc::string::String,
+    /// As in `LeaseRequest`.
+    #[prost(string, tag = "3")]
+    pub worker: ::prost::alloc::string::String,
+    /// At most 1000, each lease once.
+    #[prost(message, repeated, tag = "4")]
+    pub settlements: ::prost::alloc::vec::Vec<Settlement>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Settlement {
+    #[prost(string, tag = "1")]
+    pub lease: ::prost::alloc::string::String,
+    #[prost(enumeration = "Decision", tag = "2")]
+    pub decision: i32,
+    /// With RELEASE: the time for which nobody gets the record, in milliseconds. A new leader forgets it.
+    #[prost(uint64, tag = "3")]
+    pub delay_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SettleResponse {
+    /// The leases that were not settled, with the reason of each.
+    #[prost(message, repeated, tag = "1")]
+    pub unsettled: ::prost::alloc::vec::Vec<Unsettled>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Unsettled {
+    #[prost(string, tag = "1")]
+    pub lease: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub problem: ::core::option::Option<Problem>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RedriveRequest {
+    /// The dead-letter topic.
+    #[prost(string, tag = "1")]
+    pub topic: ::prost::alloc::string::String,
+    /// Only dead letters of this group; of all groups, if empty.
+    #[prost(string, tag = "2")]
+    pub group: ::prost::alloc::string::String,
+    /// The most dead letters; 0 for 1000, at most 10000.
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+    /// Where they go, if not into the topics that they come from.
+    #[prost(string, tag = "4")]
+    pub to: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RedriveResponse {
+    /// Dead letters that were put back.
+    #[prost(uint32, tag = "1")]
+    pub moved: u32,
+    /// Those that stay, since the topic they come from is gone, or since they are none, or of another group.
+    #[prost(uint32, tag = "2")]
+    pub left: u32,
+    /// There may be more.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Topic {
     #[prost(string, tag = "1")]
@@ -830,6 +983,46 @@ impl Consistency {
         match value {
             "LATEST" => Some(Self::Latest),
             "ANY_REPLICA" => Some(Self::AnyReplica),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Decision {
+    /// The work is done: nobody gets the record again.
+    Accept = 0,
+    /// Somebody else may have the record. After its last delivery it is rejected.
+    Release = 1,
+    /// The record cannot be worked off. It goes to the dead-letter topic, if the group has one.
+    Reject = 2,
+    /// The worker needs more time: the lease begins anew.
+    Renew = 3,
+    /// The worker has not looked at the record: as if it had never been leased.
+    Unseen = 4,
+}
+impl Decision {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Accept => "ACCEPT",
+            Self::Release => "RELEASE",
+            Self::Reject => "REJECT",
+            Self::Renew => "RENEW",
+            Self::Unseen => "UNSEEN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ACCEPT" => Some(Self::Accept),
+            "RELEASE" => Some(Self::Release),
+            "REJECT" => Some(Self::Reject),
+            "RENEW" => Some(Self::Renew),
+            "UNSEEN" => Some(Self::Unseen),
             _ => None,
         }
     }
@@ -2746,6 +2939,443 @@ pub mod queues_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "duramen.v1.Queues";
     impl<T> tonic::server::NamedService for QueuesServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+pub mod leases_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Work queues: a share group leases the records of a topic to workers, each record to one worker at a time. Kafka's
+    /// share consumers may be members of the same group. In a topic with queue.enable=true messages may have a schedule, and
+    /// workers get those of all queues in turn. Any node takes any call.
+    #[derive(Debug, Clone)]
+    pub struct LeasesClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl LeasesClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> LeasesClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> LeasesClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            LeasesClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Leases records to a worker, or waits for the first one. A record that is not settled in time is leased again.
+        pub async fn lease(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LeaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::LeaseResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/duramen.v1.Leases/Lease");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Leases", "Lease"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends leases, or prolongs them. The answer comes when the decisions are durable.
+        pub async fn settle(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SettleRequest>,
+        ) -> std::result::Result<tonic::Response<super::SettleResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/duramen.v1.Leases/Settle");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Leases", "Settle"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Puts dead letters back into the topics that they come from. One that is put back while a node fails may be there
+        /// twice.
+        pub async fn redrive(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RedriveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RedriveResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/duramen.v1.Leases/Redrive",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Leases", "Redrive"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod leases_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with LeasesServer.
+    #[async_trait]
+    pub trait Leases: std::marker::Send + std::marker::Sync + 'static {
+        /// Leases records to a worker, or waits for the first one. A record that is not settled in time is leased again.
+        async fn lease(
+            &self,
+            request: tonic::Request<super::LeaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::LeaseResponse>, tonic::Status>;
+        /// Ends leases, or prolongs them. The answer comes when the decisions are durable.
+        async fn settle(
+            &self,
+            request: tonic::Request<super::SettleRequest>,
+        ) -> std::result::Result<tonic::Response<super::SettleResponse>, tonic::Status>;
+        /// Puts dead letters back into the topics that they come from. One that is put back while a node fails may be there
+        /// twice.
+        async fn redrive(
+            &self,
+            request: tonic::Request<super::RedriveRequest>,
+        ) -> std::result::Result<tonic::Response<super::RedriveResponse>, tonic::Status>;
+    }
+    /// Work queues: a share group leases the records of a topic to workers, each record to one worker at a time. Kafka's
+    /// share consumers may be members of the same group. In a topic with queue.enable=true messages may have a schedule, and
+    /// workers get those of all queues in turn. Any node takes any call.
+    #[derive(Debug)]
+    pub struct LeasesServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> LeasesServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for LeasesServer<T>
+    where
+        T: Leases,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/duramen.v1.Leases/Lease" => {
+                    #[allow(non_camel_case_types)]
+                    struct LeaseSvc<T: Leases>(pub Arc<T>);
+                    impl<T: Leases> tonic::server::UnaryService<super::LeaseRequest>
+                    for LeaseSvc<T> {
+                        type Response = super::LeaseResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::LeaseRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Leases>::lease(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = LeaseSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Leases/Settle" => {
+                    #[allow(non_camel_case_types)]
+                    struct SettleSvc<T: Leases>(pub Arc<T>);
+                    impl<T: Leases> tonic::server::UnaryService<super::SettleRequest>
+                    for SettleSvc<T> {
+                        type Response = super::SettleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SettleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Leases>::settle(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SettleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/duramen.v1.Leases/Redrive" => {
+                    #[allow(non_camel_case_types)]
+                    struct RedriveSvc<T: Leases>(pub Arc<T>);
+                    impl<T: Leases> tonic::server::UnaryService<super::RedriveRequest>
+                    for RedriveSvc<T> {
+                        type Response = super::RedriveResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RedriveRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Leases>::redrive(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RedriveSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for LeasesServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "duramen.v1.Leases";
+    impl<T> tonic::server::NamedService for LeasesServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

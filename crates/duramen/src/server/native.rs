@@ -24,6 +24,7 @@ mod grpc;
 mod http;
 mod identify;
 mod json;
+mod leases;
 mod listener;
 mod logs;
 mod messages;

@@ -38,6 +38,8 @@ pub(super) enum Asked {
     Begun(Uuid, i32, bool),
     /// A topic is gone.
     TopicGone(Uuid),
+    /// Workers, who are no members, need stored state of a partition.
+    Workers(Uuid, i32),
 }
 
 /// Request of a member of the classic protocol.
@@ -260,6 +262,9 @@ impl Coordinator {
                     if let Some(share) = &mut self.group_mut(name).share {
                         share.forget_topic(topic);
                     }
+                }
+                Asked::Workers(topic, partition) => {
+                    self.begin_states_for_workers(name, rules, topics, (topic, partition), now);
                 }
                 Asked::Classic(asked) => {
                     if let Some(asked) = self.classic_of(name, rules, topics, asked, now) {
@@ -542,7 +547,7 @@ impl Coordinator {
                 let refusal = Refusal::new(code, code.name().to_owned());
                 self.reply(key, refused_wish(&wish, refusal));
             }
-            Asked::Begun(..) | Asked::TopicGone(_) => {}
+            Asked::Begun(..) | Asked::TopicGone(_) | Asked::Workers(..) => {}
             Asked::Classic(asked) => {
                 let (key, answer): (_, Response) = match asked {
                     Classic::Join(_, caller, request) => {

@@ -33,6 +33,16 @@ impl Group {
         self.is_ending.is_none() && (self.share.is_some() || self.has_share_facts())
     }
 
+    /// Tells whether the group is one of consumers, of either protocol.
+    fn is_of_others(&self) -> bool {
+        self.is_of_consumers()
+            || self.stored.is_some()
+            || self.stored_flying > 0
+            || !self.offsets.is_empty()
+            || !self.members.is_idle()
+            || self.members.state() != State::Empty
+    }
+
     /// Builds the share group from the durable facts, if these are of one.
     pub(super) fn begin_share(&mut self, rules: &ShareRules, now: Now) {
         if self.share.is_none() && self.has_share_facts() && self.is_ending.is_none() {
@@ -105,13 +115,7 @@ impl Coordinator {
         if group.share.is_some() {
             return Ok(());
         }
-        let is_other = group.is_of_consumers()
-            || group.stored.is_some()
-            || group.stored_flying > 0
-            || !group.offsets.is_empty()
-            || !group.members.is_idle()
-            || group.members.state() != State::Empty;
-        if is_other {
+        if group.is_of_others() {
             let message = format!("Group {name} is not a share group.");
             return Err(Refusal::new(ErrorCode::GroupIdNotFound, message));
         }
@@ -138,6 +142,41 @@ impl Coordinator {
         let rules = rules.share.with(topics.image.group_configs(name));
         share.heartbeat(&rules, topics, caller, request, now);
         Ok(())
+    }
+
+    /// Begins the stored state of a partition for workers, who are no members. The group comes to be if there is none.
+    pub(crate) fn begin_for_workers(
+        &mut self,
+        key: &ShareKey,
+        rules: &Rules,
+        topics: Topics<'_>,
+        now: Now,
+    ) -> Result<(), ErrorCode> {
+        let known = self.groups.get_key_value(&key.group);
+        let name = known.map_or_else(|| key.group.clone(), |(name, _)| name.clone());
+        let group = self.groups.get(&name);
+        if group.is_some_and(|group| !group.is_of_shares() && group.is_of_others()) {
+            return Err(ErrorCode::GroupIdNotFound);
+        }
+        let asked = Asked::Workers(key.topic_id, key.partition);
+        self.ask(&name, asked, rules, topics, now);
+        Ok(())
+    }
+
+    pub(super) fn begin_states_for_workers(
+        &mut self,
+        name: &Arc<str>,
+        rules: &Rules,
+        topics: Topics<'_>,
+        place: (Uuid, i32),
+        now: Now,
+    ) {
+        if self.begin_share_group(name, rules, true, now).is_ok()
+            && let Some(topic) = topics.image.topic(place.0)
+            && let Some(share) = &mut self.group_mut(name).share
+        {
+            share.want_state(place, &topic.name);
+        }
     }
 
     /// Returns the partitions that have stored state for a share group.

@@ -5,13 +5,13 @@ use duramen_protocol::ErrorCode;
 
 use super::harness::{Harness, NATIVE, batch, idempotent, produce_request};
 use super::trio::{TICK_MS, Trio};
-use crate::access::{Kind, NATIVE_QUESTIONS};
+use crate::access::NATIVE_QUESTIONS;
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::native::{
-    Answer, Append, Delete, DeleteQueue, Guard, Last, Log, Name, Op, Place, Pointer, Position,
-    Problem, Replace, Retrieve, Rewrite, SetFence, Start, Tail, Target, TrimQueue, Truncate,
-    WantQueue, WantTail,
+    Answer, Append, Delete, DeleteQueue, Guard, Last, Lease, Log, Name, Op, Place, Pointer,
+    Position, Problem, Replace, Retrieve, Rewrite, SetFence, Settle, Start, Tail, Target,
+    TrimQueue, Truncate, WantQueue, WantTail,
 };
 
 fn log() -> Log {
@@ -332,6 +332,14 @@ fn an_op(name: Name, target: Target) -> Op {
             Op::FenceQueue(SetFence { target, token, if_token, timeout_ms: 0 })
         }
         Name::ListQueues => Op::ListQueues(WantTail { target, is_certain: true }),
+        Name::Lease => {
+            let (group, worker) = ("g".to_owned(), String::new());
+            Op::Lease(Lease { target, group, worker, records: 1, bytes: 1, wait_ms: 0 })
+        }
+        Name::Settle => {
+            let (group, worker) = ("g".to_owned(), String::new());
+            Op::Settle(Settle { target, group, worker, settlements: Vec::new() })
+        }
     }
 }
 
@@ -339,7 +347,7 @@ fn an_op(name: Name, target: Target) -> Op {
 fn a_stranger_may_do_nothing() {
     for row in NATIVE_QUESTIONS {
         let mut it = node();
-        it.node.core.access.deny(row.operation, Kind::Topic);
+        it.node.core.access.deny(row.operation, row.kind);
         for topic in ["t", "none"] {
             let log = Log { topic: topic.to_owned(), partition: 0 };
             let op = an_op(row.op, Target::Log(log));

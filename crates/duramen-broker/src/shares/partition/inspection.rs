@@ -41,6 +41,11 @@ impl SharePartition {
         assert!(last.is_none_or(|(base, _)| *base <= end), "batches after {end} are not known");
         self.inspect_tickets();
         self.inspect_keys();
+        let count = |phase: Phase| {
+            let runs = self.runs.iter().filter(|(_, run)| run.phase == phase);
+            runs.map(|(first, run)| run.last - first + 1).sum::<i64>()
+        };
+        self.lanes.inspect(count(Phase::Available), count(Phase::Delayed));
     }
 
     fn inspect_run(&self, first: i64, run: &Run) {
@@ -60,6 +65,7 @@ impl SharePartition {
             Phase::Available => {
                 assert!(first >= self.scan_from, "no record before the scan is available: {first}");
             }
+            Phase::Delayed => {}
             Phase::Acquired { until_us, .. } => {
                 let count = run.deliveries;
                 assert!(count > 0, "the acquired run at {first} has {count} deliveries");
@@ -102,7 +108,9 @@ impl SharePartition {
         let mut queued = 0;
         for (key, queue) in &self.queues {
             assert!(!queue.is_empty(), "the key {key} has a record");
-            assert!(queue.iter().is_sorted(), "the records of the key {key} are in order");
+            // A record enters the order when its time has come, behind one that is out.
+            let in_order = self.is_of_queues() || queue.iter().is_sorted();
+            assert!(in_order, "the records of the key {key} are in order");
             let is_its = |at: &i64| window.contains(at) && self.keys.get(at) == Some(key);
             assert!(queue.iter().all(is_its), "the queue of {key} has records of this key only");
             queued += queue.len();

@@ -109,6 +109,7 @@ impl SharePartition {
                 }
                 self.update(range, |run| run.phase = Phase::Available);
                 self.scan_from = self.scan_from.min(range.0);
+                self.begin_waits(range);
                 self.count_down(ticket, range.1 - range.0 + 1);
             }
             self.update(place, |run| {

@@ -3,6 +3,7 @@
 use super::*;
 
 mod chance;
+mod lanes;
 
 pub(super) const RULES: Rules = Rules {
     lock_us: 30,
@@ -20,14 +21,14 @@ fn tens(from: i64, count: i64) -> Vec<Seen> {
         let base = from + n * 10;
         let at = u64::try_from(base * 10).expect("not negative");
         let span = Span { last: base + 9, segment: 0, at, bytes: 100 };
-        Seen { base, span, is_nothing: false, keys: None }
+        Seen { base, span, is_nothing: false, records: None }
     };
     (0..count).map(one).collect()
 }
 
 fn filled(count: i64) -> SharePartition {
     let mut it = SharePartition::new(0, &[]);
-    it.extend(0, tens(0, count), count * 10, &RULES);
+    it.extend(0, (tens(0, count), count * 10), 0, &RULES);
     it
 }
 
@@ -147,7 +148,7 @@ fn a_lock_that_is_renewed_for_less_time_ends_then() {
 #[test]
 fn stored_counts_of_deliveries_are_not_negative() {
     let mut it = SharePartition::new(0, &[StateBatch { first: 0, last: 9, state: 0, count: -5 }]);
-    it.extend(0, tens(0, 1), 10, &RULES);
+    it.extend(0, (tens(0, 1), 10), 0, &RULES);
     assert_eq!(get(&mut it, 0, "a", &ALL), [(0, 9, 1)]);
 }
 
@@ -159,7 +160,7 @@ fn what_was_kept_is_so_again_and_the_rest_is_available() {
     ];
     let mut it = SharePartition::new(10, &kept);
     assert_eq!(it.wants(&RULES, 30), Some(10));
-    it.extend(10, tens(10, 2), 30, &RULES);
+    it.extend(10, (tens(10, 2), 30), 0, &RULES);
     let pieces = it.plan(&ALL, &RULES).pieces;
     let piece = |first, last, deliveries| Piece { first, last, deliveries };
     assert_eq!(pieces, [piece(10, 11, 1), piece(15, 16, 1), piece(17, 25, 2), piece(26, 29, 1)]);
@@ -172,7 +173,7 @@ fn gaps_and_batches_that_are_for_nobody_are_passed() {
     let mut seen = tens(0, 3);
     seen[1].is_nothing = true;
     seen.extend(tens(40, 1));
-    it.extend(5, seen, 55, &RULES);
+    it.extend(5, (seen, 55), 0, &RULES);
     let pieces = it.plan(&ALL, &RULES).pieces;
     let at: Vec<_> = pieces.iter().map(|piece| (piece.first, piece.last)).collect();
     assert_eq!(at, [(5, 9), (20, 29), (40, 49)]);

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use duramen_broker::access::{Api, RequestContext};
 use duramen_broker::event::{ConnectionId, Event, Reply};
-use duramen_broker::native::{Answer, Name, Op, Problem, Span};
+use duramen_broker::native::{Answer, LeasedPart, Name, Op, Position, Problem, Span};
 use duramen_broker::read_plan::{self, QueueError};
 use duramen_broker::session::Prepared;
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
+use duramen_protocol::records::{Record, Records};
 use duramen_protocol::{Request, Response};
 use duramen_storage::Reader;
 use duramen_storage::reader::ReadError;
@@ -140,7 +141,11 @@ impl Call {
 
     /// Carries out an operation. A client that exceeded its quota gets the answer later.
     pub(crate) async fn operate(&mut self, op: Op) -> Result<Answer, Problem> {
-        let may_wait = matches!(&op, Op::Retrieve(it) if it.wait_ms > 0);
+        let may_wait = match &op {
+            Op::Retrieve(it) => it.wait_ms > 0,
+            Op::Lease(it) => it.wait_ms > 0,
+            _ => false,
+        };
         let rest_max = match &op {
             Op::Append(it) if it.is_patient => PATIENT_REST_MAX,
             _ => REST_MAX,
@@ -191,6 +196,25 @@ impl Call {
                 Problem::Damaged.into()
             }
             QueueError::Trimmed(first, pointer) => Problem::Trimmed(first, pointer).into(),
+        })
+    }
+
+    /// Reads records that a worker has leases of, on a thread that may wait for the disk.
+    pub(crate) async fn read_leased<T: Send + 'static>(
+        &self,
+        part: LeasedPart,
+        make: impl FnMut(&Records, &Record<'_>, Position) -> T + Send + 'static,
+    ) -> Result<Vec<Option<T>>, Fault> {
+        let (reader, replica) = (self.calls.reader.clone(), part.replica);
+        let done = waiting(move || read_plan::leased(&reader, &part, make)).await;
+        done.map_err(|error| match error {
+            QueueError::Log(
+                ReadError::UnknownReplica | ReadError::Removed | ReadError::OutOfRange,
+            ) => Problem::NoLeader.into(),
+            error => {
+                tracing::error!(replica = replica.0, ?error, "leased records cannot be read");
+                Problem::Damaged.into()
+            }
         })
     }
 

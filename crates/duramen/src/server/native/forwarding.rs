@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status};
 
 use super::calls::{Call, Calls, Origin};
 use super::problems::{Fault, NO_LEADER};
+use crate::proto::leases_client::LeasesClient;
 use crate::proto::logs_client::LogsClient;
 use crate::proto::queues_client::QueuesClient;
 
@@ -38,6 +39,13 @@ impl Forwarding {
     /// Returns a client for queues of the node at a place.
     pub(crate) fn queues(&self, place: &Place) -> Result<QueuesClient<Channel>, Fault> {
         Ok(QueuesClient::new(self.channel(place)?)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// Returns a client for leases of the node at a place.
+    pub(crate) fn leases(&self, place: &Place) -> Result<LeasesClient<Channel>, Fault> {
+        Ok(LeasesClient::new(self.channel(place)?)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX))
     }

@@ -10,9 +10,11 @@ use super::calls::Origin;
 use super::charging::Account;
 use super::forwarding::{HOP, MESSAGE_BYTES_MAX};
 use super::identify::caller_of;
+use super::leases::Leases;
 use super::logs::Logs;
 use super::queues::Queues;
 use super::topics::Topics;
+use crate::proto::leases_server::{self, LeasesServer};
 use crate::proto::logs_server::{self, LogsServer};
 use crate::proto::queues_server::{self, QueuesServer};
 use crate::proto::topics_server::{self, TopicsServer};
@@ -21,10 +23,11 @@ use crate::proto::{
     DeleteTopicRequest, DeleteTopicResponse, EditResponse, EnqueueManyRequest, EnqueueManyResponse,
     EnqueueRequest, EnqueueResponse, EnqueueStreamRequest, EnqueueStreamResponse,
     FenceQueueRequest, FenceRequest, GetElementRequest, GetQueueRequest, GetTopicRequest,
-    ListQueuesRequest, ListQueuesResponse, ListTopicsRequest, ListTopicsResponse,
-    OpenSessionRequest, Queue, ReadRecord, ReadRequest, ReadResponse, ReplaceRequest,
-    RetrieveRequest, RetrieveResponse, RewriteRequest, Session, SubscribeRequest,
-    SubscribeResponse, Tail, TailRequest, Topic, TrimQueueRequest, TruncateRequest,
+    LeaseRequest, LeaseResponse, ListQueuesRequest, ListQueuesResponse, ListTopicsRequest,
+    ListTopicsResponse, OpenSessionRequest, Queue, ReadRecord, ReadRequest, ReadResponse,
+    RedriveRequest, RedriveResponse, ReplaceRequest, RetrieveRequest, RetrieveResponse,
+    RewriteRequest, Session, SettleRequest, SettleResponse, SubscribeRequest, SubscribeResponse,
+    Tail, TailRequest, Topic, TrimQueueRequest, TruncateRequest,
 };
 
 fn origin_of<T>(request: &Request<T>) -> Origin {
@@ -206,6 +209,36 @@ impl queues_server::Queues for OfQueues {
 }
 
 #[derive(Clone, Debug)]
+struct OfLeases(Leases);
+
+#[tonic::async_trait]
+impl leases_server::Leases for OfLeases {
+    async fn lease(
+        &self,
+        request: Request<LeaseRequest>,
+    ) -> Result<Response<LeaseResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.lease(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn settle(
+        &self,
+        request: Request<SettleRequest>,
+    ) -> Result<Response<SettleResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.settle(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+
+    async fn redrive(
+        &self,
+        request: Request<RedriveRequest>,
+    ) -> Result<Response<RedriveResponse>, Status> {
+        let origin = origin_of(&request);
+        Ok(self.0.redrive(&origin, request.into_inner()).await.map(Response::new)?)
+    }
+}
+
+#[derive(Clone, Debug)]
 struct OfTopics(Topics);
 
 #[tonic::async_trait]
@@ -244,7 +277,12 @@ impl topics_server::Topics for OfTopics {
 }
 
 /// Returns all gRPC services, with reflection and health.
-pub(crate) fn routes(logs: Logs, queues: Queues, topics: Topics) -> anyhow::Result<axum::Router> {
+pub(crate) fn routes(
+    logs: Logs,
+    queues: Queues,
+    leases: Leases,
+    topics: Topics,
+) -> anyhow::Result<axum::Router> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
@@ -256,9 +294,13 @@ pub(crate) fn routes(logs: Logs, queues: Queues, topics: Topics) -> anyhow::Resu
     let queues = QueuesServer::new(OfQueues(queues))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let leases = LeasesServer::new(OfLeases(leases))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let (_, health) = tonic_health::server::health_reporter();
     let routes = Routes::new(logs)
         .add_service(queues)
+        .add_service(leases)
         .add_service(TopicsServer::new(OfTopics(topics)))
         .add_service(health)
         .add_service(reflection().build_v1()?)

@@ -13,6 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::json::{self, As};
+use super::leases::Leases;
 use super::logs::Logs;
 use super::openapi::{
     self, AppendProblems, ControlProblems, CreateProblems, DeleteProblems, GetProblems,
@@ -23,6 +24,7 @@ use super::queues::Queues;
 use super::topics::Topics;
 use crate::proto;
 
+mod leases;
 mod parts;
 mod queues;
 
@@ -42,6 +44,7 @@ const PROTO: &str = include_str!("../../../proto/duramen/v1/duramen.proto");
 pub(crate) fn routes(
     logs: Logs,
     queues: Queues,
+    leases: Leases,
     topics: Topics,
 ) -> anyhow::Result<(Router, OpenApi)> {
     let routes = OpenApiRouter::with_openapi(openapi::document())
@@ -62,12 +65,15 @@ pub(crate) fn routes(
         .routes(routes!(queues::rewrite))
         .routes(routes!(queues::trim))
         .routes(routes!(queues::fence))
+        .routes(routes!(leases::lease))
+        .routes(routes!(leases::settle))
+        .routes(routes!(leases::redrive))
         .routes(routes!(problem))
         .routes(routes!(protocol))
         .routes(routes!(document));
     let (routes, document) = routes.split_for_parts();
     let document = openapi::with_optional_bodies(document);
-    let surface = Surface { logs, queues, topics, document: document.to_json()?.into() };
+    let surface = Surface { logs, queues, leases, topics, document: document.to_json()?.into() };
     let routes = routes.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(surface);
     Ok((routes, document))
 }

@@ -1,11 +1,13 @@
 //! Requests and answers in JSON. Unknown fields in a request are refused: a misspelt guard must not be an unguarded
 //! append.
 
+mod leases;
 mod logs;
 mod queues;
 mod records;
 mod topics;
 
+pub(crate) use leases::{Lease, Leases, Redrive, Redriven, Settle, Settled};
 pub(crate) use logs::{Append, Fence, Page, Tail, Truncate};
 pub(crate) use queues::{
     Delete, Edited, ElementPage, Enqueue, EnqueueMany, Enqueued, NewMessage, QueueEvent,

@@ -9,7 +9,10 @@ use duramen_broker::native::{
     self, Answer, Guard, Last, Log, Op, Problem, Queue, Start, Target, WantQueue, WantTail,
 };
 use duramen_protocol::partitioner::key_number;
-use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord};
+use duramen_protocol::records::{
+    BatchBuilder, DELIVER_AT_HEADER, EXPIRES_HEADER, ID_HEADER, NewRecord, PRIORITY_HEADER,
+    PRIORITY_MAX,
+};
 use tokio::task::block_in_place;
 
 use crate::proto::{
@@ -161,7 +164,9 @@ fn batch_of(
     for (key, record) in records {
         let headers = record.headers.iter().map(|it| (it.name.as_str(), it.value.as_deref()));
         let id = record.id.as_ref().map(|id| (ID_HEADER, Some(id.as_bytes())));
-        let headers: Vec<_> = headers.chain(id).collect();
+        let schedule = schedule_of(record, now_ms)?;
+        let times = schedule.iter().map(|(name, value)| (*name, Some(value.as_bytes())));
+        let headers: Vec<_> = headers.chain(id).chain(times).collect();
         let record = NewRecord {
             timestamp: if record.timestamp_ms == 0 { now_ms } else { record.timestamp_ms },
             key: key.map(|key| &key[..]),
@@ -174,6 +179,37 @@ fn batch_of(
     CheckedBatch::made(bytes, number).map_err(|error| wrong("records", error))
 }
 
+/// Returns the headers of a record that say when workers get it, and before which others.
+fn schedule_of(
+    record: &proto::Record,
+    now_ms: i64,
+) -> Result<Vec<(&'static str, String)>, Problem> {
+    use proto::schedule::{End, Start};
+    let Some(schedule) = &record.schedule else { return Ok(Vec::new()) };
+    let later = |ms: u64| now_ms.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX));
+    let start = schedule.start.map(|it| match it {
+        Start::DeliverAtMs(at) => at,
+        Start::DelayMs(ms) => later(ms),
+    });
+    let end = schedule.end.map(|it| match it {
+        End::ExpiresMs(at) => at,
+        End::TtlMs(ms) => later(ms),
+    });
+    if start.into_iter().chain(end).any(|at| at <= 0) {
+        return Err(wrong("schedule", "a time is a positive number of milliseconds since 1970"));
+    }
+    if schedule.priority.is_some_and(|it| it > PRIORITY_MAX.into()) {
+        return Err(wrong("schedule", format!("a priority is 0 to {PRIORITY_MAX}")));
+    }
+    let names = [DELIVER_AT_HEADER, EXPIRES_HEADER, PRIORITY_HEADER];
+    if record.headers.iter().any(|it| names.contains(&it.name.as_str())) {
+        return Err(wrong("schedule", "a message with a schedule has no header of one"));
+    }
+    let numbers = [start, end, schedule.priority.map(i64::from)];
+    let headers = names.into_iter().zip(numbers);
+    Ok(headers.filter_map(|(name, number)| Some((name, number?.to_string()))).collect())
+}
+
 /// Returns about as many bytes as records have in a batch, beside their keys.
 pub(crate) fn content<'a>(records: impl Iterator<Item = &'a proto::Record>) -> usize {
     /// Lengths and differences of a record, or of a header.
@@ -182,7 +218,8 @@ pub(crate) fn content<'a>(records: impl Iterator<Item = &'a proto::Record>) -> u
     let header = |it: &proto::Header| it.name.len() + value(it.value.as_ref());
     let record = |it: &proto::Record| {
         let id = it.id.as_ref().map_or(0, |id| EDGES + ID_HEADER.len() + id.len());
-        value(it.value.as_ref()) + id + it.headers.iter().map(header).sum::<usize>()
+        let schedule = if it.schedule.is_some() { 3 * 4 * EDGES } else { 0 };
+        value(it.value.as_ref()) + id + schedule + it.headers.iter().map(header).sum::<usize>()
     };
     records.map(record).sum()
 }

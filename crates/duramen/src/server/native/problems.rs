@@ -97,6 +97,10 @@ kinds! {
         "An election takes a moment, or no majority is there. Nothing was appended; send the same request again.";
     OUTCOME_UNKNOWN "outcome-unknown" 504 DeadlineExceeded false "The outcome is unknown"
         "The change may become durable or not. With a guard or a session the same request may be sent again; without, it may be done twice.";
+    NOT_A_SHARE_GROUP "not-a-share-group" 409 FailedPrecondition false "The group is one of consumers"
+        "Workers lease through share groups. Take another name for the group, or delete the group of consumers.";
+    LEASE_LOST "lease-lost" 410 FailedPrecondition false "The worker does not have the lease"
+        "Its time was over, it is settled, or the leader changed. Somebody else may have the record: do not settle it again.";
     METHOD_NOT_ALLOWED "method-not-allowed" 405 Unimplemented false "The path has no operation of this method"
         "The header Allow names the methods that it has. gRPC has no such problem.";
     UNSUPPORTED "unsupported" 404 Unimplemented false "There is no such operation"
@@ -273,6 +277,10 @@ impl From<Problem> for Fault {
                 NOT_A_QUEUE_TOPIC,
                 "queues are in topics that were created with queue.enable=true",
             ),
+            Problem::NotAShareGroup => {
+                Self::new(NOT_A_SHARE_GROUP, "a group of this name is one of consumers")
+            }
+            Problem::LeaseLost => Self::new(LEASE_LOST, "the worker does not have the lease"),
             Problem::Trimmed(first, pointer) => Self::trimmed(first, pointer.as_ref()),
             Problem::PositionDiverged(at) => Self::diverged(at),
             Problem::TooLarge(limit) => {

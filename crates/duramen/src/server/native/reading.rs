@@ -343,6 +343,7 @@ pub(crate) fn written(
         headers,
         timestamp_ms: records.timestamp(record),
         id,
+        schedule: None,
     };
     let len = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
     let of_headers: usize =

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeSet;
 
+use duramen_protocol::records::Schedule;
+
 use super::*;
 use crate::prng::Prng;
 
@@ -14,6 +16,7 @@ use crate::prng::Prng;
 #[derive(Clone, Debug, Default)]
 struct Known {
     key: Option<u128>,
+    schedule: Schedule,
     holder: Option<(usize, u64)>,
     /// It was answered that it is acknowledged or given up.
     is_over: bool,
@@ -24,6 +27,7 @@ struct Play {
     seed: u64,
     chance: Prng,
     rules: Rules,
+    is_of_queues: bool,
     it: SharePartition,
     log: Vec<Seen>,
     log_start: i64,
@@ -53,6 +57,7 @@ impl Play {
         Self {
             seed,
             rules,
+            is_of_queues: chance.below(2) == 0,
             it: SharePartition::new(0, &[]),
             log: Vec::new(),
             log_start: 0,
@@ -82,24 +87,50 @@ impl Play {
         let is_nothing = self.below(10) == 0;
         let mut keys = Vec::new();
         for offset in base..=last {
-            // With keys it is known which offsets have no record.
-            if self.rules.by_key && self.below(15) == 0 {
+            // One by one it is known which offsets have no record.
+            if (self.rules.by_key || self.is_of_queues) && self.below(15) == 0 {
                 continue;
             }
             let key = 1 + u128::from(self.chance.below(5));
-            let key = (self.below(6) > 0).then_some(key);
-            keys.push((offset, key));
+            let key = (self.below(6) > 0 || self.is_of_queues).then_some(key);
+            let schedule = self.schedule();
+            let is_scheduled = self.is_of_queues.then_some(schedule);
+            keys.push(SeenRecord { offset, key, schedule: is_scheduled });
             if !is_nothing {
                 let key = key.filter(|_| self.rules.by_key);
-                self.known.insert(offset, Known { key, ..Known::default() });
+                self.known.insert(offset, Known { key, schedule, ..Known::default() });
             }
         }
         let at = self.log.last().map_or(0, |seen| seen.span.at + seen.span.bytes);
         let bytes = 10 + self.chance.below(100);
         let span = Span { last, segment: base / 100, at, bytes };
-        let keys = self.rules.by_key.then_some(SeenKeys { end: last + 1, of: keys });
-        self.log.push(Seen { base, span, is_nothing, keys });
+        let one_by_one = self.rules.by_key || self.is_of_queues;
+        let records = one_by_one.then_some(SeenRecords { end: last + 1, of: keys });
+        self.log.push(Seen { base, span, is_nothing, records });
         self.log_end = last + 1;
+    }
+
+    fn now_ms(&self) -> i64 {
+        i64::try_from(self.now_us).expect("small")
+    }
+
+    fn schedule(&mut self) -> Schedule {
+        let usual = Schedule::default();
+        if !self.is_of_queues {
+            return usual;
+        }
+        let deliver_at_ms =
+            if self.below(4) == 0 { self.now_ms() + self.below(90) } else { usual.deliver_at_ms };
+        let expires_ms =
+            if self.below(8) == 0 { self.now_ms() + self.below(90) } else { usual.expires_ms };
+        let priority = u8::try_from(self.below(3)).expect("small");
+        Schedule { deliver_at_ms, expires_ms, priority }
+    }
+
+    fn wake(&mut self) {
+        self.it.wake(self.now_ms(), true, &self.rules);
+        let is_due = self.it.is_due(self.now_ms());
+        assert!(!is_due || !self.it.lanes.overdue.is_empty(), "seed {}", self.seed);
     }
 
     fn look(&mut self) {
@@ -111,14 +142,15 @@ impl Play {
         let mut to = seen.last().filter(|_| !is_all).map_or(self.log_end, |it| it.span.last + 1);
         // The last batch may be read in part.
         if let Some(last) = seen.last_mut()
-            && let Some(keys) = &mut last.keys
+            && let Some(records) = &mut last.records
             && self.chance.below(3) == 0
         {
-            keys.end = keys.end.min(from.max(last.base) + 3);
-            keys.of.retain(|(offset, _)| *offset < keys.end);
-            to = keys.end;
+            records.end = records.end.min(from.max(last.base) + 3);
+            records.of.retain(|record| record.offset < records.end);
+            to = records.end;
         }
-        self.it.extend(from, seen, to, &self.rules);
+        self.it.extend(from, (seen, to), self.now_ms(), &self.rules);
+        self.wake();
     }
 
     fn fetch(&mut self) {
@@ -126,21 +158,31 @@ impl Play {
         let (records, bytes) = (1 + self.below(20), 1 + self.chance.below(500));
         let is_strict = self.below(2) == 0;
         let limits = Limits { records, bytes, is_strict };
-        let plan = self.it.plan(&limits, &self.rules);
+        self.wake();
+        let is_of_worker = self.below(2) == 0;
+        let plan = if is_of_worker {
+            self.it.pick(&limits, &self.rules)
+        } else {
+            self.it.plan(&limits, &self.rules)
+        };
         let seed = self.seed;
         assert_eq!(plan.pieces.is_empty(), !self.it.has_any(&self.rules));
         if plan.pieces.is_empty() {
             return self.check_nothing_is_held_up();
         }
         assert!(!is_strict || plan.records <= records, "seed {seed}");
-        let batches = self.log.iter().filter(|it| it.base >= plan.from && it.base < plan.end);
-        let segments: BTreeSet<i64> = batches.clone().map(|it| it.span.segment).collect();
-        assert_eq!(segments.len(), 1, "seed {seed}: one segment at a time");
-        assert_eq!(plan.bytes, batches.map(|it| it.span.bytes).sum::<u64>(), "seed {seed}");
+        if !is_of_worker || !self.is_of_queues {
+            let batches = self.log.iter().filter(|it| it.base >= plan.from && it.base < plan.end);
+            let segments: BTreeSet<i64> = batches.clone().map(|it| it.span.segment).collect();
+            assert_eq!(segments.len(), 1, "seed {seed}: one segment at a time");
+            assert_eq!(plan.bytes, batches.map(|it| it.span.bytes).sum::<u64>(), "seed {seed}");
+            let is_within = |it: &Piece| it.first >= plan.from && it.last < plan.end;
+            assert!(plan.pieces.iter().all(is_within), "seed {seed}");
+        }
+        self.check_ranks(&plan, is_of_worker);
         self.it.acquire(self.now_us, &self.consumers[at], &plan, &self.rules);
         let until_us = self.now_us + self.rules.lock_us;
         for piece in plan.pieces {
-            assert!(piece.first >= plan.from && piece.last < plan.end);
             for offset in piece.first..=piece.last {
                 let known = self.known.get(&offset);
                 let known = known.unwrap_or_else(|| panic!("seed {seed}: {offset} is no record"));
@@ -150,16 +192,52 @@ impl Play {
                 let counted = self.kept.get(&offset).map_or(0, |it| it.0);
                 assert!(piece.deliveries > counted, "seed {seed}: {offset} was counted before");
                 let mut before = self.known.range(..offset).filter(|it| it.1.key == known.key);
-                let is_open = |it: (&i64, &Known)| it.1.key.is_some() && !self.is_done(*it.0);
+                // One with a time enters the order of its key when the time has come.
+                let is_open = |it: (&i64, &Known)| {
+                    let has_time = it.1.schedule.deliver_at_ms > 0;
+                    it.1.key.is_some() && !has_time && !self.is_done(*it.0)
+                };
                 assert!(!before.any(is_open), "seed {seed}: {offset} came before its turn");
+                let of_key = |it: &Known| it.key.is_some() && it.key == known.key;
+                let is_out = self.known.values().any(|it| of_key(it) && it.holder.is_some());
+                assert!(!is_out, "seed {seed}: {offset} came while another of its key was out");
+                let (schedule, now_ms) = (known.schedule, self.now_ms());
+                assert!(schedule.deliver_at_ms <= now_ms, "seed {seed}: {offset} came early");
+                assert!(schedule.expires_ms > now_ms, "seed {seed}: {offset} came too late");
                 let known = self.known.get_mut(&offset).expect("it was just there");
                 known.holder = Some((at, until_us));
             }
         }
     }
 
+    /// A fetch begins with the highest rank that there is. A worker gets lower ones behind it, and a consumer does not.
+    fn check_ranks(&self, plan: &Plan, is_of_worker: bool) {
+        let rank = |offset: i64| self.known[&offset].schedule.priority;
+        let ranks: Vec<u8> = plan.pieces.iter().map(|it| rank(it.first)).collect();
+        let is_free = |offset: i64| {
+            let mut runs = self.it.within((offset, offset));
+            runs.any(|(_, run)| run.phase == Phase::Available)
+                && self.it.next_delivery(offset, &self.rules).is_some()
+        };
+        let in_window = self.known.range(self.it.start()..self.it.end).map(|(offset, _)| *offset);
+        let best = in_window.filter(|it| is_free(*it)).map(rank).max();
+        assert_eq!(ranks.first().copied(), best, "seed {}: the highest rank first", self.seed);
+        let falls = ranks.is_sorted_by(|a, b| a >= b);
+        let is_one = is_of_worker || ranks.iter().all(|it| Some(*it) == best);
+        assert!(falls && is_one, "seed {}: {ranks:?}", self.seed);
+    }
+
     fn is_done(&self, offset: i64) -> bool {
         offset < self.kept_start || self.kept.get(&offset).is_some_and(|it| it.1 != 0)
+    }
+
+    /// Tells whether a record of a key is out, or decided on and not done with.
+    fn is_out(&self, key: u128) -> bool {
+        let is_free =
+            |run: &Run| matches!(run.phase, Phase::Available | Phase::Delayed | Phase::Done);
+        let of_key = self.known.range(..self.it.end).filter(|(_, it)| it.key == Some(key));
+        let mut of_key = of_key.map(|(offset, _)| *offset);
+        of_key.any(|at| self.it.within((at, at)).any(|(_, run)| !is_free(run)))
     }
 
     /// There was nothing to get: all that was looked at is out, decided on, or waits for its key.
@@ -168,9 +246,12 @@ impl Play {
         for (offset, known) in self.known.range(..self.it.end) {
             let mut runs = self.it.within((*offset, *offset));
             let is_available = runs.any(|(_, run)| run.phase == Phase::Available);
-            let waits = known.key.is_some_and(|key| busy.contains(&key));
+            let waits = known.key.is_some_and(|key| busy.contains(&key) || self.is_out(key));
             assert!(!is_available || waits, "seed {}: {offset} is held up", self.seed);
-            if !self.is_done(*offset) {
+            let mut runs = self.it.within((*offset, *offset));
+            let is_delayed = runs.any(|(_, run)| run.phase == Phase::Delayed);
+            let is_early = is_delayed && known.schedule.deliver_at_ms > self.now_ms();
+            if !self.is_done(*offset) && !is_early {
                 busy.extend(known.key);
             }
         }
@@ -201,6 +282,12 @@ impl Play {
         if is_wrong {
             assert_eq!(result, Err(ErrorCode::InvalidRecordState), "seed {}", self.seed);
             return;
+        }
+        for (offset, _) in all.iter().filter(|it| it.1 == RELEASE) {
+            if self.chance.below(2) == 0 {
+                let until_ms = self.now_ms() + self.below(60);
+                self.it.release_later(*offset, until_ms);
+            }
         }
         let waits = all.iter().any(|it| it.1 != RENEW);
         assert_eq!(result, Ok(waits), "seed {}: holders decide", self.seed);
@@ -280,6 +367,7 @@ impl Play {
     fn time(&mut self, us: u64) {
         self.now_us += us;
         self.it.expire(self.now_us, &self.rules);
+        self.wake();
         for known in self.known.values_mut() {
             known.holder = known.holder.filter(|(_, until_us)| *until_us > self.now_us);
         }
@@ -288,6 +376,7 @@ impl Play {
     fn leave(&mut self) {
         let at = self.many(3);
         self.it.release(&self.consumers[at]);
+        self.wake();
         for known in self.known.values_mut() {
             known.holder = known.holder.filter(|it| it.0 != at);
         }
@@ -355,7 +444,11 @@ impl Play {
 
 #[test]
 fn consumers_share_a_partition_by_chance() {
-    for seed in 0..400 {
+    play(0..400);
+}
+
+pub(super) fn play(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
         let mut play = Play::new(seed);
         for _ in 0..600 {
             play.step();

@@ -22,6 +22,7 @@ use super::super::calls::Origin;
 use super::super::forwarding::HOP;
 use super::super::identify::caller_of;
 use super::super::json;
+use super::super::leases::Leases;
 use super::super::logs::Logs;
 use super::super::observing::Ending;
 use super::super::problems::Fault;
@@ -40,6 +41,7 @@ pub(super) const EVENTS: &str = "text/event-stream";
 pub(super) struct Surface {
     pub logs: Logs,
     pub queues: Queues,
+    pub leases: Leases,
     pub topics: Topics,
     /// Content of `/openapi.json`.
     pub document: Bytes,
@@ -368,7 +370,8 @@ impl Body {
             }
         }
         let id = self.header("duramen-id")?.map(str::to_owned);
-        Ok(proto::Record { key, value: Some(self.bytes.clone()), headers, timestamp_ms: 0, id })
+        let value = Some(self.bytes.clone());
+        Ok(proto::Record { key, value, headers, timestamp_ms: 0, id, schedule: None })
     }
 
     /// Makes an append of one record: the body, with the rest in headers.
@@ -382,6 +385,33 @@ impl Body {
             session: self.session()?,
             ..proto::AppendRequest::default()
         })
+    }
+}
+
+/// Name of a group in a path, with the topic that it works off.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct GroupPath {
+    /// Name of the topic.
+    #[param(min_length = 1, max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
+    pub topic: String,
+    /// Name of the share group, percent-encoded.
+    #[param(min_length = 1)]
+    pub group: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for GroupPath {
+    type Rejection = Fault;
+
+    /// Reads the path itself, as for a queue.
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
+        let mut segments = parts.uri.path().split('/').skip(3);
+        let mut text = |field, at| {
+            let segment = percent_decode_str(segments.nth(at).unwrap_or_default()).decode_utf8();
+            let text = segment.map(std::borrow::Cow::into_owned);
+            text.map_err(|_| Fault::bad_request(&[(field, "it is not text".into())]))
+        };
+        Ok(Self { topic: text("topic", 0)?, group: text("group", 1)? })
     }
 }
 

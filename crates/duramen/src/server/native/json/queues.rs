@@ -37,6 +37,19 @@ pub(crate) struct NewMessage {
     /// sent again: it is taken once.
     #[schema(min_length = 1, max_length = 64)]
     pub id: Option<String>,
+    /// Time before which no worker gets the message, in milliseconds since 1970.
+    #[schema(minimum = 1)]
+    pub deliver_at_ms: Option<i64>,
+    /// The same as a delay from now, in milliseconds.
+    pub delay_ms: Option<u64>,
+    /// Time from which the message is of no use, in milliseconds since 1970.
+    #[schema(minimum = 1)]
+    pub expires_ms: Option<i64>,
+    /// The same as a time to live from now, in milliseconds.
+    pub ttl_ms: Option<u64>,
+    /// Workers get a message of a higher priority first; 4 if absent.
+    #[schema(maximum = 9)]
+    pub priority: Option<u32>,
 }
 
 /// An append to a queue in a request.
@@ -277,9 +290,25 @@ pub(crate) struct Queues {
 
 impl NewMessage {
     pub(crate) fn message(self) -> Result<proto::Record, Fault> {
-        let Self { value, json, base64, headers, timestamp_ms, id } = self;
+        let schedule = self.schedule()?;
+        let Self { value, json, base64, headers, timestamp_ms, id, .. } = self;
         let (key, key_base64) = (None, None);
-        NewRecord { key, key_base64, value, json, base64, headers, timestamp_ms, id }.message()
+        let record = NewRecord { key, key_base64, value, json, base64, headers, timestamp_ms, id };
+        Ok(proto::Record { schedule, ..record.message()? })
+    }
+
+    fn schedule(&self) -> Result<Option<proto::Schedule>, Fault> {
+        use proto::schedule::{End, Start};
+        let start = match (self.deliver_at_ms, self.delay_ms) {
+            (Some(_), Some(_)) => return Err(wrong("delay_ms", "there is deliver_at_ms already")),
+            (at, delay) => at.map(Start::DeliverAtMs).or(delay.map(Start::DelayMs)),
+        };
+        let end = match (self.expires_ms, self.ttl_ms) {
+            (Some(_), Some(_)) => return Err(wrong("ttl_ms", "there is expires_ms already")),
+            (at, ttl) => at.map(End::ExpiresMs).or(ttl.map(End::TtlMs)),
+        };
+        let is_any = start.is_some() || end.is_some() || self.priority.is_some();
+        Ok(is_any.then_some(proto::Schedule { start, end, priority: self.priority }))
     }
 }
 

@@ -153,7 +153,8 @@ impl NewRecord {
         let headers =
             headers.map(|(name, value)| proto::Header { name, value: Some(value.into()) });
         let timestamp_ms = self.timestamp_ms;
-        Ok(proto::Record { key, value, headers: headers.collect(), timestamp_ms, id: self.id })
+        let (headers, id) = (headers.collect(), self.id);
+        Ok(proto::Record { key, value, headers, timestamp_ms, id, schedule: None })
     }
 }
 
