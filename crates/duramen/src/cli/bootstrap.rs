@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use duramen_client::{Client, Error, Options};
 use serde::Serialize;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::screen::{self, Table};
 use crate::config::HostPort;
@@ -133,6 +134,28 @@ fn address(text: &str) -> Result<String, String> {
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
+
+/// Ctrl-C, or a request to end.
+pub(super) struct Interrupt {
+    signals: [Signal; 2],
+}
+
+impl Interrupt {
+    /// Begins to listen: from then on the signals do not end the process.
+    pub(super) fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self { signals: [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?] })
+    }
+
+    /// Waits for the next signal.
+    pub(super) async fn comes(&mut self) {
+        let [interrupt, terminate] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    }
+}
 
 impl Cluster {
     /// Connects a client to this cluster.

@@ -36,6 +36,11 @@ pub(super) fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<Error
     explained.or_else(|| cause.downcast_ref::<duramen_client::Error>()?.code())
 }
 
+/// Finds the name of the native API's problem in a cause of an error.
+pub(super) fn problem_of(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    cause.downcast_ref::<Refused>()?.problem.clone()
+}
+
 /// An error for programs.
 #[derive(Serialize)]
 struct Complaint {
@@ -52,10 +57,7 @@ pub(super) fn complain(error: &anyhow::Error, json: bool) {
         return;
     }
     let code = error.chain().find_map(code_of).map(|code| code.to_string());
-    let problem = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<Refused>()?.problem.clone()
-    };
-    let code = code.or_else(|| error.chain().find_map(problem));
+    let code = code.or_else(|| error.chain().find_map(problem_of));
     let complaint = Complaint { error: text, code };
     let line = serde_json::to_string(&complaint).expect("text and text");
     eprintln!("{line}");

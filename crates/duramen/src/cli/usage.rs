@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::builder::Resettable;
 use clap::{Arg, Command};
+use jiff::SignedDuration;
 use serde::Serialize;
 
 use super::bootstrap::Cluster;
-use super::failure::{code_of, explained};
+use super::failure::{code_of, explained, problem_of, refused};
 use super::screen;
 use crate::config::Mistakes;
 
@@ -73,6 +75,13 @@ pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "give a whole number, 0 or more".to_owned())
 }
 
+/// Reads a length of time.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<SignedDuration>().ok();
+    let time = time.and_then(|it| Duration::try_from(it).ok());
+    time.ok_or_else(|| format!("`{text}` is not a time such as 90s, 10m or 2h"))
+}
+
 /// Leaves out repeated names.
 pub(super) fn once<T: Ord>(named: &[T]) -> Vec<&T> {
     let mut seen = BTreeSet::new();
@@ -105,7 +114,14 @@ pub(super) fn joined(asked: usize, mut failures: Vec<anyhow::Error>) -> anyhow::
     let code = codes.next().flatten();
     // Programs get the code that all failures share, and none if they differ.
     let code = code.filter(|code| codes.all(|other| other == Some(*code)));
-    Err(code.map_or_else(|| anyhow!("{text}"), |code| explained(code, text.clone())))
+    let mut problems = failures.iter().map(|failure| failure.chain().find_map(problem_of));
+    let problem = problems.next().flatten();
+    let problem = problem.filter(|problem| problems.all(|other| other.as_ref() == Some(problem)));
+    Err(match (code, problem) {
+        (Some(code), _) => explained(code, text),
+        (None, Some(problem)) => refused(Some(problem), text),
+        (None, None) => anyhow!("{text}"),
+    })
 }
 
 /// Does the same to all of `named`, one after the other, and goes on after a failure. Prints each outcome as a line at
@@ -188,6 +204,20 @@ mod tests {
         assert_eq!(both.chain().find_map(code_of), Some(ErrorCode::GroupIdNotFound));
         let mixed = joined(2, vec![missing("no a"), anyhow!("b is odd")]).unwrap_err();
         assert_eq!(mixed.chain().find_map(code_of), None);
+        let lost = |text: &str| refused(Some("lease-lost".into()), text.into());
+        let both = joined(2, vec![lost("no a"), lost("no b")]).unwrap_err();
+        assert_eq!(both.chain().find_map(problem_of).as_deref(), Some("lease-lost"));
+        let mixed = joined(2, vec![lost("no a"), missing("no b")]).unwrap_err();
+        assert_eq!(mixed.chain().find_map(problem_of), None);
+    }
+
+    #[test]
+    fn times_are_not_negative() {
+        assert_eq!(time("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(time("1h 30m"), Ok(Duration::from_secs(5_400)));
+        for wrong in ["", "10", "-10m", "ten"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

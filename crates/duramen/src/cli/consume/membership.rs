@@ -12,11 +12,10 @@ use duramen_client::{
     ByPartition, Client, Error, FetchOptions, Fetcher, Member, MemberOptions, Partitions, Standing,
 };
 use duramen_protocol::error_code::ErrorCode;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, timeout};
 
 use super::{Consume, Printer};
-use crate::cli::bootstrap::Interrupted;
+use crate::cli::bootstrap::{Interrupt, Interrupted};
 use crate::cli::missing::unknown_topic;
 use crate::cli::place::Bounds;
 use crate::cli::screen;
@@ -283,24 +282,4 @@ fn is_disturbance(error: &Error) -> bool {
                 | ErrorCode::FencedInstanceId
         )
     )
-}
-
-/// Ctrl-C, or a request to end.
-struct Interrupt {
-    signals: [Signal; 2],
-}
-
-impl Interrupt {
-    fn listen() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self { signals: [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?] })
-    }
-
-    async fn comes(&mut self) {
-        let [interrupt, terminate] = &mut self.signals;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    }
 }
