@@ -43,6 +43,8 @@ mod once;
 mod queue_benchmarks;
 #[path = "native/queue_checks.rs"]
 mod queue_checks;
+#[path = "native/queue_commands.rs"]
+mod queue_commands;
 #[path = "native/queue_streams.rs"]
 mod queue_streams;
 #[path = "native/queues.rs"]

@@ -19,7 +19,7 @@ mod format;
 mod membership;
 
 pub use format::{Format, Shown};
-pub(super) use format::{date, fields};
+pub(super) use format::{date, fields, put_bytes};
 
 /// More than any batch that a broker accepts, decompressed.
 const BATCH_BYTES_MAX: usize = 1 << 30;

@@ -18,7 +18,7 @@ use crate::proto::{Guard, Position, Record, guard};
 pub(super) const MESSAGE_BYTES_MAX: usize = 33 << 20;
 
 /// Address of a node, and the form of results.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct Node {
     /// Address of any node's native API
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9080", value_parser = address, help_heading = "Cluster")]

@@ -22,7 +22,13 @@ use crate::proto::{
 };
 
 mod erasure;
+mod lease;
+mod redrive;
+mod schedule;
+mod settle;
 mod verify;
+mod work;
+mod workers;
 
 /// Longest wait of one request, in milliseconds.
 const WAIT_MS: u32 = 60_000;
@@ -45,6 +51,10 @@ Examples:
   duramen queue delete mail alice 2.0.0
   duramen queue list mail --prefix al
   duramen queue show mail alice
+  duramen queue lease mail --group senders
+  duramen queue settle mail --group senders 0.4711.1
+  duramen queue work mail --group senders -- ./send.sh
+  duramen queue redrive dead-mail
   duramen queue verify mail
   duramen queue erasure mail")]
 pub struct Queue {
@@ -74,6 +84,14 @@ enum Action {
     List(List),
     /// Show where a queue begins and ends, its fence and its pointer
     Show(Show),
+    /// Lease messages to a worker
+    Lease(lease::Lease),
+    /// End leases, or prolong them
+    Settle(settle::Settle),
+    /// Run a command for each message, and settle by its exit code
+    Work(work::Work),
+    /// Put dead letters back where they come from
+    Redrive(redrive::Redrive),
     /// Compare the queue index of each replica with its log, and the replicas with each other
     Verify(verify::Verify),
     /// Show what edits took away and is still on the disks
@@ -94,6 +112,10 @@ impl Queue {
             Action::Fence(fence) => bootstrap::run(fence.run()),
             Action::List(list) => bootstrap::run(list.run()),
             Action::Show(show) => bootstrap::run(show.run()),
+            Action::Lease(lease) => bootstrap::run(lease.run()),
+            Action::Settle(settle) => bootstrap::run(settle.run()),
+            Action::Work(work) => work.run(),
+            Action::Redrive(redrive) => bootstrap::run(redrive.run()),
             Action::Verify(verify) => bootstrap::run(verify.run()),
             Action::Erasure(erasure) => bootstrap::run(erasure.run()),
         }
@@ -120,13 +142,19 @@ async fn connect(node: &Node) -> anyhow::Result<QueuesClient<Channel>> {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "All messages are appended together, or none is.
+#[command(
+    after_help = "All messages are appended together, or none is. Delays and priorities are for workers
+(`duramen queue lease`): readers of the queue see the messages at once, and in their order. Nobody
+sees a message whose time to live is over.
 
 Examples:
   duramen queue enqueue mail alice hello
   duramen queue enqueue mail alice first second --output json
   duramen queue enqueue mail alice third --if-last 2.0.1
-  duramen queue enqueue mail alice fourth --if-last 2.0.2 --id order-4711    # may be repeated")]
+  duramen queue enqueue mail alice fourth --if-last 2.0.2 --id order-4711    # may be repeated
+  duramen queue enqueue mail alice later --delay 10s --ttl 1h
+  duramen queue enqueue mail alice urgent --priority 9 --deliver-at 2026-12-01T08:00:00Z"
+)]
 struct Enqueue {
     #[command(flatten)]
     target: Target,
@@ -137,12 +165,17 @@ struct Enqueue {
     guard: Guarded,
     #[command(flatten)]
     named: Named,
+    #[command(flatten)]
+    scheduled: schedule::Scheduled,
 }
 
 impl Enqueue {
     async fn run(self) -> anyhow::Result<()> {
         let Target { topic, queue, node } = self.target;
-        let messages = self.named.records(None, self.messages)?;
+        let mut messages = self.named.records(None, self.messages)?;
+        for message in &mut messages {
+            message.schedule = self.scheduled.message();
+        }
         let (queue, guard) = (queue.into(), self.guard.message()?);
         let request = EnqueueRequest { topic, queue, messages, guard, ..EnqueueRequest::default() };
         let answer = connect(&node).await?.enqueue(request).await.map_err(failure)?.into_inner();

@@ -194,7 +194,7 @@ pub(crate) fn fields(offset: i64, timestamp: i64, record: &Record<'_>) -> Map<St
 }
 
 /// Writes text where the bytes are UTF-8, else base64 under another name, so that no byte is lost.
-fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
+pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
     match bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
         None => object.insert(name.into(), Value::Null),
         Some((_, Ok(text))) => object.insert(name.into(), text.into()),
