@@ -139,8 +139,8 @@ def leader(cluster, stream):
 
 
 def load_command(broker, command):
-    """What peers/ is called with for a command on this server, or these."""
-    servers = ",".join(each.bootstrap for each in broker.brokers)
+    """What peers/ is called with for a command on this server, or these; on Duramen by its native API."""
+    servers = ",".join(each.native if broker.kind == "duramen" else each.bootstrap for each in broker.brokers)
     return [program("peers"), command, "--peer", broker.kind, "--servers", servers]
 
 

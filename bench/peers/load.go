@@ -174,15 +174,28 @@ func retrieve(p peer, o *options) (any, error) {
 		took := time.Since(begun).Seconds()
 		report.Listed, report.List = &count, &took
 	}
-	m := newMeter(0, o.seconds)
+	m := newMeter(o.warmup, o.seconds)
+	start := time.Now()
 	var done, elements, short atomic.Uint64
 	var all sync.WaitGroup
 	failures := make(chan error, o.callers)
 	for at := range o.callers {
 		from := p.reader(at % o.connections)
 		all.Go(func() {
-			for !m.isOver(time.Now()) && (o.reads == 0 || done.Add(1) <= o.reads) {
+			for !m.isOver(time.Now()) {
+				number := done.Add(1)
+				if o.reads > 0 && number > o.reads {
+					break
+				}
 				begun := time.Now()
+				if o.pace > 0 {
+					// A read that begins late, since all callers are busy, took from when it was due.
+					begun = start.Add(duration(float64(number) / o.pace))
+					if m.isOver(begun) {
+						break
+					}
+					time.Sleep(time.Until(begun))
+				}
 				count, err := from.read(order.nth(rand.Uint64()), o.after, o.limit)
 				if err != nil {
 					failures <- err

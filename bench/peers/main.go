@@ -1,5 +1,6 @@
 // Load on peers of Duramen's queues: NATS JetStream (a stream, a subject for each queue) and Redis (a stream for each queue).
 // The commands, their shapes of load and their reports are those of `duramen bench enqueue`, `retrieve`, `wait` and `takeover`.
+// Two loads are for Duramen, too, since its own have none like them: `edit`, and `retrieve` with `--pace`.
 package main
 
 import (
@@ -12,12 +13,12 @@ import (
 )
 
 type options struct {
-	peer, stream                               string
+	peer, stream, edit                         string
 	servers                                    []string
 	queues, messages, reads                    uint64
 	batch, size, callers, connections          int
 	readers, rate, limit, replicas, partitions int
-	seconds, warmup, patience                  float64
+	seconds, warmup, patience, pace            float64
 	after                                      uint64
 	spread, atomic, list, direct               bool
 }
@@ -55,11 +56,11 @@ var errUnsupported = errors.New("this peer has no such operation")
 
 func main() {
 	if len(os.Args) < 2 {
-		fail(errors.New("peers enqueue|retrieve|wait|takeover|end --peer nats|redis --servers HOST:PORT[,…]"))
+		fail(errors.New("peers enqueue|retrieve|wait|takeover|end|edit --peer nats|redis|duramen --servers HOST:PORT[,…]"))
 	}
 	o, servers := &options{}, ""
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
-	flags.StringVar(&o.peer, "peer", "", "nats or redis")
+	flags.StringVar(&o.peer, "peer", "", "nats, redis or duramen")
 	flags.StringVar(&servers, "servers", "", "addresses")
 	flags.StringVar(&o.stream, "topic", "queues", "name of the stream, and the beginning of queues' names")
 	flags.Uint64Var(&o.queues, "queues", 6, "number of queues")
@@ -67,6 +68,7 @@ func main() {
 	flags.Uint64Var(&o.reads, "reads", 0, "stop after so many reads")
 	flags.Float64Var(&o.seconds, "seconds", 0, "stop after this time")
 	flags.Float64Var(&o.warmup, "warmup-seconds", 0, "warm-up before the measured time")
+	flags.Float64Var(&o.pace, "pace", 0, "reads to begin in a second, by callers that then are enough; 0 for no pause")
 	flags.Float64Var(&o.patience, "patience", 60, "longest wait for the first read, or for one queue")
 	flags.IntVar(&o.batch, "batch", 1, "messages of a request")
 	flags.IntVar(&o.size, "size", 100, "bytes of a message")
@@ -74,6 +76,8 @@ func main() {
 	flags.IntVar(&o.connections, "connections", 1, "connections that they share")
 	flags.IntVar(&o.readers, "readers", 1, "readers that wait")
 	flags.IntVar(&o.rate, "rate", 200, "messages to append in a second")
+	flags.IntVar(&o.partitions, "partitions", 1, "partitions of a topic of Duramen, which finds them itself")
+	flags.StringVar(&o.edit, "edit", "", "delete or replace an element a call, or append a message")
 	flags.IntVar(&o.limit, "limit", 10, "most elements of a read")
 	flags.IntVar(&o.replicas, "replicas", 1, "replicas of the stream")
 	flags.Uint64Var(&o.after, "after", 0, "place to read behind")
@@ -83,13 +87,13 @@ func main() {
 	flags.BoolVar(&o.list, "list", false, "list all queues first")
 	flags.Parse(os.Args[2:])
 	o.servers = strings.Split(servers, ",")
-	kinds := map[string]func() peer{"nats": newNats, "redis": newRedis}
+	kinds := map[string]func() peer{"nats": newNats, "redis": newRedis, "duramen": newDuramen}
 	make, known := kinds[o.peer]
 	if !known {
 		fail(fmt.Errorf("there is no peer %q", o.peer))
 	}
 	commands := map[string]func(peer, *options) (any, error){
-		"enqueue": enqueue, "retrieve": retrieve, "wait": wait, "takeover": takeover, "end": end,
+		"enqueue": enqueue, "retrieve": retrieve, "wait": wait, "takeover": takeover, "end": end, "edit": edit,
 	}
 	command, known := commands[os.Args[1]]
 	if !known {
