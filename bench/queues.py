@@ -3,10 +3,15 @@
 Duramen has a queue for each key of a topic, Kafka a partition, NATS JetStream a subject of one stream, Redis a stream.
 """
 
+import contextlib
+import http.client
 import json
+import random
 import shutil
+import statistics
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -14,7 +19,7 @@ import cluster
 import limits
 import machine
 import peers
-from brokers import DURAMEN_BIN, LONGEST_COMMAND_S, duramen, finish, start
+from brokers import DURAMEN_BIN, LONGEST_COMMAND_S, MeasuredDuramen, duramen, finish, launcher, log_files, start
 from cluster import warm_up as warm_up_three
 from scenarios import create, warm_up
 
@@ -32,6 +37,20 @@ COLD_MESSAGE_BYTES, COLD_ELEMENTS = 1024, 10
 WAIT_RATE = 200
 # Streams that nobody reads, each over a connection of its own.
 STALLED = 64
+# Readers beside writers: enough callers that a read is rarely late for want of one.
+PACED_CALLERS = 16
+MIXED_ELEMENTS = 10
+# Shares of all calls that are reads; none is said twice, since the machine changes meanwhile.
+READ_SHARES = [0, 0.5, 0.9, 0]
+# Edits and erasures: records of about 1 KB in batches of one queue each, in segments that an erasure soon has written.
+EDIT_BYTES, EDIT_BATCH, EDIT_QUEUES, EDIT_SEGMENT_BYTES = 1000, 500, 100, 16 << 20
+EDIT_KINDS, EDIT_CONNECTIONS = ["append", "delete", "replace"], [1, 32]
+# Share of records that are deleted, and which.
+ERASED = [(0, "none"), (0.001, "random ones"), (0.01, "random ones"), (0.01, "the oldest")]
+# How often the leader looks for what to erase, so long an erasure may wait.
+LOOK_MS = 100
+LONG_LAG_MS = 24 * 3600 * 1000
+POSITIONS_A_CALL = 1000
 # No broker takes nearly as long to come back.
 LONGEST_START_S = 120
 
@@ -55,6 +74,9 @@ class Sizes:
         self.cold_bytes, self.cold_queues, self.cold_reads = (256 << 20, 2_000, 200) if quick else (20 << 30, 100_000, 2_000)
         self.cold_fill_s, self.cold_read_s = (4, 2) if quick else (300, 30)
         self.cost_rows, self.cost_calls, self.repeats = (1 << 16, 2_000, 1) if quick else (1 << 22, 200_000, 3)
+        self.mixed_rate, self.mixed_queues, self.mixed_seconds = (100, 1_000, 1) if quick else (500, 10_000, 10)
+        self.edits, self.edit_seconds = (2_000, 1) if quick else (30_000, 6)
+        self.erased_records, self.erased_reads = (100_000, 1) if quick else (1_000_000, 5)
         self.takeover_queues, self.kills = (500, 1) if quick else (10_000, 3)
 
 
@@ -70,6 +92,8 @@ VARIANTS = {
     "queue_waits": (ALL, WITHOUT_JVM),
     "queue_streams": (["duramen"], ["duramen"]),
     "queue_cold": (["duramen", "nats"], ["duramen", "nats"]),
+    "queue_mixed": (["duramen", "nats-always", "redis-always"], WITHOUT_JVM),
+    "queue_edits": (["duramen"], ["duramen"]),
     "queue_cost": (["duramen"], ["duramen"]),
     "cluster_queue_bulk": (["duramen", "kafka-durable", "kafka", "nats-always", "nats"], ["duramen", "nats-always"]),
     "cluster_queue_takeover": (["duramen", "nats-always", "nats"], ["duramen", "nats-always"]),
@@ -86,8 +110,8 @@ def load(broker, command, **options):
 
 
 def begin(broker, command, stdin=None, **options):
-    """Begins it. Options are those of `duramen bench`, with the same names for peers."""
-    if broker.kind == "duramen":
+    """Begins it. Options are those of `duramen bench`, with the same names for peers, whose load has `edit` and `pace` for Duramen."""
+    if broker.kind == "duramen" and command != "edit" and "pace" not in options:
         words = [DURAMEN_BIN, "bench", command, "--output", "json", "--native", ",".join(each.native for each in broker.brokers)]
         if command == "enqueue":
             words += ["--bootstrap", broker.bootstrap]
@@ -140,10 +164,11 @@ def attempt(points, point, work):
         points.append({**point, "failed": str(error).strip().splitlines()[-1]})
 
 
-def make_topic(broker, topic, partitions=PARTITIONS, queues=True):
+def make_topic(broker, topic, partitions=PARTITIONS, queues=True, **more):
     """Peers make their streams themselves."""
     if broker.kind == "duramen":
         settings = ["--config", "queue.enable=true"] if queues else []
+        settings += [word for name, value in more.items() for word in ("--config", f"{name.replace('_', '.')}={value}")]
         duramen(broker, "topic", "create", topic, "--partitions", partitions, *settings)
         for each in broker.brokers:
             for partition in range(partitions):
@@ -427,6 +452,222 @@ def _drop(files):
         return "all caches"
     except OSError:
         return "pages of the files"
+
+
+def mixed(broker, sizes):
+    """B7: appends at a steady rate, alone and beside reads at steady rates, so that both are shares of all calls."""
+    s = Sizes(sizes)
+    make_topic(broker, TOPIC)
+    fill = {"messages": s.mixed_queues * MIXED_ELEMENTS, "batch": 1000, "spread": True, "callers": 4, "connections": 4}
+    load(broker, "enqueue", **placed(broker, TOPIC), queues=s.mixed_queues, size=MESSAGE_BYTES, **fill)
+    passes = []
+    for _ in range(s.repeats):
+        for share in READ_SHARES:
+            attempt(passes, {"read_share": share}, lambda: _mixed(broker, s, share))
+    points = []
+    for share in dict.fromkeys(READ_SHARES):
+        found = [it for it in passes if it["read_share"] == share]
+        # The pass in the middle by what the goal is about.
+        done = sorted((it for it in found if "failed" not in it), key=lambda it: it["append_us"]["p99"])
+        points += [done[len(done) // 2] | {"all_p99_us": [it["append_us"]["p99"] for it in done]}] if done else found[:1]
+    return {"points": points}
+
+
+def _mixed(broker, s, share):
+    """Appends and reads in processes of their own. What each took is from when it was due."""
+    times = {"seconds": s.mixed_seconds, "warmup_seconds": 1 if s.quick else 2}
+    writer = {"readers": 0, "rate": s.mixed_rate, "size": MESSAGE_BYTES, "queues": s.mixed_queues, "connections": 1}
+    reads = round(s.mixed_rate * share / (1 - share))
+    cpu, clients, begun = machine.cpu_seconds(broker.pid), machine.children_cpu_seconds(), time.monotonic()
+    reading = None
+    if reads:
+        reading = begin(
+            broker, "retrieve", **placed(broker, TOPIC), queues=s.mixed_queues, limit=MIXED_ELEMENTS, callers=PACED_CALLERS,
+            connections=PACED_CALLERS, pace=reads, seconds=times["seconds"], warmup_seconds=times["warmup_seconds"],
+        )  # fmt: skip
+    try:
+        wrote = load(broker, "wait", **placed(broker, TOPIC), **writer, **times)
+    finally:
+        read = finish(reading) if reading else {}
+    spent = time.monotonic() - begun
+    return {
+        "appends_per_second": s.mixed_rate,
+        "reads_per_second": read.get("reads_per_second", 0),
+        "short": read.get("short", 0),
+        "append_us": wrote["append_us"],
+        "read_us": read.get("latency_us"),
+        "broker_cores": round((machine.cpu_seconds(broker.pid) - cpu) / spent, 3),
+        "client_cores": round((machine.children_cpu_seconds() - clients) / spent, 3),
+    }
+
+
+def edits(_variant, directory, sizes):
+    """B8: edits a second; then how fast a consumer reads a topic some of whose records are deleted, and erased; what that costs."""
+    s = Sizes(sizes)
+    settings = {"log.cleaner.backoff.ms": str(LOOK_MS)}
+    broker = MeasuredDuramen(launcher.free_port(), Path(directory), settings, [], [])
+    broker.restart()
+    with broker:
+        points = []
+        for edit in EDIT_KINDS:
+            for connections in EDIT_CONNECTIONS:
+                attempt(points, {"edit": edit, "connections": connections}, lambda: _edit(broker, s, edit, connections))
+        erasures = _erasures(broker, s)
+    shutil.rmtree(directory, ignore_errors=True)
+    return {"points": points, "erasures": erasures}
+
+
+def _edit(broker, s, edit, connections):
+    topic = f"{edit}-{connections}"
+    make_topic(broker, topic, 1, queue_erase_lag_ms=LONG_LAG_MS, segment_bytes=EDIT_SEGMENT_BYTES)
+    place = {**placed(broker, topic, 1), "queues": EDIT_QUEUES, "size": MESSAGE_BYTES}
+    load(broker, "enqueue", **place, messages=s.edits, batch=s.edits // EDIT_QUEUES, callers=1)
+    options = {"edit": edit, "messages": s.edits, "seconds": s.edit_seconds, "connections": connections}
+    result = measured(broker, MESSAGE_BYTES, lambda: load(broker, "edit", **place, **options))
+    _forget(broker, topic)
+    return result
+
+
+def _erasures(broker, s):
+    points = []
+    for number, (share, which) in enumerate(ERASED):
+        topic = f"erased-{number}"
+        make_topic(broker, topic, 1, queue_erase_lag_ms=LONG_LAG_MS, segment_bytes=EDIT_SEGMENT_BYTES)
+        fill = {"messages": s.erased_records, "size": EDIT_BYTES, "batch": EDIT_BATCH, "callers": 4, "connections": 4}
+        load(broker, "enqueue", **placed(broker, topic, 1), queues=EDIT_QUEUES, **fill)
+        points.append({"topic": topic, "share": share, "which": which, "records": s.erased_records})
+    _read_all(broker, points, "whole", s.erased_reads)
+    for point in points:
+        if point["share"]:
+            point |= _delete_share(broker, s, point)
+    _read_all(broker, points, "hidden", s.erased_reads)
+    for point in points:
+        if point["share"]:
+            point |= _erase(broker, point)
+    _read_all(broker, points, "erased", s.erased_reads)
+    return points
+
+
+def _read_all(broker, points, name, repeats):
+    """Medians of reads of each topic, in turn, by a stock consumer and by one that only walks over batches."""
+    kcat = shutil.which("kcat")
+    found = [{"kcat": [], "walk": [], "walk_cpu_s": []} for _ in points]
+    order = list(zip(points, found, strict=True))
+    for turn in range(repeats):
+        at = turn % len(order)
+        for point, figures in order[at:] + order[:at]:
+            cpu = machine.cpu_seconds(broker.pid)
+            walked = duramen(broker, "bench", "consume", "--topic", point["topic"])
+            figures["walk_cpu_s"].append(machine.cpu_seconds(broker.pid) - cpu)
+            figures["walk"].append(walked["megabytes_per_second"])
+            if kcat:
+                figures["kcat"].append(_kcat(kcat, broker, point["topic"], point["records"] - point.get("deleted", 0)))
+    for point, figures in order:
+        point[name] = {figure: round(statistics.median(each), 2) for figure, each in figures.items() if each}
+
+
+def _kcat(kcat, broker, topic, records):
+    """Megabytes of values a second, from the start of the process to the last record."""
+    command = [
+        kcat, "-C", "-q", "-b", broker.bootstrap, "-t", topic, "-p", "0", "-o", "beginning", "-c", str(records), "-e", "-f", "\\n",
+        "-X", "check.crcs=true",
+    ]  # fmt: skip
+    begun = time.monotonic()
+    out = subprocess.run(command, capture_output=True, timeout=LONGEST_COMMAND_S, check=True).stdout
+    took = time.monotonic() - begun
+    if len(out) != records:
+        raise RuntimeError(f"kcat read {len(out)} records of {topic}, not {records}")
+    return records * EDIT_BYTES / took / 1e6
+
+
+def _delete_share(broker, s, point):
+    """Deletes of many elements a call, each of one queue. The choice is the same in each run."""
+    wanted = round(s.erased_records * point["share"] / EDIT_QUEUES)
+    chance = random.Random(point["topic"])
+    with contextlib.closing(http.client.HTTPConnection(broker.native, timeout=LONGEST_COMMAND_S)) as connection:
+        chosen = {}
+        for number in range(EDIT_QUEUES):
+            queue = f"/v1/topics/{point['topic']}/queues/queue-{number:08}"
+            is_oldest = point["which"] == "the oldest"
+            positions = _positions(connection, queue, wanted if is_oldest else s.erased_records // EDIT_QUEUES)
+            chosen[queue] = positions if is_oldest else chance.sample(positions, wanted)
+        begun, calls, deleted = time.monotonic(), 0, 0
+        for queue, positions in chosen.items():
+            for at in range(0, len(positions), POSITIONS_A_CALL):
+                body = json.dumps({"positions": positions[at : at + POSITIONS_A_CALL]})
+                deleted += _call(connection, "POST", f"{queue}/delete", body)["withdrawn"]
+                calls += 1
+    return {"deleted": deleted, "delete_calls": calls, "delete_s": round(time.monotonic() - begun, 3)}
+
+
+def _positions(connection, queue, wanted):
+    """Those of the first elements of a queue, without what the elements hold."""
+    found, after = [], ""
+    while len(found) < wanted:
+        options = {"limit": min(POSITIONS_A_CALL, wanted - len(found)), "fields": '{"o":"offset"}'} | ({"after": after} if after else {})
+        page = _call(connection, "GET", f"{queue}/messages?{urllib.parse.urlencode(options)}")
+        found += [element["position"] for element in page["elements"]]
+        after = page["next"]
+        if not page["more"]:
+            break
+    return found
+
+
+def _call(connection, method, path, body=None):
+    connection.request(method, path, body, {"content-type": "application/json"} if body else {})
+    answer = connection.getresponse()
+    text = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{method} {path}: {answer.status} {text.decode()}")
+    return json.loads(text)
+
+
+def _erase(broker, point):
+    """Orders an erasure and waits until it is done; what it wrote, by the files that are new and by the disk."""
+    topic = point["topic"]
+    told = _erasure(broker, topic)
+    if told["hidden_records"] != point["deleted"]:
+        raise RuntimeError(f"{topic}: {told['hidden_records']} records wait for erasure, not {point['deleted']}")
+    log_bytes = sum(path.stat().st_size for path in log_files(broker, topic))
+    before, written, cpu = _files(broker.data_dir), machine.written_bytes(broker.data_dir), machine.cpu_seconds(broker.pid)
+    begun = time.monotonic()
+    duramen(broker, "topic", "alter", topic, "--config", "queue.erase.lag.ms=0")
+    while _erasure(broker, topic)["state"] != "erased":
+        if time.monotonic() - begun > LONGEST_COMMAND_S:
+            raise RuntimeError(f"{topic} is not erased after {LONGEST_COMMAND_S} s")
+        time.sleep(0.05)
+    took = time.monotonic() - begun
+    cpu = machine.cpu_seconds(broker.pid) - cpu
+    written = machine.written_bytes(broker.data_dir) - written
+    new = [(path, size) for inode, (path, size) in _files(broker.data_dir).items() if inode not in before]
+    segments = [size for path, size in new if path.suffix == ".log"]
+    deleted_bytes = log_bytes / point["records"] * point["deleted"]
+    return {
+        "erase_s": round(took, 2),
+        "erase_cpu_s": round(cpu, 2),
+        "log_bytes": log_bytes,
+        "new_segments": len(segments),
+        "segments": len(log_files(broker, topic)),
+        "new_segment_bytes": sum(segments),
+        "new_bytes": sum(size for _, size in new),
+        "device_bytes": written,
+        "deleted_bytes": round(deleted_bytes),
+    }
+
+
+def _erasure(broker, topic):
+    return duramen(broker, "queue", "erasure", topic)["replicas"][0]
+
+
+def _files(directory):
+    """All files by their inodes: one that is written anew is another."""
+    found = {}
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # the broker removed it meanwhile
+            about = path.stat()
+            if path.is_file():
+                found[about.st_ino] = path, about.st_size
+    return found
 
 
 def cost(variant, directory, sizes):

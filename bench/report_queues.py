@@ -11,7 +11,8 @@ Repeat: `bench/run.sh --only queues --out run.json`, then
 `bench/report.py run.json --only queues --into bench/results/queues.md`.
 
 - **Load**: `duramen bench enqueue`, `retrieve`, `wait` and `takeover` for Duramen, with one thread. `duramen bench produce`,
-  `append` and `tail` for Kafka. `bench/peers/` for NATS (nats.go) and Redis (go-redis), with as many threads as cores.
+  `append` and `tail` for Kafka. `bench/peers/` for NATS (nats.go) and Redis (go-redis), with as many threads as cores; it also
+  makes the edits and the paced reads of Duramen, by HTTP/1.1.
 - **Syncs**: each row says what the broker syncs before it acknowledges an append. Rows with `none` promise less.
 - **Bulk**: 8 connections have one batch of 1,024 messages of 100 B each under way, round all queues. A time ends the load of
   slow brokers. Duramen and atomic batches of NATS append a batch whole or not at all. Publishes of NATS and pipelines of Redis
@@ -27,6 +28,17 @@ Repeat: `bench/run.sh --only queues --out run.json`, then
   Waits, whose queues are in the same log: alone, and beside streams that began at its start and are not read.
 - **Cold**: batches of ten messages of 1 KiB, in rounds through all queues. The pages are dropped before the reads, and the broker
   has just started. Each read takes the last round's ten elements, from a position that the client knows.
+- **Mixed**: a writer appends one message at a time to random queues, at a steady rate. Beside it 16 callers read the first ten
+  elements of random queues, at a steady rate. Duramen's writer uses gRPC, its readers HTTP/1.1 with protobuf. Nobody waits for
+  another, so rates and shares stay the same. A time is from when a call was due. Each row is the pass in the middle by p99.
+  *Cores* are the CPU seconds a second of the broker, and of both loads together. All share the machine's cores.
+- **Edits**: each connection has one call at a time, on an element of its own, in rounds through 100 queues of one partition.
+- **Erasure**: topics of one partition and 100 queues, with records of 1,000 B in batches of 500, a queue a batch, and segments of
+  16 MiB. A call deletes up to 1,000 elements of one queue. Readers of a whole topic are kcat (librdkafka), which checks checksums,
+  and `duramen bench consume`, which walks over batches. They read each topic in turn: before the deletions, while the deleted records
+  are hidden, and after they are erased. Each speed is a median. kcat's time includes the start of its process.
+  kcat has to find each record that is left, and no other. The order to erase sets `queue.erase.lag.ms` to 0; the leader
+  looks each 0.1 s. New files are segments and tables of the index. What the disk wrote includes all else on the machine.
 - **Cost**: the same keyed batches by Produce into topics of Duramen with and without `queue.enable`; a clean stop ends each run, so
   the tables of the index count.
 - **Takeover**: three nodes; one partition, or one stream, has all queues. The node that leads it is killed. Then 64 callers append to
@@ -42,6 +54,8 @@ Repeat: `bench/run.sh --only queues --out run.json`, then
 | B5 | p50 0.2 ms behind a durable append; p99 with 10,000 readers twice that with one |
 | streams | 0.5 of Fetch's bytes a CPU second; p99 beside streams that nobody reads 1.2 of alone |
 | B6 | 5 disk reads beside the batch's; p99 five times that of a 4 KiB read of the disk |
+| B7 | p99 of appends beside reads 1.5 of alone, where cores are free |
+| B8 | a consumer at 0.9 of a topic without deletions, after the erasure; the rest is stated |
 | B9 | 5 % more CPU and 0.1 B a byte at batches of 1,024; 15 % more bytes at batches of one |
 | B10 | 2 s to the first guarded append and the first read |
 
@@ -59,6 +73,11 @@ WITHOUT = {
         "redis": "it keeps all elements in memory",
         "other sync settings": "syncs have no part in reads",
     },
+    "queue_mixed": {
+        "kafka": "it has no read of one key",
+        "other sync settings": "the goal is about durable appends",
+    },
+    "queue_edits": {"peers": "none has edits with an order of their own, which its consumers see at once"},
     "queue_streams": {"peers": "the scenario compares Duramen with itself"},
     "queue_cost": {"peers": "the scenario compares Duramen with itself"},
     "cluster_queue_bulk": {"redis": "it replicates without a majority: an acknowledged append may be lost with the first node"},
@@ -301,6 +320,66 @@ def takeover(found):
     ) + _notes("cluster_queue_takeover", found)  # fmt: skip
 
 
+def mixed(found):
+    alone, rows = {}, []
+    for variant, start, point in _rows(found):
+        if "append_us" not in point:
+            continue
+        append = point["append_us"]
+        # The first point of a variant has no reads.
+        p50, p99 = (append[it] / alone.setdefault((variant, it), append[it]) for it in ("p50", "p99"))
+        rows.append([
+            *start, f"{point['read_share']:.0%}", number(point["appends_per_second"]), number(point["reads_per_second"]), _ms(append),
+            f"{p50:.2f}/{p99:.2f}", "/".join(number(it / 1000, 2) for it in point["all_p99_us"]), _ms(point["read_us"]),
+            number(point["short"]), number(point["broker_cores"], 2), number(point["client_cores"], 2),
+        ])  # fmt: skip
+    return "### B7: appends at a steady rate beside reads of ten elements\n\n" + table(
+        [*HEADINGS, "reads of all calls", "appends/s", "reads/s", "an append, p50/p99 ms", "of alone, p50/p99",
+         "p99 of each pass, ms", "a read, p50/p99 ms", "short reads", "broker, cores", "loads, cores"], rows,
+    ) + _notes("queue_mixed", found)  # fmt: skip
+
+
+def edits(found):
+    points = get(found, "duramen", "points") or []
+    appends = {it["connections"]: it["messages_per_second"] for it in points if it["edit"] == "append" and "total" in it}
+    rows = [
+        [
+            it["edit"], it["connections"], ratio(it["messages_per_second"], appends.get(it["connections"])), _ms(it["latency_us"]),
+            number(it["broker_cpu_us_per_message"], 1), number(it["device_bytes_per_payload_byte"] * 100), number(it["total"]),
+        ]
+        for it in points if "total" in it
+    ]  # fmt: skip
+    text = "### B8: edits of one element a call, by HTTP/1.1\n\n" + table(
+        ["edit", "connections", "calls/s (of appends)", "p50/p99 ms", "broker CPU µs a call", "device bytes a call", "calls"], rows
+    )
+    erasures = get(found, "duramen", "erasures") or []
+    rows = []
+    for it in erasures:
+        for state, label in (("whole", "before the deletions"), ("hidden", "hidden"), ("erased", "erased")):
+            if state not in it:
+                continue
+            speeds = [ratio(get(it, state, reader), get(erasures[0], state, reader)) for reader in ("kcat", "walk")]
+            start = [f"{it['share']:.1%}", it["which"], number(it.get("deleted", 0)), label]
+            rows.append([*start, *speeds, number(it[state]["walk_cpu_s"], 2)])
+    text += "\n### B8: MB/s of a consumer that reads the whole topic (of the topic without deletions)\n\n" + table(
+        ["deleted", "which", "records", "when", "kcat", "walk", "broker CPU s of a walk"], rows
+    )
+    rows = [
+        [
+            f"{it['share']:.1%}", it["which"], number(it["delete_calls"]), number(it["delete_s"], 2), number(it["deleted_bytes"] / 1e6, 1),
+            number(it["log_bytes"] / 1e6), f"{it['new_segments']} of {it['segments']}", number(it["new_bytes"] / 1e6),
+            number(it["new_bytes"] / it["deleted_bytes"], 1), number(it["device_bytes"] / 1e6), number(it["erase_s"], 2),
+            number(it["erase_cpu_s"], 2),
+        ]
+        for it in erasures if "erase_s" in it
+    ]  # fmt: skip
+    text += "\n### B8: what deletions and their erasure take\n\n" + table(
+        ["deleted", "which", "calls", "s", "MB deleted", "MB of the log", "segments written", "MB of new files",
+         "bytes of new files a deleted byte", "MB that the disk wrote", "s until erased", "broker CPU s"], rows,
+    )  # fmt: skip
+    return text + _notes("queue_edits", found)
+
+
 TABLES = {
     "queue_bulk": bulk,
     "queue_counts": counts,
@@ -308,6 +387,8 @@ TABLES = {
     "queue_callers": callers,
     "queue_waits": waits,
     "queue_streams": streams,
+    "queue_mixed": mixed,
+    "queue_edits": edits,
     "queue_cold": cold,
     "queue_cost": cost,
     "cluster_queue_bulk": cluster_bulk,

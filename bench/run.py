@@ -38,9 +38,10 @@ SCENARIOS = {
     "queue_waits": queues.waits,
     "queue_streams": queues.streams,
     "queue_cold": queues.cold,
+    "queue_mixed": queues.mixed,
 }
 # These start their own.
-OWN_BROKERS = {"lifecycle": scenarios.lifecycle, "slow_syncs": scenarios.slow_syncs, "queue_cost": queues.cost}
+OWN_BROKERS = {"lifecycle": scenarios.lifecycle, "slow_syncs": scenarios.slow_syncs, "queue_edits": queues.edits, "queue_cost": queues.cost}
 # These on three fresh brokers that are one cluster.
 CLUSTER_SCENARIOS = {
     "cluster_group_commit": cluster.group_commit,

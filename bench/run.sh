@@ -9,8 +9,8 @@
 #                                                   without --quick they take more than an hour, as their bounds of time add up
 #
 # Needs what compat/ needs (compat/setup.sh: Java for Kafka, Python for groups), and as much free disk as the sizes below say: 25 GiB, or 4 GiB with --quick.
-# The scenarios of queues need Go for NATS and for the load on both peers, and redis-server; root gets it from Debian. A run goes on
-# without a peer that is not there, and says so.
+# The scenarios of queues need Go for NATS, for the load on both peers, and for paced reads and edits of Duramen; kcat for erasures;
+# and redis-server, which root gets from Debian. A run goes on without a peer or a tool that is not there, and says so.
 # Writes a table to stdout and the figures to bench/results/.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
