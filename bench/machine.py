@@ -59,6 +59,12 @@ def children_cpu_seconds():
     return times.children_user + times.children_system
 
 
+def busy_cpu_seconds():
+    """Of all processes of the machine, and of its kernel."""
+    user, nice, system, _idle, _wait, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:])
+    return (user + nice + system + interrupts + soft) / TICKS_PER_SECOND
+
+
 def written_bytes(directory):
     """Bytes that the device under a directory was sent, after what waits in the page cache was sent too.
 

@@ -31,7 +31,7 @@ Repeat: `bench/run.sh --only queues --out run.json`, then
 - **Mixed**: a writer appends one message at a time to random queues, at a steady rate. Beside it 16 callers read the first ten
   elements of random queues, at a steady rate. Duramen's writer uses gRPC, its readers HTTP/1.1 with protobuf. Nobody waits for
   another, so rates and shares stay the same. A time is from when a call was due. Each row is the pass in the middle by p99.
-  *Cores* are the CPU seconds a second of the broker, and of both loads together. All share the machine's cores.
+  *Cores* are the CPU seconds a second of the broker, of both loads together, and of all else. All share the machine's cores.
 - **Edits**: each connection has one call at a time, on an element of its own, in rounds through 100 queues of one partition.
 - **Erasure**: topics of one partition and 100 queues, with records of 1,000 B in batches of 500, a queue a batch, and segments of
   16 MiB. A call deletes up to 1,000 elements of one queue. Readers of a whole topic are kcat (librdkafka), which checks checksums,
@@ -331,11 +331,11 @@ def mixed(found):
         rows.append([
             *start, f"{point['read_share']:.0%}", number(point["appends_per_second"]), number(point["reads_per_second"]), _ms(append),
             f"{p50:.2f}/{p99:.2f}", "/".join(number(it / 1000, 2) for it in point["all_p99_us"]), _ms(point["read_us"]),
-            number(point["short"]), number(point["broker_cores"], 2), number(point["client_cores"], 2),
+            number(point["short"]), *(number(point[f"{whose}_cores"], 2) for whose in ("broker", "client", "other")),
         ])  # fmt: skip
     return "### B7: appends at a steady rate beside reads of ten elements\n\n" + table(
         [*HEADINGS, "reads of all calls", "appends/s", "reads/s", "an append, p50/p99 ms", "of alone, p50/p99",
-         "p99 of each pass, ms", "a read, p50/p99 ms", "short reads", "broker, cores", "loads, cores"], rows,
+         "p99 of each pass, ms", "a read, p50/p99 ms", "short reads", "broker, cores", "loads, cores", "others, cores"], rows,
     ) + _notes("queue_mixed", found)  # fmt: skip
 
 
