@@ -150,8 +150,8 @@ pub(crate) fn combined(
     all
 }
 
-/// Merges new runs into kept ones, both as [`combined`] makes them: it looks only at kept runs that new ones overlap,
-/// for there may be very many.
+/// Merges new runs into kept ones, both as [`combined`] makes them. There may be very many kept ones, so only those
+/// that new ones overlap are combined.
 pub(crate) fn merged(kept: &[StateBatch], new: &[StateBatch], start: i64) -> Vec<StateBatch> {
     let overlaps = |it: &StateBatch| {
         let next = new.partition_point(|other| other.last < it.first);

@@ -339,8 +339,8 @@ impl Shares {
         waits
     }
 
-    /// Takes a worker's decisions on its leases. Returns the offsets of those that the worker does not have. The request
-    /// waits if there is something to wait for.
+    /// Takes a worker's decisions on its leases. Returns the offsets of those that the worker does not have. The
+    /// request waits if there is something to wait for.
     pub(crate) fn settle_leases(
         &mut self,
         core: &mut Core,

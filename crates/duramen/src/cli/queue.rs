@@ -30,8 +30,8 @@ mod verify;
 mod work;
 mod workers;
 
-/// Longest wait of one request, in milliseconds.
-const WAIT_MS: u32 = 60_000;
+use workers::{WAIT_MS, all_of_stdin};
+
 /// Most messages of one request.
 const PAGE: u64 = 1_000;
 
@@ -367,15 +367,6 @@ impl Edit {
 /// Tells people of a change that was done before.
 fn earlier(is_duplicate: bool) -> &'static str {
     if is_duplicate { ", by an earlier attempt" } else { "" }
-}
-
-/// Reads stdin on a thread of its own: the user may interrupt that.
-async fn all_of_stdin() -> anyhow::Result<Vec<u8>> {
-    let read = tokio::task::spawn_blocking(|| {
-        let mut bytes = Vec::new();
-        stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-    });
-    read.await?.context("cannot read stdin")
 }
 
 #[derive(Debug, Args)]

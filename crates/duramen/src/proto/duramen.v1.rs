@@ -2953,9 +2953,9 @@ pub mod leases_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Work queues: a share group leases the records of a topic to workers, each record to one worker at a time. Kafka's
-    /// share consumers may be members of the same group. In a topic with queue.enable=true messages may have a schedule, and
-    /// workers get those of all queues in turn. Any node takes any call.
+    /// Work queues: a share group leases the records of a topic to workers, each record to one worker at a
+    /// time. Kafka's share consumers may be members of the same group. In a topic with queue.enable=true
+    /// messages may have a schedule, and workers get those of all queues in turn. Any node takes any call.
     #[derive(Debug, Clone)]
     pub struct LeasesClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -3036,7 +3036,8 @@ pub mod leases_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Leases records to a worker, or waits for the first one. A record that is not settled in time is leased again.
+        /// Leases records to a worker, or waits for the first one. A record that is not settled in time is
+        /// leased again.
         pub async fn lease(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaseRequest>,
@@ -3074,8 +3075,8 @@ pub mod leases_client {
             req.extensions_mut().insert(GrpcMethod::new("duramen.v1.Leases", "Settle"));
             self.inner.unary(req, path, codec).await
         }
-        /// Puts dead letters back into the topics that they come from. One that is put back while a node fails may be there
-        /// twice.
+        /// Puts dead letters back into the topics that they come from. One that is put back while a node fails
+        /// may be there twice.
         pub async fn redrive(
             &mut self,
             request: impl tonic::IntoRequest<super::RedriveRequest>,
@@ -3114,7 +3115,8 @@ pub mod leases_server {
     /// Generated trait containing gRPC methods that should be implemented for use with LeasesServer.
     #[async_trait]
     pub trait Leases: std::marker::Send + std::marker::Sync + 'static {
-        /// Leases records to a worker, or waits for the first one. A record that is not settled in time is leased again.
+        /// Leases records to a worker, or waits for the first one. A record that is not settled in time is
+        /// leased again.
         async fn lease(
             &self,
             request: tonic::Request<super::LeaseRequest>,
@@ -3124,16 +3126,16 @@ pub mod leases_server {
             &self,
             request: tonic::Request<super::SettleRequest>,
         ) -> std::result::Result<tonic::Response<super::SettleResponse>, tonic::Status>;
-        /// Puts dead letters back into the topics that they come from. One that is put back while a node fails may be there
-        /// twice.
+        /// Puts dead letters back into the topics that they come from. One that is put back while a node fails
+        /// may be there twice.
         async fn redrive(
             &self,
             request: tonic::Request<super::RedriveRequest>,
         ) -> std::result::Result<tonic::Response<super::RedriveResponse>, tonic::Status>;
     }
-    /// Work queues: a share group leases the records of a topic to workers, each record to one worker at a time. Kafka's
-    /// share consumers may be members of the same group. In a topic with queue.enable=true messages may have a schedule, and
-    /// workers get those of all queues in turn. Any node takes any call.
+    /// Work queues: a share group leases the records of a topic to workers, each record to one worker at a
+    /// time. Kafka's share consumers may be members of the same group. In a topic with queue.enable=true
+    /// messages may have a schedule, and workers get those of all queues in turn. Any node takes any call.
     #[derive(Debug)]
     pub struct LeasesServer<T> {
         inner: Arc<T>,

@@ -1,5 +1,5 @@
-//! Records of queue topics in a share partition: the time from which each may be given out, the time from which it is
-//! of no use, its rank, and the turns of queues.
+//! Records of queue topics in a share partition: the time of delivery of each, its end and its rank; and the turns of
+//! queues.
 //!
 //! A record that waits for its time is `Delayed`. It does not count against the bound of records that are looked at
 //! and not done with, and has a bound of its own. Released records may wait as well, in any topic.
@@ -105,8 +105,8 @@ impl Lanes {
         }
     }
 
-    /// Calls with the available records of each rank, the highest first: one of each queue in turn, beginning behind
-    /// the queue that had its turn last, then the second of each, until the call returns false.
+    /// Calls with the available records of each rank, the highest first, until the call returns false. Each queue has
+    /// its turn: the first is the one behind the queue that had its turn last.
     fn each_in_turn(&self, mut take: impl FnMut(i64, u8) -> bool) {
         let turn = if sabotage::is(Bug::TurnsForgotten) { u128::MAX } else { self.turn };
         for (Reverse(rank), queues) in &self.ready {

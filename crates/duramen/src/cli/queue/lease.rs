@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::WAIT_MS;
-use super::workers::{Crew, LEASES_MAX, connect, in_ms, json_of, text_of, value_of};
+use super::workers::{Crew, LEASES_MAX, WAIT_MS, connect, in_ms, json_of, text_of, value_of};
 use crate::cli::bootstrap::Output;
 use crate::cli::native::failure;
 use crate::cli::screen;

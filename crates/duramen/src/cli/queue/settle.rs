@@ -8,8 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use super::all_of_stdin;
-use super::workers::{Crew, LEASES_MAX, connect, settlement};
+use super::workers::{Crew, LEASES_MAX, all_of_stdin, connect, settlement};
 use crate::cli::bootstrap::Output;
 use crate::cli::failure::refused;
 use crate::cli::native::failure;

@@ -1,7 +1,9 @@
-//! Parts that the commands of workers share: the worker's flags, the way to leases, and a lease as JSON.
+//! Parts that the commands of queues share: the worker's flags, the way to leases, a lease as JSON, and stdin.
 
+use std::io::{Read, stdin};
 use std::time::Duration;
 
+use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -14,6 +16,8 @@ use crate::cli::usage::topic_name;
 use crate::proto::leases_client::LeasesClient;
 use crate::proto::{Decision, Leased, Settlement};
 
+/// Longest wait of one request, in milliseconds.
+pub(super) const WAIT_MS: u32 = 60_000;
 /// Most leases of one request.
 pub(super) const LEASES_MAX: u32 = 1_000;
 
@@ -31,6 +35,15 @@ pub(super) struct Crew {
     pub worker: String,
     #[command(flatten)]
     pub node: Node,
+}
+
+/// Reads stdin on a thread of its own: the user may interrupt that.
+pub(super) async fn all_of_stdin() -> anyhow::Result<Vec<u8>> {
+    let read = tokio::task::spawn_blocking(|| {
+        let mut bytes = Vec::new();
+        stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    });
+    read.await?.context("cannot read stdin")
 }
 
 /// Connects to the leases of a node.

@@ -1,5 +1,5 @@
-//! The operations of workers, in the messages of the protocol: leases from all nodes that lead partitions of a topic,
-//! their settlement, and dead letters that go back.
+//! The operations of workers, in the messages of the protocol. A lease asks all nodes that lead partitions of a topic;
+//! a settlement goes to each leader; dead letters go back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -169,7 +169,7 @@ impl Leases {
                     break;
                 }
                 let rest = LeaseRequest { limit: limit - taken, wait_ms: 0, ..request.clone() };
-                // What other nodes have comes with the next call.
+                // A node that fails has another chance with the next call.
                 if let Ok(more) = self.lease_there(place, rest).await {
                     answer.lock_ms = answer.lock_ms.max(more.lock_ms);
                     answer.leases.extend(more.leases);
@@ -481,7 +481,7 @@ impl Leases {
         }
         let limit = if request.limit == 0 { REDRIVE_USUAL } else { request.limit };
         let mut answer = RedriveResponse::default();
-        // They are handed back in the end: before, they would come again at once.
+        // Letters that stay are handed back in the end: before, they would come again at once.
         let mut left = Vec::new();
         let outcome = loop {
             let wanted = limit - answer.moved;
