@@ -14,6 +14,9 @@ from google.protobuf import json_format
 
 PROTOBUF = "application/x-protobuf"
 ANSWERS = {
+    "Leases.Lease": duramen_pb2.LeaseResponse,
+    "Leases.Settle": duramen_pb2.SettleResponse,
+    "Leases.Redrive": duramen_pb2.RedriveResponse,
     "Logs.Append": duramen_pb2.AppendResponse,
     "Logs.Read": duramen_pb2.ReadResponse,
     "Logs.Tail": duramen_pb2.Tail,
@@ -80,6 +83,16 @@ def record_json(record):
     return renamed(record, key=("key_base64", same), value=("base64", same), headers=("headers", headers_json), timestampMs=("timestamp_ms", int), id=("id", same))
 
 
+def message_json(message):
+    """A queue's message has its schedule among its members."""
+    times = {name: (text, int) for name, text in TIMES.items()}
+    return {**record_json({name: it for name, it in message.items() if name != "schedule"}), **renamed(message.get("schedule", {}), **times)}
+
+
+def settlement_json(settlement):
+    return renamed(settlement, lease=("lease", same), decision=("decision", str.lower), delayMs=("delay_ms", int))
+
+
 def guard_json(guard):
     if guard.get("none") is False:
         raise NotInJson
@@ -99,24 +112,30 @@ def cursor_json(cursor):
     return renamed(cursor, queue=("queue_base64", same), after=("after", position_text), end=("after", lambda _: "end"))
 
 
+TIMES = {"deliverAtMs": "deliver_at_ms", "delayMs": "delay_ms", "expiresMs": "expires_ms", "ttlMs": "ttl_ms", "priority": "priority"}
 TIMEOUT = {"timeoutMs": ("timeout_ms", int)}
 TRIM = {"through": ("through", position_text), "pointer": ("pointer", pointer_json), "fence": ("fence", text_of), **TIMEOUT}
 FENCE = {"token": ("token", text_of), "ifToken": ("if_token", text_of), **TIMEOUT}
 BODIES = {
+    "Leases.Lease": {
+        "worker": ("worker", same), "limit": ("limit", int), "bytes": ("bytes", int), "waitMs": ("wait_ms", int), "partition": ("partition", int),
+    },
+    "Leases.Settle": {"worker": ("worker", same), "settlements": ("settlements", lambda them: list(map(settlement_json, them)))},
+    "Leases.Redrive": {"group": ("group", same), "limit": ("limit", int), "to": ("to", same)},
     "Logs.Append": {"records": ("records", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
     "Logs.Truncate": TRIM,
     "Logs.Fence": FENCE,
-    "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(record_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
-    "Queues.Replace": {"message": ("message", record_json)},
+    "Queues.Enqueue": {"messages": ("messages", lambda them: list(map(message_json, them))), "guard": ("guard", guard_json), "session": ("session", session_json), **TIMEOUT},
+    "Queues.Replace": {"message": ("message", message_json)},
     "Queues.Rewrite": {
-        "after": ("after", position_text), "none": ("none", same), "messages": ("messages", lambda them: list(map(record_json, them))), "fence": ("fence", text_of),
+        "after": ("after", position_text), "none": ("none", same), "messages": ("messages", lambda them: list(map(message_json, them))), "fence": ("fence", text_of),
         "reason": ("reason", same), **TIMEOUT,
     },
     "Queues.Delete": {"positions": ("positions", lambda them: list(map(position_text, them))), "fence": ("fence", text_of), **TIMEOUT},
     "Queues.TrimQueue": TRIM,
     "Queues.FenceQueue": FENCE,
     "Logs.OpenSession": {"name": ("name", same)},
-    "Queues.EnqueueMany": {"messages": ("messages", lambda them: [{"queue_base64": it["queue"], "message": record_json(it["message"])} for it in them]), **TIMEOUT},
+    "Queues.EnqueueMany": {"messages": ("messages", lambda them: [{"queue_base64": it["queue"], "message": message_json(it["message"])} for it in them]), **TIMEOUT},
     "Queues.Subscribe": {
         "cursors": ("cursors", lambda them: list(map(cursor_json, them))), "filter": ("filter", same), "fields": ("fields", same), "bytes": ("bytes", int),
         "consistency": ("any_replica", lambda name: name == "ANY_REPLICA"), "skipTrimmed": ("skip_trimmed", same),
@@ -167,6 +186,10 @@ def path_of(method, request):
             "Delete": ("POST", f"{queue}/delete"), "Rewrite": ("POST", f"{queue}/rewrite"), "DeleteQueue": ("DELETE", queue), "GetQueue": ("GET", queue),
             "TrimQueue": ("POST", f"{queue}/trim"), "FenceQueue": ("PUT", f"{queue}/fence"), "Enqueue": ("POST", f"{queue}/messages"), "Retrieve": ("GET", f"{queue}/messages"),
         }[method.split(".")[1]]  # fmt: skip
+    if method.startswith("Leases."):
+        topic = f"/v1/topics/{quote(request.pop('topic'), safe='')}"
+        group = "" if method == "Leases.Redrive" else f"/groups/{quote(request.pop('group'), safe='')}"
+        return "POST", f"{topic}{group}/{method.split('.')[1].lower()}"
     log = f"/v1/topics/{quote(request.pop('topic'), safe='')}/partitions/{request.pop('partition', 0)}"
     verb, rest = {
         "Append": ("POST", "/records"), "Read": ("GET", "/records"), "Tail": ("GET", ""), "Truncate": ("POST", "/truncate"), "Fence": ("PUT", "/fence"),
@@ -184,6 +207,8 @@ def headers_of(method, request):
 def body_of(method, request):
     made = renamed(request, **BODIES[method])
     # The body of a replacement is its message alone.
+    if method == "Leases.Lease":
+        return {**made, "as": "base64"}
     return made["message"] if method == "Queues.Replace" else made
 
 
@@ -227,7 +252,23 @@ def topic_of(topic):
     return {"replicationFactor": topic.pop("replication_factor"), **topic, "id": base64.b64encode(bytes.fromhex(topic["id"])).decode()}
 
 
+def lease_of(it):
+    told = {name: it[name] for name in ("lease", "deliveries", "partition")}
+    return {**told, "queue": encoded(it, "queue"), "element": element_of(it["element"])}
+
+
+def unsettled_of(it):
+    problem = problem_of(json.dumps(it["problem"]), it["problem"]["status"])
+    return {"lease": it["lease"], "problem": {"reason": problem["slug"], "detail": problem["detail"], "metadata": problem["metadata"]}}
+
+
 def answer_of(method, answer):
+    if method == "Leases.Lease":
+        return {"leases": list(map(lease_of, answer["leases"])), "lockMs": answer["lock_ms"]}
+    if method == "Leases.Settle":
+        return {"unsettled": list(map(unsettled_of, answer["unsettled"]))}
+    if method == "Leases.Redrive":
+        return answer
     if method == "Queues.Retrieve":
         made = {"elements": list(map(element_of, answer["elements"])), "more": answer["more"], "skipped": answer.get("skipped", False)}
         return {**made, **({"next": position_of(answer["next"])} if answer["next"] else {})}

@@ -16,7 +16,7 @@ DEADLINE_S = 60
 PROBLEMS = {
     "bad-request": (400, 3), "unknown-topic": (404, 5), "unsupported": (404, 12), "topic-exists": (409, 6), "last-mismatch": (412, 10), "fenced": (412, 9),
     "sequence-gap": (409, 11), "session-expired": (410, 9), "session-fenced": (410, 9), "trimmed": (410, 11), "position-diverged": (409, 15), "filter-invalid": (400, 3), "filter-failed": (422, 3),
-    "too-large": (413, 3), "unknown-element": (404, 5), "version-mismatch": (412, 10), "not-a-queue-topic": (409, 9),
+    "too-large": (413, 3), "unknown-element": (404, 5), "version-mismatch": (412, 10), "not-a-queue-topic": (409, 9), "lease-lost": (410, 9),
 }  # fmt: skip
 NAMES = ["grpcurl", "curl", "go", "java", "python", "node", "rust"]
 

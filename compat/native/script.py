@@ -49,10 +49,12 @@ def b64(data):
     return base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode()
 
 
-def rec(value, key=None, headers=(), at=1_700_000_000_000, id=None):
+def rec(value, key=None, headers=(), at=1_700_000_000_000, id=None, schedule=None):
     made = {"value": b64(value), "timestampMs": str(at)}
     if id is not None:
         made["id"] = id
+    if schedule is not None:
+        made["schedule"] = schedule
     if key is not None:
         made["key"] = b64(key)
     if headers:
@@ -228,6 +230,24 @@ def stated(record, name, value):
 
 def named(queue, elements):
     return {"name": b64(queue), "partition": 0, "aboutElements": elements}
+
+
+def lease(expected, group="${t}-workers", worker="w", beside=False, **more):
+    """The leases, or a problem."""
+    expected = {"leases": expected, "lockMs": "*"} if isinstance(expected, list) else expected
+    return Step("Leases.Lease", {"topic": "${t}", "group": group, "worker": worker, **more}, expected, beside=beside)
+
+
+def leased(queue, offset, record, deliveries=1, **more):
+    return {"lease": f"0.{offset}.{deliveries}", "queue": b64(queue), "element": element(offset, record, **more), "deliveries": deliveries}
+
+
+def settle(settlements, expected, worker="w", **more):
+    """Settles leases, each with a decision and perhaps a delay; the answer is the names of those that were lost."""
+    made = [{"lease": name, "decision": decision, **({"delayMs": delay[0]} if delay else {})} for name, decision, *delay in settlements]
+    if isinstance(expected, list):
+        expected = {"unsettled": [{"lease": name, "problem": {"reason": "lease-lost", "detail": "*"}} for name in expected]}
+    return Step("Leases.Settle", {"topic": "${t}", "group": "${t}-workers", "worker": worker, "settlements": made, **more}, expected)
 
 
 ONE = create(partitions=1)
@@ -713,6 +733,54 @@ GROUPS = {
             [("dave", {"after": {"term": "${d.last.term}", "entry": 0, "offset": 0}})],
             [told("dave", "trimmed", pos(0)), came("dave", "*", "d1"), told("dave", "caughtUp")], skipTrimmed=True,
         ),
+    ],
+    "leases": [
+        create(partitions=1, settings={"queue.enable": "true"}),
+        lease([]),
+        enqueue("alice", ["a0", "a1"], appended(0, 1)),
+        enqueue("bob", [rec("b0", schedule={"priority": 9})], appended(2)),
+        enqueue("carol", [rec("c0", schedule={"ttlMs": 1})], appended(3)),
+        enqueue("dave", [rec("d0", schedule={"deliverAtMs": 4_000_000_000_000})], appended(4)),
+        lease([leased("bob", 2, rec("b0", headers=[("duramen-priority", "9")]))], waitMs=1_000),
+        lease([leased("alice", 0, "a0"), leased("alice", 1, "a1", entry=0)], limit=5, bytes=1_000),
+        settle([("0.0.1", "ACCEPT"), ("0.2.1", "REJECT")], []),
+        settle([("0.0.1", "ACCEPT"), ("0.1.1", "RENEW")], ["0.0.1"]),
+        settle([("0.1.1", "ACCEPT")], ["0.1.1"], worker="another"),
+        settle([("0.1.1", "RELEASE")], []),
+        lease([leased("alice", 1, "a1", entry=0, deliveries=2)], partition=0, waitMs=1_000),
+        settle([("0.1.2", "UNSEEN")], []),
+        lease([leased("alice", 1, "a1", entry=0, deliveries=2)], worker=""),
+        settle([("0.1.2", "RELEASE", 1)], [], worker=""),
+        lease([leased("alice", 1, "a1", entry=0, deliveries=3)], waitMs=10_000),
+        settle([("0.1.3", "ACCEPT")], []),
+        lease([leased("erin", 5, "e0")], beside=True, waitMs=60_000),
+        enqueue("erin", ["e0"], appended(5)),
+        Awaited({"leases": [leased("erin", 5, "e0")], "lockMs": "*"}),
+        settle([("0.5.1", "ACCEPT")], []),
+        # Another group has them all.
+        lease([leased("bob", 2, rec("b0", headers=[("duramen-priority", "9")])), "*", "*", "*"], group="${t}-others", limit=10),
+        lease(wrong("limit", "wait_ms"), limit=1_001, waitMs=60_001),
+        lease(wrong("bytes", "worker"), bytes=16_777_217, worker="w" * 37),
+        lease(wrong("group"), group=" "),
+        lease(wrong("partition"), partition=-1),
+        lease(Problem("unknown-topic"), partition=1),
+        settle([], wrong("settlements")),
+        settle([("no lease", "ACCEPT")], wrong("settlements")),
+        settle([("0.5.1", "ACCEPT"), ("0.5.1", "ACCEPT")], wrong("settlements")),
+        settle([("0.5.1", "ACCEPT", 1)], wrong("settlements")),
+        enqueue("alice", [rec("x", schedule={"priority": 10})], wrong("schedule")),
+        enqueue("alice", [rec("x", schedule={"deliverAtMs": -1})], wrong("schedule")),
+        Step("Leases.Lease", {"topic": "no-such-topic", "group": "g"}, Problem("unknown-topic")),
+        Step("Leases.Settle", {"topic": "no-such-topic", "group": "g", "settlements": [{"lease": "0.0.1"}]}, Problem("unknown-topic")),
+        Step("Leases.Redrive", {"topic": "no-such-topic"}, Problem("unknown-topic")),
+        Step("Leases.Redrive", {"topic": "${t}", "limit": 10_001}, wrong("limit")),
+        Step("Leases.Redrive", {"topic": "${t}", "to": "${t}"}, wrong("to")),
+        create("${t}-dead", partitions=1),
+        Step("Logs.Append", {"topic": "${t}-dead", "records": [rec("no letter"), rec("f0", "frank", [("h", "v"), ("__dlq.errors.topic", "no-such-topic")])]}, appended(0, 1)),
+        Step("Leases.Redrive", {"topic": "${t}-dead", "limit": 10}, {"left": 2}),
+        Step("Leases.Redrive", {"topic": "${t}-dead", "group": "none"}, {"left": 2}),
+        Step("Leases.Redrive", {"topic": "${t}-dead", "to": "${t}"}, {"moved": 1, "left": 1}),
+        lease([leased("frank", 6, rec("f0", headers=[("h", "v")]))], waitMs=1_000),
     ],
     "truncations": [
         ONE,

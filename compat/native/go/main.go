@@ -141,6 +141,12 @@ func missing(ctx context.Context, conn grpc.ClientConnInterface, _ *step, _ *tol
 	return conn.Invoke(ctx, "/duramen.v1.Nothing/Do", &emptypb.Empty{}, &emptypb.Empty{})
 }
 
+func leases[Q, A any](method func(duramenv1.LeasesClient, context.Context, Q, ...grpc.CallOption) (A, error)) func(grpc.ClientConnInterface, context.Context, Q, ...grpc.CallOption) (A, error) {
+	return func(conn grpc.ClientConnInterface, ctx context.Context, request Q, options ...grpc.CallOption) (A, error) {
+		return method(duramenv1.NewLeasesClient(conn), ctx, request, options...)
+	}
+}
+
 func logs[Q, A any](method func(duramenv1.LogsClient, context.Context, Q, ...grpc.CallOption) (A, error)) func(grpc.ClientConnInterface, context.Context, Q, ...grpc.CallOption) (A, error) {
 	return func(conn grpc.ClientConnInterface, ctx context.Context, request Q, options ...grpc.CallOption) (A, error) {
 		return method(duramenv1.NewLogsClient(conn), ctx, request, options...)
@@ -160,6 +166,9 @@ func topics[Q, A any](method func(duramenv1.TopicsClient, context.Context, Q, ..
 }
 
 var calls = map[string]call{
+	"Leases.Lease":         unary(leases(duramenv1.LeasesClient.Lease)),
+	"Leases.Settle":        unary(leases(duramenv1.LeasesClient.Settle)),
+	"Leases.Redrive":       unary(leases(duramenv1.LeasesClient.Redrive)),
 	"Logs.Append":          unary(logs(duramenv1.LogsClient.Append)),
 	"Logs.Read":            read,
 	"Logs.Tail":            unary(logs(duramenv1.LogsClient.Tail)),

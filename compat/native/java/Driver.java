@@ -20,15 +20,19 @@ import dev.duramen.v1.FenceRequest;
 import dev.duramen.v1.GetElementRequest;
 import dev.duramen.v1.GetQueueRequest;
 import dev.duramen.v1.GetTopicRequest;
+import dev.duramen.v1.LeaseRequest;
+import dev.duramen.v1.LeasesGrpc;
 import dev.duramen.v1.ListQueuesRequest;
 import dev.duramen.v1.ListTopicsRequest;
 import dev.duramen.v1.LogsGrpc;
 import dev.duramen.v1.OpenSessionRequest;
 import dev.duramen.v1.QueuesGrpc;
 import dev.duramen.v1.ReadRequest;
+import dev.duramen.v1.RedriveRequest;
 import dev.duramen.v1.ReplaceRequest;
 import dev.duramen.v1.RetrieveRequest;
 import dev.duramen.v1.RewriteRequest;
+import dev.duramen.v1.SettleRequest;
 import dev.duramen.v1.SubscribeRequest;
 import dev.duramen.v1.SubscribeResponse;
 import dev.duramen.v1.TailRequest;
@@ -89,6 +93,7 @@ final class Driver {
     private static Iterator<? extends Message> call(ManagedChannel channel, JsonObject step) throws Exception {
         long deadline = step.get("deadline_s").getAsLong();
         String request = step.get("request").toString();
+        LeasesGrpc.LeasesBlockingStub leases = LeasesGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
         LogsGrpc.LogsBlockingStub logs = LogsGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
         QueuesGrpc.QueuesBlockingStub queues = QueuesGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
         TopicsGrpc.TopicsBlockingStub topics = TopicsGrpc.newBlockingStub(channel).withDeadlineAfter(deadline, TimeUnit.SECONDS);
@@ -107,6 +112,9 @@ final class Driver {
             default:
         }
         Message answer = switch (method) {
+            case "Leases.Lease" -> leases.lease(read(request, LeaseRequest.newBuilder()).build());
+            case "Leases.Settle" -> leases.settle(read(request, SettleRequest.newBuilder()).build());
+            case "Leases.Redrive" -> leases.redrive(read(request, RedriveRequest.newBuilder()).build());
             case "Logs.Append" -> logs.append(read(request, AppendRequest.newBuilder()).build());
             case "Logs.Tail" -> logs.tail(read(request, TailRequest.newBuilder()).build());
             case "Logs.Truncate" -> logs.truncate(read(request, TruncateRequest.newBuilder()).build());

@@ -2,13 +2,13 @@
 const readline = require('node:readline')
 const grpc = require('@grpc/grpc-js')
 const { GrpcTransport } = require('@protobuf-ts/grpc-transport')
-const { LogsClient, QueuesClient, TopicsClient } = require('./gen/duramen/v1/duramen.client')
-const { Logs, Queues, Topics } = require('./gen/duramen/v1/duramen')
+const { LeasesClient, LogsClient, QueuesClient, TopicsClient } = require('./gen/duramen/v1/duramen.client')
+const { Leases, Logs, Queues, Topics } = require('./gen/duramen/v1/duramen')
 const { Status } = require('./gen/google/rpc/status')
 const { ErrorInfo } = require('./gen/google/rpc/error_details')
 
 const MESSAGE_BYTES_MAX = 33 << 20
-const services = { Logs: [Logs, LogsClient], Queues: [Queues, QueuesClient], Topics: [Topics, TopicsClient] }
+const services = { Leases: [Leases, LeasesClient], Logs: [Logs, LogsClient], Queues: [Queues, QueuesClient], Topics: [Topics, TopicsClient] }
 const transports = new Map()
 
 function transport(address) {

@@ -12,7 +12,7 @@ from grpc_status import rpc_status
 
 OPTIONS = [("grpc.max_receive_message_length", 33 << 20), ("grpc.enable_retries", 0)]
 STREAMS = ("Read", "EnqueueStream", "Subscribe")
-STUBS = {"Logs": duramen_pb2_grpc.LogsStub, "Queues": duramen_pb2_grpc.QueuesStub, "Topics": duramen_pb2_grpc.TopicsStub}
+STUBS = {name: getattr(duramen_pb2_grpc, f"{name}Stub") for name in ("Leases", "Logs", "Queues", "Topics")}
 
 
 def call(channel, step, answers):

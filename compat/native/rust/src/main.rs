@@ -15,6 +15,7 @@ use tonic_types::StatusExt;
 mod proto {
     tonic::include_proto!("duramen.v1");
 }
+use proto::leases_client::LeasesClient;
 use proto::logs_client::LogsClient;
 use proto::queues_client::QueuesClient;
 use proto::topics_client::TopicsClient;
@@ -43,6 +44,7 @@ impl Json {
 
 async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Value>) -> Result<(), Status> {
     let deadline = Duration::from_secs(step["deadline_s"].as_u64().expect("a number"));
+    let mut leases = LeasesClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut logs = LogsClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut queues = QueuesClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut topics = TopicsClient::new(channel.clone());
@@ -55,6 +57,9 @@ async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Val
         }};
     }
     match step["method"].as_str().expect("a name") {
+        "Leases.Lease" => one!(leases.lease, "LeaseRequest", "LeaseResponse"),
+        "Leases.Settle" => one!(leases.settle, "SettleRequest", "SettleResponse"),
+        "Leases.Redrive" => one!(leases.redrive, "RedriveRequest", "RedriveResponse"),
         "Logs.Append" => one!(logs.append, "AppendRequest", "AppendResponse"),
         "Logs.Tail" => one!(logs.tail, "TailRequest", "Tail"),
         "Logs.Truncate" => one!(logs.truncate, "TruncateRequest", "Tail"),
