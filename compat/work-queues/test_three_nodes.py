@@ -137,9 +137,6 @@ def lease_calls(broker):
 
 
 # Not strict: it is a race between the brokers' answers.
-@pytest.mark.xfail(
-    strict=False, reason="what another broker leases while a long poll ends is nobody's until its lock ends: await_lease drops the answer"
-)
 @pytest.mark.timeout(300 * checks.SLOWNESS)
 def test_what_a_long_poll_finds_too_much_of_is_there_for_the_next(cluster, surfaces):
     """It waits at all brokers, and ends with the first message."""

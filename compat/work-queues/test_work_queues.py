@@ -236,7 +236,6 @@ def test_dead_letters_may_go_to_another_topic(broker, http):
     worker.nothing_comes()
 
 
-@pytest.mark.xfail(strict=True, reason="a letter without a key is refused by a queue topic, and then no letter beside it goes back, ever")
 def test_records_without_a_key_do_not_go_to_queues_and_others_go_once(broker, http):
     """Of letters that go back together one may be refused."""
     source, dead = create(broker, checks.unique("keyless")), create(broker, checks.unique("dead"), errors_deadletterqueue_group_enable="true")
@@ -487,7 +486,6 @@ def test_nothing_is_leased_of_a_queue_that_is_deleted_or_rewritten(broker, http)
 # Long polls.
 
 
-@pytest.mark.xfail(strict=True, reason="a lease that finds nothing takes five seconds, whatever its wait_ms: wait_for_shares sets is_over anew")
 def test_a_call_that_does_not_wait_is_answered_at_once(broker, surface):
     topic, group = queue_topic(broker, "no-wait"), new_group(broker)
     worker = Worker(surface, topic, group)

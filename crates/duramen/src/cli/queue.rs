@@ -1,7 +1,7 @@
 //! `duramen queue`: messages of queues, by the native API. A queue is all records of one key.
 //! `duramen queue verify` asks all nodes over Kafka's protocol.
 
-use std::io::{BufRead, Read, Write, stdin};
+use std::io::{BufRead, Write};
 
 use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;

@@ -1,13 +1,14 @@
 //! The operations of workers, in the messages of the protocol. A lease asks all nodes that lead partitions of a topic;
 //! a settlement goes to each leader; dead letters go back.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::iter::once;
 use std::time::{Duration, Instant};
 
 use duramen_broker::native::{
     self, Answer, Decision, Leased, LeasedPart, Log, Op, Place, Problem, Target,
 };
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::calls::{Call, Caller, Calls, Origin};
@@ -29,6 +30,9 @@ const LEASES_MAX: u32 = 1_000;
 const WORKER_MAX: usize = 36;
 /// Longest delay of a released record, in milliseconds: a year.
 const DELAY_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1_000;
+
+/// Time in which an answer comes that another node gave before it heard that the wait is over.
+const ON_THE_WAY: Duration = Duration::from_millis(200);
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -140,6 +144,8 @@ fn lease_of(request: &LeaseRequest, wait_ms: u32) -> Result<Op, Fault> {
     }))
 }
 
+/// Waits of one call, at this node and at others.
+type Waits = FuturesUnordered<BoxFuture<'static, Result<LeaseResponse, Fault>>>;
 /// Leases of one node, and the other nodes that lead partitions.
 type Found = (LeaseResponse, Vec<Place>);
 
@@ -195,26 +201,57 @@ impl Leases {
         others: &[Place],
         wait_ms: u32,
     ) -> Result<LeaseResponse, Fault> {
-        let here = async {
-            let found = self.lease_here(origin, request, wait_ms).await;
-            found.map(|(answer, _)| answer)
-        };
-        let mut waits = FuturesUnordered::new();
-        waits.push(Box::pin(here) as futures_util::future::BoxFuture<'_, _>);
-        for place in others {
-            let there = self.lease_there(place, LeaseRequest { wait_ms, ..request.clone() });
-            waits.push(Box::pin(there));
+        let request = LeaseRequest { wait_ms, ..request.clone() };
+        let mut waits = Waits::new();
+        for place in once(None).chain(others.iter().cloned().map(Some)) {
+            let (leases, origin, request) = (self.clone(), origin.clone(), request.clone());
+            waits.push(Box::pin(async move {
+                match place {
+                    Some(place) => leases.lease_there(&place, request).await,
+                    None => leases.lease_here(&origin, &request, wait_ms).await.map(|it| it.0),
+                }
+            }));
         }
         let (mut last, mut is_any) = (Ok(LeaseResponse::default()), false);
         while let Some(answer) = waits.next().await {
             match answer {
-                Ok(answer) if !answer.leases.is_empty() => return Ok(answer),
+                Ok(answer) if !answer.leases.is_empty() => {
+                    let (leases, origin) = (self.clone(), origin.clone());
+                    tokio::spawn(async move { leases.hand_back(&origin, &request, waits).await });
+                    return Ok(answer);
+                }
                 // A node that leads no partition has nothing to wait for.
                 Ok(_) => is_any = true,
                 Err(fault) => last = Err(fault),
             }
         }
         if is_any { Ok(LeaseResponse::default()) } else { last }
+    }
+
+    /// Hands back records that other nodes found at the same time: their answers are on the way.
+    async fn hand_back(&self, origin: &Origin, request: &LeaseRequest, mut waits: Waits) {
+        let all = async {
+            while let Some(answer) = waits.next().await {
+                let leases = answer.map(|it| it.leases).unwrap_or_default();
+                if leases.is_empty() {
+                    continue;
+                }
+                let unseen = |it: proto::Leased| Settlement {
+                    lease: it.lease,
+                    decision: proto::Decision::Unseen.into(),
+                    delay_ms: 0,
+                };
+                let settle = SettleRequest {
+                    topic: request.topic.clone(),
+                    group: request.group.clone(),
+                    worker: request.worker.clone(),
+                    settlements: leases.into_iter().map(unseen).collect(),
+                };
+                // Otherwise the lock ends.
+                let _ = self.settle(origin, settle).await;
+            }
+        };
+        let _ = tokio::time::timeout(ON_THE_WAY, all).await;
     }
 
     async fn lease_there(
@@ -537,10 +574,15 @@ impl Leases {
         for (topic, letters) in by_topic {
             let names: Vec<String> = letters.iter().map(|it| it.lease.clone()).collect();
             match self.put_back(origin, &topic, letters).await {
-                Ok(()) => {
-                    let accept = proto::Decision::Accept;
-                    self.settle_letters(origin, &request.topic, &names, accept).await?;
-                    moved += u32::try_from(names.len()).unwrap_or(u32::MAX);
+                Ok(stay) => {
+                    let (stay, gone): (Vec<String>, Vec<String>) =
+                        names.into_iter().partition(|it| stay.contains(it));
+                    left.extend(stay);
+                    if !gone.is_empty() {
+                        let accept = proto::Decision::Accept;
+                        self.settle_letters(origin, &request.topic, &gone, accept).await?;
+                    }
+                    moved += u32::try_from(gone.len()).unwrap_or(u32::MAX);
                 }
                 Err(fault) if fault.kind == super::problems::UNKNOWN_TOPIC => left.extend(names),
                 Err(fault) => {
@@ -552,13 +594,14 @@ impl Leases {
         failed.map_or(Ok(Some(moved)), Err)
     }
 
-    /// Appends dead letters to a topic: each to its queue, or to the partition that it comes from.
+    /// Appends dead letters to a topic: each to its queue, or to the partition that it comes from. Returns the leases of
+    /// those that stay, since they have no queue.
     async fn put_back(
         &self,
         origin: &Origin,
         topic: &str,
         letters: Vec<Letter>,
-    ) -> Result<(), Fault> {
+    ) -> Result<HashSet<String>, Fault> {
         let caller = &origin.caller;
         let name = topic.to_owned();
         let known = self.queues.topics.get(caller, proto::GetTopicRequest { name }).await?;
@@ -568,6 +611,13 @@ impl Leases {
                 let message = proto::Record { key: None, ..letter.record };
                 proto::QueueMessage { queue, message: Some(message) }
             };
+            let has_queue = |it: &Letter| it.record.key.as_ref().is_some_and(|key| !key.is_empty());
+            let (letters, stay): (Vec<Letter>, Vec<Letter>) =
+                letters.into_iter().partition(has_queue);
+            let stay = stay.into_iter().map(|it| it.lease).collect();
+            if letters.is_empty() {
+                return Ok(stay);
+            }
             let messages = letters.into_iter().map(message).collect();
             let request =
                 proto::EnqueueManyRequest { topic: topic.to_owned(), messages, timeout_ms: 0 };
@@ -576,7 +626,7 @@ impl Leases {
                 Some(proto::enqueue_result::Result::Problem(problem)) => Some(problem),
                 _ => None,
             });
-            return problem.map_or(Ok(()), |problem| Err(problem.into()));
+            return problem.map_or(Ok(stay), |problem| Err(problem.into()));
         }
         let mut parts: BTreeMap<i32, Vec<proto::Record>> = BTreeMap::new();
         for letter in letters {
@@ -588,7 +638,7 @@ impl Leases {
             let request = proto::AppendRequest { topic, partition, records, ..Default::default() };
             self.logs.append(origin, request).await?;
         }
-        Ok(())
+        Ok(HashSet::new())
     }
 
     async fn settle_letters(
