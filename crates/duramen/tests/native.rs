@@ -473,6 +473,8 @@ const NOT_MADE: &[(&str, &str)] = &[
     ("no-leader", "one node always leads"),
     ("outcome-unknown", "it needs a leader that loses its place, or a disk that stands still"),
     ("method-not-allowed", "gRPC has no such problem"),
+    ("not-a-share-group", "it needs a group of consumers: compat/work-queues"),
+    ("lease-lost", "it is told of one lease of several: native/queue_commands.rs"),
 ];
 
 /// Creates the topics that the tables of problems need: a fenced log without its first record, and one for small appends.
