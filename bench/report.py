@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 import report_queues
+import report_work_queues
 from tables import DASH, get, number, ratio, table
 
 BEGIN, END = "<!-- figures: written by bench/report.py -->", "<!-- end of figures -->"
@@ -52,6 +53,7 @@ def scenario(name, found):
         "cluster_network": cluster_network,
         "cluster_idle": cluster_idle,
         "cluster_catch_up": cluster_catch_up,
+        "work_queues": report_work_queues.work_queues,
         **report_queues.TABLES,
     }[name](found)
 

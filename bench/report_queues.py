@@ -79,6 +79,7 @@ WITHOUT = {
     },
     "queue_edits": {"peers": "none has edits with an order of their own, which its consumers see at once"},
     "queue_streams": {"peers": "the scenario compares Duramen with itself"},
+    "work_queues": {"kafka and redis, delayed": "share groups and streams know no time of delivery"},
     "queue_cost": {"peers": "the scenario compares Duramen with itself"},
     "cluster_queue_bulk": {"redis": "it replicates without a majority: an acknowledged append may be lost with the first node"},
     "cluster_queue_takeover": {
@@ -92,24 +93,24 @@ HEADINGS = ["broker", "synced before the ack"]
 READERS_WEIGHED = 100
 
 
-def _rows(found):
+def rows_of(found, key="points"):
     """The points of all variants, with what begins their rows."""
     for variant, result in found.items():
-        for point in result.get("points", []):
+        for point in result.get(key, []):
             yield variant, [variant, result.get("sync", DASH)], point
 
 
-def _ms(latency, *quantiles):
+def milliseconds(latency, *quantiles):
     if not latency or not any(latency.values()):
         return DASH  # no batch was over when the time was
     return "/".join(number(latency[quantile] / 1000, 2) for quantile in quantiles or ("p50", "p99"))
 
 
-def _times(ours, theirs):
+def times(ours, theirs):
     return DASH if not ours or not theirs else f"{ours / theirs:.1f}×"
 
 
-def _notes(name, found):
+def notes(name, found, *keys):
     """What is not in a table, and why."""
     versions = dict.fromkeys(result["version"] for result in found.values() if result.get("version"))
     lines = [f"- Peers: {', '.join(versions)}."] if versions else []
@@ -118,7 +119,7 @@ def _notes(name, found):
         for key in ("skipped", "failed"):
             if key in result:
                 lines.append(f"- {variant} {'was skipped' if key == 'skipped' else 'failed'}: {result[key].splitlines()[0]}")
-        for point in result.get("points", []):
+        for point in [it for key in keys or ["points"] for it in result.get(key, [])]:
             if isinstance(point, dict) and "failed" in point and isinstance(point["failed"], str):
                 where = ", ".join(f"{key} {value}" for key, value in point.items() if key != "failed" and value != "")
                 lines.append(f"- {variant} failed at {where}: {point['failed']}")
@@ -134,20 +135,20 @@ def _ours(found, way):
 def _bulk(name, found, title):
     produce, ours = _ours(found, "Produce"), _ours(found, "gRPC")
     rows = []
-    for variant, start, point in _rows(found):
+    for variant, start, point in rows_of(found):
         if "total" not in point:
             continue
         rate = point["messages_per_second"]
         is_ours = variant == "duramen"
         rows.append([
-            *start, point["way"], ratio(rate, produce if is_ours else None), DASH if is_ours else _times(ours, rate),
-            number(point["broker_cpu_us_per_message"], 2), number(point["device_bytes_per_payload_byte"], 2), _ms(point["latency_us"]),
+            *start, point["way"], ratio(rate, produce if is_ours else None), DASH if is_ours else times(ours, rate),
+            number(point["broker_cpu_us_per_message"], 2), number(point["device_bytes_per_payload_byte"], 2), milliseconds(point["latency_us"]),
             number(point["client_cpu_seconds"], 1), number(point["total"]),
         ])  # fmt: skip
     return f"### {title}\n\n" + table(
         [*HEADINGS, "way", "rows/s (of Duramen's Produce)", "Duramen by gRPC is", "broker CPU µs a row", "device bytes a byte",
          "a batch, p50/p99 ms", "client CPU s", "rows"], rows,
-    ) + _notes(name, found)  # fmt: skip
+    ) + notes(name, found)  # fmt: skip
 
 
 def bulk(found):
@@ -160,7 +161,7 @@ def cluster_bulk(found):
 
 def counts(found):
     few, rows = {}, []
-    for variant, start, point in _rows(found):
+    for variant, start, point in rows_of(found):
         if "total" not in point:
             continue
         kind = variant, point["spread"]
@@ -168,13 +169,13 @@ def counts(found):
         few.setdefault(kind, rate)
         rows.append([
             "a queue a row" if point["spread"] else "one queue", *start, number(point["queues"]), ratio(rate, few[kind]),
-            number(point["broker_cpu_us_per_message"], 2), number(point["device_bytes_per_payload_byte"], 2), _ms(point["latency_us"]),
+            number(point["broker_cpu_us_per_message"], 2), number(point["device_bytes_per_payload_byte"], 2), milliseconds(point["latency_us"]),
         ])  # fmt: skip
     rows.sort(key=lambda row: row[0], reverse=True)
     return "### B2: the same over more queues\n\n" + table(
         ["a batch is of", *HEADINGS, "queues", "rows/s (of the fewest queues)", "broker CPU µs a row", "device bytes a byte",
          "a batch, p50/p99 ms"], rows,
-    ) + _notes("queue_counts", found)  # fmt: skip
+    ) + notes("queue_counts", found)  # fmt: skip
 
 
 def memory(found):
@@ -185,36 +186,36 @@ def memory(found):
         ("bytes of memory a queue", lambda it: number(it["bytes_a_queue"])),
         ("`kill -9` to the first read, s", lambda it: number(it["first_read_after_kill_s"], 3)),
         ("all queues listed, s", lambda it: f"{number(it['list_s'], 3)} ({number(it['listed'])})"),
-        ("a read then, p50/p99 ms", lambda it: _ms(it["read_us"])),
+        ("a read then, p50/p99 ms", lambda it: milliseconds(it["read_us"])),
         ("reads with fewer elements than were written", lambda it: number(it["short"])),
     ]
     there = {variant: result for variant, result in found.items() if "queues" in result}
     rows = [[label, *(cell(result) for result in there.values())] for label, cell in lines]
-    return "### B3: queues of ten elements of 100 B that nobody uses\n\n" + table(["", *there], rows) + _notes("queue_memory", found)
+    return "### B3: queues of ten elements of 100 B that nobody uses\n\n" + table(["", *there], rows) + notes("queue_memory", found)
 
 
 def callers(found):
     best, produce = {}, {}
-    for variant, _, point in _rows(found):
+    for variant, _, point in rows_of(found):
         if "total" in point:
             kind, rate = (variant, point["way"]), point["messages_per_second"]
             best[kind] = max(best.get(kind, 0), rate)
             if kind == ("duramen", "Produce"):
                 produce[point["connections"]] = rate
     rows = []
-    for variant, start, point in _rows(found):
+    for variant, start, point in rows_of(found):
         if "total" not in point:
             continue
         rate, count = point["messages_per_second"], point["connections"]
         rows.append([
             count, *start, point["way"], point["callers"], ratio(rate, best[variant, point["way"]]), _share(rate, produce.get(count)),
-            _ms(point["latency_us"]), number(point["broker_cpu_us_per_message"], 1), number(point["device_bytes_per_payload_byte"], 2),
+            milliseconds(point["latency_us"]), number(point["broker_cpu_us_per_message"], 1), number(point["device_bytes_per_payload_byte"], 2),
         ])  # fmt: skip
     rows.sort(key=lambda row: row[0])
     return "### B4: one message of 100 B a call\n\n" + table(
         ["connections", *HEADINGS, "way", "callers", "messages/s (of its best)", "of Duramen's Produce", "p50/p99 ms",
          "broker CPU µs a message", "device bytes a byte"], rows,
-    ) + _notes("queue_callers", found)  # fmt: skip
+    ) + notes("queue_callers", found)  # fmt: skip
 
 
 def _share(value, reference):
@@ -223,7 +224,7 @@ def _share(value, reference):
 
 def waits(found):
     alone, rows = {}, []
-    for variant, start, point in _rows(found):
+    for variant, start, point in rows_of(found):
         if get(point, "latency_us", "p99") is None:
             continue
         latency, append = point["latency_us"], point["append_us"]
@@ -232,20 +233,20 @@ def waits(found):
         is_known = "memory_mib" in point and point["readers"] >= READERS_WEIGHED
         more = (point["memory_mib"] - get(found, variant, "before_mib")) * 1024 / point["readers"] if is_known else None
         rows.append([
-            number(point["readers"]), *start, point["way"] or DASH, _ms(latency, "p50", "p99", "p999"), _ms(append, "p50", "p99", "p999"),
+            number(point["readers"]), *start, point["way"] or DASH, milliseconds(latency, "p50", "p99", "p999"), milliseconds(append, "p50", "p99", "p999"),
             number((latency["p50"] - append["p50"]) / 1000, 2), f"{latency['p99'] / first:.2f}", number(more, 1),
         ])  # fmt: skip
     rows.sort(key=lambda row: int(row[0].replace(",", "")))
     return "### B5: readers that wait, 200 messages of 100 B a second\n\n" + table(
         ["readers", *HEADINGS, "way", "to the reader, p50/p99/p99.9 ms", "to the ack, p50/p99/p99.9 ms", "p50 behind the ack, ms",
          "p99 of one reader's", "KiB of memory more a reader"], rows,
-    ) + _notes("queue_waits", found)  # fmt: skip
+    ) + notes("queue_waits", found)  # fmt: skip
 
 
 def streams(found):
     it = found.get("duramen", {})
     if "reads" not in it:
-        return "### Streams\n" + _notes("queue_streams", found)
+        return "### Streams\n" + notes("queue_streams", found)
     rows = []
     for way, read in it["reads"].items():
         per_cpu = read["bytes"] / 1e6 / max(read["broker_cpu_seconds"], 0.01)
@@ -255,12 +256,12 @@ def streams(found):
         ["way", "MiB", "MB/s", "MB a second of the broker's CPU", "of Fetch's"], [row[:-1] for row in rows]
     )
     rows = [
-        [beside, _ms(wait["latency_us"], "p50", "p99", "p999"), _ms(wait["append_us"], "p50", "p99", "p999")]
+        [beside, milliseconds(wait["latency_us"], "p50", "p99", "p999"), milliseconds(wait["append_us"], "p50", "p99", "p999")]
         for beside, wait in it["waits"].items()
     ]
     text += f"\n### Streams: 100 readers that wait, beside {it['stalled']} streams that nobody reads\n\n"
     head = ["", "to the reader, p50/p99/p99.9 ms", "to the ack, p50/p99/p99.9 ms"]
-    return text + table(head, rows) + _notes("queue_streams", found)
+    return text + table(head, rows) + notes("queue_streams", found)
 
 
 def cold(found):
@@ -271,13 +272,13 @@ def cold(found):
         latency, probe = it["latency_us"], it["probe_4k"]
         rows.append([
             variant, it.get("sync", DASH), number(it["log_bytes"] / 2**30, 2), number(it["queues"]), number(it["device_reads_a_read"], 1),
-            number(it["device_bytes_a_read"] / 1024), _ms(latency), _ms(probe, "p50_us", "p99_us"),
+            number(it["device_bytes_a_read"] / 1024), milliseconds(latency), milliseconds(probe, "p50_us", "p99_us"),
             f"{latency['p99'] / probe['p99_us']:.1f}×", number(it["reads"]), number(it["short"]), it["dropped"],
         ])  # fmt: skip
     return "### B6: the last ten elements of random queues of a cold log\n\n" + table(
         [*HEADINGS, "log, GiB", "queues", "disk reads a read (one is the batch's)", "KiB from the disk a read", "p50/p99 ms",
          "a random 4 KiB of the disk, p50/p99 ms", "p99 of the disk's", "reads", "with fewer than ten", "dropped"], rows,
-    ) + _notes("queue_cold", found)  # fmt: skip
+    ) + notes("queue_cold", found)  # fmt: skip
 
 
 def cost(found):
@@ -295,7 +296,7 @@ def cost(found):
     return "### B9: Produce of records of 100 B into a topic with queues, and into one without\n\n" + table(
         ["batch", "CPU µs a record, with", "without (with is)", "device bytes a byte, with", "without (with is)", "records/s, with",
          "without (with is)"], rows,
-    ) + _notes("queue_cost", found)  # fmt: skip
+    ) + notes("queue_cost", found)  # fmt: skip
 
 
 def takeover(found):
@@ -317,7 +318,7 @@ def takeover(found):
     return "### B10: the leader of all queues is killed; medians of all kills\n\n" + table(
         [*HEADINGS, "what happened", "first guarded append, s", "all queues appended, s", "first read, s", "all queues read, s",
          "calls that came again", "passes", "queues"], rows,
-    ) + _notes("cluster_queue_takeover", found)  # fmt: skip
+    ) + notes("cluster_queue_takeover", found)  # fmt: skip
 
 
 def mixed(found):

@@ -18,6 +18,7 @@ import queues
 import report
 import scenarios
 import traffic
+import work_queues
 
 # Each of these is run on a fresh broker.
 SCENARIOS = {
@@ -39,6 +40,7 @@ SCENARIOS = {
     "queue_streams": queues.streams,
     "queue_cold": queues.cold,
     "queue_mixed": queues.mixed,
+    "work_queues": work_queues.work_queues,
 }
 # These start their own.
 OWN_BROKERS = {"lifecycle": scenarios.lifecycle, "slow_syncs": scenarios.slow_syncs, "queue_edits": queues.edits, "queue_cost": queues.cost}
@@ -58,6 +60,8 @@ CLUSTER_SCENARIOS = {
 NAMES = [*SCENARIOS, *OWN_BROKERS, *CLUSTER_SCENARIOS]
 # A name for several.
 GROUPS = {"queues": list(queues.VARIANTS)}
+# These have peers beside Kafka.
+WITH_PEERS = {**queues.VARIANTS, **work_queues.VARIANTS}
 # Syncs have no part in reading, waiting, starting and memory, and would make acks 0 and 1 a figure of their own.
 WITHOUT_SYNCS = ["reads", "messages", "tailing", "groups", "shared_work", "lifecycle"]
 
@@ -84,7 +88,7 @@ def main():
             for variant in wanted_variants(name, options):
                 begun = time.monotonic()
                 try:
-                    found[variant] = {"sync": brokers.SYNCS[variant]} if name in queues.VARIANTS else {}
+                    found[variant] = {"sync": brokers.SYNCS[variant]} if name in WITH_PEERS else {}
                     found[variant] |= run_one(name, variant, work / f"{name}-{variant}", sizes)
                 except peers.Missing as missing:
                     found[variant] = {"skipped": str(missing)}
@@ -147,8 +151,8 @@ def start_cluster(variant, directory):
 
 def variants_of(name, quick):
     """Which brokers a scenario is for."""
-    if name in queues.VARIANTS:
-        return queues.variants_of(name, quick)
+    if name in WITH_PEERS:
+        return WITH_PEERS[name][1 if quick else 0]
     if name == "slow_syncs":
         return ["duramen"]
     if name in WITHOUT_SYNCS:

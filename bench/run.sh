@@ -7,6 +7,7 @@
 #   bench/run.sh --quick --only cluster_failover    three brokers that are one cluster; so do all that begin with cluster_
 #   bench/run.sh --quick --only queues              all scenarios of queues, beside NATS JetStream and Redis, too;
 #                                                   without --quick they take more than an hour, as their bounds of time add up
+#   bench/run.sh --only work_queues                 workers that share queues, beside a share group of Kafka and Redis; 20 minutes
 #
 # Needs what compat/ needs (compat/setup.sh: Java for Kafka, Python for groups), and as much free disk as the sizes below say: 25 GiB, or 4 GiB with --quick.
 # The scenarios of queues need Go for NATS, for the load on both peers, and for paced reads and edits of Duramen; kcat for erasures;

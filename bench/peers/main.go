@@ -1,6 +1,7 @@
 // Load on peers of Duramen's queues: NATS JetStream (a stream, a subject for each queue) and Redis (a stream for each queue).
 // The commands, their shapes of load and their reports are those of `duramen bench enqueue`, `retrieve`, `wait` and `takeover`.
 // Two loads are for Duramen, too, since its own have none like them: `edit`, and `retrieve` with `--pace`.
+// And workers that share queues: `drain`, `follow` and `late`, for Duramen, too.
 package main
 
 import (
@@ -13,10 +14,10 @@ import (
 )
 
 type options struct {
-	peer, stream, edit                         string
+	peer, stream, edit, via                    string
 	servers                                    []string
-	queues, messages, reads                    uint64
-	batch, size, callers, connections          int
+	queues, messages, reads, warmups           uint64
+	batch, size, callers, connections, workers int
 	readers, rate, limit, replicas, partitions int
 	seconds, warmup, patience, pace            float64
 	after                                      uint64
@@ -56,15 +57,17 @@ var errUnsupported = errors.New("this peer has no such operation")
 
 func main() {
 	if len(os.Args) < 2 {
-		fail(errors.New("peers enqueue|retrieve|wait|takeover|end|edit --peer nats|redis|duramen --servers HOST:PORT[,…]"))
+		fail(errors.New("peers enqueue|retrieve|wait|takeover|end|edit|drain|follow|late --peer nats|redis|duramen --servers HOST:PORT[,…]"))
 	}
 	o, servers := &options{}, ""
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	flags.StringVar(&o.peer, "peer", "", "nats, redis or duramen")
 	flags.StringVar(&servers, "servers", "", "addresses")
+	flags.StringVar(&o.via, "via", "grpc", "grpc or http, to Duramen")
 	flags.StringVar(&o.stream, "topic", "queues", "name of the stream, and the beginning of queues' names")
 	flags.Uint64Var(&o.queues, "queues", 6, "number of queues")
 	flags.Uint64Var(&o.messages, "messages", 0, "stop after so many messages")
+	flags.Uint64Var(&o.warmups, "warmup-messages", 0, "messages that workers have before those that count")
 	flags.Uint64Var(&o.reads, "reads", 0, "stop after so many reads")
 	flags.Float64Var(&o.seconds, "seconds", 0, "stop after this time")
 	flags.Float64Var(&o.warmup, "warmup-seconds", 0, "warm-up before the measured time")
@@ -75,10 +78,11 @@ func main() {
 	flags.IntVar(&o.callers, "callers", 1, "callers, each with one request at a time")
 	flags.IntVar(&o.connections, "connections", 1, "connections that they share")
 	flags.IntVar(&o.readers, "readers", 1, "readers that wait")
+	flags.IntVar(&o.workers, "workers", 64, "workers, each with a connection of its own")
 	flags.IntVar(&o.rate, "rate", 200, "messages to append in a second")
 	flags.IntVar(&o.partitions, "partitions", 1, "partitions of a topic of Duramen, which finds them itself")
 	flags.StringVar(&o.edit, "edit", "", "delete or replace an element a call, or append a message")
-	flags.IntVar(&o.limit, "limit", 10, "most elements of a read")
+	flags.IntVar(&o.limit, "limit", 10, "most elements of a read, or of a lease")
 	flags.IntVar(&o.replicas, "replicas", 1, "replicas of the stream")
 	flags.Uint64Var(&o.after, "after", 0, "place to read behind")
 	flags.BoolVar(&o.spread, "spread", false, "a request has messages of many queues, one of each")
@@ -87,23 +91,27 @@ func main() {
 	flags.BoolVar(&o.list, "list", false, "list all queues first")
 	flags.Parse(os.Args[2:])
 	o.servers = strings.Split(servers, ",")
-	kinds := map[string]func() peer{"nats": newNats, "redis": newRedis, "duramen": newDuramen}
-	make, known := kinds[o.peer]
-	if !known {
-		fail(fmt.Errorf("there is no peer %q", o.peer))
-	}
-	commands := map[string]func(peer, *options) (any, error){
-		"enqueue": enqueue, "retrieve": retrieve, "wait": wait, "takeover": takeover, "end": end, "edit": edit,
-	}
-	command, known := commands[os.Args[1]]
-	if !known {
-		fail(fmt.Errorf("there is no command %q", os.Args[1]))
-	}
-	report, err := command(make(), o)
+	report, err := carryOut(os.Args[1], o)
 	if err != nil {
 		fail(err)
 	}
 	json.NewEncoder(os.Stdout).Encode(report)
+}
+
+func carryOut(command string, o *options) (any, error) {
+	kinds := map[string]func() peer{"nats": newNats, "redis": newRedis, "duramen": newDuramen}
+	commands := map[string]func(peer, *options) (any, error){
+		"enqueue": enqueue, "retrieve": retrieve, "wait": wait, "takeover": takeover, "end": end, "edit": edit,
+	}
+	crews := map[string]func() workPeer{"duramen": newDuramenWork, "redis": newRedisWork}
+	works := map[string]func(workPeer, *options) (any, error){"drain": drain, "follow": follow, "late": late}
+	if work, known := works[command]; known && crews[o.peer] != nil {
+		return work(crews[o.peer](), o)
+	}
+	if load, known := commands[command]; known && kinds[o.peer] != nil {
+		return load(kinds[o.peer](), o)
+	}
+	return nil, fmt.Errorf("there is no command %q for a peer %q", command, o.peer)
 }
 
 func fail(err error) {
