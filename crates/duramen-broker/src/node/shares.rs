@@ -142,6 +142,10 @@ pub(crate) struct Shares {
     wanted: Vec<Look>,
     /// Requests that may be answered by now.
     woken: BTreeSet<RequestKey>,
+    /// Rules of groups, until the end of the turn.
+    rules: BTreeMap<Arc<str>, Rules>,
+    /// Share partitions that have nothing for workers until the end of the turn: true if all of the log is known.
+    exhausted: BTreeMap<ShareKey, bool>,
     counted: u64,
     pub(super) dead_letters: DeadLetterCopies,
 }
@@ -463,6 +467,8 @@ impl Shares {
         deadline_us: u64,
     ) {
         let mut request = request;
+        self.rules.clear();
+        self.exhausted.clear();
         request.is_over |= deadline_us <= core.now.mono_us;
         core.park(key, Parked::Share(Box::new(request)), deadline_us);
         self.try_share(core, coordinators, key);
@@ -501,10 +507,33 @@ impl Shares {
         self.woken.insert(key);
     }
 
+    fn rules_of(&mut self, core: &Core, group: &Arc<str>) -> Rules {
+        if let Some(rules) = self.rules.get(group) {
+            return *rules;
+        }
+        let rules = core.share_rules(group);
+        self.rules.insert(Arc::clone(group), rules);
+        rules
+    }
+
+    /// Tells whether a worker waits for nothing but share partitions that had nothing for others in this turn.
+    fn waits_in_vain(&self, request: &ShareRequest) -> bool {
+        let Some(worker) = request.worker.as_ref().filter(|_| !request.is_over) else {
+            return false;
+        };
+        let is_exhausted = |&(topic_id, partition): &Target| {
+            let group = Arc::clone(&request.member.0);
+            self.exhausted.contains_key(&ShareKey { group, topic_id, partition })
+        };
+        worker.problem.is_none()
+            && !request.waits_on.is_empty()
+            && worker.targets.iter().all(is_exhausted)
+    }
+
     /// Answers a request if there is enough, or if its time is over.
     fn try_share(&mut self, core: &mut Core, coordinators: &mut Coordinators, key: RequestKey) {
         let Some(Parked::Share(request)) = core.parked_mut(key) else { return };
-        if request.undecided > 0 {
+        if request.undecided > 0 || self.waits_in_vain(request) {
             return;
         }
         let is_refused = request.worker.as_ref().is_some_and(|it| it.problem.is_some());
@@ -514,12 +543,10 @@ impl Shares {
         let Some(wanted) = wanted else { return self.answer_share(core, key) };
         let mut limits = wanted.limits;
         let (mut found, mut refused, mut waits_on) = (Vec::new(), Vec::new(), Vec::new());
-        let rules = core.share_rules(&member.0);
+        let rules = self.rules_of(core, &member.0);
         let (mut bytes, mut is_all_known) = (0, true);
-        let targets = match &worker {
-            Some(worker) => worker.targets.clone(),
-            None => self.sessions.targets(&member),
-        };
+        let of_worker = worker.as_ref().map(|it| it.targets.clone());
+        let targets = of_worker.unwrap_or_else(|| self.sessions.targets(&member));
         for &target in &targets {
             let (share, replica) = match core.share_target(&context, &member.0, target) {
                 Ok(found) => found,
@@ -528,11 +555,13 @@ impl Shares {
                     continue;
                 }
             };
-            let who = if worker.is_some() { Taker::Worker } else { Taker::Member(&member.1) };
-            let plan = self.plan_share(core, coordinators, (&share, replica), who, &limits, &rules);
-            let log = core.partitions.get(&replica);
-            let is_shown = log.is_none_or(|log| log.shown() >= log.committed());
-            is_all_known &= plan.is_some() && is_shown;
+            let plan = if worker.is_some() {
+                self.pick_share(core, coordinators, (&share, replica), &limits, &rules)
+            } else {
+                let who = Taker::Member(&member.1);
+                self.plan_share(core, coordinators, (&share, replica), who, &limits, &rules)
+            };
+            is_all_known &= plan.is_some();
             let plan = plan.unwrap_or_default();
             waits_on.push((share.clone(), replica));
             if !plan.pieces.is_empty() && limits.records > 0 && (bytes == 0 || limits.bytes > 0) {
@@ -540,6 +569,9 @@ impl Shares {
                 limits.records -= plan.records;
                 limits.bytes = limits.bytes.saturating_sub(plan.bytes);
                 found.push((target, share, replica, plan));
+            }
+            if worker.is_some() && limits.records <= 0 {
+                break;
             }
         }
         let is_enough = !found.is_empty() && bytes >= wanted.bytes_min;
@@ -571,6 +603,32 @@ impl Shares {
             }
         }
         self.answer_share(core, key);
+    }
+
+    /// Returns the records that a worker would get now, as [`Self::plan_share`] does. A share partition that had nothing
+    /// in this turn is not asked again.
+    fn pick_share(
+        &mut self,
+        core: &mut Core,
+        coordinators: &mut Coordinators,
+        (key, replica): (&ShareKey, ReplicaId),
+        limits: &Limits,
+        rules: &Rules,
+    ) -> Option<Plan> {
+        if let Some(is_known) = self.exhausted.get(key) {
+            return is_known.then(Plan::default);
+        }
+        let place = (key, replica);
+        let plan = self.plan_share(core, coordinators, place, Taker::Worker, limits, rules);
+        if plan.as_ref().is_some_and(|it| !it.pieces.is_empty()) {
+            return plan;
+        }
+        // Records that the index has not are not shown yet.
+        let log = core.partitions.get(&replica);
+        let is_shown = log.is_none_or(|log| log.shown() >= log.committed());
+        let is_known = plan.is_some() && is_shown;
+        self.exhausted.insert(key.clone(), is_known);
+        is_known.then(Plan::default)
     }
 
     fn go_on_waiting(
@@ -943,19 +1001,23 @@ impl Shares {
             }
         }
         core.out.extend(std::mem::take(&mut self.wanted).into_iter().map(Action::Look));
+        self.rules.clear();
         let dirty = std::mem::take(&mut self.dirty);
         for key in &dirty {
             self.settle_share(core, coordinators, key);
         }
         let woken = std::mem::take(&mut self.woken);
+        self.exhausted.clear();
         for key in &woken {
             self.try_share(core, coordinators, *key);
         }
+        self.exhausted.clear();
+        self.rules.clear();
         !dirty.is_empty() || !woken.is_empty()
     }
 
     fn settle_share(&mut self, core: &mut Core, coordinators: &mut Coordinators, key: &ShareKey) {
-        let rules = core.share_rules(&key.group);
+        let rules = self.rules_of(core, &key.group);
         let Some(entry) = self.entries.get_mut(key) else { return };
         let (replica, number) = (entry.replica, entry.number);
         let (mut answers, mut dying) = (Vec::new(), Vec::new());

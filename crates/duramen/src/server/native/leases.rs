@@ -594,8 +594,8 @@ impl Leases {
         failed.map_or(Ok(Some(moved)), Err)
     }
 
-    /// Appends dead letters to a topic: each to its queue, or to the partition that it comes from. Returns the leases of
-    /// those that stay, since they have no queue.
+    /// Appends dead letters to a topic: each to its queue, or to the partition that it comes from. Returns the leases
+    /// of those that stay, since they have no queue.
     async fn put_back(
         &self,
         origin: &Origin,
