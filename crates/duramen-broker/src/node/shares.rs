@@ -605,8 +605,8 @@ impl Shares {
         self.answer_share(core, key);
     }
 
-    /// Returns the records that a worker would get now, as [`Self::plan_share`] does. A share partition that had nothing
-    /// in this turn is not asked again.
+    /// Returns the records that a worker would get now, as [`Self::plan_share`] does. A share partition that had
+    /// nothing in this turn is not asked again.
     fn pick_share(
         &mut self,
         core: &mut Core,
