@@ -4,9 +4,9 @@
 //! Owns:       both surfaces, the problems they tell, the way of a call to the node and from node to node.
 //! Interface:  [`listen`].
 //! Invariants: both surfaces carry out the same operations (`logs.rs`; `queues.rs`, `enqueuing.rs`, `editing.rs`,
-//!             `following.rs`; `topics.rs`). The node sees unary calls alone; a stream is a loop of them in the task of
-//!             its connection. A call is passed on once at most. Whatever way a call ends, nothing of it waits in the
-//!             node.
+//!             `following.rs`; `leases.rs`; `topics.rs`). The node sees unary calls alone; a stream is a loop of them
+//!             in the task of its connection. A call is passed on once at most. Whatever way a call ends, nothing of
+//!             it waits in the node.
 //! Never:      what an operation does (`duramen_broker`, `api/native.rs`).
 //! Tests:      `tests/native.rs` asks a real server; `compat/native`.
 //! Start at:   `grpc.rs` or `http.rs`, then `logs.rs` and `calls.rs`.
