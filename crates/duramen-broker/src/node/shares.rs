@@ -9,8 +9,8 @@
 //!             durable. The node drops a share partition when its replica no longer leads, or another leader has taken
 //!             the state.
 //! Never:      the holders of records (see `shares::partition`), the place of the state (see `share_calls`).
-//! Tests:      `node/tests/shares.rs`; `duramen-sim`.
-//! Start at:   [`Shares::wait_for_shares`], then `try_share`.
+//! Tests:      `node/tests/{shares,share_groups,leases}.rs`; `duramen-sim`.
+//! Start at:   [`Shares::wait_for_shares`], then `try_share`; `shares/workers.rs` for the native API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,6 +20,12 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
+mod entry;
+mod workers;
+
+use entry::{Entry, Stage};
+use workers::refuse_workers;
+
 use super::Coordinators;
 use super::dead_letters::DeadLetterCopies;
 use super::share_calls::ShareTold;
@@ -27,95 +33,17 @@ use crate::access::{Operation, Resource};
 use crate::configs::{Beginning, BrokerSettings, GroupSettings};
 use crate::core::{Core, Parked, ShareRequest, Signal, Timer};
 use crate::event::{
-    Action, ConnectionId, Date, Dated, Look, Now, RequestKey, SeenBatch, Survey, Surveyed,
+    Action, ConnectionId, Date, Dated, Look, RequestKey, SeenBatch, Survey, Surveyed,
 };
 use crate::internal_topics::SHARES;
-use crate::limits::{
-    SHARE_AGAIN_US, SHARE_BEGIN_US, SHARE_CLOCK_US, SHARE_LINGER_US, SHARE_SURVEY_BYTES,
-};
-use crate::native::{Decision, Problem, Settlement};
+use crate::limits::{SHARE_AGAIN_US, SHARE_BEGIN_US, SHARE_LINGER_US, SHARE_SURVEY_BYTES};
 use crate::partition::Partition;
 use crate::session::RequestContext;
 use crate::shares::partition::{
-    ACCEPT, Acknowledgement, GAP, Limits, Plan, REJECT, RELEASE, RENEW, Rules, Seen,
-    SharePartition, Span,
+    Acknowledgement, Limits, Plan, RENEW, Rules, Seen, SharePartition, Span,
 };
 use crate::shares::sessions::{Member, ShareSessions, Target};
 use crate::shares::{ShareKey, ShareState, ShareWrite};
-
-/// Progress of a share partition.
-#[derive(Debug)]
-enum Stage {
-    /// The state is being read. Or there was none yet, and it is read again at this time.
-    Reading {
-        call: Option<u64>,
-        again_us: u64,
-        /// True if the call asks the group's coordinator to begin the state, for workers.
-        is_beginning: bool,
-    },
-    /// There is no state yet. The group is to start with the first record since some time, which is being looked for.
-    Dating { look: u64, state: Arc<ShareState> },
-    /// The start is known.
-    Known {
-        part: Box<SharePartition>,
-        state_epoch: i32,
-        /// The write on its way to the coordinator.
-        writing: Option<u64>,
-        /// True once the start is durable.
-        is_ready: bool,
-        /// True if records are given out in the order of their keys.
-        by_key: bool,
-    },
-}
-
-#[derive(Debug)]
-struct Entry {
-    number: u64,
-    replica: ReplicaId,
-    term: u64,
-    stage: Stage,
-    /// The survey of the log that is under way; and the time of the next try after a survey that failed.
-    survey: Option<u64>,
-    survey_again_us: u64,
-    /// Members whose sessions have the share partition.
-    members: BTreeSet<Arc<str>>,
-    waiting: BTreeSet<RequestKey>,
-    /// Time until which the share partition stays for workers, who have no sessions.
-    linger_us: u64,
-    timer_us: Option<u64>,
-}
-
-impl Entry {
-    fn known(&mut self) -> Option<&mut SharePartition> {
-        match &mut self.stage {
-            Stage::Known { part, .. } => Some(part),
-            Stage::Reading { .. } | Stage::Dating { .. } => None,
-        }
-    }
-
-    fn is_in_use(&self, now: Now) -> bool {
-        !self.members.is_empty() || !self.waiting.is_empty() || self.linger_us > now.mono_us
-    }
-
-    fn due_us(&self, now: Now) -> u64 {
-        let due = match &self.stage {
-            Stage::Reading { call: None, again_us, .. } => *again_us,
-            Stage::Reading { .. } | Stage::Dating { .. } => u64::MAX,
-            Stage::Known { part, .. } => {
-                let wait_ms = part.deadline_ms().map(|at| at.saturating_sub(now.wall_ms));
-                let wait_us = wait_ms.map(|ms| match u64::try_from(ms) {
-                    Ok(ms @ 1..) => ms.saturating_mul(1_000).min(SHARE_CLOCK_US),
-                    // The clock is not believed, or was turned back.
-                    _ => SHARE_AGAIN_US,
-                });
-                let clock_us = wait_us.map_or(u64::MAX, |us| now.mono_us.saturating_add(us));
-                part.deadline_us().min(clock_us)
-            }
-        };
-        let due = if self.linger_us > 0 { due.min(self.linger_us) } else { due };
-        if self.survey_again_us > 0 { due.min(self.survey_again_us) } else { due }
-    }
-}
 
 /// Receiver of records.
 #[derive(Clone, Copy)]
@@ -343,68 +271,6 @@ impl Shares {
         waits
     }
 
-    /// Takes a worker's decisions on its leases. Returns the offsets of those that the worker does not have. The
-    /// request waits if there is something to wait for.
-    pub(crate) fn settle_leases(
-        &mut self,
-        core: &mut Core,
-        request_key: RequestKey,
-        request: &mut ShareRequest,
-        target: Target,
-        said: &[Settlement],
-    ) -> Result<Vec<i64>, ErrorCode> {
-        let (group, worker) = &request.member;
-        let (key, replica) = core.share_target(&request.context, group, target)?;
-        let rules = core.share_rules(group);
-        let log_start = core.partitions.get(&replica).map_or(0, Partition::log_start);
-        let all_lost = || Ok(said.iter().map(|it| it.offset).collect());
-        let entry = self.entries.get_mut(&key).filter(|entry| entry.replica == replica);
-        let Some(entry) = entry else { return all_lost() };
-        entry.linger_us = core.now.mono_us.saturating_add(SHARE_LINGER_US);
-        let Some(part) = entry.known() else { return all_lost() };
-        part.trim(log_start);
-        core.bring_up_to_date(part, &rules);
-        let is_held = |it: &&Settlement| part.is_held(it.offset, worker, it.deliveries);
-        let (held, lost): (Vec<&Settlement>, Vec<_>) = said.iter().partition(is_held);
-        let (unseen, held): (Vec<&Settlement>, Vec<_>) =
-            held.into_iter().partition(|it| it.decision == Decision::Unseen);
-        for it in unseen {
-            part.hand_back((it.offset, it.offset));
-        }
-        let code_of = |decision| match decision {
-            Decision::Accept => ACCEPT,
-            Decision::Release { .. } | Decision::Unseen => RELEASE,
-            Decision::Reject => REJECT,
-            Decision::Renew => RENEW,
-            Decision::Gone => GAP,
-        };
-        let mut decided: Vec<Acknowledgement> = held
-            .iter()
-            .map(|it| Acknowledgement {
-                first: it.offset,
-                last: it.offset,
-                types: vec![code_of(it.decision)],
-            })
-            .collect();
-        decided.sort_by_key(|it| it.first);
-        self.counted += 1;
-        let ticket = self.counted;
-        let waits = part.acknowledge(core.now.mono_us, worker, &decided, ticket, &rules)?;
-        for it in &held {
-            if let Decision::Release { delay_ms } = it.decision
-                && delay_ms > 0
-            {
-                part.release_later(it.offset, core.now.wall_ms.saturating_add(delay_ms));
-            }
-        }
-        self.dirty.insert(key);
-        if waits {
-            request.undecided += 1;
-            self.tickets.insert(ticket, (request_key, target));
-        }
-        Ok(lost.into_iter().map(|it| it.offset).collect())
-    }
-
     /// Notes which partitions a session has gained and lost.
     pub(crate) fn note_share_session(
         &mut self,
@@ -516,20 +382,6 @@ impl Shares {
         rules
     }
 
-    /// Tells whether a worker waits for nothing but share partitions that had nothing for others in this turn.
-    fn waits_in_vain(&self, request: &ShareRequest) -> bool {
-        let Some(worker) = request.worker.as_ref().filter(|_| !request.is_over) else {
-            return false;
-        };
-        let is_exhausted = |&(topic_id, partition): &Target| {
-            let group = Arc::clone(&request.member.0);
-            self.exhausted.contains_key(&ShareKey { group, topic_id, partition })
-        };
-        worker.problem.is_none()
-            && !request.waits_on.is_empty()
-            && worker.targets.iter().all(is_exhausted)
-    }
-
     /// Answers a request if there is enough, or if its time is over.
     fn try_share(&mut self, core: &mut Core, coordinators: &mut Coordinators, key: RequestKey) {
         let Some(Parked::Share(request)) = core.parked_mut(key) else { return };
@@ -603,32 +455,6 @@ impl Shares {
             }
         }
         self.answer_share(core, key);
-    }
-
-    /// Returns the records that a worker would get now, as [`Self::plan_share`] does. A share partition that had
-    /// nothing in this turn is not asked again.
-    fn pick_share(
-        &mut self,
-        core: &mut Core,
-        coordinators: &mut Coordinators,
-        (key, replica): (&ShareKey, ReplicaId),
-        limits: &Limits,
-        rules: &Rules,
-    ) -> Option<Plan> {
-        if let Some(is_known) = self.exhausted.get(key) {
-            return is_known.then(Plan::default);
-        }
-        let place = (key, replica);
-        let plan = self.plan_share(core, coordinators, place, Taker::Worker, limits, rules);
-        if plan.as_ref().is_some_and(|it| !it.pieces.is_empty()) {
-            return plan;
-        }
-        // Records that the index has not are not shown yet.
-        let log = core.partitions.get(&replica);
-        let is_shown = log.is_none_or(|log| log.shown() >= log.committed());
-        let is_known = plan.is_some() && is_shown;
-        self.exhausted.insert(key.clone(), is_known);
-        is_known.then(Plan::default)
     }
 
     fn go_on_waiting(
@@ -919,14 +745,7 @@ impl Shares {
                 return;
             }
             Err(ErrorCode::GroupIdNotFound) if is_beginning => {
-                let waiting = entry.waiting.clone();
-                for waits in waiting {
-                    if let Some(Parked::Share(request)) = core.parked_mut(waits)
-                        && let Some(worker) = &mut request.worker
-                    {
-                        worker.problem = Some(Problem::NotAShareGroup);
-                    }
-                }
+                refuse_workers(core, &entry.waiting);
                 return self.drop_share(core, key, ErrorCode::GroupIdNotFound);
             }
             Err(code) => {

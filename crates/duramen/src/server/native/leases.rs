@@ -46,14 +46,16 @@ struct Held {
     calls: Calls,
     caller: Caller,
     settle: native::Settle,
+    /// By offset.
+    fates: BTreeMap<i64, native::Settlement>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.settle.settlements.is_empty() {
+        if self.fates.is_empty() {
             return;
         }
-        let settlements = std::mem::take(&mut self.settle.settlements);
+        let settlements = std::mem::take(&mut self.fates).into_values().collect();
         let op = Op::Settle(native::Settle { settlements, ..self.settle.clone() });
         let (calls, caller) = (self.calls.clone(), self.caller.clone());
         tokio::spawn(async move { calls.begin(&caller).operate(op).await });
@@ -63,28 +65,28 @@ impl Drop for Held {
 impl Held {
     fn of(calls: &Calls, caller: &Caller, request: &LeaseRequest, part: &LeasedPart) -> Self {
         let log = Log { topic: request.topic.clone(), partition: part.partition };
-        let unseen = |(offset, deliveries): &(i64, i16)| native::Settlement {
-            offset: *offset,
-            deliveries: *deliveries,
-            decision: Decision::Unseen,
+        let unseen = |&(offset, deliveries): &(i64, i16)| {
+            let decision = Decision::Unseen;
+            (offset, native::Settlement { offset, deliveries, decision })
         };
         let settle = native::Settle {
             target: Target::Log(log),
             group: request.group.clone(),
             worker: request.worker.clone(),
-            settlements: part.records.iter().map(unseen).collect(),
+            settlements: Vec::new(),
         };
-        Self { calls: calls.clone(), caller: caller.clone(), settle }
+        let fates = part.records.iter().map(unseen).collect();
+        Self { calls: calls.clone(), caller: caller.clone(), settle, fates }
     }
 
     /// Notes that the worker gets a record.
     fn hand_over(&mut self, offset: i64) {
-        self.settle.settlements.retain(|it| it.offset != offset);
+        self.fates.remove(&offset);
     }
 
     /// Notes that a record is gone.
     fn give_up(&mut self, offset: i64) {
-        for it in self.settle.settlements.iter_mut().filter(|it| it.offset == offset) {
+        if let Some(it) = self.fates.get_mut(&offset) {
             it.decision = Decision::Gone;
         }
     }
