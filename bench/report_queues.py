@@ -323,21 +323,21 @@ def takeover(found):
 
 def mixed(found):
     alone, rows = {}, []
-    for variant, start, point in _rows(found):
+    for variant, start, point in rows_of(found):
         if "append_us" not in point:
             continue
         append = point["append_us"]
         # The first point of a variant has no reads.
         p50, p99 = (append[it] / alone.setdefault((variant, it), append[it]) for it in ("p50", "p99"))
         rows.append([
-            *start, f"{point['read_share']:.0%}", number(point["appends_per_second"]), number(point["reads_per_second"]), _ms(append),
-            f"{p50:.2f}/{p99:.2f}", "/".join(number(it / 1000, 2) for it in point["all_p99_us"]), _ms(point["read_us"]),
+            *start, f"{point['read_share']:.0%}", number(point["appends_per_second"]), number(point["reads_per_second"]), milliseconds(append),
+            f"{p50:.2f}/{p99:.2f}", "/".join(number(it / 1000, 2) for it in point["all_p99_us"]), milliseconds(point["read_us"]),
             number(point["short"]), *(number(point[f"{whose}_cores"], 2) for whose in ("broker", "client", "other")),
         ])  # fmt: skip
     return "### B7: appends at a steady rate beside reads of ten elements\n\n" + table(
         [*HEADINGS, "reads of all calls", "appends/s", "reads/s", "an append, p50/p99 ms", "of alone, p50/p99",
          "p99 of each pass, ms", "a read, p50/p99 ms", "short reads", "broker, cores", "loads, cores", "others, cores"], rows,
-    ) + _notes("queue_mixed", found)  # fmt: skip
+    ) + notes("queue_mixed", found)  # fmt: skip
 
 
 def edits(found):
@@ -345,7 +345,7 @@ def edits(found):
     appends = {it["connections"]: it["messages_per_second"] for it in points if it["edit"] == "append" and "total" in it}
     rows = [
         [
-            it["edit"], it["connections"], ratio(it["messages_per_second"], appends.get(it["connections"])), _ms(it["latency_us"]),
+            it["edit"], it["connections"], ratio(it["messages_per_second"], appends.get(it["connections"])), milliseconds(it["latency_us"]),
             number(it["broker_cpu_us_per_message"], 1), number(it["device_bytes_per_payload_byte"] * 100), number(it["total"]),
         ]
         for it in points if "total" in it
@@ -379,7 +379,7 @@ def edits(found):
         ["deleted", "which", "calls", "s", "MB deleted", "MB of the log", "segments written", "MB of new files",
          "bytes of new files a deleted byte", "MB that the disk wrote", "s until erased", "broker CPU s"], rows,
     )  # fmt: skip
-    return text + _notes("queue_edits", found)
+    return text + notes("queue_edits", found)
 
 
 TABLES = {

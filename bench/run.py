@@ -78,6 +78,8 @@ def main():
         "quick": options.quick,
         "scenarios": {},
     }
+    path = Path(options.out or brokers.BENCH / "results" / ("quick.json" if options.quick else "full.json"))
+    path.parent.mkdir(parents=True, exist_ok=True)
     failed = False
     try:
         results["disk"] = scenarios.disk_limits(work, sizes)
@@ -99,12 +101,11 @@ def main():
                     traceback.print_exc()
                     shutil.rmtree(work / f"{name}-{variant}", ignore_errors=True)
                 print(f"# {name} {variant}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+            # A report that fails must not lose the figures.
+            path.write_text(json.dumps(results, indent=1) + "\n")
             print(report.scenario(name, found), flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    path = Path(options.out or brokers.BENCH / "results" / ("quick.json" if options.quick else "full.json"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
     print(f"figures: {path}")
     sys.exit(1 if failed else 0)
 

@@ -11,7 +11,7 @@ import time
 import limits
 import machine
 from brokers import BENCH, COMPAT, LONGEST_COMMAND_S, delete_topic, duramen, duramen_begin, finish, log_files
-from scenarios import BULK, create, fill, measured, warm_up
+from scenarios import create, fill, measured, warm_up
 
 sys.path.insert(0, str(COMPAT / "wire"))
 from calls import EARLIEST, LATEST, connect, delete_records, list_offset  # noqa: E402

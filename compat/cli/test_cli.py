@@ -421,10 +421,10 @@ def test_a_static_member_comes_back_unnoticed():
 @pytest.mark.waits
 def test_a_topic_that_grows_is_shared_with_its_new_partitions():
     topic, group = topic_of(1), unique("group")
-    with member(group, topic) as first:
+    with member(group, topic):
         shared(group, topic, [1], 1)
         ok("topic", "alter", topic, "--partitions", "3")
-        with member(group, topic) as second:
+        with member(group, topic):
             shared(group, topic, [1, 2], 3)
 
 

@@ -81,7 +81,7 @@ def test_kafka_consumer_groups_describes_a_group_while_it_lives_and_afterwards()
     contains(said, "inactive, but the current state is Stable")
     reader.stop()
     said = wait_until_described(group, ["no active members", " - - -"])
-    contains(said.replace(group, "G").replace(topic, "T"), f"Consumer group 'G' has no active members.")
+    contains(said.replace(group, "G").replace(topic, "T"), "Consumer group 'G' has no active members.")
     same(describe(group, "--state"), "GROUP COORDINATOR (ID) ASSIGNMENT-STRATEGY STATE #MEMBERS\nG BROKER (ID) - Empty 0", G=group)
 
 

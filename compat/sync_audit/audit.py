@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
 
 import schema
 from connection import parse_response
-from trace import SENDS, SYNCS, WRITES, READS
+from trace import SYNCS, WRITES, READS
 
 CELL = re.compile(rb"<([0-9a-f]{20})([0-9a-f]{10})>")
 CELL_SIZE = 32

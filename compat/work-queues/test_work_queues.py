@@ -23,7 +23,7 @@ from broker import free_port, start
 from checks import equal, eventually
 from killing import java
 from workers import (
-    ACCEPT, DECISIONS, PATIENCE_S, REJECT, RELEASE, RENEW, SURFACES, UNSEEN, WAIT_MS, Refused, Worker, call, create, enqueue, new_group,
+    ACCEPT, DECISIONS, PATIENCE_S, REJECT, RELEASE, RENEW, SURFACES, UNSEEN, Refused, Worker, call, create, enqueue, new_group,
     now_ms, queue_topic, records_of, values,
 )  # fmt: skip
 
