@@ -2,7 +2,8 @@
 //!
 //! A digest covers the bytes of batches as they lie in segments. Compacted batches may have been compressed anew, by
 //! another build on another node, and their segments begin elsewhere. For them the digest covers the headers of
-//! batches and their decompressed records.
+//! batches and their decompressed records. An erasure leaves segments as they are that lose nothing, but another replica
+//! may have been fed them. So this goes for all batches below the end of a compaction or erasure.
 
 use bytes::Bytes;
 use duramen_protocol::batch::BatchView;
@@ -86,7 +87,7 @@ impl<D: Disk> Reader<D> {
             Err(ReadError::Damaged { at, what, .. }) => return Err(damaged(offset, at, what)),
             found => found?,
         };
-        let is_dense = segment.is_dense();
+        let (is_dense, compacted_below) = (segment.is_dense(), files.compacted().below);
         let (mut at, _) = found.unwrap_or((size, 0));
         let mut chunk = Chunk { bytes: Bytes::new(), at };
         while at < size && made.digest.end < made.to {
@@ -111,11 +112,14 @@ impl<D: Disk> Reader<D> {
                 return Err(damaged(offset, at, what));
             }
             let whole = read(batch.length as usize)?;
-            let bytes = if is_dense {
-                whole.clone()
-            } else {
+            if !is_dense {
                 // Where a gap ends is the same wherever segments begin.
                 made.digest.end = made.digest.end.max(batch.base_offset);
+            }
+            let is_plain = batch.base_offset >= compacted_below;
+            let bytes = if is_plain {
+                whole.clone()
+            } else {
                 records_of(&whole)
                     .ok_or_else(|| damaged(offset, at, "its records cannot be read"))?
             };
@@ -125,7 +129,7 @@ impl<D: Disk> Reader<D> {
             let wrong = fault_of(files, &batch, &whole, (batch.base_offset, true));
             let belongs = self.belongs(&segment, at, &batch)?;
             let wrong = wrong.or((!belongs).then_some(NOT_AS_INDEXED));
-            made.take(&batch, &bytes, is_dense);
+            made.take(&batch, &bytes, is_plain);
             if let Some(Stop::Damaged(damage)) =
                 wrong.map(|what| damaged(batch.base_offset, at, what))
             {
@@ -188,12 +192,12 @@ impl Making {
         batch.base_offset == offset
     }
 
-    fn take(&mut self, batch: &Descriptor, bytes: &[u8], is_dense: bool) {
+    fn take(&mut self, batch: &Descriptor, bytes: &[u8], is_plain: bool) {
         let digest = &mut self.digest;
         if digest.bytes == 0 {
             digest.first = batch.base_offset;
         }
-        if batch.starts_segment && is_dense {
+        if batch.starts_segment && is_plain {
             digest.segments.push(batch.base_offset);
         }
         digest.bytes += bytes.len() as u64;
