@@ -133,11 +133,21 @@ pub(super) fn find(
 }
 
 /// Returns the replicas that have to lead for certain before an operation is served.
-pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
-    let topic = node.core.controller.image.topic_named(op.target().topic())?;
+pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Vec<ReplicaId> {
+    let image = &node.core.controller.image;
+    let Some(topic) = image.topic_named(op.target().topic()) else { return Vec::new() };
+    // A leader that has a successor would give out records that are settled there.
+    if let Op::Lease(it) = op {
+        let count = topic.partitions.len();
+        let all = 0..i32::try_from(count).unwrap_or(i32::MAX);
+        let own = it.target.partition(0);
+        let own = if own < 0 { all } else { own..own.saturating_add(1) };
+        return own.filter_map(|partition| node.core.local_replica(topic, partition)).collect();
+    }
     let partition = op.target().partition(topic.partitions.len());
-    let replica = node.core.local_replica(topic, partition)?;
-    let partition = node.core.partitions.get(&replica)?;
+    let replica = node.core.local_replica(topic, partition);
+    let known = replica.and_then(|it| Some((it, node.core.partitions.get(&it)?)));
+    let Some((replica, partition)) = known else { return Vec::new() };
     let is_asked = match op {
         Op::Tail(it) | Op::ListQueues(it) => it.is_certain,
         Op::Retrieve(it) => it.is_certain,
@@ -156,7 +166,7 @@ pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Option<ReplicaId> {
         | Op::Lease(_)
         | Op::Settle(_) => false,
     };
-    is_asked.then_some(replica)
+    is_asked.then_some(replica).into_iter().collect()
 }
 
 /// Returns the offset at which the log's history parts from that of a position, if it does.
