@@ -15,7 +15,7 @@ use duramen_protocol::Response;
 use duramen_protocol::records::Schedule;
 use duramen_storage::compaction::Order;
 use duramen_storage::indexing::{self, Indexed};
-use duramen_storage::keys::{Erasable, Said, Standing};
+use duramen_storage::keys::{Erasable, Expiry, Said, Standing};
 use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Compacted, Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
@@ -284,8 +284,9 @@ pub enum WantedElements {
     Standing,
     /// None: the statements that the log has to repeat before it loses its records below an offset.
     Kept(i64),
-    /// None: the statements from an offset on that took records away.
-    Erasable(i64),
+    /// None: the statements from an offset on that took records away, and the batch that expires first. Below the offset
+    /// one counts only if that is after a time.
+    Erasable(i64, i64),
 }
 
 /// Element of a queue that readers see.
@@ -326,8 +327,9 @@ pub enum FoundElements {
     These(Vec<FoundElement>, u64),
     /// Statements that the log has to repeat, or the first part of them.
     Kept(Vec<(Bytes, Said)>),
-    /// Statements that took records away, if there are any, with the time of the first one.
-    Erasable(Option<(Erasable, i64)>),
+    /// Statements that took records away, if there are any, with the time of the first one; and the batch that expires
+    /// first.
+    Erasable(Option<(Erasable, i64)>, Option<Expiry>),
     /// The index is not there, or is damaged.
     NoIndex,
     /// The log cannot be read there.

@@ -274,6 +274,7 @@ impl Node {
         let others = others.map(|it| Standing {
             is_reassigned: is_reassigned(it.id),
             compacted: it.compacted(),
+            expired_by_ms: it.expired_by_ms(),
             ..standing(it.id, &it.group, it.log_start(), it.committed())
         });
         std::iter::once(metadata).chain(others).collect()

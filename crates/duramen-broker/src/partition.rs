@@ -894,8 +894,10 @@ impl Partition {
                 self.group.compact(below, index);
                 None
             }
-            Some(Internal::Erase { below, statements_below, at_ms }) => {
-                self.compacting.decided.apply(index, (below, statements_below), at_ms, true);
+            Some(Internal::Erase { below, statements_below, at_ms, expired_by_ms }) => {
+                let decided = &mut self.compacting.decided;
+                decided.apply(index, (below, statements_below), at_ms, true);
+                decided.expire(index, expired_by_ms);
                 self.group.compact(below, index);
                 None
             }

@@ -30,7 +30,7 @@ pub use validate::{
     FENCE_HEADER, ID_HEADER, IF_LAST_HEADER, Keys, Limits, NUMBERS_MAX, Places, RecordSummary,
     sole_batch, summarize, validate, validate_with,
 };
-pub use walk::{Header, HeaderWalk, Headers, Record, Records, Walk};
+pub use walk::{Header, HeaderWalk, Headers, Keyed, Record, Records, Walk};
 
 #[cfg(test)]
 mod golden;

@@ -1,13 +1,13 @@
-//! Erased logs of queues. In the end no file of a replica has records that edits took away. No index names a queue of
-//! which its log has nothing.
+//! Erased logs of queues. In the end no file of a replica has records that edits took away, or that have expired. No
+//! index names a queue of which its log has nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use duramen_broker::Standing;
 use duramen_protocol::batch::batches;
-use duramen_protocol::records::Records;
-use duramen_storage::keys::{statement_with, statements_of};
+use duramen_protocol::records::{Records, Schedule};
+use duramen_storage::keys::{Said, statement_with, statements_of};
 use duramen_storage::{Reader, ReplicaId};
 
 use crate::disk::SimDisk;
@@ -22,6 +22,33 @@ const NAMES: usize = 1000;
 struct Scanned {
     offsets: BTreeSet<i64>,
     queues: BTreeSet<Bytes>,
+    records: Vec<ScannedRecord>,
+}
+
+/// Record of a queue.
+#[derive(Debug)]
+struct ScannedRecord {
+    queue: Bytes,
+    /// Offset of the element of which it is a content.
+    element: i64,
+    /// Offset behind its batch.
+    batch_end: i64,
+    expires_ms: i64,
+}
+
+impl Scanned {
+    /// Returns a record that had expired by a time, in a batch that ends below an offset. Its queue has later elements
+    /// below that offset.
+    fn expired(&self, below: i64, by_ms: i64) -> Option<&ScannedRecord> {
+        let here = self.records.iter().filter(|it| it.element < below);
+        let mut last = BTreeMap::new();
+        for it in here.clone().filter(|it| it.batch_end <= below) {
+            let place = last.entry(&it.queue).or_insert(it.element);
+            *place = it.element.max(*place);
+        }
+        let is_over = |it: &&ScannedRecord| it.expires_ms <= by_ms && it.batch_end < below;
+        here.filter(is_over).find(|it| last.get(&it.queue).is_some_and(|last| it.element < *last))
+    }
 }
 
 impl Machine {
@@ -49,6 +76,9 @@ impl Machine {
             let left = |offset: &&i64| is_here(**offset) && is_gone(it.partition, **offset);
             if let Some(offset) = found.offsets.iter().find(left) {
                 return wrong(format!("{offset} is not erased of {it:?}"));
+            }
+            if let Some(left) = found.expired(below, it.expired_by_ms) {
+                return wrong(format!("{left:?} had expired, and is not erased of {it:?}"));
             }
             let Ok((names, _)) = index.names(b"", None, (NAMES, from)) else { continue };
             let is_left = |name: &Bytes| found.queues.contains(name);
@@ -82,6 +112,16 @@ fn scan(reader: &Reader<SimDisk>, replica: ReplicaId, from: i64, to: i64) -> Opt
                 found.offsets.insert(records.offset(&record));
                 found.queues.extend(record.key.map(Bytes::copy_from_slice));
                 let said = statement_with(batch.header(), &record).ok().flatten();
+                let element = match said.as_ref().map(|it| &it.said) {
+                    Some(Said::Replaced(it)) => it.offset,
+                    _ => records.offset(&record),
+                };
+                found.records.extend(record.key.map(|key| ScannedRecord {
+                    queue: Bytes::copy_from_slice(key),
+                    element,
+                    batch_end: at,
+                    expires_ms: Schedule::of(&record).expires_ms,
+                }));
                 found.queues.extend(said.map(|it| it.queue));
             }
         }

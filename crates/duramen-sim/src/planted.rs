@@ -182,6 +182,8 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 9373),
     ("an erasure waits for no index", Bug::Peers(Inside::EraseUnindexed), 17_693),
     ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 9373),
+    ("an erasure takes what expires later", Bug::Peers(Inside::ExpiredTooSoon), 61),
+    ("an erasure takes a queue's last element", Bug::Peers(Inside::ExpiredLastGoes), 61),
     ("an erased log is compacted by its keys", Bug::Peers(Inside::EraseOfSettings), 61),
     ("a merge of queue tables forgets edits", Bug::Peers(Inside::MergeDropsFacts), 200_733),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),

@@ -18,7 +18,7 @@ use duramen_broker::native::{Answer, Op, Queue, Span, Start, Target};
 use duramen_broker::session::Prepared;
 use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply, Standing};
 use duramen_protocol::batch::batches;
-use duramen_protocol::records::Records;
+use duramen_protocol::records::{Records, Schedule};
 use duramen_storage::ReplicaId;
 use duramen_storage::indexing::{Indexed, Order, Touched, queue_hash};
 use duramen_storage::keys::{Said, Statement, is_replacement, statement_with, statements_of};
@@ -42,6 +42,8 @@ struct Log {
     /// Offset up to which the queues below are known.
     known: i64,
     queues: BTreeMap<Bytes, BTreeSet<i64>>,
+    /// Elements that readers may not see, because they expire.
+    expiring: BTreeSet<i64>,
     /// Element of each record that is the content of one which was appended before.
     contents: BTreeMap<i64, i64>,
     /// First offset of each queue that is not trimmed.
@@ -88,6 +90,7 @@ impl Log {
             indexed: -1,
             known: 0,
             queues: BTreeMap::new(),
+            expiring: BTreeSet::new(),
             contents: BTreeMap::new(),
             firsts: BTreeMap::new(),
             behind: None,
@@ -137,6 +140,9 @@ impl Log {
                     if let Some(key) = record.key.filter(|_| !is_replacement(&record)) {
                         let queue = self.queues.entry(Bytes::copy_from_slice(key)).or_default();
                         queue.insert(records.offset(&record));
+                        if Schedule::of(&record).expires_ms < i64::MAX {
+                            self.expiring.insert(records.offset(&record));
+                        }
                     }
                 }
             }
@@ -166,7 +172,8 @@ impl Log {
 
     fn holds(&self, queue: &Queue, from: i64, end: i64) -> bool {
         let first = self.firsts.get(&queue.name).copied().unwrap_or(0);
-        self.held(queue, from.max(self.start).max(first), end)
+        let from = from.max(self.start).max(first);
+        self.there(queue, from, end).any(|it| !self.expiring.contains(&it))
     }
 
     /// Tells whether a queue is trimmed at or behind an offset: a reader there may learn that.
@@ -176,8 +183,13 @@ impl Log {
 
     /// Does the same, whether or not the log has lost its first records since.
     fn held(&self, queue: &Queue, from: i64, end: i64) -> bool {
-        let elements = self.queues.get(&queue.name).filter(|_| queue.topic == self.identity.topic);
-        from < end && elements.is_some_and(|them| them.range(from..end).next().is_some())
+        self.there(queue, from, end).next().is_some()
+    }
+
+    fn there(&self, queue: &Queue, from: i64, end: i64) -> impl Iterator<Item = i64> {
+        let is_own = queue.topic == self.identity.topic;
+        let elements = self.queues.get(&queue.name).filter(|_| is_own && from < end);
+        elements.into_iter().flat_map(move |them| them.range(from..end).copied())
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) const TABLE_MAGIC: u32 = u32::from_be_bytes(*b"DQK1");
 /// Begins the footer of a table of the queue index.
 pub(crate) const TABLE_FOOTER_MAGIC: u32 = u32::from_be_bytes(*b"DQKF");
 /// Version of a table of the queue index.
-pub(crate) const TABLE_VERSION: u16 = 4;
+pub(crate) const TABLE_VERSION: u16 = 5;
 /// Size of a table's header, and of its footer.
 pub(crate) const TABLE_EDGE_BYTES: usize = 72;
 

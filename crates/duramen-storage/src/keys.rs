@@ -12,10 +12,12 @@
 //! Start at:   [`Index::postings`].
 //!
 //! `memtable` is the newest part; `block`, `table` and `writing` are the file; `merge` makes one table of several.
-//! `statements` are what the log says of a queue, `masks` the offsets that this takes away. `view` reads tables and
+//! `statements` are what the log says of a queue, `masks` the offsets that this takes away, `expiries` the batches
+//! whose records end by themselves. `view` reads tables and
 //! memtable as one; `index` is all of that for one replica.
 
 mod block;
+mod expiries;
 mod index;
 mod masks;
 mod memtable;
@@ -27,12 +29,13 @@ mod tests;
 mod view;
 mod writing;
 
+pub use expiries::Expiry;
 pub(crate) use index::{Batch, remove};
 pub use index::{Erasable, Index};
 pub use masks::Masks;
 pub use memtable::{Left, Memtable, NamedQueue, Posting};
-pub(crate) use merge::Remains;
 pub use merge::{Merge, Merged};
+pub(crate) use merge::{Question, Remains};
 pub(crate) use statements::batch_at;
 pub use statements::{
     CUTS_AFTER_HEADER, Deleted, FACT_HEADER, Fact, REPLACES_HEADER, Replaced, Said, Standing,

@@ -286,6 +286,10 @@ pub enum Bug {
     EraseUnchecked,
     /// An erasure takes records out that only later statements took away.
     EraseTooMuch,
+    /// An erasure takes records that expire later.
+    ExpiredTooSoon,
+    /// An erasure takes the last element of a queue, because it has expired.
+    ExpiredLastGoes,
     /// A node takes the kind of a log that is to be compacted from what it knows of the topic's settings.
     EraseOfSettings,
     /// Tables keep the names of queues of which nothing is left.

@@ -94,7 +94,7 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
     row("queue.enable", Boolean, "false", "", Any,
         "Whether each key of the topic is a queue of the native API. It is set when the topic is created and never changed; the count of partitions stays, and keys go to the partition of Kafka's default partitioner (murmur2). Without compaction; segment.bytes is 64 MiB unless it is given."),
     row("queue.erase.lag.ms", Long, "3600000", "", AtLeast(0),
-        "Longest time, in milliseconds, after which the leader decides to erase records of a queue topic that edits and trims of its queues took away. Each replica then writes the segments that hold some anew."),
+        "Longest time, in milliseconds, after which the leader decides to erase records of a queue topic that edits and trims of its queues took away, or that have expired. Each replica then writes the segments that hold some anew."),
     row("remote.log.copy.disable", Boolean, "false", "", Any,
         "Whether the node stops copying segments of a topic to tiered storage.").without_effect(),
     row("remote.log.delete.on.disable", Boolean, "false", "", Any,

@@ -150,6 +150,9 @@ pub struct Standing {
     pub begun: u64,
     /// Extent of the log's compaction.
     pub compacted: Compacted,
+    /// Time by which records had expired that this compaction took by themselves, in milliseconds since 1970; 0 for
+    /// none, or if the next compaction is under way.
+    pub expired_by_ms: i64,
 }
 
 pub(crate) fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Standing {
@@ -171,5 +174,6 @@ pub(crate) fn standing(id: GroupId, group: &Group, log_start: i64, committed: i6
         rebuilt: group.rebuilt(),
         begun: group.begun(),
         compacted: Compacted::default(),
+        expired_by_ms: 0,
     }
 }

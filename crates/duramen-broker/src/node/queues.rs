@@ -147,7 +147,7 @@ struct Indexing {
     /// Offset up to which the index has to be before the next such look, and the time of that, in microseconds.
     keeps_again: (i64, u64),
     /// Cursor of the look for what edits took away that is under way.
-    erasing: Option<i64>,
+    erasing: Option<(i64, u64)>,
     /// True if the log was erased, and its index does not know yet.
     is_erased: bool,
     /// Those who wait until the log is indexed up to an offset.
@@ -313,14 +313,15 @@ impl Queues {
     /// Looks for what edits took away of a log, if its leader here has to know.
     pub(crate) fn look_erasable(&mut self, core: &mut Core, replica: ReplicaId) {
         let Some(partition) = core.partitions.get(&replica) else { return };
-        let Some(since) = partition.wants_erasable() else { return };
+        let Some(decided) = partition.wants_erasable() else { return };
         let Some(log) = self.logs.get_mut(&replica) else { return };
         if log.erasing.is_some() || log.indexed < 0 {
             return;
         }
         let span = whole(partition, log.indexed);
-        log.erasing = Some(log.indexed);
-        self.look(core, Waiter::Erasure(replica), span, WantedElements::Erasable(since));
+        log.erasing = Some((log.indexed, decided.index));
+        let wanted = WantedElements::Erasable(decided.below, decided.expired_by_ms);
+        self.look(core, Waiter::Erasure(replica), span, wanted);
     }
 
     /// Tells the leader of a log what edits took away.
@@ -331,12 +332,12 @@ impl Queues {
         found: &FoundElements,
     ) {
         let Some(log) = self.logs.get_mut(&replica) else { return };
-        let Some(to) = log.erasing.take() else { return };
+        let Some(asked) = log.erasing.take() else { return };
         match found {
-            FoundElements::Erasable(found) => {
+            FoundElements::Erasable(found, next_expiry) => {
                 let wall_ms = core.now.wall_ms;
                 if let Some(partition) = core.partitions.get_mut(&replica) {
-                    partition.note_erasable(to, *found, wall_ms);
+                    partition.note_erasable(asked, (*found, *next_expiry), wall_ms);
                 }
             }
             FoundElements::NoIndex => self.on_index_lost(core, replica),

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use bytes::{Buf, BufMut};
 use duramen_storage::compaction::Order;
-use duramen_storage::keys::Erasable;
+use duramen_storage::keys::{Erasable, Expiry};
 use duramen_storage::op::{Compacted, Op, OpKind, SegmentMeta};
 use duramen_storage::sabotage::{self, Bug};
 
@@ -23,6 +23,13 @@ use super::Partition;
 use super::internal::Internal;
 use crate::configs::TopicSettings;
 use crate::event::Action;
+
+/// First byte of decided compactions in an image.
+const COMPACTIONS: u8 = 5;
+/// First byte of decided erasures of a log of queues that took nothing by itself: older images have it.
+const ERASURES_OF_EDITS: u8 = 8;
+/// First byte of decided erasures of a log of queues.
+const ERASURES: u8 = 9;
 
 /// Compaction of a log: decided and done.
 #[derive(Clone, Debug, Default)]
@@ -43,12 +50,14 @@ pub(super) struct Compacting {
     pub(super) erasing: Erasing,
 }
 
-/// Answers of the index about records that edits took away and that are still there.
+/// Answers of the index about records that edits took away, or that are of no use, and that are still there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Erasing {
-    /// Offset up to which the index was asked, in the erasure at hand.
+    /// Offset up to which the index was asked, and index of the Erase entry that was the latest one then.
     pub(super) asked: Option<(i64, u64)>,
     pub(super) found: Option<Waiting>,
+    /// The batch that is of no use first, in part, and which the erasures so far have not judged.
+    pub(super) next_expiry: Option<Expiry>,
 }
 
 /// Records that wait to be erased.
@@ -82,6 +91,12 @@ impl Partition {
     /// Returns the extent of the latest compaction by storage, as this view knows it.
     pub(crate) fn compacted(&self) -> Compacted {
         self.compacting.done
+    }
+
+    /// Returns the time by which records had expired that the latest erasure took by themselves; 0 if another is decided.
+    pub(crate) fn expired_by_ms(&self) -> i64 {
+        let Compacting { decided, done, .. } = &self.compacting;
+        if decided.index == done.index { decided.expired_by_ms } else { 0 }
     }
 
     /// Puts off the next compaction until this tick, because a node is fed with the remains of the last one. After
@@ -184,6 +199,7 @@ impl Partition {
             aborted: aborted.collect(),
             segment_bytes: u64::try_from(self.settings.segment_bytes).unwrap_or(0),
             erases_since: erases.then_some(done),
+            expired_by_ms: decided.expired_by_ms,
         };
         let storage =
             [self.image(), OpKind::Settle].map(|kind| Action::Storage(Op { replica, kind }));
@@ -237,6 +253,9 @@ pub(crate) struct Decided {
     /// True if records go that edits of queues took away, and no others. A log is of one kind for ever. The entries say
     /// so: a node that was just started may not know its topics' settings.
     pub erases: bool,
+    /// Time at which the records that an erasure takes by themselves were of no use, in milliseconds since 1970; 0 for
+    /// none.
+    pub expired_by_ms: i64,
 }
 
 impl Decided {
@@ -269,6 +288,13 @@ impl Decided {
         );
     }
 
+    /// Applies the time of a committed entry that erases, as [`Self::apply`] does with its offsets.
+    pub(crate) fn expire(&mut self, index: u64, expired_by_ms: i64) {
+        if index == self.index {
+            self.expired_by_ms = self.expired_by_ms.max(expired_by_ms);
+        }
+    }
+
     /// Returns the offset below which tombstones, or statements about queues, go with the next entry.
     pub(super) fn horizon(&self, retention_ms: i64, wall_ms: i64) -> i64 {
         let is_over = self.index > 0 && wall_ms.saturating_sub(self.horizon_at_ms) >= retention_ms;
@@ -282,25 +308,41 @@ impl Decided {
         Compacted { index, below, tombstones_below }
     }
 
-    /// Encodes the decisions for the image, always in as many bytes.
+    /// Encodes the decisions for the image, always in as many bytes of a kind.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = self.index.to_be_bytes().to_vec();
+        let mut out = vec![if self.erases { ERASURES } else { COMPACTIONS }];
+        out.put_u64(self.index);
         for it in [self.below, self.tombstones_below, self.horizon_below, self.horizon_at_ms] {
             out.put_i64(it);
+        }
+        if self.erases {
+            out.put_i64(self.expired_by_ms);
         }
         out
     }
 
-    /// Reads [`Self::encode`] off the front. `None` if the offsets do not fit each other.
-    pub(crate) fn decode(mut bytes: &[u8], erases: bool) -> Option<(Self, &[u8])> {
-        let decided = Self {
+    /// Reads [`Self::encode`] off the front, if the bytes begin so. `None` if the offsets do not fit each other.
+    pub(crate) fn decode(whole: &[u8]) -> Option<(Self, &[u8])> {
+        let Some((&kind, mut bytes)) = whole.split_first() else {
+            return Some((Self::default(), whole));
+        };
+        let erases = match kind {
+            COMPACTIONS => false,
+            ERASURES | ERASURES_OF_EDITS => true,
+            _ => return Some((Self::default(), whole)),
+        };
+        let mut decided = Self {
             index: bytes.try_get_u64().ok()?,
             below: bytes.try_get_i64().ok()?,
             tombstones_below: bytes.try_get_i64().ok()?,
             horizon_below: bytes.try_get_i64().ok()?,
             horizon_at_ms: bytes.try_get_i64().ok()?,
             erases,
+            expired_by_ms: 0,
         };
+        if kind == ERASURES {
+            decided.expired_by_ms = bytes.try_get_i64().ok().filter(|it| *it >= 0)?;
+        }
         let ends = [decided.tombstones_below, decided.horizon_below];
         ends.iter().all(|end| (0..=decided.below).contains(end)).then_some((decided, bytes))
     }
@@ -550,7 +592,18 @@ mod tests {
         some.apply(7, (9, 9), 2000, false);
         assert_eq!(some.wanted(), Compacted { index: 7, below: 5, tombstones_below: 3 });
         let bytes = [&some.encode()[..], b"rest"].concat();
-        assert_eq!(Decided::decode(&bytes, false), Some((some, &b"rest"[..])));
-        assert_eq!(Decided::decode(&bytes[..39], false), None);
+        assert_eq!(Decided::decode(&bytes), Some((some, &b"rest"[..])));
+        assert_eq!(Decided::decode(&bytes[..40]), None);
+        let mut erased = Decided::default();
+        erased.apply(7, (5, 3), 1000, true);
+        erased.expire(7, 900);
+        erased.expire(6, 950);
+        assert_eq!(erased.expired_by_ms, 900);
+        let bytes = [&erased.encode()[..], b"rest"].concat();
+        assert_eq!(Decided::decode(&bytes), Some((erased, &b"rest"[..])));
+        // Older images end before the time.
+        let older = [&[ERASURES_OF_EDITS][..], &bytes[1..41], b"rest"].concat();
+        let of_edits = Decided { expired_by_ms: 0, ..erased };
+        assert_eq!(Decided::decode(&older), Some((of_edits, &b"rest"[..])));
     }
 }

@@ -44,7 +44,7 @@ pub(crate) enum Internal {
         /// When it was decided, by its leader's clock.
         at_ms: i64,
     },
-    /// Records of a log of queues that edits took away leave the disk.
+    /// Records of a log of queues that edits took away, or that are of no use any more, leave the disk.
     Erase {
         /// Below this offset, where a segment begins. Edits behind it do not count.
         below: i64,
@@ -52,6 +52,8 @@ pub(crate) enum Internal {
         statements_below: i64,
         /// When it was decided, by its leader's clock.
         at_ms: i64,
+        /// Time at which records that go by themselves were of no use; 0 for none: older logs have such entries.
+        expired_by_ms: i64,
     },
     /// These producers are forgotten: it is read from older logs, and not written any more.
     ExpireNamed {
@@ -66,7 +68,8 @@ const EXPIRE_NAMED: [u8; 2] = [2, 1];
 const EXPIRE_PRODUCERS: [u8; 2] = [2, 2];
 const COMPACT: [u8; 2] = [3, 1];
 const FENCE: [u8; 2] = [4, 1];
-const ERASE: [u8; 2] = [5, 1];
+const ERASE_EDITED: [u8; 2] = [5, 1];
+const ERASE: [u8; 2] = [5, 2];
 
 impl Internal {
     /// Encodes kind, version of the kind, and body.
@@ -87,8 +90,9 @@ impl Internal {
                 let numbers = [below, tombstones_below, at_ms].map(|it| it.to_be_bytes());
                 [&COMPACT[..], numbers.as_flattened()].concat()
             }
-            Self::Erase { below, statements_below, at_ms } => {
-                let numbers = [below, statements_below, at_ms].map(|it| it.to_be_bytes());
+            Self::Erase { below, statements_below, at_ms, expired_by_ms } => {
+                let numbers = [below, statements_below, at_ms, expired_by_ms];
+                let numbers = numbers.map(|it| it.to_be_bytes());
                 [&ERASE[..], numbers.as_flattened()].concat()
             }
             Self::ExpireNamed { ids } => {
@@ -129,9 +133,16 @@ impl Internal {
                 let [below, tombstones_below, at_ms] = extent(body)?;
                 Some(Self::Compact { below, tombstones_below, at_ms })
             }
-            ERASE => {
+            ERASE_EDITED => {
                 let [below, statements_below, at_ms] = extent(body)?;
-                Some(Self::Erase { below, statements_below, at_ms })
+                Some(Self::Erase { below, statements_below, at_ms, expired_by_ms: 0 })
+            }
+            ERASE => {
+                let (body, expired_by) = body.split_last_chunk::<8>()?;
+                let [below, statements_below, at_ms] = extent(body)?;
+                let expired_by_ms = i64::from_be_bytes(*expired_by);
+                let erase = Self::Erase { below, statements_below, at_ms, expired_by_ms };
+                (expired_by_ms >= 0).then_some(erase)
             }
             EXPIRE_NAMED => {
                 let (ids, rest) = body.as_chunks::<8>();
@@ -166,12 +177,19 @@ mod tests {
         let fence = Internal::Fence { token: Bytes::from_static(b"token") };
         let no_fence = Internal::Fence { token: Bytes::new() };
         let trim = Internal::Trim { offset: 77 };
-        let erase = Internal::Erase { below: 9, statements_below: 9, at_ms: 5 };
+        let (below, statements_below, at_ms) = (9, 9, 5);
+        let erase = Internal::Erase { below, statements_below, at_ms, expired_by_ms: 4 };
+        let edited = Internal::Erase { below, statements_below, at_ms, expired_by_ms: 0 };
+        let older =
+            [&ERASE_EDITED[..], [9_i64, 9, 5].map(i64::to_be_bytes).as_flattened()].concat();
+        assert_eq!(Internal::decode(&older), Some(edited));
         for entry in [trim, truncate, without, fence, no_fence, named, expire, compact, erase] {
             assert_eq!(Internal::decode(&entry.encode()), Some(entry));
         }
         assert_eq!(Internal::decode(&[3, 1]), None);
         assert_eq!(Internal::decode(&[5, 1]), None);
+        assert_eq!(Internal::decode(&[&ERASE[..], &older[2..]].concat()), None);
+        assert_eq!(Internal::decode(&[5, 3]), None);
         assert_eq!(Internal::decode(&[6, 1]), None);
         assert_eq!(Internal::decode(&[&FENCE[..], &[0; 65]].concat()), None);
         assert_eq!(Internal::decode(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 0]), None);

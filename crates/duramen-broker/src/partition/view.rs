@@ -11,10 +11,6 @@ use super::producers::Producers;
 
 /// First byte of an image that begins with fence and pointer.
 const CONTROLS: u8 = 7;
-/// First byte of an image, or of its rest, that begins with the decided compactions.
-const COMPACTIONS: u8 = 5;
-/// The same for decided erasures of a log of queues.
-const ERASURES: u8 = 8;
 
 /// Contents of a partition's image.
 #[derive(Debug, Default)]
@@ -32,11 +28,7 @@ impl View {
             image = rest;
             controls = Controls::decode(&mut image)?;
         }
-        let (decided, rest) = match image.split_first() {
-            Some((&COMPACTIONS, rest)) => Decided::decode(rest, false)?,
-            Some((&ERASURES, rest)) => Decided::decode(rest, true)?,
-            _ => (Decided::default(), image),
-        };
+        let (decided, rest) = Decided::decode(image)?;
         Some(Self { controls, decided, producers: Producers::from_image(rest, now_us)? })
     }
 }
@@ -61,7 +53,6 @@ impl Partition {
             self.controls.encode(&mut image);
         }
         if decided.index > 0 {
-            image.push(if decided.erases { ERASURES } else { COMPACTIONS });
             image.extend_from_slice(&decided.encode());
         }
         image.extend_from_slice(&producers);

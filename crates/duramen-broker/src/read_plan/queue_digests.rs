@@ -103,7 +103,8 @@ pub(super) fn describe<D: Disk>(
     })
 }
 
-/// Describes the records that edits took away of a log, and that were not erased to this extent.
+/// Describes the records that edits took away of a log, and that were not erased to this extent. Also says when the
+/// first record that is there is of no use.
 pub(super) fn describe_erasure<D: Disk>(
     reader: &Reader<D>,
     part: &ReplicaPart,
@@ -116,6 +117,8 @@ pub(super) fn describe_erasure<D: Disk>(
         if cursor < part.to {
             return Err(Stop::Behind);
         }
+        let next = index.next_expiry(part.from, i64::MAX)?;
+        slot.expires_ms = next.map_or(-1, |it| it.at_ms);
         slot.names_are_left = index.erased().index != done.index;
         slot.hidden_records = found.map_or(0, |it| i64::try_from(it.records).unwrap_or(i64::MAX));
         let Some(first) = found.map(|it| it.first) else { return Ok(()) };

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use duramen_protocol::BatchView;
 use duramen_protocol::records::{ID_HEADER, Record, Records, Schedule};
 use duramen_storage::keys::{
-    Erasable, Index, IndexError, Masks, NamedQueue, Replaced, Said, Standing, is_replacement,
+    Erasable, Expiry, Index, IndexError, Masks, NamedQueue, Replaced, Said, Standing,
+    is_replacement,
 };
 use duramen_storage::op::ReplicaId;
 use duramen_storage::reader::ReadError;
@@ -307,9 +308,9 @@ fn look<D: Disk>(
             let kept = kept(reader, span, *below)?;
             return Ok((FoundElements::Kept(kept), Standing::default()));
         }
-        WantedElements::Erasable(since) => {
-            let found = erasable(reader, span, *since)?;
-            return Ok((FoundElements::Erasable(found), Standing::default()));
+        WantedElements::Erasable(since, after_ms) => {
+            let (found, next) = erasable(reader, span, *since, *after_ms)?;
+            return Ok((FoundElements::Erasable(found, next), Standing::default()));
         }
         _ => {}
     }
@@ -346,24 +347,29 @@ fn kept<D: Disk>(
     if cursor < span.end { Err(QueueError::Index) } else { Ok(kept) }
 }
 
-/// Finds the statements from an offset on that took records away, and the time of the first one.
+/// Finds the statements from an offset on that took records away, and the time of the first one. Also finds the batch
+/// that expires first, of those that begin there or expire after a time.
 fn erasable<D: Disk>(
     reader: &Reader<D>,
     span: &Span,
     since: i64,
-) -> Result<Option<(Erasable, i64)>, QueueError<()>> {
+    after_ms: i64,
+) -> Result<(Option<(Erasable, i64)>, Option<Expiry>), QueueError<()>> {
     if span.is_empty() {
-        return Ok(None);
+        return Ok((None, None));
     }
-    let found = index_of(reader, span)?.erasable(since.max(span.from));
+    let index = index_of(reader, span)?;
+    let next = index.next_expiry(since.max(span.from), after_ms);
+    let next = next.map_err(|error| QueueError::of_index(&error))?;
+    let found = index.erasable(since.max(span.from));
     let (found, cursor) = found.map_err(|error| QueueError::of_index(&error))?;
     if cursor < span.end {
         return Err(QueueError::Index);
     }
-    let Some(found) = found else { return Ok(None) };
+    let Some(found) = found else { return Ok((None, next)) };
     let batch = batch_at(reader, span.replica, (found.first, span.end))?;
     let time_ms = batch.map_or(i64::MAX, |batch| batch.header().max_timestamp);
-    Ok(Some((found, time_ms)))
+    Ok((Some((found, time_ms)), next))
 }
 
 /// Finds out which of these offsets hold elements of a queue that are to be seen.
@@ -430,8 +436,9 @@ fn behind<D: Disk>(
     let from = if by_offset { span.from } else { span.from.max(after + 1) };
     let rest = Span { from, ..span.clone() };
     let mut found = Vec::new();
-    if after < 0 {
-        let trimmed = edits.contents.range(..span.from).map(|(_, it)| *it);
+    // Contents of elements that the log has lost are there, and go with them.
+    if after + 1 < span.from {
+        let trimmed = edits.contents.range(after + 1..span.from).map(|(_, it)| *it);
         found.extend(trimmed.map(|(position, content)| FoundElement {
             position,
             content,

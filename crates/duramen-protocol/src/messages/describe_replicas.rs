@@ -71,6 +71,7 @@ declare! {
         hidden_records: i64 [0.., tag 8 in 0..] = -1,
         hidden_since_ms: i64 [0.., tag 9 in 0..] = -1,
         names_are_left: bool [0.., tag 10 in 0..],
+        expires_ms: i64 [0.., tag 11 in 0..] = -1,
     }
 
     /// Stands in [`DescribedReplica::faults`].

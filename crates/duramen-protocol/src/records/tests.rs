@@ -143,8 +143,10 @@ proptest! {
             prop_assert_eq!(read(&batch), records.clone());
             let walked = Records::of(&batch, LIMIT).expect("readable");
             let keys: Vec<_> = walked.keys().map(|key| key.expect("well-formed")).collect();
-            let wanted: Vec<_> = records.iter().map(|record| record.key.as_deref()).collect();
-            prop_assert_eq!(keys, wanted);
+            let keyed = |it: &Owned| (it.key.clone(), !it.headers.is_empty());
+            let wanted: Vec<_> = records.iter().map(keyed).collect();
+            let found = keys.iter().map(|it| (it.key.map(Into::into), it.has_headers));
+            prop_assert_eq!(found.collect::<Vec<_>>(), wanted);
         }
     }
 

@@ -56,8 +56,8 @@ impl Records {
         Walk::new(&self.payload, self.count)
     }
 
-    /// Returns the records' keys in order, without a look at the rest of each. After an error nothing more comes.
-    pub fn keys(&self) -> impl Iterator<Item = Result<Option<&[u8]>, RecordError>> {
+    /// Returns the records' keys in order, without a look at values and headers. After an error nothing more comes.
+    pub fn keys(&self) -> impl Iterator<Item = Result<Keyed<'_>, RecordError>> {
         let (mut cursor, mut left) = (Cursor { left: &self.payload[..] }, self.count);
         std::iter::from_fn(move || {
             if left <= 0 {
@@ -98,6 +98,15 @@ impl<'a> IntoIterator for &'a Records {
     fn into_iter(self) -> Walk<'a> {
         self.iter()
     }
+}
+
+/// Key of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keyed<'a> {
+    /// The key.
+    pub key: Option<&'a [u8]>,
+    /// True if the record has headers.
+    pub has_headers: bool,
 }
 
 /// One record, borrowed from its batch.
@@ -242,10 +251,12 @@ impl<'a> Cursor<'a> {
 
     /// Reads over a record, and returns its key.
     #[inline]
-    fn key(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
+    fn key(&mut self) -> Result<Keyed<'a>, Malformed> {
         let mut body = self.body().ok_or(Malformed)?;
         let is_whole = body.byte().is_some() && body.varlong().is_some() && body.varint().is_some();
-        if is_whole { body.nullable() } else { Err(Malformed) }
+        let key = if is_whole { body.nullable()? } else { return Err(Malformed) };
+        body.nullable()?;
+        Ok(Keyed { key, has_headers: body.varint().ok_or(Malformed)? != 0 })
     }
 
     /// Reads over a record; returns all behind its length.

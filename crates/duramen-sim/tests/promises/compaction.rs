@@ -421,7 +421,14 @@ impl World {
 fn order(log: &Log, compacted: Compacted) -> Order {
     let aborted =
         log.aborted.iter().filter(|it| it.first_offset < compacted.below).copied().collect();
-    Order { replica: REPLICA, compacted, aborted, segment_bytes: SEGMENT_BYTES, erases_since: None }
+    Order {
+        replica: REPLICA,
+        compacted,
+        aborted,
+        segment_bytes: SEGMENT_BYTES,
+        erases_since: None,
+        expired_by_ms: 0,
+    }
 }
 
 /// A compaction that may be decided after another one.

@@ -1,12 +1,14 @@
 //! # Room card: erasing
 //!
 //! Purpose:    choose the records that an erasure takes out of a log of queues.
-//! Owns:       the offsets, trims and statements of one erasure, as the log says them below its end.
+//! Owns:       the offsets, trims, expiries and statements of one erasure, as the log says them below its end.
 //! Interface:  [`Erasure::plan`], [`Erasure::touches`], [`Erasure::judge`].
 //! Invariants: the choice is a function of the log below the erasure's end alone, so replicas choose alike. A record
 //!             goes only if a statement below that end took it away, and if it is of the queue that the statement
-//!             names. The last batch below the end stays: a reader in a gap finds it.
-//! Never:      the files (see `compaction`); the time and the end, which an entry decides.
+//!             names; or if it was of no use when the erasure was decided. The last element of a queue does not go by
+//!             itself. The last batch below the end stays: a reader in a gap finds it. Only segments that lose
+//!             something are touched: replicas compare the others byte for byte.
+//! Never:      the files (see `compaction`); times and the end, which an entry decides.
 //! Tests:      `duramen/tests/native/erasure.rs`; `duramen-sim`, scenarios `node` and `cluster`.
 //! Start at:   [`Erasure::plan`].
 //!
@@ -16,8 +18,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use duramen_protocol::batch::BatchView;
-use duramen_protocol::records::{Record, Records, Retained, retain};
+use duramen_protocol::batch::{BatchView, batches};
+use duramen_protocol::records::{Record, Records, Retained, Schedule, retain};
 
 use super::order::{CompactionError, Order, RECORD_BYTES_MAX};
 use crate::descriptor::Descriptor;
@@ -32,6 +34,8 @@ use crate::{Disk, Reader};
 
 /// Postings of a queue that are looked at together.
 const POSTINGS: usize = 4096;
+/// Bytes of a log that are read at once in search of records that have expired.
+const STEP_BYTES: u32 = 64 << 10;
 
 /// Choice of an erasure.
 #[derive(Debug, Default)]
@@ -43,6 +47,10 @@ pub(crate) struct Erasure {
     masked: BTreeMap<i64, Bytes>,
     /// Last offset that goes of each queue that was trimmed.
     trims: BTreeMap<Bytes, i64>,
+    /// Time at which the records that go by themselves were of no use, in milliseconds since 1970; 0 for none.
+    expired_by_ms: i64,
+    /// Element from which on nothing goes by itself, of each queue that has records of no use.
+    lasting: BTreeMap<Bytes, i64>,
     /// Statements that go: offset, name and kind.
     spent: BTreeSet<(i64, Bytes, u8)>,
     /// Offsets of batches that lose something.
@@ -58,7 +66,12 @@ impl Erasure {
     ) -> Result<Self, CompactionError> {
         let Compacted { below, tombstones_below, .. } = order.compacted;
         let index = reader.index(order.replica).ok_or(CompactionError::Unsettled)?;
-        let mut erasure = Self { below, statements_below: tombstones_below, ..Self::default() };
+        let mut erasure = Self {
+            below,
+            statements_below: tombstones_below,
+            expired_by_ms: order.expired_by_ms,
+            ..Self::default()
+        };
         let (mut queues, mut fault) = (Vec::new(), None);
         let asked = index.all_facts(|name, facts| match Queue::of(name, &facts, below) {
             Ok(queue) => queues.push(queue),
@@ -76,8 +89,9 @@ impl Erasure {
         for queue in &queues {
             erasure.take_masked(queue, since);
             erasure.take_trims(&log, queue)?;
-            erasure.take_statements(&log, queue, since)?;
+            erasure.take_statements(&log, queue)?;
         }
+        erasure.take_expired(&log, &queues)?;
         Ok(erasure)
     }
 
@@ -111,7 +125,8 @@ impl Erasure {
             }
         }
         for (offset, it) in &queue.said {
-            if matches!(it, Said::Replaced(it) if it.offset <= through) {
+            let is_trimmed = matches!(it, Said::Replaced(it) if it.offset <= through);
+            if is_trimmed && log.holds(&queue.name, *offset, through)? {
                 self.touched.insert(*offset);
             }
         }
@@ -120,12 +135,79 @@ impl Erasure {
         Ok(())
     }
 
+    /// Takes in the records that are of no use.
+    fn take_expired<D: Disk>(
+        &mut self,
+        log: &Log<'_, D>,
+        queues: &[Queue],
+    ) -> Result<(), CompactionError> {
+        if self.expired_by_ms == 0 {
+            return Ok(());
+        }
+        let (start, below) = (log.start()?, self.below);
+        let expired = log.index.expired(self.expired_by_ms).map_err(|error| unusable(&error))?;
+        let mut expired = expired.into_iter().filter(|it| (start..below).contains(it)).peekable();
+        while let Some(next) = expired.peek().copied() {
+            let Some(bytes) = log.read(next, STEP_BYTES)? else {
+                return if log.start()? > start { Err(CompactionError::Changed) } else { Ok(()) };
+            };
+            let mut behind = next;
+            // The last batch may be cut: the next part begins with it.
+            for batch in batches(bytes).map_while(Result::ok) {
+                let base_offset = batch.header().base_offset;
+                behind = batch.header().end_offset();
+                while expired.next_if(|it| *it < base_offset).is_some() {}
+                if expired.next_if_eq(&base_offset).is_some() && behind < below {
+                    self.take_expired_of(log, &batch, queues)?;
+                }
+            }
+            if behind == next {
+                return Err(log.unreadable(next));
+            }
+            while expired.next_if(|it| *it < behind).is_some() {}
+        }
+        Ok(())
+    }
+
+    /// Takes in the records of a batch that are of no use.
+    fn take_expired_of<D: Disk>(
+        &mut self,
+        log: &Log<'_, D>,
+        batch: &BatchView,
+        queues: &[Queue],
+    ) -> Result<(), CompactionError> {
+        let base_offset = batch.header().base_offset;
+        let unreadable = |_| log.unreadable(base_offset);
+        let records = Records::of(batch, RECORD_BYTES_MAX).map_err(unreadable)?;
+        for record in &records {
+            let record = record.map_err(unreadable)?;
+            let Some(key) = record.key.filter(|_| self.is_of_no_use(&record)) else { continue };
+            let element = element_of(batch, records.offset(&record), &record);
+            let element = element.map_err(|_| log.unreadable(base_offset))?;
+            if !self.lasting.contains_key(key) {
+                let found = queues.binary_search_by(|it| it.name[..].cmp(key)).ok();
+                let unknown = Queue::unknown(key);
+                let first = log.first_lasting(found.map_or(&unknown, |at| &queues[at]))?;
+                self.lasting.insert(unknown.name, first);
+            }
+            if element < self.lasting[key] {
+                self.touched.insert(base_offset);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_of_no_use(&self, record: &Record<'_>) -> bool {
+        let expires_ms = Schedule::of(record).expires_ms;
+        let is_early = expires_ms < i64::MAX && sabotage::is(Bug::ExpiredTooSoon);
+        expires_ms <= self.expired_by_ms || is_early
+    }
+
     /// Takes in the statements about a queue that nothing needs any more.
     fn take_statements<D: Disk>(
         &mut self,
         log: &Log<'_, D>,
         queue: &Queue,
-        since: Compacted,
     ) -> Result<(), CompactionError> {
         let is_old = |it: &&(i64, Said)| it.0 < self.statements_below;
         let old: Vec<_> = queue.said.iter().filter(is_old).collect();
@@ -146,11 +228,9 @@ impl Erasure {
                 }
             };
             if goes {
-                self.spent.insert((*offset, queue.name.clone(), it.kind()));
-                let is_new = *offset >= since.tombstones_below;
-                let may_be_left =
-                    matches!(it, Said::Deleted(_) | Said::Trimmed { .. } | Said::Fenced { .. });
-                if is_new || may_be_left {
+                // An earlier erasure may have left it, as the last batch below its end, or taken it.
+                if log.says(&queue.name, it.kind(), *offset)? {
+                    self.spent.insert((*offset, queue.name.clone(), it.kind()));
                     self.touched.insert(*offset);
                 }
             }
@@ -173,9 +253,9 @@ impl Erasure {
             let goes = batch.base_offset < self.statements_below && batch.end_offset() < self.below;
             return if goes { self.judge_statements(batch, view) } else { Ok(Retained::All) };
         }
-        let mut wrong = None;
+        let (mut wrong, may_expire) = (None, batch.end_offset() < self.below);
         let stays = |offset, record: &Record<'_>| {
-            let verdict = self.stays(view, offset, record);
+            let verdict = self.stays(view, offset, record, may_expire);
             verdict.unwrap_or_else(|what| {
                 wrong = Some(what);
                 true
@@ -191,6 +271,7 @@ impl Erasure {
         view: &BatchView,
         offset: i64,
         record: &Record<'_>,
+        may_expire: bool,
     ) -> Result<bool, &'static str> {
         if let Some(queue) = self.masked.get(&offset) {
             let is_its = record.key == Some(&queue[..]);
@@ -199,13 +280,15 @@ impl Erasure {
             }
             return Ok(false);
         }
-        let through = record.key.and_then(|key| self.trims.get(key));
-        let Some(through) = through else { return Ok(true) };
-        let element = match statement_with(view.header(), record)? {
-            Some(Statement { said: Said::Replaced(it), .. }) => it.offset,
-            _ => offset,
-        };
-        Ok(element > *through)
+        let Some(key) = record.key else { return Ok(true) };
+        let through = self.trims.get(key).copied().unwrap_or(-1);
+        let may_expire = may_expire && self.expired_by_ms > 0 && self.is_of_no_use(record);
+        let lasting = self.lasting.get(key).copied().filter(|_| may_expire).unwrap_or(-1);
+        if through < 0 && lasting < 0 {
+            return Ok(true);
+        }
+        let element = element_of(view, offset, record)?;
+        Ok(element > through && element >= lasting)
     }
 
     /// Returns the rest of a batch of statements.
@@ -224,6 +307,14 @@ impl Erasure {
             _ => Retained::Part(batch_at(view.header(), &statements)),
         })
     }
+}
+
+/// Returns the element of which the record at an offset is a content.
+fn element_of(batch: &BatchView, offset: i64, record: &Record<'_>) -> Result<i64, &'static str> {
+    Ok(match statement_with(batch.header(), record)? {
+        Some(Statement { said: Said::Replaced(it), .. }) => it.offset,
+        _ => offset,
+    })
 }
 
 /// A queue, as the log has stated facts about it below the end.
@@ -253,6 +344,13 @@ impl Queue {
         });
         let replaced = replaced.collect();
         Ok(Self { name: name.clone(), said, withdrawn, replaced })
+    }
+
+    /// Makes one of which the log has stated nothing.
+    fn unknown(name: &[u8]) -> Self {
+        let name = Bytes::copy_from_slice(name);
+        let (withdrawn, replaced) = (BTreeSet::new(), BTreeSet::new());
+        Self { name, said: Vec::new(), withdrawn, replaced }
     }
 
     /// Returns the last element that was deleted and not withdrawn by a rewrite; -1 if there is none.
@@ -341,7 +439,37 @@ impl<D: Disk> Log<'_, D> {
         }
     }
 
-    /// Notes the batches that hold records of a queue at or below an offset.
+    /// Returns the element of a queue from which on none goes by itself: a guard may name the last one. One of a
+    /// transaction does not count: it may be aborted. One that a rewrite withdrew does: an erasure before that may have
+    /// taken those in front of it, and other replicas may not have come to that erasure.
+    fn first_lasting(&self, queue: &Queue) -> Result<i64, CompactionError> {
+        if sabotage::is(Bug::ExpiredLastGoes) {
+            return Ok(i64::MAX);
+        }
+        let known = queue.last_deleted() + 1;
+        let known = known.max(queue.replaced.last().copied().unwrap_or(-1));
+        let statements_below = self.order.compacted.tombstones_below;
+        let cuts = queue.said.iter().filter_map(|(at, it)| match it {
+            Said::Cut { withdrawn, .. } if *at >= statements_below => withdrawn.last().copied(),
+            _ => None,
+        });
+        let known = known.max(cuts.max().unwrap_or(-1));
+        let mut before = self.order.compacted.below;
+        loop {
+            let found = self.index.last_before(&queue.name, before);
+            let found = found.map_err(|error| unusable(&error))?.0;
+            let Some(posting) = found else { return Ok(known) };
+            if !posting.is_transactional {
+                let elements = self.elements(queue, posting.base_offset)?;
+                if let Some(last) = elements.into_iter().max() {
+                    return Ok(known.max(last));
+                }
+            }
+            before = posting.base_offset;
+        }
+    }
+
+    /// Notes the batches that hold contents of a queue's elements at or below an offset.
     fn find_through(
         &self,
         name: &[u8],
@@ -351,8 +479,11 @@ impl<D: Disk> Log<'_, D> {
         let mut from = 0;
         loop {
             let postings = self.postings(name, from)?;
-            let trimmed = postings.iter().filter(|it| it.base_offset <= through);
-            touched.extend(trimmed.map(|it| it.base_offset));
+            for posting in postings.iter().filter(|it| it.base_offset <= through) {
+                if self.holds(name, posting.base_offset, through)? {
+                    touched.insert(posting.base_offset);
+                }
+            }
             match postings.last() {
                 Some(last) if postings.len() == POSTINGS && last.base_offset < through => {
                     from = last.base_offset + 1;
@@ -393,16 +524,56 @@ impl<D: Disk> Log<'_, D> {
         Ok(elements)
     }
 
+    /// Returns the log's first offset.
+    fn start(&self) -> Result<i64, CompactionError> {
+        let files = self.reader.catalog().get(self.order.replica).map_err(|it| unread(&it))?;
+        Ok(files.start_offset().unwrap_or(0))
+    }
+
+    /// Tells whether the batch at an offset is there, and holds a content of a queue's element at or below another.
+    fn holds(&self, name: &[u8], base_offset: i64, through: i64) -> Result<bool, CompactionError> {
+        let Some(batch) = self.batch(base_offset)? else { return Ok(false) };
+        if batch.header().attributes.is_control() {
+            return Ok(false);
+        }
+        let unreadable = |_| self.unreadable(base_offset);
+        let records = Records::of(&batch, RECORD_BYTES_MAX).map_err(unreadable)?;
+        for record in &records {
+            let record = record.map_err(unreadable)?;
+            let element = element_of(&batch, records.offset(&record), &record);
+            let element = element.map_err(|_| self.unreadable(base_offset))?;
+            if record.key == Some(name) && element <= through {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Tells whether the batch at an offset is there and may go, and has a statement of a kind about a queue.
+    fn says(&self, name: &[u8], kind: u8, base_offset: i64) -> Result<bool, CompactionError> {
+        let Some(batch) = self.batch(base_offset)? else { return Ok(false) };
+        let header = batch.header();
+        if !header.attributes.is_control() || header.end_offset() >= self.order.compacted.below {
+            return Ok(false);
+        }
+        let said = statements_of(&batch).map_err(|_| self.unreadable(base_offset))?;
+        Ok(said.is_some_and(|all| all.iter().any(|it| it.queue == name && it.said.kind() == kind)))
+    }
+
+    /// Reads about so many bytes below the end, from the batch with an offset or the next one on, but one batch whole.
+    fn read(&self, from: i64, bytes: u32) -> Result<Option<Bytes>, CompactionError> {
+        let (replica, below) = (self.order.replica, self.order.compacted.below);
+        let found = match self.reader.locate(replica, from, below, bytes, true) {
+            Err(ReadError::OutOfRange) => None,
+            found => found.map_err(|error| unread(&error))?,
+        };
+        let read = found.map(|range| self.reader.read(replica, &range)).transpose();
+        read.map_err(|error| unread(&error))
+    }
+
     /// Reads the batch at an offset, if it is there.
     fn batch(&self, base_offset: i64) -> Result<Option<BatchView>, CompactionError> {
-        let replica = self.order.replica;
-        let found =
-            match self.reader.locate(replica, base_offset, self.order.compacted.below, 1, true) {
-                Err(ReadError::OutOfRange) => None,
-                found => found.map_err(|error| unread(&error))?,
-            };
-        let Some(range) = found else { return Ok(None) };
-        let bytes = self.reader.read(replica, &range).map_err(|error| unread(&error))?;
+        let Some(bytes) = self.read(base_offset, 1)? else { return Ok(None) };
         let batch = BatchView::parse(&bytes).map_err(|_| self.unreadable(base_offset))?;
         Ok((batch.header().base_offset == base_offset).then_some(batch))
     }

@@ -32,6 +32,9 @@ pub struct Order {
     pub segment_bytes: u64,
     /// Extent of the erasure before, if the log is one of queues: records go that edits took away, and no others.
     pub erases_since: Option<Compacted>,
+    /// Time at which the records that an erasure takes by themselves were of no use, in milliseconds since 1970; 0 for
+    /// none.
+    pub expired_by_ms: i64,
 }
 
 /// Means of a compaction: none of them changes the result.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use duramen_protocol::BatchHeader;
 use duramen_protocol::batch::{BatchView, batches};
-use duramen_protocol::records::{RecordError, Records};
+use duramen_protocol::records::{RecordError, Records, Schedule};
 
 use super::order::{Limits, Order, Touched, queue_hash};
 use crate::Disk;
@@ -44,11 +44,20 @@ pub(super) struct Part {
     pub(super) touched: Touched,
 }
 
+/// Batch of a part.
+#[derive(Debug)]
+struct FoundBatch {
+    header: BatchHeader,
+    /// Place in [`Found::queues`] behind the last one of the batch.
+    queues_end: usize,
+    said: Vec<Statement>,
+    expires_ms: Option<i64>,
+}
+
 /// Batches of a part, with the number of records that each has of its queues. All names are in one piece of memory.
 #[derive(Debug, Default)]
 struct Found {
-    /// Header of each batch, where its queues end in `queues`, and what it says of queues.
-    batches: Vec<(BatchHeader, usize, Vec<Statement>)>,
+    batches: Vec<FoundBatch>,
     /// Place of a queue's name in `names`, and the number of its records.
     queues: Vec<(Range<usize>, u32)>,
     names: Vec<u8>,
@@ -60,30 +69,37 @@ impl Found {
     /// Adds a batch with the keys of its records, each once and in order.
     fn push(&mut self, batch: &BatchView) -> Result<(), &'static str> {
         const UNREADABLE: &str = "a batch's records cannot be read";
-        let header = *batch.header();
-        let statements = if header.attributes.is_control() {
+        let (header, mut expires_ms) = (*batch.header(), None);
+        let said = if header.attributes.is_control() {
             let made = statements_of(batch)?;
             self.has_marker |= made.is_none();
             made.unwrap_or_default()
         } else {
             let records = Records::of(batch, RECORD_BYTES_MAX).map_err(|_| UNREADABLE)?;
-            self.push_records(&records).map_err(|_| UNREADABLE)?;
+            let has_headers = self.push_records(&records).map_err(|_| UNREADABLE)?;
+            if has_headers {
+                expires_ms = first_expiry(&records).map_err(|_| UNREADABLE)?;
+            }
             let first = records.iter().next().transpose().map_err(|_| UNREADABLE)?;
             let made = first.map(|first| statement_with(&header, &first)).transpose()?;
             made.flatten().into_iter().collect()
         };
-        if !statements.iter().all(|it| it.is_before(header.base_offset)) {
+        if !said.iter().all(|it| it.is_before(header.base_offset)) {
             return Err("a fact is about a later record");
         }
-        self.batches.push((header, self.queues.len(), statements));
+        let queues_end = self.queues.len();
+        self.batches.push(FoundBatch { header, queues_end, said, expires_ms });
         Ok(())
     }
 
-    fn push_records(&mut self, records: &Records) -> Result<(), RecordError> {
+    /// Adds the keys of a batch. Tells whether a record with a key has headers.
+    fn push_records(&mut self, records: &Records) -> Result<bool, RecordError> {
         // Records of one queue often follow each other.
-        let mut runs: Vec<(&[u8], u32)> = Vec::new();
-        for key in records.keys() {
-            let Some(key) = key? else { continue };
+        let (mut runs, mut has_headers) = (Vec::<(&[u8], u32)>::new(), false);
+        for keyed in records.keys() {
+            let keyed = keyed?;
+            let Some(key) = keyed.key else { continue };
+            has_headers |= keyed.has_headers;
             match runs.last_mut() {
                 Some((last, records)) if *last == key => *records += 1,
                 _ => runs.push((key, 1)),
@@ -100,7 +116,7 @@ impl Found {
             self.names.extend_from_slice(key);
             self.queues.push((at..self.names.len(), records));
         }
-        Ok(())
+        Ok(has_headers)
     }
 
     fn hashes(&self, seed: u64) -> Vec<u64> {
@@ -110,13 +126,25 @@ impl Found {
 
     fn batches(&self) -> impl Iterator<Item = Batch<'_, impl Iterator<Item = (&[u8], u32)>>> {
         let mut from = 0;
-        self.batches.iter().map(move |(header, to, statements)| {
-            let queues = &self.queues[from..*to];
-            from = *to;
+        self.batches.iter().map(move |FoundBatch { header, queues_end, said, expires_ms }| {
+            let queues = &self.queues[from..*queues_end];
+            from = *queues_end;
             let names = queues.iter().map(|(place, of)| (&self.names[place.clone()], *of));
-            (header, names, &statements[..])
+            Batch { header, names, said, expires_ms: *expires_ms }
         })
     }
+}
+
+/// Returns the time from which the first of these records is of no use. One without a key is of no queue.
+pub(super) fn first_expiry(records: &Records) -> Result<Option<i64>, RecordError> {
+    let mut first_ms = i64::MAX;
+    for record in records {
+        let record = record?;
+        if record.key.is_some() {
+            first_ms = first_ms.min(Schedule::of(&record).expires_ms);
+        }
+    }
+    Ok((first_ms < i64::MAX).then_some(first_ms))
 }
 
 /// Opens the index of a replica: takes the tables that are of its log, and removes all others.

@@ -10,7 +10,8 @@
 //! Tests:      `duramen/tests/native/erasure.rs`; `duramen-sim`, scenario `node`.
 //! Start at:   [`Remaking::step`].
 //!
-//! Only a queue with facts has lost records. So postings of other queues are copied unseen.
+//! Only a queue with facts has lost records, or one with records that expire. So postings of other queues are copied
+//! unseen, unless batches of the table expire.
 
 use std::sync::Arc;
 
@@ -18,12 +19,12 @@ use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::Records;
 use rangemap::RangeSet;
 
-use super::reading::RECORD_BYTES_MAX;
+use super::reading::{RECORD_BYTES_MAX, first_expiry};
 use crate::catalog::LogFiles;
 use crate::format::GIVEN;
 use crate::keys::{
-    Fact, Index, IndexError, Masks, Merge, Merged, Posting, Remains, Said, Statement, Table,
-    statement_with, statements_of,
+    Expiry, Fact, Index, IndexError, Masks, Merge, Merged, Posting, Question, Remains, Said,
+    Statement, Table, statement_with, statements_of,
 };
 use crate::op::Compacted;
 use crate::reader::{ReadError, Reader};
@@ -103,18 +104,28 @@ impl<D: Disk> Remaking<D> {
             Log { reader: reader.clone(), replica, anew: anew.unwrap_or_default(), last: None };
         let (index, below, path) =
             (Arc::clone(&self.index), self.erased.below, table.path().to_owned());
-        let ask = move |name: &[u8], postings: &mut Vec<Posting>, facts: &mut Vec<Fact>| {
+        let may_expire = table.earliest_ms() < i64::MAX;
+        let ask = move |question: Question<'_>| {
             let unreadable = |_| IndexError::Unreadable { path: path.clone() };
+            let (name, postings, facts) = match question {
+                Question::Name(name, postings, facts) => (name, postings, facts),
+                Question::Expiry(expiry) => {
+                    if let Some(before) = expiry.take_if(|it| log.anew.contains(&it.base_offset)) {
+                        *expiry = log.expiry_at(before.base_offset).map_err(unreadable)?;
+                    }
+                    return Ok(());
+                }
+            };
             let is_asked = |at: i64| at < below && log.anew.contains(&at);
             if !postings.iter().any(|it| is_asked(it.base_offset))
                 && !facts.iter().any(|it| is_asked(it.offset))
             {
                 return Ok(());
             }
-            let has_facts = !facts.is_empty() || !index.facts(name)?.0.is_empty();
+            let may_lose = may_expire || !facts.is_empty() || !index.facts(name)?.0.is_empty();
             let mut left = Vec::new();
             for posting in postings.drain(..) {
-                if has_facts && log.anew.contains(&posting.base_offset) {
+                if may_lose && log.anew.contains(&posting.base_offset) {
                     let records = log.records_of(name, posting.base_offset).map_err(unreadable)?;
                     left.extend((records > 0).then_some(Posting { records, ..posting }));
                 } else {
@@ -197,8 +208,16 @@ impl<D: Disk> Log<D> {
     fn records_of(&mut self, name: &[u8], offset: i64) -> Result<u32, ReadError> {
         let Some(batch) = self.batch(offset)? else { return Ok(0) };
         let Ok(records) = Records::of(batch, RECORD_BYTES_MAX) else { return Ok(1) };
-        let own = records.keys().filter(|key| matches!(key, Ok(Some(key)) if *key == name));
+        let own = records.keys().filter(|it| matches!(it, Ok(it) if it.key == Some(name)));
         Ok(u32::try_from(own.count()).unwrap_or(u32::MAX))
+    }
+
+    /// Returns when the batch at an offset expires, if it is there and does.
+    fn expiry_at(&mut self, base_offset: i64) -> Result<Option<Expiry>, ReadError> {
+        let Some(batch) = self.batch(base_offset)? else { return Ok(None) };
+        let records = Records::of(batch, RECORD_BYTES_MAX).ok();
+        let at_ms = records.and_then(|it| first_expiry(&it).ok()).flatten();
+        Ok(at_ms.map(|at_ms| Expiry { base_offset, at_ms }))
     }
 
     /// Tells whether the batch at a fact's offset still states it.

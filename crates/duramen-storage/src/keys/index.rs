@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use bytes::Bytes;
 use duramen_protocol::BatchHeader;
 
+use super::expiries::Expiry;
 use super::masks::Masks;
 use super::memtable::{Left, Memtable, NamedQueue, Posting};
 use super::statements::{Fact, Said, Statement};
@@ -78,8 +79,17 @@ pub struct Erasable {
     pub records: u64,
 }
 
-/// A batch of the log: header, number of records of each queue, and what it says of queues.
-pub(crate) type Batch<'a, N> = (&'a BatchHeader, N, &'a [Statement]);
+/// Batch of the log, as the index takes it in.
+#[derive(Debug)]
+pub(crate) struct Batch<'a, N> {
+    pub(crate) header: &'a BatchHeader,
+    /// Name of each queue, with the number of its records.
+    pub(crate) names: N,
+    /// Statements about queues.
+    pub(crate) said: &'a [Statement],
+    /// Time from which the first of its records is of no use, in milliseconds since 1970.
+    pub(crate) expires_ms: Option<i64>,
+}
 
 impl<D: Disk> State<D> {
     /// Takes in what the log says at an offset.
@@ -244,6 +254,17 @@ impl<D: Disk> Index<D> {
         }
     }
 
+    /// Returns the base offsets of batches with records that are of no use at a time, in order.
+    pub(crate) fn expired(&self, at_ms: i64) -> Result<Vec<i64>, IndexError> {
+        self.ask(Memtable::of_expiries, |view| view.expired(at_ms)).map(|(expired, _)| expired)
+    }
+
+    /// Returns the batch that expires first, of those at or behind `below` and those that expire after `after_ms`.
+    pub fn next_expiry(&self, below: i64, after_ms: i64) -> Result<Option<Expiry>, IndexError> {
+        let found = self.ask(Memtable::of_expiries, |view| view.next_expiry(below, after_ms));
+        found.map(|(next, _)| next)
+    }
+
     /// Returns the statements from an offset on that took records away, and the cursor.
     pub fn erasable(&self, since: i64) -> Result<(Option<Erasable>, i64), IndexError> {
         let mut all: Option<Erasable> = None;
@@ -374,8 +395,7 @@ impl<D: Disk> Index<D> {
         self.change(|state| state.newest.pass(to));
     }
 
-    /// Adds batches that follow the cursor, each with the number of its records of each queue, and its statements. They
-    /// have `bytes` bytes.
+    /// Adds batches that follow the cursor. They have `bytes` bytes.
     pub(crate) fn insert<'a>(
         &self,
         batches: impl Iterator<Item = Batch<'a, impl Iterator<Item = (&'a [u8], u32)>>>,
@@ -383,7 +403,7 @@ impl<D: Disk> Index<D> {
     ) {
         self.change(|state| {
             state.unflushed += bytes;
-            for (header, names, statements) in batches {
+            for Batch { header, names, said, expires_ms } in batches {
                 let is_passed = header.base_offset < state.newest.to();
                 assert!(
                     !is_passed || sabotage::is(Bug::TableTooFar),
@@ -395,7 +415,10 @@ impl<D: Disk> Index<D> {
                 let offsets = (header.base_offset, header.last_offset());
                 let is_transactional = header.attributes.is_transactional();
                 state.newest.insert(offsets, is_transactional, names);
-                for statement in statements {
+                if let Some(at_ms) = expires_ms {
+                    state.newest.expire(Expiry { base_offset: header.base_offset, at_ms });
+                }
+                for statement in said {
                     state.take(statement, header.base_offset);
                 }
             }

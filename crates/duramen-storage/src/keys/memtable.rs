@@ -1,7 +1,8 @@
 //! # Room card: memtable
 //!
 //! Purpose:    hold the newest part of a queue index in memory: what no table has yet.
-//! Owns:       postings and facts of each name, what the facts mask, and the cursor up to which they are complete.
+//! Owns:       postings and facts of each name, what the facts mask, batches that expire, and the cursor up to which
+//!             they are complete.
 //! Interface:  [`Memtable`].
 //! Invariants: batches arrive in order of their offsets. All that was said of offsets from [`Memtable::from`] up to
 //!             [`Memtable::to`] is there.
@@ -15,6 +16,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::expiries::Expiry;
 use super::masks::Masks;
 use super::statements::{Fact, Said};
 
@@ -89,13 +91,15 @@ pub struct Memtable {
     size: usize,
     queues: BTreeMap<Box<[u8]>, Queue>,
     masks: Masks,
+    expiries: Vec<Expiry>,
 }
 
 impl Memtable {
     /// Makes one that holds nothing, and goes on at an offset.
     pub fn new(from: i64) -> Self {
         assert!(from >= 0, "offsets are not negative");
-        Self { from, to: from, size: 0, queues: BTreeMap::new(), masks: Masks::default() }
+        let (queues, masks) = (BTreeMap::new(), Masks::default());
+        Self { from, to: from, size: 0, queues, masks, expiries: Vec::new() }
     }
 
     /// Returns the offset at which it begins.
@@ -155,6 +159,26 @@ impl Memtable {
         self.masks.insert(offset);
     }
 
+    /// Notes when the first record of the batch before the cursor expires.
+    pub fn expire(&mut self, expiry: Expiry) {
+        let is_here = self.from <= expiry.base_offset && expiry.base_offset < self.to;
+        assert!(is_here, "a batch of the memtable expires");
+        let is_next = self.expiries.last().is_none_or(|it| it.base_offset < expiry.base_offset);
+        assert!(is_next, "batches come in order");
+        self.size += size_of::<Expiry>();
+        self.expiries.push(expiry);
+    }
+
+    /// Returns the batches that expire, in order.
+    pub(crate) fn expiries(&self) -> &[Expiry] {
+        &self.expiries
+    }
+
+    /// Copies the part that answers for the batches that expire.
+    pub(crate) fn of_expiries(&self) -> Self {
+        Self { expiries: self.expiries.clone(), ..self.with([]) }
+    }
+
     /// Returns the offsets that were masked since it began.
     pub(crate) fn masks(&self) -> &Masks {
         &self.masks
@@ -203,7 +227,8 @@ impl Memtable {
     fn with(&self, queues: impl IntoIterator<Item = (Box<[u8]>, Queue)>) -> Self {
         let said = |queue: &Queue| !queue.postings.is_empty() || !queue.facts.is_empty();
         let queues = queues.into_iter().filter(|(_, queue)| said(queue)).collect();
-        Self { from: self.from, to: self.to, size: 0, queues, masks: Masks::default() }
+        let (from, to, masks) = (self.from, self.to, Masks::default());
+        Self { from, to, size: 0, queues, masks, expiries: Vec::new() }
     }
 
     /// Returns a queue's postings from the last one at or before `at` on: its batch may reach beyond `at`.

@@ -13,6 +13,7 @@
 use std::fmt;
 
 use super::block::{self, FactsWriter, Kind};
+use super::expiries::{Expiries, Expiry};
 use super::masks::Masks;
 use super::memtable::Posting;
 use super::statements::{Fact, Said};
@@ -21,9 +22,19 @@ use super::writing::TableWriter;
 use crate::Disk;
 use crate::sabotage::{self, Bug};
 
-/// Answer of a log to the question which postings and facts about a name are left.
-type Ask =
-    Box<dyn FnMut(&[u8], &mut Vec<Posting>, &mut Vec<Fact>) -> Result<(), IndexError> + Send>;
+/// Bytes that a look at the log for one batch counts in a step.
+const LOOK_BYTES: usize = 4096;
+
+/// Part of a table, of which the log tells the rest.
+pub(crate) enum Question<'a> {
+    /// Postings and facts about a name. Those that are gone are taken out.
+    Name(&'a [u8], &'a mut Vec<Posting>, &'a mut Vec<Fact>),
+    /// Batch that expires: `None` becomes of it if it is gone.
+    Expiry(&'a mut Option<Expiry>),
+}
+
+/// Answer of a log to the question what is left.
+type Ask = Box<dyn FnMut(Question<'_>) -> Result<(), IndexError> + Send>;
 
 /// Part of a table that an erasure has left.
 pub(crate) struct Remains {
@@ -49,6 +60,8 @@ pub struct Merge<D: Disk> {
     kind: Kind,
     cursors: Vec<Cursor<D>>,
     writer: TableWriter<D>,
+    /// Batches that expire, of each table that was not walked over, newest first.
+    expiries: Option<Vec<Expiries>>,
     /// The part that is left of the table, if it is only made anew, and the offsets that it masks.
     remains: Option<(Remains, Masks)>,
 }
@@ -107,7 +120,8 @@ impl<D: Disk> Merge<D> {
         let writer = TableWriter::begin(tables[0].disk(), dir, header, block_bytes_max)?;
         let cursors = cursors(&tables, Kind::Postings)?;
         let (range_from, kind) = (header.from, Kind::Postings);
-        Ok(Self { tables, first_batch, range_from, kind, cursors, writer, remains })
+        let expiries = None;
+        Ok(Self { tables, first_batch, range_from, kind, cursors, writer, expiries, remains })
     }
 
     /// Merges entries until they have `budget_bytes`, and at least one. The last step builds the filter and syncs.
@@ -130,6 +144,10 @@ impl<D: Disk> Merge<D> {
             if self.kind == Kind::Facts || sabotage::is(Bug::MergeDropsFacts) {
                 if self.kind == Kind::Postings {
                     self.writer.end_postings()?;
+                    self.kind = Kind::Facts;
+                }
+                if !self.copy_expiries(budget_bytes.saturating_sub(spent))? {
+                    return Ok(Merged::More(Box::new(self)));
                 }
                 if !sabotage::is(Bug::MergeDropsMasks) {
                     self.writer.masks(&self.masks());
@@ -155,6 +173,33 @@ impl<D: Disk> Merge<D> {
         masks
     }
 
+    /// Copies expiries until they have so many bytes. Tells whether all are copied.
+    fn copy_expiries(&mut self, budget_bytes: usize) -> Result<bool, IndexError> {
+        let mut walks = match self.expiries.take() {
+            Some(walks) => walks,
+            None => self.tables.iter().rev().map(Table::expiries).collect::<Result<_, _>>()?,
+        };
+        let mut spent = 0;
+        while let Some(walk) = walks.last_mut() {
+            let Some(expiry) = walk.next() else {
+                walks.pop();
+                continue;
+            };
+            let mut left = (expiry.base_offset >= self.first_batch).then_some(expiry);
+            spent += size_of::<Expiry>();
+            if let (Some((remains, _)), Some(_)) = (&mut self.remains, left) {
+                spent += LOOK_BYTES;
+                (remains.ask)(Question::Expiry(&mut left))?;
+            }
+            left.into_iter().for_each(|it| self.writer.expiry(it));
+            if spent >= budget_bytes {
+                self.expiries = Some(walks);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Copies one entry of a table, the oldest of its name that is left. Returns the bytes that it took.
     fn merge_postings(&mut self, name: &[u8], at: usize) -> Result<usize, IndexError> {
         let cursor = &mut self.cursors[at];
@@ -166,7 +211,7 @@ impl<D: Disk> Merge<D> {
         cursor.advance()?;
         postings.retain(|posting| posting.base_offset >= self.first_batch);
         if let Some((remains, _)) = &mut self.remains {
-            (remains.ask)(name, &mut postings, &mut Vec::new())?;
+            (remains.ask)(Question::Name(name, &mut postings, &mut Vec::new()))?;
         }
         if sabotage::is(Bug::MergeDropsPosting) {
             postings.pop();
@@ -191,7 +236,7 @@ impl<D: Disk> Merge<D> {
             cursor.advance()?;
         }
         if let Some((remains, masks)) = &mut self.remains {
-            (remains.ask)(name, &mut Vec::new(), &mut facts)?;
+            (remains.ask)(Question::Name(name, &mut Vec::new(), &mut facts))?;
             for fact in facts.iter().filter(|fact| fact.offset >= remains.below) {
                 let said = Said::of(fact).ok();
                 said.iter().flat_map(Said::withdrawn).for_each(|offset| masks.insert(*offset));

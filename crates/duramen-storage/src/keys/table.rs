@@ -1,7 +1,7 @@
 //! # Room card: table
 //!
 //! Purpose:    read an immutable table of a queue index: `<from>-<to>.keys`, see `docs/format.md`.
-//! Owns:       header and footer, filter, block index and masks in memory; the place of each block.
+//! Owns:       header and footer, filter, block index and masks in memory; the place of each block, and of the expiries.
 //! Interface:  [`Table`], [`TableHeader`], [`IndexError`]; [`Cursor`] for merges and lists of names.
 //! Invariants: an open table's header, footer, filter, block index and masks fit their CRCs. A block is checked
 //!             whenever it is read: a lookup says "nothing there" only of bytes that are right. No descriptor belongs
@@ -19,6 +19,7 @@ use twox_hash::XxHash3_64;
 use xorf::{BinaryFuse8Ref, Filter, FilterRef};
 
 use super::block::{self, Block, Body, Kind, Walk};
+use super::expiries::Expiries;
 use super::masks::Masks;
 use super::memtable::Posting;
 use super::statements::Fact;
@@ -154,6 +155,9 @@ pub(crate) struct Footer {
     pub(crate) filter_bytes: u32,
     pub(crate) index_bytes: u32,
     pub(crate) masks_bytes: u32,
+    pub(crate) expiries_bytes: u32,
+    /// The earliest time from which a record is of no use, in milliseconds since 1970; `i64::MAX` for none.
+    pub(crate) earliest_ms: i64,
     pub(crate) seed: u64,
 }
 
@@ -168,7 +172,8 @@ impl Footer {
         rest.put_u32(self.index_bytes);
         rest.put_u64(self.seed);
         rest.put_u32(self.masks_bytes);
-        rest.put_bytes(0, 12);
+        rest.put_u32(self.expiries_bytes);
+        rest.put_i64(self.earliest_ms);
         let mut out = Vec::with_capacity(TABLE_EDGE_BYTES);
         out.put_u32(TABLE_FOOTER_MAGIC);
         out.put_u32(crc32c::crc32c_append(crc32c::crc32c(header), &rest));
@@ -179,7 +184,7 @@ impl Footer {
 
     /// Returns the bytes of the file behind the facts.
     fn behind_facts(&self) -> u64 {
-        let parts = [self.filter_bytes, self.index_bytes, self.masks_bytes];
+        let parts = [self.filter_bytes, self.index_bytes, self.masks_bytes, self.expiries_bytes];
         parts.map(u64::from).iter().sum::<u64>() + TABLE_EDGE_BYTES as u64
     }
 
@@ -200,6 +205,8 @@ impl Footer {
             index_bytes: from.try_get_u32()?,
             seed: from.try_get_u64()?,
             masks_bytes: from.try_get_u32()?,
+            expiries_bytes: from.try_get_u32()?,
+            earliest_ms: from.try_get_i64()?,
         };
         let whole = footer.facts_end.checked_add(footer.behind_facts());
         if whole != Some(file_bytes)
@@ -400,6 +407,27 @@ impl<D: Disk> Table<D> {
     /// Returns the offsets that the facts of its range mask.
     pub fn masks(&self) -> &Masks {
         &self.0.masks
+    }
+
+    /// Returns the time from which its first record is of no use; `i64::MAX` if there is none.
+    pub(crate) fn earliest_ms(&self) -> i64 {
+        self.0.footer.earliest_ms
+    }
+
+    /// Reads its batches that expire, in order.
+    pub(crate) fn expiries(&self) -> Result<Expiries, IndexError> {
+        let Parts { disk, path, footer, .. } = &*self.0;
+        let range = self.range();
+        let wrong = |why| damaged(path, "expiries", why);
+        if footer.earliest_ms == i64::MAX {
+            return Expiries::decode(Bytes::new(), &range, i64::MAX).map_err(wrong);
+        }
+        let file = disk.open(path).map_err(|it| failed("opening", path, it))?;
+        let length = footer.expiries_bytes as usize;
+        let at = self.bytes() - TABLE_EDGE_BYTES as u64 - length as u64;
+        let bytes = read((disk, &file, path), at, length, "expiries")?;
+        let read = checked(bytes);
+        read.and_then(|it| Expiries::decode(it, &range, footer.earliest_ms)).map_err(wrong)
     }
 
     /// Returns the path of its file, relative to the data directory.

@@ -75,6 +75,7 @@ struct Tested {
     tables: Vec<Table<MemoryDisk>>,
     memtable: Memtable,
     expected: BTreeMap<Vec<u8>, Expected>,
+    expiries: Vec<Expiry>,
     /// Offsets that facts mask, and that below which merges left masks out.
     masks: Masks,
     trimmed: i64,
@@ -88,6 +89,7 @@ impl Tested {
             tables: Vec::new(),
             memtable: Memtable::new(40),
             expected,
+            expiries: Vec::new(),
             masks: Masks::default(),
             trimmed: 0,
         }
@@ -110,6 +112,11 @@ impl Tested {
                 let names = queues.iter().map(|(name, records)| (&name[..], *records));
                 let last = base_offset + i64::from(*length) - 1;
                 self.memtable.insert((base_offset, last), *is_transactional, names);
+                if length % 3 == 0 {
+                    let at_ms = 1 + base_offset * 7919 % 1000;
+                    self.memtable.expire(Expiry { base_offset, at_ms });
+                    self.expiries.push(Expiry { base_offset, at_ms });
+                }
                 let is_transactional = *is_transactional;
                 for (name, records) in queues {
                     let posting = Posting { base_offset, is_transactional, records };
@@ -167,6 +174,7 @@ impl Tested {
         }
         self.trimmed = self.trimmed.max(first_batch);
         let gone = begin..end.min(first_batch);
+        self.expiries.retain(|it| !gone.contains(&it.base_offset));
         for expected in self.expected.values_mut() {
             expected.postings.retain(|posting| !gone.contains(&posting.base_offset));
         }
@@ -186,6 +194,24 @@ impl Tested {
             }
             match view.facts(&name) {
                 Ok(found) if !found.iter().rev().eq(&expected.facts) => return wrong("facts"),
+                _ => {}
+            }
+        }
+        for at_ms in [0, 1, 300, 1000] {
+            let expired = self.expiries.iter().filter(|it| it.at_ms <= at_ms);
+            let expired: Vec<i64> = expired.map(|it| it.base_offset).collect();
+            match view.expired(at_ms) {
+                Ok(found) if found != expired => {
+                    return Some(format!("expired by {at_ms}"));
+                }
+                _ => {}
+            }
+            let counts = |it: &&Expiry| it.base_offset >= 100 || it.at_ms > at_ms;
+            let next = self.expiries.iter().filter(counts).map(|it| it.at_ms).min();
+            match view.next_expiry(100, at_ms) {
+                Ok(found) if found.map(|it| it.at_ms) != next => {
+                    return Some(format!("what expires after {at_ms}"));
+                }
                 _ => {}
             }
         }
@@ -588,7 +614,8 @@ fn statements_below_an_erasure_mask_nothing() {
             BatchHeader::parse(&batch_of(0, std::slice::from_ref(&statement))).expect("a batch");
         header.base_offset = offset;
         let names = std::iter::empty::<(&[u8], u32)>();
-        index.insert([(&header, names, &[statement][..])].into_iter(), 1);
+        let batch = Batch { header: &header, names, said: &[statement], expires_ms: None };
+        index.insert([batch].into_iter(), 1);
     }
     let masks = index.masks();
     assert_eq!((masks.hides(1), masks.hides(2), masks.count()), (false, true, 1));

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::block::{self, FactsWriter, Kind};
+use super::expiries::Expiry;
 use super::memtable::{Left, Memtable, NamedQueue, Posting};
 use super::statements::{Fact, Said, Standing};
 use super::table::{Cursor, IndexError, Table, TableHeader};
@@ -38,6 +39,7 @@ pub fn flush<D: Disk>(
         }
     }
     writer.masks(memtable.masks());
+    memtable.expiries().iter().for_each(|it| writer.expiry(*it));
     writer.end()
 }
 
@@ -118,6 +120,36 @@ impl<'a, D: Disk> View<'a, D> {
             if queues < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         Ok(kept)
+    }
+
+    /// Returns the base offsets of batches with records that are of no use at a time, in order.
+    pub(crate) fn expired(&self, at_ms: i64) -> Result<Vec<i64>, IndexError> {
+        let mut expired = Vec::new();
+        for table in self.tables.iter().filter(|it| it.earliest_ms() <= at_ms) {
+            expired
+                .extend(table.expiries()?.filter(|it| it.at_ms <= at_ms).map(|it| it.base_offset));
+        }
+        let newest = self.memtable.expiries().iter().filter(|it| it.at_ms <= at_ms);
+        expired.extend(newest.map(|it| it.base_offset));
+        Ok(expired)
+    }
+
+    /// Returns the batch that expires first, of those at or behind `below` and those that expire after `after_ms`.
+    pub(crate) fn next_expiry(
+        &self,
+        below: i64,
+        after_ms: i64,
+    ) -> Result<Option<Expiry>, IndexError> {
+        let counts = |it: &Expiry| it.base_offset >= below || it.at_ms > after_ms;
+        let newest = self.memtable.expiries().iter().copied().filter(counts);
+        let mut first = newest.min_by_key(|it| it.at_ms);
+        for table in self.tables {
+            if table.earliest_ms() < first.map_or(i64::MAX, |it| it.at_ms) {
+                let here = table.expiries()?.filter(counts);
+                first = here.chain(first).min_by_key(|it| it.at_ms);
+            }
+        }
+        Ok(first)
     }
 
     /// Hands the facts about each queue that has some to `take`, in order of names, until that breaks off.

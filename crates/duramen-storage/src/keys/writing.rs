@@ -14,6 +14,7 @@ use bytes::{BufMut, Bytes};
 use xorf::{BinaryFuse8, DmaSerializable};
 
 use super::block::{Block, BlockWriter, Kind, PostingsWriter};
+use super::expiries::{ExpiriesWriter, Expiry};
 use super::masks::Masks;
 use super::memtable::Posting;
 use super::table::{
@@ -54,6 +55,7 @@ pub(crate) struct TableWriter<D: Disk> {
     index: Vec<u8>,
     /// Masks in their encoding.
     masks: Vec<u8>,
+    expiries: ExpiriesWriter,
     postings_end: u64,
     elements: u64,
     hashes: Vec<u64>,
@@ -90,6 +92,7 @@ impl<D: Disk> TableWriter<D> {
             first: 0,
             index: Vec::new(),
             masks: Vec::new(),
+            expiries: ExpiriesWriter::new(header.from),
             postings_end: 0,
             elements: 0,
             hashes: Vec::new(),
@@ -134,6 +137,11 @@ impl<D: Disk> TableWriter<D> {
     /// Gives it the offsets that its facts mask.
     pub(crate) fn masks(&mut self, masks: &Masks) {
         self.masks = masks.encode();
+    }
+
+    /// Adds the next batch that expires.
+    pub(crate) fn expiry(&mut self, expiry: Expiry) {
+        self.expiries.push(expiry);
     }
 
     fn put(&mut self, name: &[u8], body: &[u8], first: i64) -> Result<(), IndexError> {
@@ -191,7 +199,7 @@ impl<D: Disk> TableWriter<D> {
         Ok(())
     }
 
-    /// Ends the table: adds filter, block index, masks and footer, syncs the file, and gives it its name.
+    /// Ends the table: adds filter, block index, masks, expiries and footer, syncs the file, and gives it its name.
     pub(crate) fn end(mut self) -> Result<Table<D>, IndexError> {
         assert_eq!(self.kind, Kind::Facts, "facts follow the postings");
         self.end_block()?;
@@ -200,6 +208,8 @@ impl<D: Disk> TableWriter<D> {
         let (seed, queues, filter) = self.filter(facts_end)?;
         let index = std::mem::take(&mut self.index);
         let masks = std::mem::take(&mut self.masks);
+        let expiries = std::mem::replace(&mut self.expiries, ExpiriesWriter::new(0));
+        let (expiries, earliest_ms) = expiries.end();
         let footer = Footer {
             queues,
             elements: self.elements,
@@ -208,9 +218,11 @@ impl<D: Disk> TableWriter<D> {
             filter_bytes: u32::try_from(filter.len() + 4).map_err(|_| self.too_large())?,
             index_bytes: u32::try_from(index.len() + 4).map_err(|_| self.too_large())?,
             masks_bytes: u32::try_from(masks.len() + 4).map_err(|_| self.too_large())?,
+            expiries_bytes: u32::try_from(expiries.len() + 4).map_err(|_| self.too_large())?,
+            earliest_ms,
             seed,
         };
-        for part in [&filter, &index, &masks] {
+        for part in [&filter, &index, &masks, &expiries] {
             self.buffer.extend_from_slice(part);
             self.buffer.put_u32(crc32c::crc32c(part));
         }

@@ -237,7 +237,14 @@ impl Driver {
 /// Compacts a log by an entry that is applied, up to where a segment begins.
 pub(crate) fn compact(driver: &mut Driver, id: u64, compacted: Compacted) {
     let (replica, aborted) = (ReplicaId(id), Vec::new());
-    let order = Order { replica, compacted, aborted, segment_bytes: 100_000, erases_since: None };
+    let order = Order {
+        replica,
+        compacted,
+        aborted,
+        segment_bytes: 100_000,
+        erases_since: None,
+        expired_by_ms: 0,
+    };
     let means = Means { hash_key: (1, 2), keys_max: 100, free_bytes_min: 0 };
     let begun = Compaction::begin(&driver.storage.reader(), order, &means);
     match begun.and_then(|mut it| it.step(u64::MAX)).expect("all is settled") {

@@ -12,7 +12,7 @@ use duramen_protocol::BatchView;
 use duramen_protocol::records::Records;
 use duramen_storage::ReplicaId;
 use duramen_storage::keys::{
-    CUTS_AFTER_HEADER, Deleted, FACT_HEADER, Fact, Left, Memtable, Merge, Merged, Posting,
+    CUTS_AFTER_HEADER, Deleted, Expiry, FACT_HEADER, Fact, Left, Memtable, Merge, Merged, Posting,
     REPLACES_HEADER, Replaced, Said, Statement, Table, TableHeader, View, batch_of, flush,
 };
 use twox_hash::XxHash3_64;
@@ -58,12 +58,20 @@ fn masked_by(offset: i64) -> [i64; 3] {
     [offset - 999, offset - 50, offset - 49]
 }
 
+/// Expiry of the batch at an offset, if it expires. Not all are in order of time.
+fn expiry(base_offset: i64) -> Option<Expiry> {
+    let at_ms = 1_700_000_000_000 + base_offset * 7919 % 100_000;
+    (base_offset % 70 == 0).then_some(Expiry { base_offset, at_ms })
+}
+
 /// All that the table says.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Content {
     postings: BTreeMap<Vec<u8>, Vec<Posting>>,
     facts: BTreeMap<Vec<u8>, Vec<Fact>>,
     masks: BTreeSet<i64>,
+    /// Base offset and time of each batch that expires.
+    expiries: Vec<(i64, i64)>,
 }
 
 fn expected() -> Content {
@@ -74,6 +82,7 @@ fn expected() -> Content {
             let posting = Posting { base_offset, is_transactional, records };
             content.postings.entry(name).or_default().push(posting);
         }
+        content.expiries.extend(expiry(base_offset).map(|it| (it.base_offset, it.at_ms)));
         let offset = base_offset + 9;
         if offset % 100 == 99 {
             content.facts.entry(of_fact(offset).to_vec()).or_default().push(fact(offset));
@@ -93,6 +102,9 @@ fn script(disk: &FsDisk) {
             let names = queues.iter().map(|(name, records)| (&name[..], *records));
             let offset = base_offset + 9;
             memtable.insert((base_offset, offset), is_transactional(base_offset), names);
+            if let Some(expiry) = expiry(base_offset) {
+                memtable.expire(expiry);
+            }
             if offset % 100 == 99 {
                 memtable.note(of_fact(offset), fact(offset));
                 for masked in masked_by(offset) {
@@ -150,6 +162,8 @@ struct Parts<'a> {
     filter: Bytes<'a>,
     index: Bytes<'a>,
     masks: Bytes<'a>,
+    expiries: Bytes<'a>,
+    earliest_ms: i64,
     queues: u64,
     elements: u64,
     seed: u64,
@@ -158,7 +172,7 @@ struct Parts<'a> {
 fn parts(file: &[u8]) -> Parts<'_> {
     let mut header = Bytes(&file[..72]);
     assert_eq!(header.take(4), b"DQK1");
-    assert_eq!((header.number(2), header.number(2)), (4, 0), "version");
+    assert_eq!((header.number(2), header.number(2)), (5, 0), "version");
     assert_eq!(header.take(16), b"orders-topic-id!");
     assert_eq!((header.number(4), header.number(4)), (3, 0), "partition");
     assert_eq!((header.offset(), header.offset()), (1000, 3000), "from and to");
@@ -172,16 +186,29 @@ fn parts(file: &[u8]) -> Parts<'_> {
     let (postings_end, facts_end) = (footer.number(8), footer.number(8));
     let (filter_bytes, index_bytes) = (footer.number(4), footer.number(4));
     let (seed, masks_bytes) = (footer.number(8), footer.number(4));
-    assert_eq!((footer.number(4), footer.number(8)), (0, 0));
+    let (expiries_bytes, earliest_ms) = (footer.number(4), footer.offset());
     let mut rest = Bytes(&file[..file.len() - 72]);
     let blocks = rest.take(facts_end);
     let (mut filter, mut index) = (Bytes(rest.take(filter_bytes)), Bytes(rest.take(index_bytes)));
     let mut masks = Bytes(rest.take(masks_bytes));
+    let mut expiries = Bytes(rest.take(expiries_bytes));
     assert!(rest.0.is_empty(), "the parts are the file");
+    expiries.check_crc();
     masks.check_crc();
     filter.check_crc();
     index.check_crc();
-    Parts { blocks, postings_end, filter, index, masks, queues, elements, seed }
+    Parts {
+        blocks,
+        postings_end,
+        filter,
+        index,
+        masks,
+        expiries,
+        earliest_ms,
+        queues,
+        elements,
+        seed,
+    }
 }
 
 /// Reads a block, and calls back with each name and the bytes from its body on. Returns the last name.
@@ -264,8 +291,9 @@ fn a_table_has_the_bytes_of_the_document() {
         script(&FsDisk::new(&directory()));
     }
     let file = fs::read(path).expect("it is kept");
-    let Parts { blocks, postings_end, filter, mut index, mut masks, queues, elements, seed } =
+    let Parts { blocks, postings_end, filter, mut index, queues, elements, seed, .. } =
         parts(&file);
+    let Parts { mut masks, mut expiries, earliest_ms, .. } = parts(&file);
     let (mut content, mut position) = (Content::default(), 72);
     while !index.0.is_empty() {
         let (kind, length) = (index.number(1), index.varint());
@@ -302,6 +330,14 @@ fn a_table_has_the_bytes_of_the_document() {
         end = start + i64::try_from(masks.varint()).expect("small") + 1;
         content.masks.extend(start..end);
     }
+    let (mut base_offset, mut at_ms) = (1000, 0);
+    while !expiries.0.is_empty() {
+        base_offset += i64::try_from(expiries.varint()).expect("small");
+        let zigzag = i64::try_from(expiries.varint()).expect("small");
+        at_ms += if zigzag % 2 == 0 { zigzag / 2 } else { -(zigzag + 1) / 2 };
+        content.expiries.push((base_offset, at_ms));
+    }
+    assert_eq!(content.expiries.iter().map(|it| it.1).min(), Some(earliest_ms));
     assert_eq!(content, expected());
     let names: BTreeSet<_> = content.postings.keys().chain(content.facts.keys()).collect();
     assert_eq!(names.len() as u64, queues);
@@ -370,7 +406,7 @@ fn a_kept_table_opens_with_everything_in_it() {
     let view_masks = table.masks().clone();
     let (tables, memtable) = ([table], Memtable::new(3000));
     let view = View::new(&tables, &memtable);
-    let Content { postings, facts, masks } = expected();
+    let Content { postings, facts, masks, .. } = expected();
     assert!((0..3000).all(|it| view_masks.hides(it) == masks.contains(&it)));
     for (name, postings) in &postings {
         assert_eq!(view.postings(name, 0, usize::MAX).expect("it is good"), *postings);

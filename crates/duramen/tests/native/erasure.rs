@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use duramen::proto::{
     CreateTopicRequest, DeleteQueueRequest, EnqueueRequest, GetQueueRequest, Guard, Position,
-    Record, ReplaceRequest, TrimQueueRequest, guard,
+    Record, ReplaceRequest, Schedule, TrimQueueRequest, guard, schedule,
 };
 use duramen_client::{Client, Options};
 use serde_json::{Value, json};
@@ -186,4 +187,63 @@ async fn the_name_of_a_deleted_queue_leaves_the_disk_with_its_statements() {
     let mut queues = running.queues().await;
     assert_eq!(all(&mut queues, "alice", 0).await, ["a4", "a5"]);
     assert_eq!(holding(dir.path(), &["mallory", "a3", "a6"]), [""; 0]);
+}
+
+/// Enqueues messages that expire after so many milliseconds. Returns the position of the first.
+async fn enqueue_expiring(node: &Node, queue: &str, values: &[&str], ttl_ms: u64) -> Position {
+    let end = Some(schedule::End::TtlMs(ttl_ms));
+    let schedule = Some(Schedule { end, ..Schedule::default() });
+    let message = |value: &&str| Record {
+        value: Some((*value).to_owned().into()),
+        schedule,
+        ..Record::default()
+    };
+    let messages = values.iter().map(message).collect();
+    let enqueue = EnqueueRequest {
+        topic: "t".into(),
+        queue: Bytes::copy_from_slice(queue.as_bytes()),
+        messages,
+        ..EnqueueRequest::default()
+    };
+    node.queues().await.enqueue(enqueue).await.unwrap().into_inner().first.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_expired_leaves_the_disk_and_the_last_element_of_a_queue_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = node(dir.path());
+    create(&running, "86400000").await;
+    let mut queues = running.queues().await;
+    enqueue_expiring(&running, "alice", &["over-0", "over-1"], 1).await;
+    enqueue(&mut queues, "alice", &["stays-2"]).await;
+    enqueue_expiring(&running, "alice", &["later-3"], 3_600_000).await;
+    let bob = enqueue_expiring(&running, "bob", &["over-4", "last-5"], 1).await;
+    enqueue_expiring(&running, "carol", &["over-6"], 1).await;
+    enqueue(&mut queues, "carol", &["stays-7"]).await;
+    await_erasure(dir.path(), &["over"]).await;
+    let row = await_state(&running).await;
+    assert_eq!(row["hidden_records"], json!(0), "{row}");
+    assert!(row["expired_since"].as_str().is_some_and(|since| since.starts_with("20")), "{row}");
+    let mut running = Some(running);
+    for _ in 0..2 {
+        let it = running.take().unwrap_or_else(|| node(dir.path()));
+        let mut queues = it.queues().await;
+        assert_eq!(all(&mut queues, "alice", 0).await, ["stays-2", "later-3"]);
+        assert_eq!(all(&mut queues, "bob", 0).await, [""; 0]);
+        assert_eq!(all(&mut queues, "carol", 0).await, ["stays-7"]);
+        assert_ne!(holding(dir.path(), &["last-5"]), [""; 0], "a guard may name it");
+        let ask = GetQueueRequest { topic: "t".into(), queue: "bob".into() };
+        let last = queues.get_queue(ask).await.unwrap().into_inner().last.unwrap();
+        assert_eq!(last.offset, bob.offset + 1);
+    }
+    // Once the queue goes on, the element goes, too. The last batch of the log stays.
+    let it = node(dir.path());
+    let mut queues = it.queues().await;
+    enqueue(&mut queues, "bob", &["stays-8"]).await;
+    enqueue_expiring(&it, "carol", &["over-9"], 1).await;
+    enqueue(&mut queues, "carol", &["stays-10"]).await;
+    await_erasure(dir.path(), &["last-5", "over"]).await;
+    assert_eq!(all(&mut queues, "bob", 0).await, ["stays-8"]);
+    assert_eq!(all(&mut queues, "carol", 0).await, ["stays-7", "stays-10"]);
+    assert_eq!(await_state(&it).await["expired_since"], Value::Null);
 }

@@ -617,9 +617,9 @@ impl Harness {
                             there.retain(|it| it.position.offset > after);
                             FoundElements::These(there, masks.count())
                         }
-                        WantedElements::Erasable(since) => {
+                        WantedElements::Erasable(since, _) => {
                             let stored = &self.store.replicas[&span.replica];
-                            FoundElements::Erasable(stored.erasable(since, span.end))
+                            FoundElements::Erasable(stored.erasable(since, span.end), None)
                         }
                         WantedElements::Kept(below) => {
                             let stored = &self.store.replicas[&span.replica];

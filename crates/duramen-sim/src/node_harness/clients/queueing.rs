@@ -9,7 +9,8 @@
 //! Some name elements of other queues when they delete. Some replace elements, rewrite queues, fence or trim them, or
 //! trim their log. Some read the topic as consumers of Kafka do. Once an edit is acknowledged, no read at a leader
 //! shows the records that it took away. A replaced element keeps its place, and a rewrite is there whole or not at all.
-//! A token passes while it is the fence. All else stays, and a consumer comes to the end.
+//! A token passes while it is the fence. Some elements expire, and may be gone then. All else stays, and a consumer comes
+//! to the end.
 
 mod editing;
 mod known;
@@ -27,7 +28,7 @@ use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicCo
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
 use duramen_protocol::messages::{CreateTopicsRequest, FetchRequest, InitProducerIdRequest};
 use duramen_protocol::partitioner::{key_number, partition_of_key};
-use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord, Records};
+use duramen_protocol::records::{BatchBuilder, EXPIRES_HEADER, ID_HEADER, NewRecord, Records};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_protocol::{ErrorCode, Request, Response};
 
@@ -43,6 +44,11 @@ pub(super) const QUEUERS: usize = 5;
 const PARTITIONS: i32 = 2;
 /// Numbers of queues, of which a run has one: few have more elements each, many have more neighbours.
 const QUEUES: [u64; 4] = [2, 5, 12, 40];
+
+/// Times to live, in milliseconds: an element of the last one is there to the end.
+const TTLS_MS: [i64; 4] = [1, 500, 5_000, TTL_LONG_MS];
+/// Time to live of an element that is there to the end, in milliseconds: clocks leap by years.
+const TTL_LONG_MS: i64 = 100 * 365 * 24 * 3_600_000;
 
 /// Token of an append, and the number of changes of the fence, if the token is right unless there are more.
 type Token = (Vec<u8>, Option<u64>);
@@ -124,6 +130,8 @@ struct Sent {
     /// Queue and value of each record.
     elements: Vec<(String, Vec<u8>)>,
     is_refused: bool,
+    /// True if its records expire soon.
+    is_brief: bool,
     /// Element that it replaces.
     replaces: Option<i64>,
     /// The batch, if it may be sent again, with what makes that harmless.
@@ -318,7 +326,7 @@ impl Queuers {
     fn batch(
         &mut self,
         queues: Vec<String>,
-        (has_ids, producer): (bool, Option<(i64, i16, i32)>),
+        (has_ids, ttl_ms, producer): (bool, Option<i64>, Option<(i64, i16, i32)>),
         work: &mut Prng,
         wall_ms: i64,
     ) -> (u64, Bytes) {
@@ -334,17 +342,23 @@ impl Queuers {
             value.push(index);
             value.resize(usize::try_from(work.between(9, 300)).expect("small"), 7);
             let id = id_of(number, index);
-            let headers: &[_] = &[(ID_HEADER, Some(&id[..]))];
+            let expires = ttl_ms.map(|it| (wall_ms + it).to_string());
+            let own = [(EXPIRES_HEADER, expires.as_ref().map(|it| it.as_bytes()))];
+            let named = [(ID_HEADER, Some(&id[..]))];
+            let own = own.iter().filter(|_| expires.is_some());
+            let headers: Vec<_> = own.chain(named.iter().filter(|_| has_ids)).copied().collect();
             let record = NewRecord {
                 timestamp: wall_ms,
                 key: Some(queue.as_bytes()),
                 value: Some(&value),
-                headers: if has_ids { headers } else { &[] },
+                headers: &headers,
             };
             builder.push(&record).expect("a small record");
             elements.push((queue, value));
         }
-        self.sent.insert(number, Sent { elements, is_refused: false, replaces: None, again: None });
+        let is_brief = ttl_ms.is_some_and(|it| it < TTL_LONG_MS);
+        let (is_refused, replaces, again) = (false, None, None);
+        self.sent.insert(number, Sent { elements, is_refused, is_brief, replaces, again });
         (number, builder.build().expect("a small batch"))
     }
 
@@ -353,7 +367,8 @@ impl Queuers {
         let names = (0..self.count).map(name_of);
         let here: Vec<String> = names.filter(|it| partition_of(it) == partition).collect();
         let queues = (0..work.between(1, 8)).map(|_| work.pick(&here).clone()).collect();
-        let (number, batch) = self.batch(queues, (false, None), work, wall_ms);
+        let ttl_ms = work.chance(200).then(|| *work.pick(&TTLS_MS));
+        let (number, batch) = self.batch(queues, (false, ttl_ms, None), work, wall_ms);
         let batch = CheckedBatch::of(batch, partition).expect("it is right");
         let partitions = vec![PreparedPartition { index: partition, batch: Ok(batch) }];
         let topic = PreparedTopic { name: TOPIC.to_owned(), id: Uuid::default(), partitions };
@@ -374,7 +389,8 @@ impl Queuers {
         let guard = work.chance(400).then_some(last);
         let queues = (0..work.between(1, 4)).map(|_| queue.to_owned()).collect();
         let has_ids = guard.is_some() && work.chance(500);
-        let (number, batch) = self.batch(queues, (has_ids, None), work, wall_ms);
+        let ttl_ms = work.chance(200).then(|| *work.pick(&TTLS_MS));
+        let (number, batch) = self.batch(queues, (has_ids, ttl_ms, None), work, wall_ms);
         if has_ids {
             let again = guard.map(|last| (batch.clone(), Once::Ids(last)));
             self.sent.get_mut(&number).expect("just made").again = again;
@@ -402,7 +418,7 @@ impl Queuers {
         let sequence = session.records.get(&partition).copied().unwrap_or(0);
         let producer = Some((session.id, session.epoch, sequence));
         let queues = (0..work.between(1, 4)).map(|_| queue.to_owned()).collect();
-        let (number, batch) = self.batch(queues, (false, producer), work, wall_ms);
+        let (number, batch) = self.batch(queues, (false, None, producer), work, wall_ms);
         let again = Some((batch.clone(), Once::Session));
         self.sent.get_mut(&number).expect("just made").again = again;
         let session = self.session.as_mut().expect("it was just there");
@@ -463,6 +479,12 @@ impl Queuers {
         let count = i64::try_from(count).expect("small");
         let question = Question::Enqueue { number, count, guard, fence, acked, is_again };
         (question, Prepared::Native(Box::new(Op::Append(append))))
+    }
+
+    /// Tells whether the element at an offset, or a content of it, may have expired.
+    fn may_have_expired(&self, partition: i32, offset: i64) -> bool {
+        let batch = self.at.get(&(partition, offset)).map(|(batch, _)| &self.sent[batch]);
+        batch.is_some_and(|it| it.is_brief)
     }
 
     /// Notes that a question gets no answer.
@@ -583,7 +605,7 @@ impl Queuers {
                 is_own && known.edits.may_lack_content(*missing)
             };
             let here = self.queues.iter().filter(|(name, _)| partition_of(name) == partition);
-            if !here.map(|it| it.1).any(is_asked) {
+            if !here.map(|it| it.1).any(is_asked) && !self.may_have_expired(partition, *missing) {
                 return wrong(format!(
                     "a fetch from {offset} to {next} lacks {missing}, which was acknowledged"
                 ));
@@ -904,10 +926,12 @@ impl Queuers {
         // A page that is not the last one shows all up to where it has looked.
         let looked = if more { next.map_or(*after, |next| next.offset) } else { i64::MAX };
         let floor = self.floor(queue);
-        let known = self.queues.entry(queue.clone()).or_default();
-        let first = known.edits.first().max(floor);
+        let nothing = Edits::default();
+        let edits = self.queues.get(queue).map_or(&nothing, |known| &known.edits);
+        let first = edits.first().max(floor);
         let is_missing = |it: &&i64| {
-            first <= **it && **it <= looked && !seen.contains(it) && !known.edits.may_lack(**it)
+            let may_lack = edits.may_lack(**it) || self.may_have_expired(partition_of(queue), **it);
+            first <= **it && **it <= looked && !seen.contains(it) && !may_lack
         };
         let missing = due.iter().find(is_missing);
         if let Some(missing) = missing.filter(|_| *is_certain) {

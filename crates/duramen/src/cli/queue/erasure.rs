@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[command(
     after_help = "Edits of queues hide records at once. Their bytes leave the disks later: a partition's leader
 decides that `queue.erase.lag.ms` after the first such edit, an hour by default. Each replica then
-writes anew what holds such records, when it comes to it. This command asks each replica.
+writes anew what holds such records, when it comes to it. Records that have expired go with them, or
+so long after their end. This command asks each replica.
 
 The STATE of a replica:
   erased         its files have nothing that edits took away
@@ -32,8 +33,9 @@ The STATE of a replica:
   unknown        followed by the reason
 
 ERASED is the offset below which nothing is left that edits below it took away. HIDDEN counts the
-records that edits took away since; SINCE is the time of the first such edit. Bytes can also be in
-the journal, on nodes that are away, in backups and with consumers: see docs/operations.md.
+records that edits took away since; SINCE is the time of the first such edit. EXPIRED is the time from
+which the first record that is still there is of no use: the last element of a queue stays. Bytes can
+also be in the journal, on nodes that are away, in backups and with consumers: see docs/operations.md.
 
 To erase at once, set `queue.erase.lag.ms` of the topic to 0, and back afterwards.
 
@@ -65,6 +67,8 @@ struct Row {
     erased_offset: i64,
     hidden_records: i64,
     hidden_since: Option<String>,
+    /// Time from which the first record that is there is of no use, if that is over.
+    expired_since: Option<String>,
     reason: Option<String>,
 }
 
@@ -104,6 +108,7 @@ impl Row {
             erased_offset: 0,
             hidden_records: 0,
             hidden_since: None,
+            expired_since: None,
             reason: None,
         };
         match said {
@@ -115,6 +120,9 @@ impl Row {
                 let since_ms = Some(it.hidden_since_ms).filter(|since_ms| *since_ms >= 0);
                 let time = |ms| Timestamp::from_millisecond(ms).ok().map(|time| time.to_string());
                 row.hidden_since = since_ms.and_then(time);
+                let now_ms = Timestamp::now().as_millisecond();
+                let is_over = |expires_ms: &i64| (0..=now_ms).contains(expires_ms);
+                row.expired_since = Some(it.expires_ms).filter(is_over).and_then(time);
                 row.state = match since_ms {
                     _ if it.compaction < newest => State::Behind,
                     Some(_) => State::Waits,
@@ -149,7 +157,7 @@ impl Erasure {
 
 impl Report {
     fn text(&self) -> String {
-        let headings = ["PARTITION", "NODE", "ERASED", "HIDDEN", "SINCE", "STATE"];
+        let headings = ["PARTITION", "NODE", "ERASED", "HIDDEN", "SINCE", "EXPIRED", "STATE"];
         let mut table = Table::new(&headings);
         for it in &self.replicas {
             let state = match &it.reason {
@@ -157,8 +165,9 @@ impl Report {
                 None => it.state.word().to_owned(),
             };
             let since = or_dash(it.hidden_since.as_ref());
+            let expired = or_dash(it.expired_since.as_ref());
             let (erased, hidden) = (&it.erased_offset, &it.hidden_records);
-            table.row(&[&it.partition, &it.node, erased, hidden, &since, &state]);
+            table.row(&[&it.partition, &it.node, erased, hidden, &since, &expired, &state]);
         }
         let mut text = table.render();
         let count = screen::count(self.replicas.len(), "replica");

@@ -60,7 +60,8 @@ impl Queuers {
         let element = position.offset;
         let version = work.chance(300).then(|| known.edits.content(element));
         let has_id = work.chance(300);
-        let (number, batch) = self.batch(vec![queue.to_owned()], (has_id, None), work, wall_ms);
+        let (number, batch) =
+            self.batch(vec![queue.to_owned()], (has_id, None, None), work, wall_ms);
         self.sent.get_mut(&number).expect("just made").replaces = Some(element);
         self.queues.get_mut(queue)?.edits.ask_replacement(element);
         let op = Op::Replace(Replace {
@@ -89,11 +90,13 @@ impl Queuers {
         let queues = (0..count).map(|_| queue.to_owned()).collect::<Vec<_>>();
         let (number, batch) = if count == 0 {
             self.batches += 1;
-            let (elements, is_refused, replaces) = (Vec::new(), false, None);
-            self.sent.insert(self.batches, Sent { elements, is_refused, replaces, again: None });
+            let (elements, is_refused, is_brief) = (Vec::new(), false, false);
+            let (replaces, again) = (None, None);
+            let sent = Sent { elements, is_refused, is_brief, replaces, again };
+            self.sent.insert(self.batches, sent);
             (self.batches, None)
         } else {
-            let (number, batch) = self.batch(queues, (true, None), work, wall_ms);
+            let (number, batch) = self.batch(queues, (true, None, None), work, wall_ms);
             (number, Some(batch))
         };
         let known = self.queues.entry(queue.to_owned()).or_default();
@@ -233,11 +236,14 @@ impl Queuers {
             }
             (Question::Replace { queue, number, element, version }, Err(problem)) => {
                 let floor = self.floor(queue);
+                let has_expired = self.may_have_expired(partition_of(queue), *element);
                 let edits = &mut self.queues.entry(queue.clone()).or_default().edits;
                 edits.drop_replacement(*element);
                 let first = edits.first().max(floor);
                 let is_right = match problem {
-                    Problem::UnknownElement => edits.may_lack(*element) || *element < first,
+                    Problem::UnknownElement => {
+                        edits.may_lack(*element) || *element < first || has_expired
+                    }
                     Problem::VersionMismatch(now) => version.is_some_and(|version| version != *now),
                     _ => true,
                 };
@@ -277,10 +283,14 @@ impl Queuers {
             return wrong(format!("a deletion answers {question:?}"));
         };
         let floor = self.floor(queue);
+        let partition = partition_of(queue);
+        let expired = offsets.iter().filter(|it| self.may_have_expired(partition, **it));
+        let expired: BTreeSet<i64> = expired.copied().collect();
         let known = self.queues.entry(queue.clone()).or_default();
         let first = known.edits.first().max(floor);
         let is_again = |it: &&i64| {
-            known.edits.deletions(**it) > 1 || known.edits.may_be_cut(**it) || **it < first
+            let is_edited = known.edits.deletions(**it) > 1 || known.edits.may_be_cut(**it);
+            is_edited || **it < first || expired.contains(it)
         };
         let again = offsets.iter().filter(is_again).count();
         if absent < *foreign || absent > foreign + again {
