@@ -533,7 +533,7 @@ impl World {
                         self.check_ends(at, plan)?;
                     }
                     let given = given(&reply);
-                    let came = self.members[at].machine.answer(reply);
+                    let came = self.members[at].machine.answer((connection, sequence), reply);
                     if let Came::Response(response) = &came {
                         self.witness(at, connection, given.as_ref(), response)?;
                     }

@@ -9,6 +9,8 @@
 //! Tests:      scenarios `node` and `cluster`.
 //! Start at:   [`Machine::start`].
 
+mod working;
+
 use std::io;
 
 use bytes::Bytes;
@@ -17,7 +19,9 @@ use duramen_broker::event::{LogRead, Look, ReadLog};
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::native::{Answer, Answered, Position, Problem, Span};
 use duramen_broker::read_plan::{QueueError, Taken, queue_page};
-use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, Standing, read_plan};
+use duramen_broker::{
+    Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, Standing, read_plan,
+};
 use duramen_protocol::Response;
 use duramen_storage::indexing::{Indexer, Limits, Step};
 use duramen_storage::mending::Mended;
@@ -32,6 +36,8 @@ use crate::planted::NodeBug;
 use crate::prng::Prng;
 use crate::trace::tell;
 use crate::waits::Waits;
+pub(crate) use working::Worked;
+use working::Working;
 
 /// Batch bytes that a node may hold before their sync.
 const IN_FLIGHT_MAX: u64 = 1024 * 1024;
@@ -72,6 +78,8 @@ pub(crate) enum Came {
     Native(Answered),
     /// Elements of a queue with their values, the last position that was looked at, and whether there is more.
     Page(Vec<Shown>, Option<Position>, bool),
+    /// Answer to a worker.
+    Work(Box<Worked>),
 }
 
 /// A living process.
@@ -92,6 +100,7 @@ struct Life {
     /// Reports that a planted bug makes too early.
     early: Option<Vec<Done>>,
     waits: Waits,
+    working: Working,
 }
 
 /// Reports of storage, or none if the process died of a fault of its disk.
@@ -254,6 +263,7 @@ impl Machine {
             ran: Vec::new(),
             early: (self.bug == Some(NodeBug::PersistedEarly)).then(Vec::new),
             waits,
+            working: Working::new(now),
         });
         Ok(Some(life.keep(actions)))
     }
@@ -277,6 +287,7 @@ impl Machine {
     pub(crate) fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
         if let Some(life) = &mut self.life {
             life.waits.on_event(now, &event, &self.disk);
+            life.working.on_event(&life.node, now, &event);
         }
         self.turn(now, |node, actions| node.step(now, event, actions))
     }
@@ -304,14 +315,20 @@ impl Machine {
     fn turn(&mut self, now: Now, turn: impl FnOnce(&mut Node, &mut Vec<Action>)) -> Vec<Action> {
         let Some(life) = &mut self.life else { return Vec::new() };
         life.waits.now_us = now.mono_us;
+        life.working.note(now);
         let mut actions = Vec::new();
         turn(&mut life.node, &mut actions);
         life.keep(actions)
     }
 
     /// Carries out the reads of a reply.
-    pub(crate) fn answer(&mut self, reply: Reply) -> Came {
+    pub(crate) fn answer(&mut self, to: (ConnectionId, u64), reply: Reply) -> Came {
         let Some(reader) = self.reader() else { return Came::Silence };
+        if let (Reply::Native(it), Some(life)) = (&reply, &mut self.life)
+            && let Some(worked) = life.working.answer((&life.node, &reader), to, &it.answer)
+        {
+            return Came::Work(Box::new(worked));
+        }
         Came::Response(match reply {
             Reply::Nothing { .. } => return Came::Silence,
             Reply::Response(response) => *response,

@@ -51,6 +51,8 @@ pub struct Report {
     pub operated: u64,
     /// See above.
     pub objected: u64,
+    /// Leases that workers had, decisions on them that were taken, and dead letters.
+    pub leased: (u64, u64, u64),
     /// Records read.
     pub shown: u64,
     /// Logs compacted.
@@ -98,6 +100,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     world.report.requests = world.clients.requests;
     (world.report.acked, world.report.shown) = world.clients.oracle.totals();
     (world.report.operated, world.report.objected) = world.clients.operated();
+    world.report.leased = world.clients.worked();
     world.trace.mix(world.machine.disk.trace().hash());
     world.report.trace = world.trace;
     Ok(world.report)
@@ -137,6 +140,9 @@ fn settings() -> Result<BrokerSettings, Failure> {
         // The clock leaps by days; that is not what offsets are tested for here.
         ("offsets.retention.minutes", "2147483647"),
         ("group.share.min.record.lock.duration.ms", "1000"),
+        ("share.coordinator.state.topic.num.partitions", "2"),
+        ("share.coordinator.state.topic.segment.bytes", "8192"),
+        ("share.coordinator.snapshot.update.records.per.snapshot", "10"),
         ("offsets.retention.check.interval.ms", "500"),
     ];
     machine::settings(&pairs)
@@ -317,7 +323,7 @@ impl World {
         for action in actions {
             match action {
                 Action::Reply { connection, sequence, reply } => {
-                    let came = self.machine.answer(reply);
+                    let came = self.machine.answer((connection, sequence), reply);
                     if self.machine.disk.is_dead() {
                         continue; // it was killed while it read: nothing is sent any more
                     }

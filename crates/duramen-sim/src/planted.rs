@@ -119,6 +119,15 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("the fence of a queue is ignored", Bug::Broker(Inside::QueueFenceIgnored)),
     ("a replaced element's old content stays", Bug::Broker(Inside::ReplacedStays)),
     ("tables keep the names of what was erased", Bug::Broker(Inside::TablesNotRemade)),
+    ("a message is leased before its time", Bug::Broker(Inside::DelayIgnored)),
+    ("a message is leased after its end", Bug::Broker(Inside::EndsIgnored)),
+    ("queues forget whose turn it is", Bug::Broker(Inside::TurnsForgotten)),
+    ("a former lease is settled", Bug::Broker(Inside::FormerLeaseSettles)),
+    ("a worker that waits is not told of a time", Bug::Broker(Inside::DelayNotTimed)),
+    ("a settlement is answered before it is kept", Bug::Broker(Inside::DecidedBeforeKept)),
+    ("a start forgets what a share group keeps", Bug::Broker(Inside::KeptForgotten)),
+    ("a share coordinator answers before its write", Bug::Broker(Inside::ShareKeptEarly)),
+    ("a snapshot of a share group has its start alone", Bug::Broker(Inside::ShareSnapshotBare)),
 ];
 
 /// See above: none of them is compiled in.
@@ -184,7 +193,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 9373),
     ("an erasure takes what expires later", Bug::Peers(Inside::ExpiredTooSoon), 61),
     ("an erasure takes a queue's last element", Bug::Peers(Inside::ExpiredLastGoes), 61),
-    ("an erased log is compacted by its keys", Bug::Peers(Inside::EraseOfSettings), 61),
+    ("an erased log is compacted by its keys", Bug::Peers(Inside::EraseOfSettings), 2077),
     ("a merge of queue tables forgets edits", Bug::Peers(Inside::MergeDropsFacts), 200_733),
     ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
     ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),

@@ -57,6 +57,8 @@ pub struct Report {
     pub changed: (u64, u64),
     /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
     pub given: (u64, u64, u64),
+    /// Leases that workers had, decisions on them that were taken, and dead letters.
+    pub leased: (u64, u64, u64),
     /// Batches of transactions for the share group that were committed, and aborted.
     pub written: (u64, u64),
     /// Settings that were changed.

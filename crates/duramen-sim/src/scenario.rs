@@ -69,6 +69,9 @@ impl Scenario {
                     (it.compactions, "logs compacted"),
                     (it.operated, "native operations"),
                     (it.objected, "refused by a guard"),
+                    (it.leased.0, "leases"),
+                    (it.leased.1, "decisions on leases"),
+                    (it.leased.2, "of them dead letters"),
                     (it.starts, "starts"),
                 ];
                 line(it.trace, counts.into_iter().chain(of_disk(&it.disk)))
@@ -127,6 +130,9 @@ fn of_cluster(it: &cluster_harness::Report) -> String {
         (it.given.0, "records given to a share group"),
         (it.given.1, "decisions"),
         (it.given.2, "dead letters"),
+        (it.leased.0, "leases"),
+        (it.leased.1, "decisions on leases"),
+        (it.leased.2, "of them dead letters"),
         (it.written.0, "batches for it committed"),
         (it.written.1, "aborted"),
         (it.left, "machines left"),

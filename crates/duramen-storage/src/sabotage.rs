@@ -180,6 +180,12 @@ pub enum Bug {
     TurnsForgotten,
     /// A lease that ended is settled.
     FormerLeaseSettles,
+    /// Nobody is told when the time of a record has come.
+    DelayNotTimed,
+    /// A coordinator answers a write of a share group's state before the write is in the log.
+    ShareKeptEarly,
+    /// A snapshot of a share group's state has the start alone.
+    ShareSnapshotBare,
     /// A share group that reads what is committed is given what an aborted transaction wrote.
     AbortedIsShared,
     /// A change of settings is answered before it is kept.

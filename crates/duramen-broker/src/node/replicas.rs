@@ -21,7 +21,7 @@ use super::coordinators::Kind;
 use crate::configs::TopicSettings;
 use crate::controller::image::{Change, Topic};
 use crate::controller::producer_ids_of;
-use crate::core::Core;
+use crate::core::{Core, mark};
 use crate::event::Action;
 use crate::internal_topics;
 use crate::metadata_records::MetadataRecord;
@@ -53,7 +53,12 @@ impl Core {
             if let Some(partition) = self.partitions.get_mut(&replica) {
                 keeping_less
                     .extend(settings.keep_less_than(&partition.settings).then_some(replica));
+                let begins_queues = settings.queue && !partition.settings.queue;
                 partition.settings = Arc::clone(&settings);
+                if begins_queues {
+                    // Its index begins with a turn, and nothing else may happen there.
+                    mark(&mut self.dirty, partition);
+                }
             }
         }
         // An operator who shortens retention may need the room.

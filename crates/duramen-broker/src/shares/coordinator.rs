@@ -214,6 +214,7 @@ impl Coordinator {
             let mut askers = vec![asker];
             let ask = entry.with_more(ask, &mut askers);
             let entry = &self.entries[key];
+            let is_early = sabotage::is(Bug::ShareKeptEarly) && matches!(ask, Ask::Write { .. });
             match self.decide(key, entry, ask, now) {
                 Decision::Answer(answer) => {
                     for asker in askers {
@@ -228,6 +229,12 @@ impl Coordinator {
                         _ => None,
                     });
                     self.taken = epochs.fold(self.taken, i32::max);
+                    if is_early {
+                        let state = entry.kept.as_ref().map(|it| it.state.clone());
+                        for asker in mem::take(&mut askers) {
+                            self.answer(asker, Ok(state.clone()), true);
+                        }
+                    }
                     self.append(records, vec![key.clone()], askers);
                 }
             }
@@ -342,7 +349,11 @@ impl Coordinator {
             return Decision::Write(vec![ShareRecord::Update(key.clone(), update)]);
         }
         let number = kept.number.saturating_add(1);
-        Decision::Write(vec![snapshot(key, number, kept.state.updated(&update), now)])
+        let mut state = kept.state.updated(&update);
+        if sabotage::is(Bug::ShareSnapshotBare) {
+            state.batches.clear();
+        }
+        Decision::Write(vec![snapshot(key, number, state, now)])
     }
 }
 

@@ -30,6 +30,7 @@ mod consumer_group;
 mod crowds;
 mod governing;
 pub(super) mod keyed;
+mod leasing;
 mod native;
 mod passing;
 mod queueing;
@@ -312,6 +313,7 @@ impl Clients {
         report.altered = self.operator.as_ref().map_or(0, |operator| operator.made);
         self.crowds.tell_of(report);
         (report.operated, report.objected) = self.operated();
+        report.leased = self.worked();
     }
 
     /// Takes the connections that want another node, each with that node, because they were told so.
@@ -344,7 +346,8 @@ impl Clients {
 
     /// Returns the number of clients that may ask in a moment: where there are many, more do.
     pub(crate) fn haste(&self) -> usize {
-        self.crowds.haste()
+        let works = self.natives.as_ref().is_some_and(Natives::has_workers);
+        self.crowds.haste().max(if works { 3 } else { 1 })
     }
 
     /// Judges an answer that leaves a node, even if nobody hears it.
@@ -546,7 +549,9 @@ impl Clients {
             self.all.iter().filter_map(|client| client.outstanding.as_ref()).collect();
         let topics: Vec<_> = self.oracle.topics.iter().map(|(n, t)| (n, t.standing)).collect();
         let altered = self.operator.as_ref().map(Operator::told).unwrap_or_default();
-        let mut text = format!("{topics:?} {altered} {} {asked:?}", self.crowds.told());
+        let natives = self.natives.as_ref().map(Natives::told).unwrap_or_default();
+        let crowds = self.crowds.told();
+        let mut text = format!("{topics:?} {altered} {natives} {crowds} {asked:?}");
         text.truncate(1500);
         text
     }
@@ -755,9 +760,13 @@ impl Clients {
         came: Came,
     ) -> Result<(), Failure> {
         self.oracle.now_ms = wall_ms;
+        if let Came::Work(worked) = came {
+            return self.on_worked((connection, sequence), &worked);
+        }
         let at = self.all.iter().position(|client| client.connection == connection);
         let Some(at) = at else { return Ok(()) }; // its connection is gone
         let response = match came {
+            Came::Work(_) => unreachable!("it was judged"),
             Came::Native(answered) => return self.on_answered(at, &answered),
             Came::Page(elements, next, more) => return self.on_page(at, &elements, (next, more)),
             Came::Response(it) if at >= self.first_native() => return self.on_kafkas(at, &it),

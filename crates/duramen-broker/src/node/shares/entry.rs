@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
 
 use crate::event::{Now, RequestKey};
 use crate::limits::{SHARE_AGAIN_US, SHARE_CLOCK_US};
@@ -69,7 +70,8 @@ impl Entry {
             Stage::Reading { call: None, again_us, .. } => *again_us,
             Stage::Reading { .. } | Stage::Dating { .. } => u64::MAX,
             Stage::Known { part, .. } => {
-                let wait_ms = part.deadline_ms().map(|at| at.saturating_sub(now.wall_ms));
+                let due_ms = part.deadline_ms().filter(|_| !sabotage::is(Bug::DelayNotTimed));
+                let wait_ms = due_ms.map(|at| at.saturating_sub(now.wall_ms));
                 let wait_us = wait_ms.map(|ms| match u64::try_from(ms) {
                     Ok(ms @ 1..) => ms.saturating_mul(1_000).min(SHARE_CLOCK_US),
                     // The clock is not believed, or was turned back.

@@ -383,3 +383,28 @@ fn enqueue_to(topic: &str) -> Op {
     let target = Target::Queue(Queue { topic: topic.to_owned(), name });
     Op::Append(Append { target, ..append })
 }
+
+#[test]
+fn a_log_is_indexed_after_a_start_though_the_node_learns_later_that_it_has_queues() {
+    let mut it = node();
+    put(&mut it, "alice", "a");
+    let mut it = Harness::slow(std::mem::take(&mut it.store), &[], 2);
+    let replica = it.replica("mail");
+    let mut others = Vec::new();
+    // All writes of the log are done before the first one of the metadata.
+    for _ in 0..4 {
+        it.run();
+        let (own, more): (Vec<_>, Vec<_>) =
+            it.queued.drain(..).partition(|op| op.replica == replica);
+        others.extend(more);
+        it.queued = own;
+        it.persist();
+    }
+    it.run();
+    assert!(it.orders.is_empty(), "the node does not know that it has queues");
+    others.append(&mut it.queued);
+    it.queued = others;
+    it.is_prompt = true;
+    it.run();
+    assert_eq!(it.indexed.get(&replica), Some(&1), "what is there is indexed");
+}

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use duramen_broker::ConnectionId;
 use duramen_broker::checked_batch::CheckedBatch;
 use duramen_broker::native::{
     Answer, Answered, Append, Guard, Last, Log, Op, Pointer, Position, Problem, SetFence, Tail,
@@ -16,11 +17,12 @@ use duramen_protocol::Response;
 use duramen_protocol::compression::Codec;
 
 use super::super::oracle::{Oracle, Place, Standing};
+use super::leasing::{self, Facts, WORKERS, Workers};
 use super::queueing::{self, QUEUERS, Queuers};
 use super::{CLIENTS, Clients, PARTITIONS};
 use crate::batch::Records;
 use crate::failure::{Failure, wrong};
-use crate::machine::Shown;
+use crate::machine::{Shown, Worked};
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -62,6 +64,8 @@ enum Asked {
     },
     /// Of a queue: the other fields say nothing.
     Queue(queueing::Question),
+    /// Of a worker: likewise.
+    Work(leasing::Question),
 }
 
 /// A fence or pointer that somebody asked for. Each is asked for once.
@@ -104,6 +108,8 @@ pub(super) struct Natives {
     all: Vec<Native>,
     /// Clients of queues, if there are some: these come last.
     queuers: Option<Queuers>,
+    /// Workers, if there are some: these come after them.
+    workers: Option<Workers>,
     logs: BTreeMap<Place, Seen>,
     /// Counts questions and answers.
     moment: u64,
@@ -122,6 +128,16 @@ struct Means<'a> {
     oracle: &'a mut Oracle,
     next_batch: &'a mut u64,
     wall_ms: i64,
+    /// True if clocks leap; and if disks rot.
+    leaps: bool,
+    rots: bool,
+}
+
+impl Means<'_> {
+    fn facts(&self) -> Facts {
+        let (wall_ms, leaps, rots) = (self.wall_ms, self.leaps, self.rots);
+        Facts { wall_ms, leaps, rots, lies: self.oracle.trims_by_time }
+    }
 }
 
 fn bytes_of(number: u64) -> Bytes {
@@ -150,13 +166,12 @@ impl Clients {
         wall_ms: i64,
     ) -> Option<super::Question> {
         let natives = self.natives.as_mut()?;
-        if let Some(Question { asked: Asked::Queue(lost), .. }) = self.all[at].lost.take()
-            && let Some(queuers) = &mut natives.queuers
-        {
-            queuers.on_lost(&lost);
+        if let Some(lost) = self.all[at].lost.take() {
+            natives.on_lost(&lost);
         }
         let (work, oracle) = (&mut self.work, &mut self.oracle);
-        let means = &mut Means { work, oracle, next_batch: &mut self.next_batch, wall_ms };
+        let (next_batch, leaps, rots) = (&mut self.next_batch, self.leaps, self.rots);
+        let means = &mut Means { work, oracle, next_batch, wall_ms, leaps, rots };
         let (question, request) = natives.choose(native, means)?;
         self.correlation += 1;
         self.requests += 1;
@@ -171,9 +186,10 @@ impl Clients {
             version: 0,
             spent_us: 0,
         };
+        let sequence = u64::from(self.correlation.unsigned_abs());
+        natives.on_asked((connection, sequence), &question);
         let client = &mut self.all[at];
         client.outstanding = Some((None, super::Asked::Native(question)));
-        let sequence = u64::from(self.correlation.unsigned_abs());
         Some((client.connection, sequence, context, Box::new(request)))
     }
 
@@ -186,6 +202,27 @@ impl Clients {
                 natives.on_answer(oracle, self.leaps, at - first, &question, answered)
             }
             (other, _) => wrong(format!("a native answer to {other:?}: {answered:?}")),
+        }
+    }
+
+    /// Judges the answer to a worker, even if nobody hears it.
+    pub(super) fn on_worked(
+        &mut self,
+        to: (ConnectionId, u64),
+        worked: &Worked,
+    ) -> Result<(), Failure> {
+        let first = self.first_native();
+        let Some(natives) = &mut self.natives else { return wrong("an answer to no worker") };
+        natives.witness(to, worked)?;
+        let Some(at) = self.all.iter().position(|client| client.connection == to.0) else {
+            return Ok(());
+        };
+        match self.all[at].outstanding.take() {
+            Some((_, super::Asked::Native(question))) => {
+                natives.on_heard(at - first, &question, worked);
+                Ok(())
+            }
+            other => wrong(format!("a worker's answer to {other:?}: {worked:?}")),
         }
     }
 
@@ -211,6 +248,14 @@ impl Clients {
                 Some((_, super::Asked::Native(Question { asked: Asked::Queue(asked), .. }))),
                 Some(Natives { queuers: Some(queuers), .. }),
             ) => queuers.on_kafkas(&asked, response),
+            (
+                Some((_, super::Asked::Native(Question { asked: Asked::Work(asked), .. }))),
+                Some(Natives { workers: Some(workers), .. }),
+            ) => {
+                let (wall_ms, lies) = (self.oracle.now_ms, self.oracle.trims_by_time);
+                let facts = Facts { wall_ms, leaps: self.leaps, rots: self.rots, lies };
+                workers.on_kafkas(&asked, response, facts)
+            }
             (other, _) => wrong(format!("{response:?} answers {other:?}")),
         }
     }
@@ -219,19 +264,72 @@ impl Clients {
     pub(crate) fn operated(&self) -> (u64, u64) {
         self.natives.as_ref().map_or((0, 0), |natives| (natives.done, natives.refused))
     }
+
+    /// Returns the numbers of leases, of decisions on them, and of dead letters.
+    pub(crate) fn worked(&self) -> (u64, u64, u64) {
+        let workers = self.natives.as_ref().and_then(|natives| natives.workers.as_ref());
+        workers.map_or((0, 0, 0), Workers::totals)
+    }
 }
 
 impl Natives {
     /// Returns the clients of a run, if it has some.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let all = (0..NATIVES).map(|_| Native::default()).collect();
-        let queuers = Queuers::of(seed);
-        (seed % 4 == 1).then(|| Self { all, queuers, ..Self::default() })
+        let (queuers, workers) = (Queuers::of(seed), Workers::of(seed));
+        (seed % 4 == 1).then(|| Self { all, queuers, workers, ..Self::default() })
+    }
+
+    fn first_worker(&self) -> usize {
+        self.all.len() + self.queuers.as_ref().map_or(0, |_| QUEUERS)
     }
 
     /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
-        self.all.len() + self.queuers.as_ref().map_or(0, |_| QUEUERS)
+        self.first_worker() + self.workers.as_ref().map_or(0, |_| WORKERS)
+    }
+
+    /// Tells whether some clients are workers.
+    pub(super) fn has_workers(&self) -> bool {
+        self.workers.is_some()
+    }
+
+    /// Describes what the workers have left to do.
+    pub(super) fn told(&self) -> String {
+        self.workers.as_ref().map(Workers::told).unwrap_or_default()
+    }
+
+    fn on_asked(&mut self, to: (ConnectionId, u64), question: &Question) {
+        if let (Asked::Work(asked), Some(workers)) = (&question.asked, &mut self.workers) {
+            workers.on_asked(to, asked);
+        }
+    }
+
+    /// Notes that nobody hears the answer to a question.
+    fn on_lost(&mut self, question: &Question) {
+        match (&question.asked, &mut self.queuers, &mut self.workers) {
+            (Asked::Queue(lost), Some(queuers), _) => queuers.on_lost(lost),
+            (Asked::Work(lost), _, Some(workers)) => workers.on_lost(lost),
+            _ => {}
+        }
+    }
+
+    fn witness(&mut self, to: (ConnectionId, u64), worked: &Worked) -> Result<(), Failure> {
+        tell(|| format!("  worker on {to:?}: {worked:?}"));
+        match &mut self.workers {
+            Some(workers) => workers.witness(to, worked),
+            None => wrong(format!("{worked:?} answers no worker")),
+        }
+    }
+
+    /// Takes the answer that worker `at` hears.
+    fn on_heard(&mut self, at: usize, question: &Question, worked: &Worked) {
+        self.done += 1;
+        if let (Asked::Work(asked), Some(workers)) = (&question.asked, &mut self.workers)
+            && let Some(node) = workers.on_heard(asked, worked)
+        {
+            self.aims.push((at, node));
+        }
     }
 
     pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
@@ -241,6 +339,7 @@ impl Natives {
     pub(super) fn begin_last_phase(&mut self) {
         self.untold = (0..PARTITIONS).map(|partition| (TOPIC.to_owned(), partition)).collect();
         self.queuers.iter_mut().for_each(Queuers::begin_last_phase);
+        self.workers.iter_mut().for_each(Workers::begin_last_phase);
     }
 
     /// Tells whether some clients use queues.
@@ -254,11 +353,20 @@ impl Natives {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.untold.is_empty() && self.queuers.as_ref().is_none_or(Queuers::is_done)
+        self.untold.is_empty()
+            && self.queuers.as_ref().is_none_or(Queuers::is_done)
+            && self.workers.as_ref().is_none_or(Workers::is_done)
     }
 
     /// Returns an operation that client `at` asks for now, if it does.
     fn choose(&mut self, at: usize, means: &mut Means<'_>) -> Option<(Question, Prepared)> {
+        if at >= self.first_worker() {
+            let (asked, request) = self.workers.as_mut()?.choose(means.facts())?;
+            let place = (leasing::TOPIC.to_owned(), 0);
+            let question =
+                Question { place, asked: Asked::Work(asked), fence: None, least: 0, sent: 0 };
+            return Some((question, request));
+        }
         if at >= self.all.len() {
             let (work, wall_ms) = (&mut *means.work, means.wall_ms);
             let (asked, request) = self.queuers.as_mut()?.choose(work, wall_ms);
@@ -404,6 +512,12 @@ impl Natives {
                 self.aims.push((at, *node));
             }
             return queuers.on_answer(asked, &answered.answer);
+        }
+        if let (Asked::Work(asked), Some(workers)) = (&question.asked, &mut self.workers) {
+            if let Err(Problem::Elsewhere(node, _)) = &answered.answer {
+                self.aims.push((at, *node));
+            }
+            return workers.on_answer(asked, &answered.answer);
         }
         if let Asked::Truncate { offset, .. } = question.asked {
             oracle.on_trim_answered(&question.place, offset);
