@@ -54,6 +54,9 @@ type answer struct {
 	Elements              []message
 	Partition             int32
 	Fence                 *string
+	Leases                []leased
+	Unsettled             []unsettled
+	LockMs                int64 `json:"lock_ms"`
 	Type, Detail          string
 }
 
