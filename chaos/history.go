@@ -112,6 +112,82 @@ type Element struct {
 	Name     string   `json:"name"`
 }
 
+// WorkOp is an operation of a native client on the work queues, with all of its attempts.
+type WorkOp struct {
+	Client string   `json:"client"`
+	Kind   WorkKind `json:"kind"`
+	// The node that was asked last.
+	Node int `json:"node"`
+	// Put: the queue, the messages in their order, and the position of the first one.
+	Queue    string    `json:"queue,omitempty"`
+	Messages []Message `json:"messages,omitempty"`
+	At       *Position `json:"at,omitempty"`
+	// Take, Settle: the share group, and the name that the worker goes by.
+	Group  string `json:"group,omitempty"`
+	Worker string `json:"worker,omitempty"`
+	// Take: the most leases that the worker wants, and those that it got.
+	Limit  int     `json:"limit,omitempty"`
+	Leases []Lease `json:"leases,omitempty"`
+	// Settle: the lease and what the worker says of it.
+	Lease    string   `json:"lease,omitempty"`
+	Decision Decision `json:"decision,omitempty"`
+	// Settle: the time for which a released message is held back.
+	DelayMs int64 `json:"delay_ms,omitempty"`
+	// Requests that were sent.
+	Attempts int   `json:"attempts"`
+	Call     int64 `json:"call"`
+	Return   int64 `json:"return"`
+	// The same by the wall clock, in milliseconds since 1970.
+	CallMs   int64   `json:"call_ms"`
+	ReturnMs int64   `json:"return_ms"`
+	Outcome  Outcome `json:"outcome"`
+	// The kind of problem, or the error of the connection.
+	Error string `json:"error,omitempty"`
+	// No client has to expect this problem.
+	Unexpected bool `json:"unexpected,omitempty"`
+}
+
+type WorkKind string
+
+const (
+	Put    WorkKind = "put"
+	Take   WorkKind = "take"
+	Settle WorkKind = "settle"
+)
+
+type Decision string
+
+const (
+	Accept  Decision = "accept"
+	Release Decision = "release"
+	Reject  Decision = "reject"
+	Renew   Decision = "renew"
+	Unseen  Decision = "unseen"
+)
+
+// Message is a message as its producer wants it. A time of 0 is none.
+type Message struct {
+	Name string `json:"name"`
+	// Its time of delivery: from now on, or by the wall clock.
+	DelayMs     int64 `json:"delay_ms,omitempty"`
+	DeliverAtMs int64 `json:"deliver_at_ms,omitempty"`
+	TTLMs       int64 `json:"ttl_ms,omitempty"`
+	Priority    int   `json:"priority"`
+}
+
+// Lease is one message as a worker got it. A time of 0 is none.
+type Lease struct {
+	Lease       string   `json:"lease"`
+	Queue       string   `json:"queue"`
+	Name        string   `json:"name"`
+	Partition   int32    `json:"partition"`
+	Position    Position `json:"position"`
+	Deliveries  int      `json:"deliveries"`
+	DeliverAtMs int64    `json:"deliver_at_ms,omitempty"`
+	ExpiresMs   int64    `json:"expires_ms,omitempty"`
+	Priority    int      `json:"priority"`
+}
+
 // Untold is the offset of an append that was acknowledged in one with a later one: librdkafka does so where the answers before
 // are lost, and says nothing of the offset.
 const Untold = -2
@@ -148,6 +224,7 @@ type History struct {
 	mutex  sync.Mutex
 	ops    []Op
 	queued []QueueOp
+	worked []WorkOp
 	file   *os.File
 	lines  *bufio.Writer
 }
@@ -175,6 +252,14 @@ func (h *History) AddQueued(op QueueOp) {
 	h.write(op)
 }
 
+// AddWorked adds an operation on the work queues.
+func (h *History) AddWorked(op WorkOp) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.worked = append(h.worked, op)
+	h.write(op)
+}
+
 func (h *History) write(op any) {
 	line, err := json.Marshal(op)
 	if err != nil {
@@ -191,11 +276,11 @@ func (h *History) Len() int {
 }
 
 // Close returns all of it.
-func (h *History) Close() ([]Op, []QueueOp, error) {
+func (h *History) Close() ([]Op, []QueueOp, []WorkOp, error) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if err := h.lines.Flush(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return h.ops, h.queued, h.file.Close()
+	return h.ops, h.queued, h.worked, h.file.Close()
 }

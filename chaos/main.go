@@ -28,6 +28,7 @@ const (
 	// A run in which less was acknowledged has tested nothing.
 	acknowledgedMin = 500
 	editedMin       = 30
+	acceptedMin     = 100
 )
 
 type options struct {
@@ -36,6 +37,7 @@ type options struct {
 	minutes float64
 	faults  string
 	keep    bool
+	strict  bool
 	binary  string
 	other   string
 	python  string
@@ -49,6 +51,7 @@ func main() {
 	flag.Float64Var(&o.minutes, "minutes", 0, "goes on with fresh seeds, a new cluster for each, until the time is over")
 	flag.StringVar(&o.faults, "faults", "", "only these, with commas; all otherwise")
 	flag.BoolVar(&o.keep, "keep", false, "keeps history, logs and data also of a run that found nothing")
+	flag.BoolVar(&o.strict, "strict", false, "lets no node lease what is done, also if it was deposed and does not know it")
 	flag.StringVar(&o.binary, "binary", os.Getenv("DURAMEN_BIN"), "of duramen")
 	flag.StringVar(&o.other, "other", "", "another build, for every second start of each node: upgrades, and back")
 	flag.StringVar(&o.python, "python", "python3", "which has confluent-kafka")
@@ -90,6 +93,9 @@ func once(o options) bool {
 		}
 		if o.other != "" {
 			again += " --other " + o.other
+		}
+		if o.strict {
+			again += " --strict"
 		}
 		fmt.Printf("kept: %s\nseed: %d\ncommand: %s\n", directory, o.seed, again)
 	}
@@ -138,9 +144,16 @@ func run(o options, directory string) (wrong []string) {
 		return say(err)
 	}
 	clients.StartQueueing(cluster.Natives(), queues)
+	work, err := StartWork(cluster, history)
+	if err != nil {
+		return say(err)
+	}
 	wrong = append(wrong, suffer(cluster, NewSchedule(o.seed, o.length, faults))...)
+	over := now()
 	wrong = append(wrong, progress(cluster, history)...)
 	wrong = append(wrong, clients.Finish()...)
+	workEnds, undone := work.Finish(over)
+	wrong = append(wrong, undone...)
 	ends, err := endQueues(cluster, history, queues)
 	if err != nil {
 		wrong = say(err)
@@ -159,21 +172,27 @@ func run(o options, directory string) (wrong []string) {
 	for _, node := range cluster.Nodes {
 		wrong = append(wrong, node.Unasked()...)
 	}
-	ops, queued, err := history.Close()
+	ops, queued, worked, err := history.Close()
 	if err != nil {
 		return say(err)
 	}
 	began := time.Now()
 	wrong = append(wrong, Check(ops, logs, Ordered)...)
 	wrong = append(wrong, CheckQueues(queued, ends)...)
+	wrongWork, repeated := CheckWork(worked, workEnds, o.strict)
+	wrong = append(wrong, wrongWork...)
 	acknowledged := summary(ops)
 	edited := summaryOfQueues(queued)
+	accepted := summaryOfWork(worked, workEnds, repeated)
 	fmt.Printf("checked in %s\n", time.Since(began).Round(time.Millisecond))
 	if acknowledged < acknowledgedMin {
 		wrong = append(wrong, fmt.Sprintf("%d appends were acknowledged, so little was tested", acknowledged))
 	}
 	if edited < editedMin {
 		wrong = append(wrong, fmt.Sprintf("%d changes of queues were acknowledged, so little was tested", edited))
+	}
+	if accepted < acceptedMin {
+		wrong = append(wrong, fmt.Sprintf("%d messages of work queues were accepted, so little was tested", accepted))
 	}
 	return wrong
 }
@@ -271,7 +290,7 @@ func tryToCreate(client *kgo.Client) (id [16]byte, err error) {
 	if told != nil && !errors.Is(told, kerr.TopicAlreadyExists) {
 		return id, told
 	}
-	described, err := describe(context, client)
+	described, err := describe(context, client, topic)
 	if err != nil {
 		return id, err
 	}
@@ -283,7 +302,7 @@ func tryToCreate(client *kgo.Client) (id [16]byte, err error) {
 	return described.TopicID, nil
 }
 
-func describe(context context.Context, client *kgo.Client) (kmsg.MetadataResponseTopic, error) {
+func describe(context context.Context, client *kgo.Client, topic string) (kmsg.MetadataResponseTopic, error) {
 	request := kmsg.NewPtrMetadataRequest()
 	asked := kmsg.NewMetadataRequestTopic()
 	asked.Topic = kmsg.StringPtr(topic)
@@ -335,7 +354,7 @@ func find(cluster *Cluster, client *kgo.Client, victim Victim) *Node {
 	}
 	context, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
-	described, err := describe(context, client)
+	described, err := describe(context, client, topic)
 	if err == nil {
 		for _, partition := range described.Partitions {
 			if partition.Partition == victim.LeaderOf && partition.Leader > 0 {

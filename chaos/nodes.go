@@ -100,6 +100,8 @@ func NewCluster(binary, other, directory string, packets *Packets) (*Cluster, er
 			"default.replication.factor=3", "min.insync.replicas=2",
 			// Small: many rolls, and little that must be free.
 			"log.segment.bytes=262144", "queued.max.request.bytes=16777216",
+			// So that leases may be short.
+			"group.share.min.record.lock.duration.ms=1000",
 		} {
 			node.command = append(node.command, "--set", setting)
 		}

@@ -1,16 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand"
-	"net"
 	"net/http"
-	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -25,19 +20,9 @@ const (
 	queueTopic      = "chaos-queues"
 	queuePartitions = 2
 	queuesOfEach    = 2
-	// Longest wait of a node for its answer, and of a client for the node's. One request in ten is of a client without
-	// patience, which goes away at any moment of the call.
-	nodePatience   = 2500 * time.Millisecond
-	nativePatience = 4 * time.Second
-	noPatience     = 12 * time.Millisecond
-	// Requests of one change, each to another node than the one before.
-	attemptsMax = 6
 	// A queue with more elements gets more deletions and trims than messages.
 	elementsWanted = 40
 )
-
-// Problems after which the same request may succeed later, at this node or another one. Nothing was done.
-var passing = []string{"busy", "throttled", "not-enough-replicas", "disk-full", "damaged", "no-leader"}
 
 // Problems that another client's change of the queue explains. Nothing was done.
 var explained = []string{"unknown-element", "version-mismatch", "last-mismatch", "fenced"}
@@ -49,22 +34,6 @@ type sharedQueue struct {
 	token     atomic.Int64
 }
 
-// A native client speaks HTTP to the nodes in turn. A node passes a call on to the leader.
-type native struct {
-	name   string
-	nodes  []string
-	node   int // index of the one that is asked
-	client http.Client
-	number int
-	c      *Clients
-}
-
-func (c *Clients) native(name string, nodes []string) *native {
-	dialer := net.Dialer{Timeout: time.Second}
-	return &native{name: name, nodes: nodes, node: rand.Intn(len(nodes)), c: c,
-		client: http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}}
-}
-
 // A message, in a request and in an answer.
 type message struct {
 	ID       string    `json:"id"`
@@ -72,74 +41,6 @@ type message struct {
 	Position *Position `json:"position,omitempty"`
 	Version  int64     `json:"version,omitempty"`
 }
-
-// All that answers may have.
-type answer struct {
-	First, Last, At, Next *Position
-	Duplicate, More       bool
-	Version               int64
-	Elements              []message
-	Partition             int32
-	Fence                 *string
-	Type, Detail          string
-}
-
-// The kind of a problem, or nothing.
-func (a answer) problem() string { return strings.TrimPrefix(a.Type, "/problems/") }
-
-// errUnsent is an error before the request was sent.
-var errUnsent = errors.New("the request was not sent")
-
-func (n *native) send(method, path string, headers headers, body any) (told answer, err error) {
-	content, err := json.Marshal(body)
-	if err != nil {
-		return told, err
-	}
-	if method == http.MethodGet {
-		content = nil
-	}
-	patience := nativePatience
-	if method != http.MethodGet && rand.Intn(10) == 0 {
-		patience = time.Duration(rand.Int63n(int64(noPatience)))
-	}
-	context, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	address := "http://" + n.nodes[n.node] + "/v1/topics/" + queueTopic + path
-	request, err := http.NewRequestWithContext(context, method, address, bytes.NewReader(content))
-	if err != nil {
-		return told, err
-	}
-	request.Header.Set("content-type", "application/json")
-	for name, value := range headers {
-		request.Header.Set(name, value)
-	}
-	response, err := n.client.Do(request)
-	if err != nil {
-		var dialled *net.OpError
-		if errors.As(err, &dialled) && dialled.Op == "dial" {
-			err = errUnsent
-		}
-		var failed *url.Error
-		if errors.As(err, &failed) {
-			err = failed.Err // without the address
-		}
-		return told, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return told, err
-	}
-	if err := json.Unmarshal(text, &told); err != nil {
-		return told, fmt.Errorf("status %d, and no JSON: %q", response.StatusCode, text)
-	}
-	if response.StatusCode != http.StatusOK && told.Type == "" {
-		return told, fmt.Errorf("status %d, and no problem: %q", response.StatusCode, text)
-	}
-	return told, nil
-}
-
-type headers = map[string]string
 
 // do sends a request until its outcome is certain, to one node after the other, and completes the operation. Without
 // `repeats` it ends with the first request whose outcome nobody knows.
@@ -163,24 +64,18 @@ func (n *native) attempt(op *QueueOp, repeats bool, method, path string, headers
 		op.Node = n.node + 1
 		op.Attempts++
 		told, err := n.send(method, path, headers, body)
+		came, problem, isOver := judge(told, err)
+		op.Error = problem
 		switch {
-		case errors.Is(err, errUnsent):
-			op.Error = errUnsent.Error()
-		case err != nil:
-			sent, op.Error = Unknown, err.Error()
-		case told.problem() == "":
-			op.Error = ""
+		case came == OK:
 			return told, OK
-		case told.problem() == "outcome-unknown":
-			sent, op.Error = Unknown, told.problem()
-		case slices.Contains(passing, told.problem()):
-			op.Error = told.problem()
-		default:
-			op.Error = told.problem()
+		case isOver:
 			if op.Unexpected = !slices.Contains(explained, op.Error); op.Unexpected {
 				op.Error += ": " + told.Detail
 			}
 			return told, sent
+		case came == Unknown:
+			sent = Unknown
 		}
 		if sent == Unknown && !repeats {
 			break
@@ -189,11 +84,6 @@ func (n *native) attempt(op *QueueOp, repeats bool, method, path string, headers
 		n.c.pause(time.Duration(100+rand.Intn(200)) * time.Millisecond)
 	}
 	return answer{}, sent
-}
-
-func (n *native) named() string {
-	n.number++
-	return fmt.Sprintf("%s:%d", n.name, n.number)
 }
 
 // textOf is a value of at most 2,000 bytes, so that a page has room for a whole queue. It is text.

@@ -50,7 +50,7 @@ func differences(cluster *Cluster) (string, error) {
 	return "", nil
 }
 
-// segmentsOf reads the segments of both topics: the name of the topic of queues begins with that of the other one.
+// segmentsOf reads the segments of all topics of clients: their names begin with that of the first one.
 func segmentsOf(node *Node) (map[string][]byte, error) {
 	paths, err := filepath.Glob(filepath.Join(node.dataDir(), topic+"-*", "*.log"))
 	if err != nil {
