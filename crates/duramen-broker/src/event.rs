@@ -284,8 +284,8 @@ pub enum WantedElements {
     Standing,
     /// None: the statements that the log has to repeat before it loses its records below an offset.
     Kept(i64),
-    /// None: the statements from an offset on that took records away, and the batch that expires first. Below the offset
-    /// one counts only if that is after a time.
+    /// None: the statements from an offset on that took records away, and the batch that expires first. Below the
+    /// offset one counts only if that is after a time.
     Erasable(i64, i64),
 }
 

@@ -268,7 +268,7 @@ impl World {
         leaving.begin(&mut clients, |at| members[at].broker_id());
         // Segments that compaction made cannot be repaired.
         clients.oracle.spare_compaction(rots);
-        clients.rots = rots;
+        clients.spare(rots);
         (clients.leaps, clients.fills) = (clocks.leaps > 0, space.fills > 0);
         Ok(Self {
             members,

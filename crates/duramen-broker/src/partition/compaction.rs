@@ -93,7 +93,8 @@ impl Partition {
         self.compacting.done
     }
 
-    /// Returns the time by which records had expired that the latest erasure took by themselves; 0 if another is decided.
+    /// Returns the time by which records had expired that the latest erasure took by themselves; 0 if another is
+    /// decided.
     pub(crate) fn expired_by_ms(&self) -> i64 {
         let Compacting { decided, done, .. } = &self.compacting;
         if decided.index == done.index { decided.expired_by_ms } else { 0 }

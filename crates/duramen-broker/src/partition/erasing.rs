@@ -4,9 +4,10 @@
 //!             up to which offset.
 //! Owns:       the answers of the index about this leader's log ([`super::compaction::Erasing`]).
 //! Interface:  [`Partition::wants_erasable`], [`Partition::note_erasable`], [`Partition::sweep_erasure`].
-//! Invariants: an erasure ends where a segment begins, behind a statement that took something away or a batch that has
-//!             expired, and not behind the leader's own index. Statements go only if an earlier erasure took what they are about, and was decided
-//!             long enough before. A leader that does not believe its clock decides nothing.
+//! Invariants: an erasure ends where a segment begins, and not behind the leader's own index. Something below its end
+//!             was taken away by a statement there, or has expired. Statements go only if an earlier erasure took what
+//!             they are about, and was decided long enough before. A leader that does not believe its clock decides
+//!             nothing.
 //! Never:      the records that go (see storage's `compaction/erasing.rs`); the order to storage, which is that of a
 //!             compaction (`compaction.rs`).
 //! Tests:      `duramen/tests/native/erasure.rs`; `duramen-sim`, scenarios `node` and `cluster`.

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use duramen_protocol::BatchView;
 use duramen_protocol::records::{ID_HEADER, Record, Records, Schedule};
 use duramen_storage::keys::{
-    Erasable, Expiry, Index, IndexError, Masks, NamedQueue, Replaced, Said, Standing,
-    is_replacement,
+    Index, IndexError, Masks, NamedQueue, Replaced, Said, Standing, is_replacement,
 };
 use duramen_storage::op::ReplicaId;
 use duramen_storage::reader::ReadError;
@@ -309,8 +308,8 @@ fn look<D: Disk>(
             return Ok((FoundElements::Kept(kept), Standing::default()));
         }
         WantedElements::Erasable(since, after_ms) => {
-            let (found, next) = erasable(reader, span, *since, *after_ms)?;
-            return Ok((FoundElements::Erasable(found, next), Standing::default()));
+            let found = erasable(reader, span, *since, *after_ms)?;
+            return Ok((found, Standing::default()));
         }
         _ => {}
     }
@@ -354,9 +353,9 @@ fn erasable<D: Disk>(
     span: &Span,
     since: i64,
     after_ms: i64,
-) -> Result<(Option<(Erasable, i64)>, Option<Expiry>), QueueError<()>> {
+) -> Result<FoundElements, QueueError<()>> {
     if span.is_empty() {
-        return Ok((None, None));
+        return Ok(FoundElements::Erasable(None, None));
     }
     let index = index_of(reader, span)?;
     let next = index.next_expiry(since.max(span.from), after_ms);
@@ -366,10 +365,10 @@ fn erasable<D: Disk>(
     if cursor < span.end {
         return Err(QueueError::Index);
     }
-    let Some(found) = found else { return Ok((None, next)) };
+    let Some(found) = found else { return Ok(FoundElements::Erasable(None, next)) };
     let batch = batch_at(reader, span.replica, (found.first, span.end))?;
     let time_ms = batch.map_or(i64::MAX, |batch| batch.header().max_timestamp);
-    Ok((Some((found, time_ms)), next))
+    Ok(FoundElements::Erasable(Some((found, time_ms)), next))
 }
 
 /// Finds out which of these offsets hold elements of a queue that are to be seen.

@@ -197,7 +197,7 @@ pub(crate) struct Clients {
     /// True if there are several nodes: each may be behind the others, and a leader may not know yet that it is none.
     many: bool,
     /// True if disks rot: a node refuses damaged data until it is repaired.
-    pub(crate) rots: bool,
+    rots: bool,
     /// Disks of several nodes fill up.
     pub(crate) fills: bool,
     /// Number of nodes, numbered from 1; below, the chance that a client wants a partition moved, in a thousand
@@ -499,6 +499,12 @@ impl Clients {
         client.forget();
         (client.connection, client.session) = session(self.next_connection);
         before
+    }
+
+    /// Takes care of a machine whose disk may rot.
+    pub(crate) fn spare(&mut self, rots: bool) {
+        self.rots = rots;
+        self.natives.iter_mut().for_each(|it| it.spare_expiry(rots));
     }
 
     pub(crate) fn begin_last_phase(&mut self) {

@@ -440,8 +440,8 @@ impl<D: Disk> Log<'_, D> {
     }
 
     /// Returns the element of a queue from which on none goes by itself: a guard may name the last one. One of a
-    /// transaction does not count: it may be aborted. One that a rewrite withdrew does: an erasure before that may have
-    /// taken those in front of it, and other replicas may not have come to that erasure.
+    /// transaction does not count: it may be aborted. One that a rewrite withdrew does. An erasure before that may have
+    /// taken those in front of it, on some replicas and not on others.
     fn first_lasting(&self, queue: &Queue) -> Result<i64, CompactionError> {
         if sabotage::is(Bug::ExpiredLastGoes) {
             return Ok(i64::MAX);

@@ -107,7 +107,9 @@ mod tests {
 
     fn encoded(from: i64, all: &[(i64, i64)]) -> (Bytes, i64) {
         let mut writer = ExpiriesWriter::new(from);
-        all.iter().for_each(|&(base_offset, at_ms)| writer.push(Expiry { base_offset, at_ms }));
+        for &(base_offset, at_ms) in all {
+            writer.push(Expiry { base_offset, at_ms });
+        }
         let (bytes, earliest_ms) = writer.end();
         (bytes.into(), earliest_ms)
     }
@@ -118,11 +120,11 @@ mod tests {
         for from in [0, 5] {
             let (bytes, earliest_ms) = encoded(from, &all);
             assert_eq!(earliest_ms, 1);
-            let read = Expiries::decode(bytes, &(from..1 << 41), 1).ok().expect("it is right");
+            let read = Expiries::decode(bytes, &(from..1 << 41), 1).expect("it is right");
             let read: Vec<_> = read.map(|it| (it.base_offset, it.at_ms)).collect();
             assert_eq!(read, all);
         }
-        let none = Expiries::decode(Bytes::new(), &(0..9), i64::MAX).ok();
+        let none = Expiries::decode(Bytes::new(), &(0..9), i64::MAX);
         assert_eq!(none.expect("there is none").count(), 0);
     }
 

@@ -191,7 +191,9 @@ impl<D: Disk> Merge<D> {
                 spent += LOOK_BYTES;
                 (remains.ask)(Question::Expiry(&mut left))?;
             }
-            left.into_iter().for_each(|it| self.writer.expiry(it));
+            if let Some(left) = left {
+                self.writer.expiry(left);
+            }
             if spent >= budget_bytes {
                 self.expiries = Some(walks);
                 return Ok(false);

@@ -1,7 +1,7 @@
 //! # Room card: table
 //!
 //! Purpose:    read an immutable table of a queue index: `<from>-<to>.keys`, see `docs/format.md`.
-//! Owns:       header and footer, filter, block index and masks in memory; the place of each block, and of the expiries.
+//! Owns:       header and footer, filter, block index and masks in memory; the place of each block and of expiries.
 //! Interface:  [`Table`], [`TableHeader`], [`IndexError`]; [`Cursor`] for merges and lists of names.
 //! Invariants: an open table's header, footer, filter, block index and masks fit their CRCs. A block is checked
 //!             whenever it is read: a lookup says "nothing there" only of bytes that are right. No descriptor belongs

@@ -39,7 +39,9 @@ pub fn flush<D: Disk>(
         }
     }
     writer.masks(memtable.masks());
-    memtable.expiries().iter().for_each(|it| writer.expiry(*it));
+    for expiry in memtable.expiries() {
+        writer.expiry(*expiry);
+    }
     writer.end()
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A digest covers the bytes of batches as they lie in segments. Compacted batches may have been compressed anew, by
 //! another build on another node, and their segments begin elsewhere. For them the digest covers the headers of
-//! batches and their decompressed records. An erasure leaves segments as they are that lose nothing, but another replica
-//! may have been fed them. So this goes for all batches below the end of a compaction or erasure.
+//! batches and their decompressed records. An erasure leaves segments as they are that lose nothing, but another
+//! replica may have been fed them. So this goes for all batches below the end of a compaction or erasure.
 
 use bytes::Bytes;
 use duramen_protocol::batch::BatchView;

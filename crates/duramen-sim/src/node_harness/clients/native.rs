@@ -336,6 +336,11 @@ impl Natives {
         std::mem::take(&mut self.aims)
     }
 
+    /// Has nothing expire in queues.
+    pub(super) fn spare_expiry(&mut self, spares: bool) {
+        self.queuers.iter_mut().for_each(|it| it.spares_expiry = spares);
+    }
+
     pub(super) fn begin_last_phase(&mut self) {
         self.untold = (0..PARTITIONS).map(|partition| (TOPIC.to_owned(), partition)).collect();
         self.queuers.iter_mut().for_each(Queuers::begin_last_phase);

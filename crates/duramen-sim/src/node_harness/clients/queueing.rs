@@ -9,8 +9,8 @@
 //! Some name elements of other queues when they delete. Some replace elements, rewrite queues, fence or trim them, or
 //! trim their log. Some read the topic as consumers of Kafka do. Once an edit is acknowledged, no read at a leader
 //! shows the records that it took away. A replaced element keeps its place, and a rewrite is there whole or not at all.
-//! A token passes while it is the fence. Some elements expire, and may be gone then. All else stays, and a consumer comes
-//! to the end.
+//! A token passes while it is the fence. Some elements expire, and may be gone then. All else stays, and a consumer
+//! comes to the end.
 
 mod editing;
 mod known;
@@ -210,6 +210,8 @@ pub(super) struct Queuers {
     floors: BTreeMap<i32, i64>,
     /// Partition and offset of elements whose deletion was acknowledged, to be looked for at once.
     suspects: Vec<(i32, i64)>,
+    /// True if no element expires: what an erasure changed elsewhere mends no disk that has rotted.
+    pub(super) spares_expiry: bool,
 }
 
 fn id_of(batch: u64, index: u8) -> Vec<u8> {
@@ -343,7 +345,7 @@ impl Queuers {
             value.resize(usize::try_from(work.between(9, 300)).expect("small"), 7);
             let id = id_of(number, index);
             let expires = ttl_ms.map(|it| (wall_ms + it).to_string());
-            let own = [(EXPIRES_HEADER, expires.as_ref().map(|it| it.as_bytes()))];
+            let own = [(EXPIRES_HEADER, expires.as_ref().map(String::as_bytes))];
             let named = [(ID_HEADER, Some(&id[..]))];
             let own = own.iter().filter(|_| expires.is_some());
             let headers: Vec<_> = own.chain(named.iter().filter(|_| has_ids)).copied().collect();
@@ -367,7 +369,7 @@ impl Queuers {
         let names = (0..self.count).map(name_of);
         let here: Vec<String> = names.filter(|it| partition_of(it) == partition).collect();
         let queues = (0..work.between(1, 8)).map(|_| work.pick(&here).clone()).collect();
-        let ttl_ms = work.chance(200).then(|| *work.pick(&TTLS_MS));
+        let ttl_ms = self.ttl_ms(work);
         let (number, batch) = self.batch(queues, (false, ttl_ms, None), work, wall_ms);
         let batch = CheckedBatch::of(batch, partition).expect("it is right");
         let partitions = vec![PreparedPartition { index: partition, batch: Ok(batch) }];
@@ -382,6 +384,12 @@ impl Queuers {
         (Question::Produce { number }, Prepared::Produce(request))
     }
 
+    /// Returns the time to live of an element, if it is to have one.
+    fn ttl_ms(&self, work: &mut Prng) -> Option<i64> {
+        let ttl_ms = work.chance(200).then(|| *work.pick(&TTLS_MS));
+        ttl_ms.filter(|_| !self.spares_expiry)
+    }
+
     fn enqueue(&mut self, queue: &str, work: &mut Prng, wall_ms: i64) -> (Question, Prepared) {
         let known = self.queues.entry(queue.to_owned()).or_default();
         let acked = known.acked.last().copied().unwrap_or(-1);
@@ -389,7 +397,7 @@ impl Queuers {
         let guard = work.chance(400).then_some(last);
         let queues = (0..work.between(1, 4)).map(|_| queue.to_owned()).collect();
         let has_ids = guard.is_some() && work.chance(500);
-        let ttl_ms = work.chance(200).then(|| *work.pick(&TTLS_MS));
+        let ttl_ms = self.ttl_ms(work);
         let (number, batch) = self.batch(queues, (has_ids, ttl_ms, None), work, wall_ms);
         if has_ids {
             let again = guard.map(|last| (batch.clone(), Once::Ids(last)));
