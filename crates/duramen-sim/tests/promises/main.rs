@@ -4,6 +4,7 @@ mod cluster;
 mod compaction;
 mod determinism;
 mod disk;
+mod erasing;
 mod keys;
 mod manifest;
 mod mending;

@@ -9,7 +9,8 @@
 //!             itself. The last batch below the end stays: a reader in a gap finds it. Only segments that lose
 //!             something are touched: replicas compare the others byte for byte.
 //! Never:      the files (see `compaction`); times and the end, which an entry decides.
-//! Tests:      `duramen/tests/native/erasure.rs`; `duramen-sim`, scenarios `node` and `cluster`.
+//! Tests:      `duramen-sim`, `tests/promises/erasing.rs`, scenarios `node` and `cluster`;
+//!             `duramen/tests/native/erasure.rs`.
 //! Start at:   [`Erasure::plan`].
 //!
 //! The index answers for the log: it names each statement and each batch of a queue below its cursor. It may name more,

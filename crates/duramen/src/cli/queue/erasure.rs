@@ -33,9 +33,10 @@ The STATE of a replica:
   unknown        followed by the reason
 
 ERASED is the offset below which nothing is left that edits below it took away. HIDDEN counts the
-records that edits took away since; SINCE is the time of the first such edit. EXPIRED is the time from
-which the first record that is still there is of no use: the last element of a queue stays. Bytes can
-also be in the journal, on nodes that are away, in backups and with consumers: see docs/operations.md.
+records that edits took away since; SINCE is the time of the first such edit. EXPIRED is the time
+from which the first record that is still there is of no use: the last element of a queue stays.
+Bytes can also be in the journal, on nodes that are away, in backups and with consumers: see
+docs/operations.md.
 
 To erase at once, set `queue.erase.lag.ms` of the topic to 0, and back afterwards.
 
