@@ -6,35 +6,15 @@ use duramen_protocol::batch::batches;
 use duramen_protocol::records::{BatchBuilder, EXPIRES_HEADER, NewRecord, Records};
 use duramen_sim::SimDisk;
 use duramen_storage::compaction::{Compaction, Means, Order, Progress};
-use duramen_storage::indexing::{self, Indexer, Limits, Step};
+use duramen_storage::indexing::{self, Indexer, Step};
 use duramen_storage::keys::{Deleted, Said, Statement, batch_of};
-use duramen_storage::op::{Append, Compacted, ConfState, Content, HardState, Identity, LogEntry};
+use duramen_storage::op::{Append, Compacted, ConfState, Content, HardState, LogEntry};
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
 
-use super::rig::{self, options};
+use super::rig::{self, identity, index_limits, options};
 
 const REPLICA: ReplicaId = ReplicaId(7);
 const NEVER: i64 = i64::MAX;
-
-fn limits() -> Limits {
-    Limits {
-        memtable_bytes: (2048, 4096),
-        rest_bytes: 512,
-        log_bytes: (4096, 8192),
-        step_bytes: 700,
-        block_bytes: 256,
-        merge_width: 3,
-        class_bytes: 1024,
-        merge_bytes: 300,
-        free_bytes_min: 0,
-        touched: 4,
-        seed: 1,
-    }
-}
-
-fn identity() -> Identity {
-    Identity { topic: "t".into(), topic_id: [5; 16], partition: 0 }
-}
 
 /// Log of a queue topic, on a disk.
 struct Log {
@@ -114,7 +94,7 @@ impl Log {
         self.settle();
         self.storage = Storage::open(self.disk.clone(), options()).unwrap().0;
         let reader = self.storage.reader();
-        let mut indexer = Indexer::new(reader.clone(), limits());
+        let mut indexer = Indexer::new(reader.clone(), index_limits(1));
         indexer.order(indexing::Order {
             replica: REPLICA,
             identity: identity(),

@@ -8,35 +8,15 @@ use bytes::Bytes;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_sim::SimDisk;
 use duramen_sim::prng::Prng;
-use duramen_storage::indexing::{Indexed, Indexer, Limits, Order, Step, Touched, queue_hash};
-use duramen_storage::op::{Append, ConfState, Content, HardState, Identity, LogEntry};
+use duramen_storage::indexing::{Indexed, Indexer, Order, Step, Touched, queue_hash};
+use duramen_storage::op::{Append, ConfState, Content, HardState, LogEntry};
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
 
-use super::rig::{self, options};
+use super::rig::{self, identity, index_limits, options};
 
 const REPLICA: ReplicaId = ReplicaId(7);
 const SEED: u64 = 99;
 const QUEUES: u64 = 14;
-
-fn limits() -> Limits {
-    Limits {
-        memtable_bytes: (2048, 4096),
-        rest_bytes: 512,
-        log_bytes: (4096, 8192),
-        step_bytes: 700,
-        block_bytes: 256,
-        merge_width: 3,
-        class_bytes: 1024,
-        merge_bytes: 300,
-        free_bytes_min: 0,
-        touched: 4,
-        seed: SEED,
-    }
-}
-
-fn identity() -> Identity {
-    Identity { topic: "t".into(), topic_id: [5; 16], partition: 0 }
-}
 
 fn name_of(number: u64) -> Vec<u8> {
     format!("queue-{number:03}").into_bytes()
@@ -71,7 +51,7 @@ impl Tested {
         let conf = ConfState { voters: vec![7], ..ConfState::default() };
         let kind = OpKind::Create { ticket: 1, identity: identity(), conf };
         storage.submit(Op { replica: REPLICA, kind });
-        let indexer = Indexer::new(storage.reader(), limits());
+        let indexer = Indexer::new(storage.reader(), index_limits(SEED));
         let (batches, segments) = (Vec::new(), Vec::new());
         let prng = Prng::new(seed, "keys");
         let mut tested = Self {
@@ -200,7 +180,7 @@ impl Tested {
         assert_eq!(found.replicas[0].damage, None);
         let end = found.replicas[0].end_offset;
         self.storage = storage;
-        self.indexer = Indexer::new(self.storage.reader(), limits());
+        self.indexer = Indexer::new(self.storage.reader(), index_limits(SEED));
         assert!(self.batches.get(safe.0.wrapping_sub(1)).is_none_or(|it| it.end <= end));
         let lost = self.batches.iter().filter(|it| it.base >= end).count();
         self.batches.retain(|it| it.base < end);
@@ -256,7 +236,7 @@ impl Tested {
         let (storage, found) = Storage::open(self.disk.clone(), options()).unwrap();
         assert_eq!(found.replicas[0].damage, None);
         self.storage = storage;
-        self.indexer = Indexer::new(self.storage.reader(), limits());
+        self.indexer = Indexer::new(self.storage.reader(), index_limits(SEED));
         self.settle();
         self.order();
         for _ in 0..1000 {
@@ -280,7 +260,7 @@ impl Tested {
         let (storage, found) = Storage::open(self.disk.clone(), options()).unwrap();
         assert_eq!(found.replicas[0].damage, None);
         self.storage = storage;
-        self.indexer = Indexer::new(self.storage.reader(), limits());
+        self.indexer = Indexer::new(self.storage.reader(), index_limits(SEED));
         self.settle();
         let Some(known) = self.batches.len().checked_sub(1) else { return };
         let known = self.prng.below(u64::try_from(known).unwrap() + 1);
@@ -322,7 +302,7 @@ impl Tested {
             for name in part.flat_map(|it| it.names.keys()) {
                 let Touched::These(hashes) = &step.touched else { continue };
                 assert!(hashes.contains(&queue_hash(name, SEED)));
-                assert!(hashes.len() <= limits().touched);
+                assert!(hashes.len() <= index_limits(SEED).touched);
             }
             to = step.to.max(to);
         }
@@ -403,7 +383,7 @@ fn a_log_that_rests_is_flushed() {
     while !grow(&mut tested) {
         tested.append();
     }
-    let last = Indexer::new(tested.storage.reader(), limits());
+    let last = Indexer::new(tested.storage.reader(), index_limits(SEED));
     std::mem::replace(&mut tested.indexer, last).finish();
     assert_eq!(tested.files("keys").len(), 2);
     tested.compare(false);

@@ -1,6 +1,8 @@
 //! Parts that tests of storage share: small options, and work until nothing is under way.
 
 use duramen_sim::SimDisk;
+use duramen_storage::indexing::Limits;
+use duramen_storage::op::Identity;
 use duramen_storage::storage::{Error, Facts, Options};
 use duramen_storage::{Done, Storage};
 
@@ -18,6 +20,28 @@ pub(crate) fn options() -> Options {
         open_files_max: 64,
         recovered_at_once: 1,
     }
+}
+
+/// Returns limits of an index with small sizes.
+pub(crate) fn index_limits(seed: u64) -> Limits {
+    Limits {
+        memtable_bytes: (2048, 4096),
+        rest_bytes: 512,
+        log_bytes: (4096, 8192),
+        step_bytes: 700,
+        block_bytes: 256,
+        merge_width: 3,
+        class_bytes: 1024,
+        merge_bytes: 300,
+        free_bytes_min: 0,
+        touched: 4,
+        seed,
+    }
+}
+
+/// Returns the identity of the one log.
+pub(crate) fn identity() -> Identity {
+    Identity { topic: "t".into(), topic_id: [5; 16], partition: 0 }
 }
 
 /// Brings all that is under way to its end, and returns the reports. `answer` may give storage what a report asks for.
