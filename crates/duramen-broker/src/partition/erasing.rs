@@ -71,7 +71,8 @@ impl Partition {
             let is_many = it.erasable.records >= QUEUE_MASKS_MAX / 2;
             is_old(it.since_ms) || is_many
         });
-        let below = match waiting.map(|it| it.erasable).or(expired) {
+        let due = waiting.map(|it| it.erasable).into_iter().chain(expired);
+        let below = match due.reduce(Erasable::with) {
             Some(erasable) => match self.erasure_end(erasable) {
                 Some(below) => below.max(decided.below),
                 None => return false,

@@ -117,7 +117,7 @@ pub(super) fn describe_erasure<D: Disk>(
         if cursor < part.to {
             return Err(Stop::Behind);
         }
-        let next = index.next_expiry(part.from, i64::MAX)?;
+        let next = index.next_expiry(part.from, part.from, i64::MAX)?;
         slot.expires_ms = next.map_or(-1, |it| it.at_ms);
         slot.names_are_left = index.erased().index != done.index;
         slot.hidden_records = found.map_or(0, |it| i64::try_from(it.records).unwrap_or(i64::MAX));

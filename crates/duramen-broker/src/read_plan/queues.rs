@@ -358,7 +358,7 @@ fn erasable<D: Disk>(
         return Ok(FoundElements::Erasable(None, None));
     }
     let index = index_of(reader, span)?;
-    let next = index.next_expiry(since.max(span.from), after_ms);
+    let next = index.next_expiry(span.from, since, after_ms);
     let next = next.map_err(|error| QueueError::of_index(&error))?;
     let found = index.erasable(since.max(span.from));
     let (found, cursor) = found.map_err(|error| QueueError::of_index(&error))?;

@@ -1,6 +1,6 @@
 //! The node over the real storage, driven as a runtime drives it, by public names only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
@@ -34,6 +34,7 @@ use duramen_storage::op::OpKind;
 use duramen_storage::storage::Facts;
 use duramen_storage::{Done, Options, Storage};
 
+mod erasing;
 mod memory;
 mod queue_checks;
 use memory::MemoryDisk;
@@ -51,6 +52,8 @@ struct Broker {
     correlation: i32,
     now: Now,
     images: usize,
+    /// Indexes of the entries for which the node ordered a compaction or an erasure.
+    cleanings: BTreeSet<u64>,
     /// What was read for the node, to be given to it.
     read: Vec<Event>,
     indexer: Indexer<MemoryDisk>,
@@ -113,6 +116,7 @@ impl Broker {
             correlation: 0,
             now,
             images: 0,
+            cleanings: BTreeSet::new(),
             read: Vec::new(),
             indexer,
         };
@@ -122,6 +126,7 @@ impl Broker {
     }
 
     fn compact(&mut self, order: Order) {
+        self.cleanings.insert(order.compacted.index);
         let means = Means { hash_key: (3, 4), keys_max: 1000, free_bytes_min: 0 };
         let replica = order.replica;
         let made = Compaction::begin(&self.storage.reader(), order, &means)

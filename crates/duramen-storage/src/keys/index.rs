@@ -79,6 +79,18 @@ pub struct Erasable {
     pub records: u64,
 }
 
+impl Erasable {
+    /// Returns the extent of both.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            first: self.first.min(other.first),
+            last: self.last.max(other.last),
+            records: self.records + other.records,
+        }
+    }
+}
+
 /// Batch of the log, as the index takes it in.
 #[derive(Debug)]
 pub(crate) struct Batch<'a, N> {
@@ -260,9 +272,15 @@ impl<D: Disk> Index<D> {
     }
 
     /// Returns the batch that expires first, of those at or behind `below` and those that expire after `after_ms`.
-    pub fn next_expiry(&self, below: i64, after_ms: i64) -> Result<Option<Expiry>, IndexError> {
-        let found = self.ask(Memtable::of_expiries, |view| view.next_expiry(below, after_ms));
-        found.map(|(next, _)| next)
+    /// Leaves out batches below the log start: a table may begin before it.
+    pub fn next_expiry(
+        &self,
+        start: i64,
+        below: i64,
+        after_ms: i64,
+    ) -> Result<Option<Expiry>, IndexError> {
+        let next = |view: View<'_, D>| view.next_expiry(start, below, after_ms);
+        self.ask(Memtable::of_expiries, next).map(|(next, _)| next)
     }
 
     /// Returns the statements from an offset on that took records away, and the cursor.
@@ -275,14 +293,8 @@ impl<D: Disk> Index<D> {
                 let is_trim = matches!(said, Said::Trimmed { first_said: ..0, .. });
                 let records = said.withdrawn().len() as u64;
                 if records > 0 || is_trim {
-                    let it = all.get_or_insert(Erasable {
-                        first: fact.offset,
-                        last: fact.offset,
-                        records: 0,
-                    });
-                    it.first = it.first.min(fact.offset);
-                    it.last = it.last.max(fact.offset);
-                    it.records += records;
+                    let it = Erasable { first: fact.offset, last: fact.offset, records };
+                    all = Some(all.map_or(it, |all| all.with(it)));
                 }
             }
         })?;

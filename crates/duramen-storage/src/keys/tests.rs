@@ -206,13 +206,17 @@ impl Tested {
                 }
                 _ => {}
             }
-            let counts = |it: &&Expiry| it.base_offset >= 100 || it.at_ms > at_ms;
-            let next = self.expiries.iter().filter(counts).map(|it| it.at_ms).min();
-            match view.next_expiry(100, at_ms) {
-                Ok(found) if found.map(|it| it.at_ms) != next => {
-                    return Some(format!("what expires after {at_ms}"));
+            for start in [0, 40, 200] {
+                let counts = |it: &&Expiry| {
+                    it.base_offset >= start && (it.base_offset >= 100 || it.at_ms > at_ms)
+                };
+                let next = self.expiries.iter().filter(counts).map(|it| it.at_ms).min();
+                match view.next_expiry(start, 100, at_ms) {
+                    Ok(found) if found.map(|it| it.at_ms) != next => {
+                        return Some(format!("what expires after {at_ms}, from {start} on"));
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
         }
         let mut masks = self.memtable.masks().clone();

@@ -137,12 +137,16 @@ impl<'a, D: Disk> View<'a, D> {
     }
 
     /// Returns the batch that expires first, of those at or behind `below` and those that expire after `after_ms`.
+    /// Leaves out batches below the log start.
     pub(crate) fn next_expiry(
         &self,
+        start: i64,
         below: i64,
         after_ms: i64,
     ) -> Result<Option<Expiry>, IndexError> {
-        let counts = |it: &Expiry| it.base_offset >= below || it.at_ms > after_ms;
+        let counts = |it: &Expiry| {
+            it.base_offset >= start && (it.base_offset >= below || it.at_ms > after_ms)
+        };
         let newest = self.memtable.expiries().iter().copied().filter(counts);
         let mut first = newest.min_by_key(|it| it.at_ms);
         for table in self.tables {
