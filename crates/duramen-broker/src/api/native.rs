@@ -136,19 +136,22 @@ pub(super) fn find(
 pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Vec<ReplicaId> {
     let image = &node.core.controller.image;
     let Some(topic) = image.topic_named(op.target().topic()) else { return Vec::new() };
-    // A leader that has a successor would give out records that are settled there.
-    if let Op::Lease(it) = op {
-        let count = topic.partitions.len();
-        let all = 0..i32::try_from(count).unwrap_or(i32::MAX);
-        let own = it.target.partition(0);
-        let own = if own < 0 { all } else { own..own.saturating_add(1) };
-        return own.filter_map(|partition| node.core.local_replica(topic, partition)).collect();
-    }
-    let partition = op.target().partition(topic.partitions.len());
-    let replica = node.core.local_replica(topic, partition);
-    let known = replica.and_then(|it| Some((it, node.core.partitions.get(&it)?)));
-    let Some((replica, partition)) = known else { return Vec::new() };
-    let is_asked = match op {
+    let count = topic.partitions.len();
+    let all = 0..i32::try_from(count).unwrap_or(i32::MAX);
+    let named = op.target().partition(count);
+    let is_any = named < 0 && matches!(op, Op::Lease(_));
+    let partitions = if is_any { all } else { named..named.saturating_add(1) };
+    let replicas = partitions.filter_map(|it| node.core.local_replica(topic, it));
+    let is_asked = |replica: &ReplicaId| {
+        node.core.partitions.get(replica).is_some_and(|it| must_lead_for_certain(op, it))
+    };
+    replicas.filter(is_asked).collect()
+}
+
+fn must_lead_for_certain(op: &Op, partition: &Partition) -> bool {
+    match op {
+        // A leader that has a successor would give out records that are settled there.
+        Op::Lease(_) => true,
         Op::Tail(it) | Op::ListQueues(it) => it.is_certain,
         Op::Retrieve(it) => it.is_certain,
         Op::GetQueue(it) => it.is_certain,
@@ -159,14 +162,10 @@ pub(crate) fn asked_for_latest(node: &Node, op: &Op) -> Vec<ReplicaId> {
         Op::TrimQueue(it) => {
             it.through.offset >= partition.committed() || diverges(partition, it.through).is_some()
         }
-        Op::Append(_)
-        | Op::Fence(_)
-        | Op::DeleteQueue(_)
-        | Op::FenceQueue(_)
-        | Op::Lease(_)
-        | Op::Settle(_) => false,
-    };
-    is_asked.then_some(replica).into_iter().collect()
+        Op::Append(_) | Op::Fence(_) | Op::DeleteQueue(_) | Op::FenceQueue(_) | Op::Settle(_) => {
+            false
+        }
+    }
 }
 
 /// Returns the offset at which the log's history parts from that of a position, if it does.
