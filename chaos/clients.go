@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -30,7 +31,9 @@ const (
 	patienceOfAskers = 8 * time.Second
 	// For producers that never give up, when all faults are over.
 	lastAnswers = time.Minute
-	perSecond   = 120
+	// For a process to end, after its last answers.
+	lastWords = 30 * time.Second
+	perSecond = 120
 )
 
 // Clients drive the cluster and note what they did.
@@ -41,9 +44,10 @@ type Clients struct {
 	stop      chan struct{}
 	all       sync.WaitGroup
 	// What of a client of another language is left to end.
-	pipes  []io.Closer
-	mutex  sync.Mutex
-	failed []string
+	pipes     []io.Closer
+	processes []*os.Process
+	mutex     sync.Mutex
+	failed    []string
 }
 
 // Ordered says whose appends stand in order and without gaps: see Check.
@@ -84,6 +88,13 @@ func (c *Clients) Finish() []string {
 	for _, pipe := range c.pipes {
 		pipe.Close()
 	}
+	// A process that hangs says where each of its threads is.
+	hangs := time.AfterFunc(lastAnswers+lastWords, func() {
+		for _, process := range c.processes {
+			process.Signal(unix.SIGABRT)
+		}
+	})
+	defer hangs.Stop()
 	c.all.Wait()
 	return c.failed
 }
@@ -340,6 +351,7 @@ func (c *Clients) startLibrdkafka(python, errorsTo string) error {
 		return err
 	}
 	c.pipes = append(c.pipes, end)
+	c.processes = append(c.processes, process.Process)
 	c.start(func() error {
 		lines := bufio.NewScanner(said)
 		lines.Buffer(nil, 16<<20)

@@ -4,8 +4,10 @@ An idempotent producer that never gives up, a consumer of all partitions from th
 end, until standard input ends. Each prints what it did as lines that history.go understands. All times are CLOCK_MONOTONIC.
 """
 
+import faulthandler
 import hashlib
 import json
+import logging
 import random
 import sys
 import threading
@@ -19,6 +21,9 @@ FLUSH_S = 60
 # What history.go says for an append that was acknowledged in one with a later one, so that nobody knows its offset.
 UNTOLD = -2
 COMMON = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500, "socket.timeout.ms": 4000}
+
+# Its reasons for a new epoch of the producer: records of which it does not know the end may then be sent anew.
+TOLD = ("bump", "drain", "ERRSEQ", "UNKPID", "DUPSEQ")
 
 stop = threading.Event()
 
@@ -51,10 +56,25 @@ def is_of_the_way(error):
     return error.code() < 0 and error.code() not in (*ends, KafkaError._GAPLESS_GUARANTEE, KafkaError._LOG_TRUNCATION)
 
 
+class Reasons(logging.Handler):
+    def emit(self, record):
+        text = record.getMessage()
+        if any(it in text for it in TOLD):
+            print(time.monotonic_ns(), text, file=sys.stderr, flush=True)
+
+
+def logger():
+    told = logging.getLogger("producer")
+    told.setLevel(logging.DEBUG)
+    told.propagate = False
+    told.addHandler(Reasons())
+    return told
+
+
 def produce(bootstrap, topic, partitions, name):
     settings = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "message.timeout.ms": 0, "linger.ms": 5}
     pace = {"retry.backoff.ms": 20, "request.timeout.ms": 3000, "queue.buffering.max.messages": 100}
-    producer = Producer(settings | pace | COMMON)
+    producer = Producer(settings | pace | COMMON | {"debug": "eos", "log_level": 7}, logger=logger())
     sent, untold = 0, {}
     while not stop.wait(1 / PER_SECOND):
         partition, value, call = random.randrange(partitions), f"{name}:{sent}", time.monotonic_ns()
@@ -111,6 +131,7 @@ def ask(bootstrap, topic, partitions, name):
 
 
 def main():
+    faulthandler.enable()
     bootstrap, topic, partitions, name = sys.argv[1:]
     work = [produce, consume, ask]
     names = [name, name + "-reader", name + "-asker"]
