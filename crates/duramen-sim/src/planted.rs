@@ -118,6 +118,7 @@ pub const INSIDE: &[(&str, Bug)] = &[
     ("a deletion takes another queue's element", Bug::Broker(Inside::EditUnverified)),
     ("the fence of a queue is ignored", Bug::Broker(Inside::QueueFenceIgnored)),
     ("a replaced element's old content stays", Bug::Broker(Inside::ReplacedStays)),
+    ("a rewrite is two entries", Bug::Broker(Inside::RewriteInTwo)),
     ("tables keep the names of what was erased", Bug::Broker(Inside::TablesNotRemade)),
     ("a message is leased before its time", Bug::Broker(Inside::DelayIgnored)),
     ("a message is leased after its end", Bug::Broker(Inside::EndsIgnored)),

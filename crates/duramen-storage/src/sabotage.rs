@@ -280,6 +280,8 @@ pub enum Bug {
     EditUnverified,
     /// The old content of a replaced element stays where readers see it.
     ReplacedStays,
+    /// A rewrite withdraws by one entry, and appends by another one.
+    RewriteInTwo,
     /// A log of queues loses its first records without saying again what they said of fences and trims.
     FenceNotRestated,
     /// A fence of a queue is judged without the queue's own.

@@ -419,6 +419,12 @@ fn say(
         (Some(reason), _) => partition.object(reason, slot(place)),
         (None, None) => partition.make_certain(slot(place)),
         (None, Some((statement, None))) => node.core.say(replica, &statement, slot(place)),
+        (None, Some((statement, Some(records))))
+            if sabotage::is(Bug::RewriteInTwo) && matches!(statement.said, Said::Cut { .. }) =>
+        {
+            node.core.say(replica, &statement, Slot::Coordinator { replica, ticket: 0 });
+            node.core.append(replica, *records.batch, Acks::All, slot(place)).0
+        }
         (None, Some((statement, Some(records)))) => match stating(records, &statement) {
             Ok(batch) => node.core.append(replica, batch, Acks::All, slot(place)).0,
             Err(why) => Appended::Refused(ErrorCode::CorruptMessage, Some(why)),

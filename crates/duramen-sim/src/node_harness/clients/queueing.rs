@@ -947,6 +947,9 @@ impl Queuers {
                 "{queue}: a page behind {after} up to {looked} lacks {missing}, which was acknowledged"
             ));
         }
+        if *is_certain && !more {
+            self.judge_rewrites(queue, due, &seen)?;
+        }
         let known = self.queues.entry(queue.clone()).or_default();
         known.next = next.or(known.next);
         if *is_last {

@@ -160,6 +160,31 @@ impl Queuers {
         Ok(())
     }
 
+    /// Judges what a page up to the end lacks: a rewrite that withdrew it has its own elements there.
+    pub(super) fn judge_rewrites(
+        &self,
+        queue: &str,
+        due: &BTreeSet<i64>,
+        seen: &BTreeSet<i64>,
+    ) -> Result<(), Failure> {
+        let Some(Known { edits, .. }) = self.queues.get(queue) else { return Ok(()) };
+        let (partition, first) = (partition_of(queue), edits.first().max(self.floor(queue)));
+        let lacking = due.range(first..).filter(|it| !seen.contains(it));
+        let lacking = lacking.filter(|it| !self.may_have_expired(partition, **it));
+        for number in lacking.filter_map(|it| edits.sole_cut(*it)).collect::<BTreeSet<u64>>() {
+            let own = (0_u8..).zip(&self.sent[&number].elements);
+            for (index, _) in own {
+                let at = self.of.get(&(number, index));
+                if at.is_none_or(|at| !seen.contains(at) && edits.deletions(*at) == 0) {
+                    return wrong(format!(
+                        "{queue}: rewrite {number} withdrew others, and its element {index} is not there"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Sets the fence of a queue, or trims it.
     pub(super) fn fence_or_trim(&mut self, queue: &str, work: &mut Prng) -> (Question, Prepared) {
         let known = self.queues.entry(queue.to_owned()).or_default();

@@ -156,6 +156,14 @@ impl Edits {
         self.cuts.values().any(may)
     }
 
+    /// Returns the rewrite that withdrew an element which is gone, if no other edit can have taken the element, or
+    /// the rewrite's own ones.
+    pub(super) fn sole_cut(&self, element: i64) -> Option<u64> {
+        let mut later = self.cuts.iter().filter(|(_, cut)| cut.at.is_none_or(|at| element < at));
+        let (number, cut) = later.next().filter(|_| self.deletions(element) == 0)?;
+        (later.next().is_none() && cut.after < element).then_some(*number)
+    }
+
     /// Tells whether an element may be gone.
     pub(super) fn may_lack(&self, element: i64) -> bool {
         self.deletions(element) > 0 || self.may_be_cut(element)
