@@ -196,12 +196,31 @@ class Packed(Queues):
         self.create(len(codecs), {"segment.bytes": "4096", LAG: "0", "delete.retention.ms": "0"})
         self.logs = [ErasedLog(site, self.topic, partition, len(codecs)) for partition in range(len(codecs))]
         for log, codec in zip(self.logs, codecs):
+            log.enqueue("vanishing", 3)
+            eventually("files that name a queue", lambda log=log: all(self.named(log, "vanishing")), PATIENCE_S)
+            log.delete_queue("vanishing")
             self.write(log, codec)
         await_erasure(self)
         # The statements of the deletions before go with this erasure.
         for log in self.logs:
             log.delete("alice", [list(log.elements["alice"])[3]])
         await_erasure(self)
+        for log in self.logs:
+            eventually("files without a deleted queue's name", lambda log=log: not any(self.named(log, "vanishing")), PATIENCE_S)
+
+    def named(self, log, word):
+        """The files of each replica that name a queue: segments, and tables of the index."""
+        name = log.name(word).encode()
+
+        def holds(path):
+            try:
+                return name in path.read_bytes()
+            except FileNotFoundError:
+                # What an erasure has replaced goes a little later.
+                return False
+
+        directories = [broker.data_dir / f"{self.topic}-{log.partition}" for broker in self.broker.brokers]
+        return [[path for path in directory.iterdir() if path.suffix in (".log", ".keys") and holds(path)] for directory in directories]
 
     def write(self, log, codec):
         common = {"bootstrap.servers": self.broker.bootstrap, "compression.type": codec, "linger.ms": 50}
