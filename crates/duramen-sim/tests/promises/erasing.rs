@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use duramen_protocol::batch::batches;
 use duramen_protocol::records::{BatchBuilder, EXPIRES_HEADER, NewRecord, Records};
 use duramen_sim::SimDisk;
-use duramen_storage::compaction::{Compaction, Means, Order, Progress};
+use duramen_storage::compaction::{Compaction, CompactionError, Means, Order, Progress};
 use duramen_storage::indexing::{self, Indexer, Step};
 use duramen_storage::keys::{Deleted, Said, Statement, batch_of};
 use duramen_storage::op::{Append, Compacted, ConfState, Content, HardState, LogEntry};
@@ -86,8 +86,17 @@ impl Log {
         self.append(batch_of(0, &[statement]), false);
     }
 
-    /// Settles all at a start, and erases what is below an offset and had expired by a time.
     fn erase(&mut self, below: i64, statements_below: i64, expired_by_ms: i64) {
+        self.try_erase(below, statements_below, expired_by_ms).unwrap();
+    }
+
+    /// Settles all at a start, and erases what is below an offset and had expired by a time.
+    fn try_erase(
+        &mut self,
+        below: i64,
+        statements_below: i64,
+        expired_by_ms: i64,
+    ) -> Result<(), CompactionError> {
         self.settle();
         let (index, image) = (self.next_index - 1, Bytes::from_static(b"image"));
         self.storage.submit(Op { replica: REPLICA, kind: OpKind::Image { index, image } });
@@ -113,15 +122,16 @@ impl Log {
             expired_by_ms,
         };
         let means = Means { hash_key: (1, 2), keys_max: 100, free_bytes_min: 0 };
-        let mut erasure = Compaction::begin(&reader, order, &means).unwrap();
+        let mut erasure = Compaction::begin(&reader, order, &means)?;
         loop {
-            if let Progress::Done(made) = erasure.step(1000).unwrap() {
+            if let Progress::Done(made) = erasure.step(1000)? {
                 self.storage.install(*made);
                 break;
             }
         }
         self.settle();
         self.erased = compacted;
+        Ok(())
     }
 
     /// Returns the offsets of records that are there, but for statements.
@@ -167,10 +177,30 @@ fn expired_elements_go_but_for_the_last_one_and_the_last_batch() {
     assert_eq!(log.left(), [4, 5, 7, 8, 9, 10]);
 }
 
+fn a_record_of_another_queue_stops_the_erasure() {
+    let mut log = Log::new();
+    log.enqueue(&[("a", NEVER), ("b", NEVER)], true);
+    // The statement names the record of `b`.
+    log.state("a", Said::Deleted(Deleted::of(&[1])));
+    log.enqueue(&[("a", NEVER)], true);
+    let erased = log.try_erase(3, 0, 0);
+    assert_eq!(log.left(), [0, 1, 3]);
+    let Err(CompactionError::Damaged { what, .. }) = &erased else { panic!("{erased:?}") };
+    assert!(what.contains("not of its queue"), "{what}");
+    // A restart leaves the records, too.
+    log.storage = Storage::open(log.disk.clone(), options()).unwrap().0;
+    assert_eq!(log.left(), [0, 1, 3]);
+}
+
 #[test]
 fn an_erasure_takes_what_the_log_below_its_end_says() {
     only_statements_below_the_end_count();
     expired_elements_go_but_for_the_last_one_and_the_last_batch();
+}
+
+#[test]
+fn an_erasure_takes_no_record_of_another_queue() {
+    a_record_of_another_queue_stops_the_erasure();
 }
 
 /// A replica may come to the last of several erasures alone.
@@ -200,6 +230,7 @@ fn planted_bugs_of_erasures_are_found() {
         (Bug::EraseTooMuch, only_statements_below_the_end_count as fn()),
         (Bug::ExpiredTooSoon, expired_elements_go_but_for_the_last_one_and_the_last_batch),
         (Bug::ExpiredLastGoes, expired_elements_go_but_for_the_last_one_and_the_last_batch),
+        (Bug::EraseUnchecked, a_record_of_another_queue_stops_the_erasure),
     ] {
         plant(Some(bug));
         let found = std::panic::catch_unwind(test);
