@@ -268,6 +268,8 @@ pub enum Bug {
     MasksNotLoaded,
     /// A merge of tables of the queue index drops what they mask.
     MergeDropsMasks,
+    /// An index answers with masks that are newer than its facts.
+    EditsBeforeMasks,
     /// Readers of a queue topic see what is committed, indexed or not.
     ShownUnindexed,
     /// A new leader of a queue topic shows records before its index has what was acknowledged before.

@@ -3,6 +3,7 @@
 pub(super) mod disk;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use duramen_protocol::BatchHeader;
@@ -605,26 +606,67 @@ fn names_whose_records_were_all_taken_away_are_not_listed() {
     assert_eq!(listed_of("a", 9, Left { from: 0, erased: 5 }), [pair("a", 2)]);
 }
 
+/// Makes an index of tables that adjoin, of a log that was erased so far.
+fn index_of(tables: Vec<Table<MemoryDisk>>, erased: Compacted) -> Index<MemoryDisk> {
+    let cursor = tables.last().map_or(0, |last| last.header().to);
+    Index::new(([1; 16], 0), ReplicaId(7), DIR.to_owned(), (tables, cursor), (0, erased))
+}
+
+/// Has an index take in a batch at an offset that says something of the queue `a`.
+fn say(index: &Index<MemoryDisk>, offset: i64, said: Said) {
+    let statement = Statement { queue: "a".into(), principal: String::new(), said };
+    let mut header =
+        BatchHeader::parse(&batch_of(0, std::slice::from_ref(&statement))).expect("a batch");
+    header.base_offset = offset;
+    let names = std::iter::empty::<(&[u8], u32)>();
+    let batch = Batch { header: &header, names, said: &[statement], expires_ms: None };
+    index.insert([batch].into_iter(), 1);
+}
+
 #[test]
 fn statements_below_an_erasure_mask_nothing() {
     let erased = Compacted { index: 7, below: 10, tombstones_below: 0 };
-    let of = ([1; 16], 0);
-    let index: Index<MemoryDisk> =
-        Index::new(of, ReplicaId(7), DIR.to_owned(), (Vec::new(), 0), (0, erased));
+    let index = index_of(Vec::new(), erased);
     for (offset, element) in [(5, 1), (12, 2)] {
-        let said = Said::Deleted(Deleted::of(&[element]));
-        let statement = Statement { queue: "a".into(), principal: String::new(), said };
-        let mut header =
-            BatchHeader::parse(&batch_of(0, std::slice::from_ref(&statement))).expect("a batch");
-        header.base_offset = offset;
-        let names = std::iter::empty::<(&[u8], u32)>();
-        let batch = Batch { header: &header, names, said: &[statement], expires_ms: None };
-        index.insert([batch].into_iter(), 1);
+        say(&index, offset, Said::Deleted(Deleted::of(&[element])));
     }
     let masks = index.masks();
     assert_eq!((masks.hides(1), masks.hides(2), masks.count()), (false, true, 1));
     let (found, cursor) = index.erasable(10).expect("no table is damaged");
     assert_eq!((found, cursor), (Some(Erasable { first: 12, last: 12, records: 1 }), 13));
+}
+
+/// Asks an index for what is said of a queue while the element at 0 is replaced by the record at 5, and once more.
+/// Tells of each answer whether it has the fact, and whether it masks the old content.
+fn looks_during_a_replacement() -> [(bool, bool); 2] {
+    let disk = MemoryDisk::default();
+    let mut older = Memtable::new(0);
+    older.insert((0, 3), false, [(&b"a"[..], 4)]);
+    older.insert((4, 4), false, []);
+    let fence = Said::Fenced { token: "token".into(), first_said: -1 };
+    older.note(b"a", Fact { kind: fence.kind(), offset: 4, body: fence.body() });
+    let table = flush(&disk, DIR, header(0, 5), &older, 256).expect("the disk is good");
+    let index = Arc::new(index_of(vec![table], Compacted::default()));
+    let other = Arc::clone(&index);
+    disk.on_read(move || {
+        let replaced = Replaced { term: 1, entry: 0, offset: 0, withdrawn: 0 };
+        say(&other, 5, Said::Replaced(replaced));
+    });
+    let look = || {
+        let (facts, masks, cursor) = index.facts(b"a").expect("no table is damaged");
+        let has_fact = facts.iter().any(|it| it.offset == 5);
+        assert_eq!((has_fact, facts.len()), (cursor > 5, 1 + usize::from(has_fact)));
+        (has_fact, masks.hides(0))
+    };
+    let looks = [look(), look()];
+    assert_eq!(index.cursor(), 6, "the first look read a block");
+    looks
+}
+
+/// A reader leaves a masked content out and shows the new one in its place, or the old one alone.
+#[test]
+fn facts_and_masks_are_of_one_moment() {
+    assert_eq!(looks_during_a_replacement(), [(false, false), (true, true)]);
 }
 
 #[cfg(feature = "sabotage")]
@@ -647,6 +689,12 @@ mod planted {
             assert!(found.is_some(), "{bug:?}");
         }
         assert_eq!(Tested::of(&rich(2)).difference(), None);
+    }
+
+    #[test]
+    fn masks_of_a_later_moment_are_seen() {
+        let looks = with(Bug::EditsBeforeMasks, looks_during_a_replacement);
+        assert_eq!(looks[0], (false, true), "the element is in neither place");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A disk in memory that notes the calls that make a file durable.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +17,17 @@ struct Names {
     files: BTreeMap<String, File>,
     calls: Vec<&'static str>,
     read_bytes: usize,
+    on_read: OnRead,
+}
+
+/// Work that the next read does before it reads.
+#[derive(Default)]
+struct OnRead(Option<Box<dyn FnOnce() + Send>>);
+
+impl fmt::Debug for OnRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnRead").field(&self.0.is_some()).finish()
+    }
 }
 
 fn bytes_of(file: &File) -> MutexGuard<'_, Vec<u8>> {
@@ -43,6 +55,11 @@ impl MemoryDisk {
     /// Bytes that were read so far.
     pub(in crate::keys) fn read_bytes(&self) -> usize {
         self.names().read_bytes
+    }
+
+    /// Has the next read do some work first. The disk may be used in it.
+    pub(in crate::keys) fn on_read(&self, work: impl FnOnce() + Send + 'static) {
+        self.names().on_read = OnRead(Some(Box::new(work)));
     }
 
     pub(in crate::keys) fn bytes(&self, path: &str) -> Vec<u8> {
@@ -73,6 +90,10 @@ impl Disk for MemoryDisk {
     }
 
     fn read_at(&self, file: &File, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        let work = self.names().on_read.0.take();
+        if let Some(work) = work {
+            work();
+        }
         let bytes = bytes_of(file);
         let from = position(at).min(bytes.len());
         let len = buf.len().min(bytes.len() - from);
