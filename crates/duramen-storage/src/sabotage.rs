@@ -296,6 +296,8 @@ pub enum Bug {
     EraseUnchecked,
     /// An erasure takes records out that only later statements took away.
     EraseTooMuch,
+    /// An erasure takes statements together with what they took away.
+    StatementsGoEarly,
     /// An erasure takes records that expire later.
     ExpiredTooSoon,
     /// An erasure takes the last element of a queue, because it has expired.

@@ -136,12 +136,17 @@ impl Log {
 
     /// Returns the offsets of records that are there, but for statements.
     fn left(&self) -> Vec<i64> {
+        self.offsets(false)
+    }
+
+    /// Returns the offsets of records that are statements, or of all others.
+    fn offsets(&self, are_statements: bool) -> Vec<i64> {
         let (reader, mut at, mut left) = (self.storage.reader(), 0, Vec::new());
         while let Some(range) = reader.locate(REPLICA, at, self.end, 1 << 20, true).unwrap() {
             let bytes = reader.read(REPLICA, &range).unwrap();
             for batch in batches(bytes).map(Result::unwrap) {
                 at = batch.header().end_offset();
-                if !batch.header().attributes.is_control() {
+                if batch.header().attributes.is_control() == are_statements {
                     let records = Records::of(&batch, 1 << 20).unwrap();
                     left.extend(records.iter().map(|it| records.offset(&it.unwrap())));
                 }
@@ -192,6 +197,30 @@ fn a_record_of_another_queue_stops_the_erasure() {
     assert_eq!(log.left(), [0, 1, 3]);
 }
 
+fn statements_stay_until_an_erasure_names_a_later_offset() {
+    let mut log = Log::new();
+    log.enqueue(&[("a", NEVER), ("a", NEVER), ("b", NEVER), ("b", NEVER)], true);
+    log.state("a", Said::Deleted(Deleted::of(&[0])));
+    log.state("b", Said::Cut { after: 2, reason: String::new(), withdrawn: vec![3] });
+    log.enqueue(&[("a", NEVER)], false);
+    log.enqueue(&[("a", NEVER)], true);
+    log.erase(7, 4, 0);
+    assert_eq!(log.left(), [1, 2, 6, 7]);
+    assert_eq!(log.offsets(true), [4, 5], "their records are gone, and they are not");
+    log.enqueue(&[("a", NEVER)], true);
+    log.erase(8, 5, 0);
+    assert_eq!(log.offsets(true), [5]);
+    log.enqueue(&[("a", NEVER)], true);
+    log.erase(9, 6, 0);
+    assert_eq!(log.offsets(true), []);
+    assert_eq!(log.left(), [1, 2, 6, 7, 8, 9]);
+}
+
+#[test]
+fn statements_outlive_their_records() {
+    statements_stay_until_an_erasure_names_a_later_offset();
+}
+
 #[test]
 fn an_erasure_takes_what_the_log_below_its_end_says() {
     only_statements_below_the_end_count();
@@ -231,6 +260,7 @@ fn planted_bugs_of_erasures_are_found() {
         (Bug::ExpiredTooSoon, expired_elements_go_but_for_the_last_one_and_the_last_batch),
         (Bug::ExpiredLastGoes, expired_elements_go_but_for_the_last_one_and_the_last_batch),
         (Bug::EraseUnchecked, a_record_of_another_queue_stops_the_erasure),
+        (Bug::StatementsGoEarly, statements_stay_until_an_erasure_names_a_later_offset),
     ] {
         plant(Some(bug));
         let found = std::panic::catch_unwind(test);

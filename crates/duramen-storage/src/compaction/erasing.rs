@@ -65,11 +65,12 @@ impl Erasure {
         order: &Order,
         since: Compacted,
     ) -> Result<Self, CompactionError> {
-        let Compacted { below, tombstones_below, .. } = order.compacted;
+        let Compacted { below, tombstones_below: statements_below, .. } = order.compacted;
+        let is_early = sabotage::is(Bug::StatementsGoEarly);
         let index = reader.index(order.replica).ok_or(CompactionError::Unsettled)?;
         let mut erasure = Self {
             below,
-            statements_below: tombstones_below,
+            statements_below: if is_early { below } else { statements_below },
             expired_by_ms: order.expired_by_ms,
             ..Self::default()
         };
