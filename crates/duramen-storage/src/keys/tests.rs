@@ -684,7 +684,12 @@ mod planted {
 
     #[test]
     fn planted_bugs_are_found_by_the_model() {
-        for bug in [Bug::TableFilterHalf, Bug::MergeDropsPosting, Bug::MergeDropsFacts] {
+        for bug in [
+            Bug::TableFilterHalf,
+            Bug::MergeDropsPosting,
+            Bug::MergeDropsFacts,
+            Bug::MergeDropsMasks,
+        ] {
             let found = with(bug, || Tested::of(&rich(2)).difference());
             assert!(found.is_some(), "{bug:?}");
         }
