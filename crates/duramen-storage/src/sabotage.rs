@@ -258,6 +258,10 @@ pub enum Bug {
     FreshFromNothing,
     /// The queue index passes a part of the log that cannot be read.
     CursorPassesDamage,
+    /// A part of the queue index is forgotten if its table fails to be written.
+    FlushLost,
+    /// A part of the queue index is written to a disk that is almost full.
+    FlushIgnoresRoom,
     /// A table of the queue index claims a range that is too long.
     TableTooFar,
     /// A table of the queue index is kept although the log ends before it.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_sim::SimDisk;
 use duramen_sim::prng::Prng;
-use duramen_storage::indexing::{Indexed, Indexer, Order, Step, Touched, queue_hash};
+use duramen_storage::indexing::{Indexed, Indexer, Limits, Order, Step, Touched, queue_hash};
 use duramen_storage::op::{Append, ConfState, Content, HardState, LogEntry};
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
 
@@ -89,8 +89,8 @@ impl Tested {
             builder.push(&record).unwrap();
             *names.entry(name).or_default() += 1;
         }
-        let payload: Bytes = builder.build().unwrap();
         let rolls = self.batches.is_empty() || self.prng.below(12) == 0;
+        let payload: Bytes = builder.build().unwrap();
         let batch = Descriptor::of_batch(&payload, rolls).unwrap();
         if rolls {
             self.segments.push(base);
@@ -151,6 +151,18 @@ impl Tested {
             }
         }
         panic!("the index is never done")
+    }
+
+    /// Appends and indexes until a rest may find something to flush.
+    fn grow(&mut self) {
+        loop {
+            self.append();
+            self.settle();
+            self.index();
+            if self.indexer.may_rest() {
+                return;
+            }
+        }
     }
 
     fn trim(&mut self) {
@@ -254,14 +266,18 @@ impl Tested {
         }
     }
 
-    /// Restarts as a node does that has not heard yet how far its log is committed.
-    fn restart_behind(&mut self) {
+    fn restart(&mut self) {
         self.disk = self.disk.kill();
         let (storage, found) = Storage::open(self.disk.clone(), options()).unwrap();
         assert_eq!(found.replicas[0].damage, None);
         self.storage = storage;
         self.indexer = Indexer::new(self.storage.reader(), index_limits(SEED));
         self.settle();
+    }
+
+    /// Restarts as a node does that has not heard yet how far its log is committed.
+    fn restart_behind(&mut self) {
+        self.restart();
         let Some(known) = self.batches.len().checked_sub(1) else { return };
         let known = self.prng.below(u64::try_from(known).unwrap() + 1);
         let (identity, beginning) = (identity(), self.beginning);
@@ -274,6 +290,9 @@ impl Tested {
     /// Compares the index with a scan of the log.
     fn compare(&self, may_fail: bool) {
         let index = self.storage.reader().index(REPLICA).unwrap();
+        if !self.indexer.has_work() {
+            assert_eq!(self.files("new"), [], "a table has its name, or it is gone");
+        }
         for number in 0..=QUEUES {
             let name = name_of(number);
             let (found, cursor) = match index.postings(&name, self.start, usize::MAX) {
@@ -364,29 +383,58 @@ fn the_index_says_what_a_scan_of_the_log_says() {
 #[test]
 fn a_log_that_rests_is_flushed() {
     let mut tested = Tested::new(7);
-    tested.append();
-    let grow = |tested: &mut Tested| {
-        tested.settle();
-        tested.index();
-        tested.indexer.may_rest()
-    };
-    while !grow(&mut tested) {
-        tested.append();
-    }
+    tested.grow();
     assert!(tested.files("keys").is_empty());
     tested.indexer.rest();
     assert!(tested.files("keys").is_empty(), "it has grown just now");
     tested.indexer.rest();
     assert_eq!((tested.files("keys").len(), tested.indexer.may_rest()), (1, false));
     // A node that stops does not wait for a rest.
-    tested.append();
-    while !grow(&mut tested) {
-        tested.append();
-    }
+    tested.grow();
     let last = Indexer::new(tested.storage.reader(), index_limits(SEED));
     std::mem::replace(&mut tested.indexer, last).finish();
     assert_eq!(tested.files("keys").len(), 2);
     tested.compare(false);
+}
+
+fn a_part_stays_in_memory_until_its_disk_has_room() {
+    let mut tested = Tested::new(7);
+    tested.grow();
+    // Something else fills the disk.
+    tested.disk.set_capacity(tested.disk.used());
+    tested.indexer.rest();
+    tested.indexer.rest();
+    assert_eq!((tested.files("keys"), tested.files("new")), (Vec::new(), Vec::new()));
+    tested.compare(false);
+    tested.disk.set_capacity(u64::MAX / 2);
+    assert!(tested.indexer.may_rest(), "it is tried again");
+    tested.indexer.rest();
+    assert_eq!(tested.files("keys").len(), 1);
+    tested.compare(false);
+    tested.restart_behind();
+    tested.index();
+    tested.compare(false);
+}
+
+fn nothing_is_written_to_a_disk_that_is_almost_full() {
+    let mut tested = Tested::new(7);
+    let limits = Limits { free_bytes_min: u64::MAX, ..index_limits(SEED) };
+    tested.indexer = Indexer::new(tested.storage.reader(), limits);
+    // More than a memtable may have.
+    for _ in 0..50 {
+        tested.append();
+    }
+    tested.grow();
+    tested.indexer.rest();
+    tested.indexer.rest();
+    assert_eq!(tested.files("keys"), []);
+    tested.compare(false);
+}
+
+#[test]
+fn an_index_goes_on_in_memory_while_the_disk_is_full() {
+    a_part_stays_in_memory_until_its_disk_has_room();
+    nothing_is_written_to_a_disk_that_is_almost_full();
 }
 
 #[cfg(feature = "sabotage")]
@@ -412,5 +460,20 @@ fn planted_bugs_of_the_index_are_found() {
         });
         println!("{bug:?}: seed {found:?}");
         assert!(found.is_some(), "{bug:?} is not found");
+    }
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn planted_bugs_of_full_disks_and_of_files_are_found() {
+    use duramen_storage::sabotage::{Bug, plant};
+    for (bug, test) in [
+        (Bug::FlushLost, a_part_stays_in_memory_until_its_disk_has_room as fn()),
+        (Bug::FlushIgnoresRoom, nothing_is_written_to_a_disk_that_is_almost_full),
+    ] {
+        plant(Some(bug));
+        let found = std::panic::catch_unwind(test);
+        plant(None);
+        assert!(found.is_err(), "{bug:?}");
     }
 }

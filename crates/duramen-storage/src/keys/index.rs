@@ -464,8 +464,12 @@ impl<D: Disk> Index<D> {
         let (topic_id, partition, replica) = (self.topic_id, self.partition, self.replica);
         let made_by = state.newest_erased;
         let header = TableHeader { topic_id, partition, replica, from, to, term, erased: made_by };
-        let table = flush(disk, &self.dir, header, &state.newest, block_bytes)?;
+        let flushed = flush(disk, &self.dir, header, &state.newest, block_bytes);
         drop(state);
+        if flushed.is_err() && sabotage::is(Bug::FlushLost) {
+            self.change(|state| state.begin(to, erased));
+        }
+        let table = flushed?;
         self.change(|state| {
             Arc::make_mut(&mut state.tables).push(table);
             state.begin(to, erased);
