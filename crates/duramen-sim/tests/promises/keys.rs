@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::compression::Codec;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_sim::SimDisk;
 use duramen_sim::prng::Prng;
 use duramen_storage::indexing::{Indexed, Indexer, Limits, Order, Step, Touched, queue_hash};
+use duramen_storage::keys::{Deleted, FACT_HEADER, Said, Statement, batch_of};
 use duramen_storage::op::{Append, ConfState, Content, HardState, LogEntry};
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
 
@@ -90,11 +92,17 @@ impl Tested {
             *names.entry(name).or_default() += 1;
         }
         let rolls = self.batches.is_empty() || self.prng.below(12) == 0;
-        let payload: Bytes = builder.build().unwrap();
+        self.append_batch(builder.build().unwrap(), names, rolls);
+    }
+
+    /// Appends a batch of the log's end.
+    fn append_batch(&mut self, payload: Bytes, names: BTreeMap<Vec<u8>, u32>, rolls: bool) {
+        let base = self.end();
         let batch = Descriptor::of_batch(&payload, rolls).unwrap();
         if rolls {
             self.segments.push(base);
         }
+        let end = batch.end_offset();
         let index = self.next_index;
         self.next_index += 1;
         let entry = LogEntry { index, term: self.term, content: Content::Batch(batch) };
@@ -102,7 +110,7 @@ impl Tested {
         let hard_state = Some(HardState { term: self.term, vote: 7, commit: index });
         let kind = OpKind::Write { ticket: index, appends, hard_state, must_sync: true };
         self.storage.submit(Op { replica: REPLICA, kind });
-        self.batches.push(Batch { base, end: base + i64::try_from(count).unwrap(), names });
+        self.batches.push(Batch { base, end, names });
     }
 
     /// All that is under way comes to its end.
@@ -437,6 +445,67 @@ fn an_index_goes_on_in_memory_while_the_disk_is_full() {
     nothing_is_written_to_a_disk_that_is_almost_full();
 }
 
+/// Returns batches whose checksums are right, and which nobody can understand. Each is for an offset.
+fn not_understood(offset: i64) -> Vec<BytesMut> {
+    const UNKNOWN: [u8; 7] = [1, 9, 1, b'q', 0, 1, 0];
+    let built = |batch: BatchBuilder, record: &NewRecord<'_>| {
+        let mut batch = batch;
+        batch.push(record).unwrap();
+        batch.build_mut().unwrap()
+    };
+    let record = NewRecord { key: Some(b"q"), value: Some(&[7; 200]), ..NewRecord::default() };
+    let mut cannot_be_decompressed = built(BatchBuilder::new().codec(Codec::Zstd), &record);
+    cannot_be_decompressed[61..].fill(0xff);
+    let crc = crc32c::crc32c(&cannot_be_decompressed[21..]);
+    cannot_be_decompressed[17..21].copy_from_slice(&crc.to_be_bytes());
+    let said = NewRecord { key: Some(&[0, 0, 0x44, 0x55]), value: Some(&UNKNOWN), ..record };
+    let says_something_unknown = built(BatchBuilder::new().control(), &said);
+    let headers = [(FACT_HEADER, Some(&UNKNOWN[..]))];
+    let has_an_unknown_header =
+        built(BatchBuilder::new(), &NewRecord { headers: &headers, ..record });
+    let said = Said::Deleted(Deleted::of(&[offset]));
+    let statement = Statement { queue: "q".into(), principal: String::new(), said };
+    let is_about_itself = batch_of(0, &[statement]);
+    vec![cannot_be_decompressed, says_something_unknown, has_an_unknown_header, is_about_itself]
+}
+
+fn the_cursor_stays_at_a_batch_that_is_not_understood() {
+    for number in 0..not_understood(0).len() {
+        let mut tested = Tested::new(7);
+        tested.grow();
+        tested.indexer.rest();
+        tested.indexer.rest();
+        assert_eq!(tested.files("keys").len(), 1, "a start goes on behind it");
+        let at = tested.end();
+        let mut batch = not_understood(at).swap_remove(number);
+        batch[..8].copy_from_slice(&at.to_be_bytes());
+        batch[12..16].copy_from_slice(&1_i32.to_be_bytes());
+        tested.append_batch(batch.freeze(), BTreeMap::new(), false);
+        tested.append();
+        tested.settle();
+        for _ in 0..2 {
+            tested.order();
+            let steps = std::iter::repeat_with(|| tested.indexer.step(true)).take(100);
+            let problem = steps.map_while(|step| match step {
+                Step::Idle => None,
+                Step::Indexed(indexed) => Some(indexed.problem),
+                _ => Some(None),
+            });
+            let problem = problem.flatten().next();
+            assert!(problem.is_some_and(|it| it.contains("damaged")), "batch {number}");
+            let index = tested.storage.reader().index(REPLICA).unwrap();
+            assert_eq!(index.cursor(), at, "batch {number}");
+            tested.compare(false);
+            tested.restart();
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_is_not_understood_stops_the_index() {
+    the_cursor_stays_at_a_batch_that_is_not_understood();
+}
+
 #[cfg(feature = "sabotage")]
 #[test]
 fn planted_bugs_of_the_index_are_found() {
@@ -470,6 +539,7 @@ fn planted_bugs_of_full_disks_and_of_files_are_found() {
     for (bug, test) in [
         (Bug::FlushLost, a_part_stays_in_memory_until_its_disk_has_room as fn()),
         (Bug::FlushIgnoresRoom, nothing_is_written_to_a_disk_that_is_almost_full),
+        (Bug::CursorPassesDamage, the_cursor_stays_at_a_batch_that_is_not_understood),
     ] {
         plant(Some(bug));
         let found = std::panic::catch_unwind(test);
