@@ -262,6 +262,8 @@ pub enum Bug {
     FlushLost,
     /// A part of the queue index is written to a disk that is almost full.
     FlushIgnoresRoom,
+    /// A table of another version stops the queue index.
+    UnknownTableStops,
     /// A table of the queue index claims a range that is too long.
     TableTooFar,
     /// A table of the queue index is kept although the log ends before it.

@@ -274,6 +274,22 @@ impl Tested {
         }
     }
 
+    /// Restarts over a table that another version of Duramen wrote.
+    fn change_version(&mut self) {
+        let tables = self.files("keys");
+        if tables.is_empty() {
+            return;
+        }
+        let (path, _) = &tables[self.prng.index(tables.len())];
+        // The second byte of the version.
+        let version = self.disk.contents(path).unwrap()[5];
+        assert!(self.disk.flip(path, 5, 6));
+        self.restart();
+        self.index();
+        let now = self.disk.contents(path);
+        assert!(now.is_none_or(|bytes| bytes[5] == version), "{path} stays");
+    }
+
     fn restart(&mut self) {
         self.disk = self.disk.kill();
         let (storage, found) = Storage::open(self.disk.clone(), options()).unwrap();
@@ -348,6 +364,7 @@ fn run(seed: u64) {
             2 => tested.damage(),
             3 => tested.rot(),
             4 => tested.restart_behind(),
+            5 => tested.change_version(),
             _ => {
                 let from = tested.storage.reader().index(REPLICA).map_or(-1, |it| it.cursor());
                 for _ in 0..tested.prng.below(20) {
@@ -518,6 +535,7 @@ fn planted_bugs_of_the_index_are_found() {
         Bug::TableBlockUnchecked,
         Bug::TableFilterHalf,
         Bug::MergeDropsPosting,
+        Bug::UnknownTableStops,
     ] {
         let found = (0..100).find(|seed| {
             let seed = *seed;

@@ -248,6 +248,9 @@ fn open_table<D: Disk>(disk: &D, dir: &str, name: &str) -> Result<Option<Table<D
         Err(IndexError::Disk { path, source, .. }) => {
             Err(Stop::Log(ReadError::Disk { path, source }))
         }
+        Err(IndexError::UnknownVersion { path, .. }) if sabotage::is(Bug::UnknownTableStops) => {
+            Err(Stop::Log(ReadError::Damaged { path, at: 0, what: "a version is unknown" }))
+        }
         Err(error) => {
             tracing::warn!(%error, "a table of a queue index is made anew");
             Ok(None)
