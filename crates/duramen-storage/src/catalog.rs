@@ -16,6 +16,7 @@ use crate::format::segment_stem;
 use crate::keys::Index;
 use crate::op::{Compacted, TermRun};
 use crate::replica_state::{IndexEntry, SegmentState, TimeEntry};
+use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 
 /// Batches whose position is remembered without a look at the index: what tailing readers need.
@@ -351,7 +352,9 @@ impl<D: Disk> LogFiles<D> {
         for old in std::mem::replace(&mut listing.segments, given) {
             *lock(&old.file) = Handle::Gone;
         }
-        *lock(&self.index) = None;
+        if !sabotage::is(Bug::IndexOutlivesLog) {
+            *lock(&self.index) = None;
+        }
         listing.compacted = compacted;
         let terms = runs.iter().map(|run| (run.start_offset, run.term)).collect();
         *self.terms.write().unwrap_or_else(PoisonError::into_inner) = terms;

@@ -264,6 +264,8 @@ pub enum Bug {
     FlushIgnoresRoom,
     /// A table of another version stops the queue index.
     UnknownTableStops,
+    /// A log that begins anew keeps its open queue index.
+    IndexOutlivesLog,
     /// A table of the queue index claims a range that is too long.
     TableTooFar,
     /// A table of the queue index is kept although the log ends before it.

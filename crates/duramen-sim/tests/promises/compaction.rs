@@ -13,6 +13,7 @@ use duramen_sim::prng::Prng;
 use duramen_storage::compaction::{
     Aborted, Compaction, CompactionError, Made, Means, Order, Progress,
 };
+use duramen_storage::indexing::{self, Indexed, Indexer, Step};
 use duramen_storage::op::{
     Append, Beginning, Compacted, ConfState, Content, Given, HardState, Identity, LogEntry,
     RecoveredReplica, SegmentMeta,
@@ -539,6 +540,7 @@ fn planted_bugs_of_compaction_are_found() {
         (Bug::TombstonesGoEarly, || compacted_by_chance(1..150)),
         (Bug::StagedNotSynced, || crash_while_given(3000..3300)),
         (Bug::GivenForgotten, || crash_while_given(3000..3300)),
+        (Bug::IndexOutlivesLog, || indexed_again(4000..4040)),
     ] {
         plant(Some(bug));
         let found = std::panic::catch_unwind(test);
@@ -693,6 +695,83 @@ fn crash_while_given(seeds: std::ops::Range<u64>) {
 #[test]
 fn a_log_begins_anew_with_all_that_is_given_or_not_at_all() {
     crash_while_given(3000..3300);
+}
+
+impl World {
+    /// Indexes the log up to an offset, in its life of a number.
+    fn index(&self, beginning: u64, to: i64) {
+        let mut indexer = Indexer::new(self.storage.reader(), rig::index_limits(1));
+        let (replica, identity, start) = (REPLICA, rig::identity(), 0);
+        indexer.order(indexing::Order { replica, identity, beginning, start, to });
+        loop {
+            match indexer.step(true) {
+                Step::Idle => break,
+                Step::Wait => panic!("all is written"),
+                Step::Merged => {}
+                Step::Indexed(Indexed { problem, .. }) => assert_eq!(problem, None),
+            }
+        }
+        indexer.finish();
+    }
+
+    /// Checks that the index names each batch of each key. It may name others, which are gone.
+    fn check_index(&self, end: i64) {
+        let reader = self.storage.reader();
+        let index = reader.index(REPLICA).unwrap();
+        let (mut at, mut names) = (0, BTreeMap::<Vec<u8>, BTreeMap<i64, u32>>::new());
+        while let Some(range) = reader.locate(REPLICA, at, end, 1 << 20, true).unwrap() {
+            for batch in batches(reader.read(REPLICA, &range).unwrap()).map_while(Result::ok) {
+                at = batch.header().end_offset();
+                let keys = seen(&batch.bytes().clone()).into_iter().filter(|it| !it.is_control);
+                for name in keys.filter_map(|it| it.key) {
+                    *names
+                        .entry(name)
+                        .or_default()
+                        .entry(batch.header().base_offset)
+                        .or_default() += 1;
+                }
+            }
+        }
+        assert!(!names.is_empty());
+        for (name, expected) in names {
+            let (found, cursor) = index.postings(&name, 0, usize::MAX).unwrap();
+            let found: BTreeMap<i64, u32> =
+                found.iter().map(|it| (it.base_offset, it.records)).collect();
+            for (base, records) in expected {
+                assert!(found.get(&base).is_some_and(|it| *it >= records), "{name:?} at {base}");
+            }
+            assert_eq!(cursor, end);
+        }
+    }
+}
+
+/// A replica whose log is indexed begins anew with what another one gives.
+fn indexed_again(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let (log, mut chance) = log_of(seed);
+        let mut giver = World::filled(seed, &log);
+        let how = any_how(&mut chance, &log, None);
+        assert!(giver.compact(&log, how, 1000));
+        let gift = gift_of(&mut giver, how);
+        let split = log.appends.partition_point(|it| it.entry.index <= gift.begins.0);
+        let mut world = World::new(seed + 500_000);
+        let is_batch = |it: &Append| matches!(it.entry.content, Content::Batch(_));
+        let first = log.appends.iter().position(is_batch).unwrap();
+        world.write(&log.appends[..=first + chance.index(split - first)]);
+        world.settle(1).unwrap();
+        let end = world.reopen().end_offset;
+        world.index(0, end);
+        assert!(world.storage.reader().index(REPLICA).is_some());
+        assert!(world.begin_anew(&gift, &log.appends[split..]));
+        assert!(world.storage.reader().index(REPLICA).is_none(), "it is of the log before");
+        world.index(1, log.end);
+        world.check_index(log.end);
+    }
+}
+
+#[test]
+fn a_log_that_begins_anew_loses_its_index() {
+    indexed_again(4000..4040);
 }
 
 /// What another replica gives is looked at: nothing of it is taken if a bit is wrong, or a batch is not where it is to be.
