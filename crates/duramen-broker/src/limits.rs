@@ -206,6 +206,8 @@ pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
 
 /// Latest batches of each producer that a partition remembers to detect duplicates.
 pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;
+/// Producers of which a replica remembers that it refused their last batch for a while.
+pub(crate) const REFUSED_PRODUCERS_MAX: usize = 1000;
 /// Producer ids that one metadata record allocates.
 pub(crate) const PRODUCER_ID_BLOCK: i64 = 1000;
 /// Trailing zero bits of a cluster's first producer id. The 32 bits above them are the cluster's own. Producer ids stay

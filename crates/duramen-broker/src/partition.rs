@@ -32,6 +32,7 @@ use fresh::Fresh;
 use internal::Internal;
 use kept::Kept;
 use producers::{ActiveProducer, Ending, Producers};
+use refused::RefusedBatches;
 use retention::Undated;
 use rolling::Active;
 
@@ -51,6 +52,7 @@ mod inspection;
 pub(crate) mod internal;
 mod kept;
 pub(crate) mod producers;
+mod refused;
 pub(crate) mod retention;
 mod rolling;
 mod shown;
@@ -204,6 +206,7 @@ pub(crate) struct Partition {
     waiting_commit: BTreeMap<(u64, u64), Waiting>,
     /// Appends that are refused if this replica leads for certain.
     doubted: Unsure<(Slot, ErrorCode)>,
+    refused: RefusedBatches,
     waiting_persist: BTreeMap<(u64, u64), Waiting>,
     waited: u64,
     /// The term in which it served at the end of its last turn.
@@ -298,6 +301,7 @@ impl Partition {
             roll_due: false,
             waiting_commit: BTreeMap::new(),
             doubted: Unsure::default(),
+            refused: RefusedBatches::default(),
             waiting_persist: BTreeMap::new(),
             waited: 0,
             served: None,
@@ -468,8 +472,15 @@ impl Partition {
         } else {
             Verdict::Append
         };
+        let leaves_gap = matches!(
+            verdict,
+            Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber | ErrorCode::UnknownProducerId)
+        );
+        if leaves_gap && let Some(code) = self.refused.follow(header) {
+            return Appended::Refused(code, None);
+        }
         match verdict {
-            Verdict::Append => {}
+            Verdict::Append => self.refused.forget(header.producer_id),
             Verdict::Refuse(code) if acks == Acks::None || self.group.is_alone() => {
                 return Appended::Refused(code, None);
             }
@@ -498,6 +509,11 @@ impl Partition {
             self.fresh.note(self.group.end_offset(), summary.keys);
         }
         appended
+    }
+
+    /// Notes that a batch was refused.
+    pub(crate) fn note_refused(&mut self, header: &BatchHeader, code: ErrorCode) {
+        self.refused.note(header, code);
     }
 
     /// Judges a batch of an unknown producer that goes on with its sequence. As in Kafka the batch may be appended: the
@@ -830,7 +846,9 @@ impl Partition {
     /// Drops the proposals from an index on, because a newer leader's entries replaced them.
     fn cut(&mut self, first: u64, removed: &[LogEntry], effects: &mut Effects) {
         if !sabotage::is(Bug::CutKeepsProducers) {
-            self.producers.cut(first);
+            for (id, epoch, sequence) in self.producers.cut(first) {
+                self.refused.note_behind(id, (epoch, sequence), ErrorCode::NotLeaderOrFollower);
+            }
         }
         if !sabotage::is(Bug::CutKeepsWaiting) {
             self.fail_waiting(first, ErrorCode::NotLeaderOrFollower, effects);

@@ -1,11 +1,11 @@
 //! `Produce`: appends batches to logs.
 
-use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::ProduceResponse;
 use duramen_protocol::messages::produce::{
     BatchIndexAndErrorMessage, PartitionProduceResponse, TopicProduceResponse,
 };
 use duramen_protocol::wire::Uuid;
+use duramen_protocol::{BatchHeader, ErrorCode};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
@@ -127,7 +127,10 @@ pub(crate) fn append(
                 (_, _, Err(Rejection { code, message })) => refused(index, code, Some(message)),
                 (Ok(acks), Ok(topic), Ok(batch)) => {
                     let transaction = (transactional_id.as_str(), context);
-                    one(node, transaction, (*topic, index), batch, acks, slot)
+                    let header = batch.header;
+                    let outcome = one(node, transaction, (*topic, index), batch, acks, slot);
+                    note_refusal(node, (*topic, index), &header, &outcome);
+                    outcome
                 }
             };
             answers.push(match outcome {
@@ -229,6 +232,24 @@ fn one(
         node.core.append(replica, batch, acks, slot)
     };
     outcome_of(index, appended, log_start_offset)
+}
+
+/// Has the replica remember a refused batch: the producer may have sent the next one already.
+fn note_refusal(
+    node: &mut Node,
+    (topic, index): (Uuid, i32),
+    header: &BatchHeader,
+    outcome: &Outcome,
+) {
+    let Outcome::Done(PartitionProduceResponse { error_code, .. }) = outcome else { return };
+    let Some(code) = ErrorCode::from_code(*error_code).filter(|code| !code.is_none()) else {
+        return;
+    };
+    let topic = node.core.controller.image.topic(topic);
+    let replica = topic.and_then(|topic| node.core.local_replica(topic, index));
+    if let Some(partition) = replica.and_then(|it| node.core.partitions.get_mut(&it)) {
+        partition.note_refused(header, code);
+    }
 }
 
 fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome {

@@ -149,7 +149,7 @@ pub(crate) struct Producers {
 }
 
 /// Returns the sequence number `steps` after `sequence`; after 2^31-1 comes 0.
-fn advance(sequence: i32, steps: u32) -> i32 {
+pub(super) fn advance(sequence: i32, steps: u32) -> i32 {
     let sum = i64::from(sequence) + i64::from(steps);
     i32::try_from(sum & i64::from(i32::MAX)).expect("31 bits fit")
 }
@@ -296,12 +296,19 @@ impl Producers {
         }
     }
 
-    /// Forgets the batches proposed from `index` on, because the log was cut there.
-    pub(crate) fn cut(&mut self, index: u64) {
-        self.proposed.retain(|_, batches| {
+    /// Forgets the batches proposed from `index` on, because the log was cut there. Returns the last one of each
+    /// producer: its id and epoch, and the sequence behind.
+    pub(crate) fn cut(&mut self, index: u64) -> Vec<(i64, i16, i32)> {
+        let mut cut = Vec::new();
+        self.proposed.retain(|id, batches| {
+            let behind = batches.last().filter(|it| it.index >= index).copied();
+            if let Some(Proposed { epoch, part: Part::Sent(sent), .. }) = behind {
+                cut.push((*id, epoch, advance(sent.last_sequence, 1)));
+            }
             batches.retain(|batch| batch.index < index);
             !batches.is_empty()
         });
+        cut
     }
 
     /// Applies the committed batch at `index`.

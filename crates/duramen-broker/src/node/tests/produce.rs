@@ -130,6 +130,31 @@ fn gaps_stale_epochs_and_new_producers_in_the_middle_are_refused() {
     assert_eq!(code(idempotent(5, 2, 0, &["b"])), ErrorCode::None);
 }
 
+/// Else librdkafka takes the gap for lost records, and sends again under another epoch.
+#[test]
+fn a_batch_that_was_sent_behind_a_refused_one_is_refused_like_it() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let new = producer_id(&mut it).producer_id;
+    let code = |it: &mut Harness, batch| {
+        ErrorCode::from_code(it.produce("t", batch).error_code).expect("a code")
+    };
+    assert_eq!(code(&mut it, idempotent(5, 0, 0, &["a"])), ErrorCode::None);
+    it.storage(Done::DiskFull(Some(SHORTAGE)));
+    assert_eq!(code(&mut it, idempotent(5, 0, 1, &["b"])), ErrorCode::KafkaStorageError);
+    assert_eq!(code(&mut it, idempotent(new, 0, 0, &["b"])), ErrorCode::KafkaStorageError);
+    it.storage(Done::DiskFull(None));
+    assert_eq!(code(&mut it, idempotent(5, 0, 2, &["c"])), ErrorCode::KafkaStorageError);
+    assert_eq!(code(&mut it, idempotent(new, 0, 1, &["c"])), ErrorCode::KafkaStorageError);
+    // The first batch was not sent again: its records are lost.
+    assert_eq!(code(&mut it, idempotent(5, 0, 2, &["c"])), ErrorCode::OutOfOrderSequenceNumber);
+    assert_eq!(code(&mut it, idempotent(new, 0, 1, &["c"])), ErrorCode::UnknownProducerId);
+    for (sequence, value) in [(1, "b"), (2, "c")] {
+        assert_eq!(code(&mut it, idempotent(5, 0, sequence, &[value])), ErrorCode::None);
+    }
+    assert_eq!(code(&mut it, idempotent(5, 0, 4, &["e"])), ErrorCode::OutOfOrderSequenceNumber);
+}
+
 #[test]
 fn a_producer_goes_on_in_a_topic_that_was_made_again() {
     let mut it = Harness::new(&[]);

@@ -1,0 +1,125 @@
+//! # Room card: refused batches
+//!
+//! Purpose:    give a producer's batch the refusal of the batch before it, if the producer sent both at once.
+//! Owns:       the sequence behind each producer's last batch that this replica refused for a while.
+//! Interface:  [`RefusedBatches::note`], [`RefusedBatches::follow`], [`RefusedBatches::forget`].
+//! Invariants: a batch follows a refusal once. A gap that stays is told as one.
+//! Never:      anything that the log depends on: all of it may be forgotten at any time.
+//! Tests:      below; `node/tests/produce.rs`.
+//! Start at:   [`RefusedBatches::follow`].
+//!
+//! A replica may come to lead between two batches, or have room again. Then the second batch leaves a gap. Kafka answers
+//! `OUT_OF_ORDER_SEQUENCE_NUMBER`. After that librdkafka begins another epoch, and in it sends all records anew whose end
+//! it does not know, of all partitions. Some are then in the log twice.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::{BatchHeader, ErrorCode};
+
+use super::producers::advance;
+use crate::limits::REFUSED_PRODUCERS_MAX;
+
+/// Batches of which the first were refused, and may be sent again.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedBatches {
+    behind: BTreeMap<i64, Behind>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    epoch: i16,
+    /// The sequence behind the last batch.
+    sequence: i32,
+    code: ErrorCode,
+}
+
+impl RefusedBatches {
+    /// Notes that a batch was refused, if its producer sends such a batch again.
+    pub(crate) fn note(&mut self, header: &BatchHeader, code: ErrorCode) {
+        let passes = matches!(
+            code,
+            ErrorCode::NotLeaderOrFollower
+                | ErrorCode::NotEnoughReplicas
+                | ErrorCode::KafkaStorageError
+        );
+        if !passes || header.producer_id < 0 || header.base_sequence < 0 {
+            return;
+        }
+        let count = header.last_offset_delta.unsigned_abs() + 1;
+        let sequence = advance(header.base_sequence, count);
+        self.note_behind(header.producer_id, (header.producer_epoch, sequence), code);
+    }
+
+    /// Notes the epoch of a producer's refused batch, and the sequence behind it.
+    pub(crate) fn note_behind(&mut self, id: i64, (epoch, sequence): (i16, i32), code: ErrorCode) {
+        if self.behind.len() >= REFUSED_PRODUCERS_MAX && !self.behind.contains_key(&id) {
+            self.behind.pop_first();
+        }
+        self.behind.insert(id, Behind { epoch, sequence, code });
+    }
+
+    /// Returns the refusal of the batch before a batch that leaves a gap, if there was one.
+    pub(crate) fn follow(&mut self, header: &BatchHeader) -> Option<ErrorCode> {
+        let behind = *self.behind.get(&header.producer_id)?;
+        if (behind.epoch, behind.sequence) != (header.producer_epoch, header.base_sequence) {
+            return None;
+        }
+        self.note(header, behind.code);
+        Some(behind.code)
+    }
+
+    /// Notes that a batch of a producer was appended.
+    pub(crate) fn forget(&mut self, id: i64) {
+        self.behind.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(id: i64, sequence: i32, count: i32) -> BatchHeader {
+        let mut builder = duramen_protocol::records::BatchBuilder::new().producer(id, 0, sequence);
+        for _ in 0..count {
+            let record = duramen_protocol::records::NewRecord::default();
+            builder.push(&record).expect("a record");
+        }
+        BatchHeader::parse(&builder.build().expect("a batch")).expect("a header")
+    }
+
+    #[test]
+    fn batches_behind_a_refused_one_are_refused_like_it_and_once() {
+        let mut refused = RefusedBatches::default();
+        refused.note(&header(7, 4, 3), ErrorCode::NotLeaderOrFollower);
+        assert_eq!(refused.follow(&header(7, 8, 1)), None, "a batch between is missing");
+        assert_eq!(refused.follow(&header(8, 7, 1)), None, "another producer");
+        assert_eq!(refused.follow(&header(7, 7, 2)), Some(ErrorCode::NotLeaderOrFollower));
+        assert_eq!(refused.follow(&header(7, 9, 1)), Some(ErrorCode::NotLeaderOrFollower));
+        assert_eq!(refused.follow(&header(7, 7, 2)), None, "a gap that stays is a gap");
+        refused.forget(7);
+        assert_eq!(refused.follow(&header(7, 10, 1)), None);
+    }
+
+    #[test]
+    fn a_batch_that_is_refused_for_good_has_no_followers() {
+        let mut refused = RefusedBatches::default();
+        refused.note(&header(7, 0, 1), ErrorCode::MessageTooLarge);
+        assert_eq!(refused.follow(&header(7, 1, 1)), None);
+    }
+
+    #[test]
+    fn sequences_begin_again_behind_the_last_one() {
+        let mut refused = RefusedBatches::default();
+        refused.note(&header(7, i32::MAX, 1), ErrorCode::NotEnoughReplicas);
+        assert_eq!(refused.follow(&header(7, 0, 1)), Some(ErrorCode::NotEnoughReplicas));
+    }
+
+    #[test]
+    fn few_producers_are_remembered() {
+        let mut refused = RefusedBatches::default();
+        for id in 0..2 * i64::try_from(REFUSED_PRODUCERS_MAX).expect("few") {
+            refused.note(&header(id, 0, 1), ErrorCode::NotEnoughReplicas);
+        }
+        assert_eq!(refused.behind.len(), REFUSED_PRODUCERS_MAX);
+    }
+}
