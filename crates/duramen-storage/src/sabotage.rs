@@ -262,6 +262,8 @@ pub enum Bug {
     FlushLost,
     /// A part of the queue index is written to a disk that is almost full.
     FlushIgnoresRoom,
+    /// A table of the queue index that was not finished stays on the disk.
+    UnfinishedTableStays,
     /// A table of another version stops the queue index.
     UnknownTableStops,
     /// A log that begins anew keeps its open queue index.

@@ -714,7 +714,7 @@ impl World {
         indexer.finish();
     }
 
-    /// Checks that the index names each batch of each key. It may name others, which are gone.
+    /// Checks that the index names each batch of each key. The index may name batches that are gone.
     fn check_index(&self, end: i64) {
         let reader = self.storage.reader();
         let index = reader.index(REPLICA).unwrap();
@@ -722,13 +722,10 @@ impl World {
         while let Some(range) = reader.locate(REPLICA, at, end, 1 << 20, true).unwrap() {
             for batch in batches(reader.read(REPLICA, &range).unwrap()).map_while(Result::ok) {
                 at = batch.header().end_offset();
-                let keys = seen(&batch.bytes().clone()).into_iter().filter(|it| !it.is_control);
-                for name in keys.filter_map(|it| it.key) {
-                    *names
-                        .entry(name)
-                        .or_default()
-                        .entry(batch.header().base_offset)
-                        .or_default() += 1;
+                let base = batch.header().base_offset;
+                let records = seen(batch.bytes()).into_iter().filter(|it| !it.is_control);
+                for name in records.filter_map(|it| it.key) {
+                    *names.entry(name).or_default().entry(base).or_default() += 1;
                 }
             }
         }

@@ -456,6 +456,24 @@ fn nothing_is_written_to_a_disk_that_is_almost_full() {
     tested.compare(false);
 }
 
+fn a_merge_that_was_killed_leaves_no_file() {
+    let mut tested = Tested::new(7);
+    while tested.files("new").is_empty() {
+        tested.append();
+        tested.settle();
+        tested.order();
+        while tested.files("new").is_empty() && !matches!(tested.indexer.step(true), Step::Idle) {}
+    }
+    tested.restart();
+    tested.index();
+    tested.compare(false);
+}
+
+#[test]
+fn an_unfinished_table_is_gone_after_a_start() {
+    a_merge_that_was_killed_leaves_no_file();
+}
+
 #[test]
 fn an_index_goes_on_in_memory_while_the_disk_is_full() {
     a_part_stays_in_memory_until_its_disk_has_room();
@@ -557,6 +575,7 @@ fn planted_bugs_of_full_disks_and_of_files_are_found() {
     for (bug, test) in [
         (Bug::FlushLost, a_part_stays_in_memory_until_its_disk_has_room as fn()),
         (Bug::FlushIgnoresRoom, nothing_is_written_to_a_disk_that_is_almost_full),
+        (Bug::UnfinishedTableStays, a_merge_that_was_killed_leaves_no_file),
         (Bug::CursorPassesDamage, the_cursor_stays_at_a_batch_that_is_not_understood),
     ] {
         plant(Some(bug));

@@ -15,7 +15,9 @@ use std::io;
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::encoding::ImageSource;
 use crate::error::{Error, disk_error};
-use crate::format::{DELETED, INDEX_ENTRY_BYTES, is_stem, segment_stem, stem_of_dir, table_range};
+use crate::format::{
+    DELETED, INDEX_ENTRY_BYTES, NEW_TABLE, is_stem, segment_stem, stem_of_dir, table_range,
+};
 use crate::op::Content;
 use crate::replica_state::{IndexEntry, ReplicaState, SegmentState};
 use crate::reserve::Reserve;
@@ -106,7 +108,8 @@ pub(super) fn is_garbage(name: &str) -> bool {
 /// Tells whether a file in the replica's directory is one that its state names. Of a table of the queue index no
 /// state says anything: the index itself judges it when it is opened.
 fn is_named(state: &ReplicaState, name: &str) -> bool {
-    if table_range(name).is_some() {
+    let is_left = name.ends_with(NEW_TABLE) && sabotage::is(Bug::UnfinishedTableStays);
+    if is_left || table_range(name).is_some() {
         return true;
     }
     let image = format!("image-{:020}", state.prev_index);
