@@ -75,3 +75,25 @@ fn what_expires_below_the_log_start_is_no_reason_for_an_erasure() {
     assert_eq!(broker.cleanings.len(), 0);
     assert_eq!(broker.records("t", 2).into_keys().collect::<Vec<_>>(), [2, 3]);
 }
+
+#[test]
+fn a_leap_of_the_clock_erases_nothing() {
+    const LEAP_MS: i64 = 8 * 24 * HOUR_MS;
+    let mut broker = broker();
+    for expires in [Some(HOUR_MS), None] {
+        append(&mut broker, "a", expires);
+    }
+    broker.pass(SWEEP_MS);
+    broker.now.wall_ms += LEAP_MS;
+    for _ in 0..10 {
+        broker.pass(SWEEP_MS);
+    }
+    assert_eq!(broker.cleanings.len(), 0, "the clock is not believed");
+    assert_eq!(broker.records("t", 0).into_keys().collect::<Vec<_>>(), [0, 1]);
+    broker.now.wall_ms -= LEAP_MS;
+    pass_until(&mut broker, 2 * HOUR_MS - 10 * SWEEP_MS);
+    assert_eq!(broker.cleanings.len(), 0, "the lag is not over");
+    pass_until(&mut broker, 2 * HOUR_MS);
+    assert_eq!(broker.cleanings.len(), 1);
+    assert_eq!(broker.records("t", 0).into_keys().collect::<Vec<_>>(), [1]);
+}

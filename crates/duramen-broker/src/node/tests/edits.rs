@@ -552,3 +552,23 @@ fn a_leader_shows_nothing_before_its_index_has_what_was_acknowledged() {
         assert_eq!((batches, data.high_watermark), (shown, 3), "indexed up to {to}");
     }
 }
+
+#[test]
+fn a_leap_of_the_clock_erases_no_deleted_element() {
+    const MINUTE_MS: u64 = 60_000;
+    const LEAP_MS: i64 = 8 * 86_400_000;
+    let mut it = Harness::new(&[]);
+    it.create("mail", &[("queue.enable", "true"), ("queue.erase.lag.ms", "3600000")]);
+    let first = enqueue(&mut it, "alice");
+    enqueue(&mut it, "alice");
+    assert_eq!(delete(&mut it, "alice", &[first]), Ok((Some(2), 0)));
+    it.pass_ms(MINUTE_MS);
+    it.now.wall_ms += LEAP_MS;
+    it.pass_ms(10 * MINUTE_MS);
+    assert!(it.compactions.is_empty(), "the clock is not believed");
+    it.now.wall_ms -= LEAP_MS;
+    it.pass_ms(40 * MINUTE_MS);
+    assert!(it.compactions.is_empty(), "the lag is not over");
+    it.pass_ms(10 * MINUTE_MS);
+    assert_eq!(it.compactions.len(), 1);
+}

@@ -408,3 +408,18 @@ fn a_log_is_indexed_after_a_start_though_the_node_learns_later_that_it_has_queue
     it.run();
     assert_eq!(it.indexed.get(&replica), Some(&1), "what is there is indexed");
 }
+
+#[test]
+fn no_element_has_ended_by_a_clock_that_has_leapt() {
+    const LEAP_MS: i64 = 8 * 86_400_000;
+    let mut it = node();
+    put(&mut it, "alice", "a");
+    let page = |it: &mut Harness| span(ask(it, retrieve("alice", Start::Begin, 0))).ended_ms;
+    assert_eq!(page(&mut it), it.now.wall_ms);
+    it.now.wall_ms += LEAP_MS;
+    it.pass_ms(300_000);
+    assert_eq!(page(&mut it), i64::MIN);
+    it.now.wall_ms -= LEAP_MS;
+    it.pass_ms(300_000);
+    assert_eq!(page(&mut it), it.now.wall_ms);
+}
