@@ -6,9 +6,14 @@ use duramen_protocol::partitioner::key_number;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 
 use super::harness::{Harness, produce_request};
+use super::native::ask_of;
+use super::trio::Trio;
 use crate::checked_batch::CheckedBatch;
 use crate::guard::{Guard, Last, Position};
-use crate::native::{Answer, Append, Log, Op, Problem, Queue, SetFence, Target};
+use crate::native::{
+    Answer, Append, Delete, DeleteQueue, Log, Op, Problem, Queue, Replace, SetFence, Target,
+    TrimQueue,
+};
 
 fn node() -> Harness {
     let mut it = Harness::new(&[]);
@@ -31,13 +36,31 @@ fn records(keys: &[&str], headers: &[(&str, Option<&[u8]>)]) -> Bytes {
     builder.build().expect("a batch")
 }
 
-fn enqueue(name: &'static str, last: Option<Last>) -> Op {
-    let batch = CheckedBatch::of(records(&[name], &[]), key_number(name.as_bytes()));
-    let mut batch = batch.expect("a batch");
-    let name = Bytes::from_static(name.as_bytes());
-    batch.guard = Guard { last, fence: None, queue: Some(name.clone()) };
-    let target = Target::Queue(Queue { topic: "mail".to_owned(), name });
-    Op::Append(Append { target, batch, ids: Vec::new(), is_patient: false, timeout_ms: 5_000 })
+fn queue(name: &str) -> Target {
+    let name = Bytes::copy_from_slice(name.as_bytes());
+    Target::Queue(Queue { topic: "mail".to_owned(), name })
+}
+
+fn checked(name: &str, bytes: Bytes) -> CheckedBatch {
+    CheckedBatch::of(bytes, key_number(name.as_bytes())).expect("a batch")
+}
+
+fn enqueue(name: &str, last: Option<Last>) -> Op {
+    enqueue_batch(name, records(&[name], &[]), last, None)
+}
+
+/// Makes an append of records to a queue, with a guard.
+fn enqueue_batch(name: &str, bytes: Bytes, last: Option<Last>, fence: Option<&'static [u8]>) -> Op {
+    let fence = fence.map(Bytes::from_static);
+    let guard = Guard { last, fence, queue: Some(Bytes::copy_from_slice(name.as_bytes())) };
+    let batch = CheckedBatch { guard, ..checked(name, bytes) };
+    let (target, ids) = (queue(name), Vec::new());
+    Op::Append(Append { target, batch, ids, is_patient: false, timeout_ms: 5_000 })
+}
+
+fn fence_queue(name: &str, token: &'static [u8], if_token: Option<&'static [u8]>) -> Op {
+    let (token, if_token) = (Bytes::from_static(token), if_token.map(Bytes::from_static));
+    Op::FenceQueue(SetFence { target: queue(name), token, if_token, timeout_ms: 5_000 })
 }
 
 fn ask(it: &mut Harness, op: Op) -> Result<Position, Problem> {
@@ -206,5 +229,87 @@ fn a_fence_on_kafkas_wire_keeps_others_out() {
             assert_eq!(code, ErrorCode::PolicyViolation, "{topic}");
             assert!(message.expect("a reason").contains("fence"), "{topic}");
         }
+    }
+}
+
+/// Makes operations that a leader refuses, or that come to nothing, if it has a fence `one` of alice's queue, a trim
+/// through her element, and an element of another queue.
+fn vain_operations(own: Position, other: Position) -> Vec<Op> {
+    let name = "alice";
+    let (target, fence, timeout_ms) = (queue(name), None, 5_000);
+    let nothing = DeleteQueue { target: queue("carol"), fence: None, timeout_ms };
+    let replacement = Replace {
+        target: target.clone(),
+        position: other,
+        batch: checked(name, records(&[name], &[])),
+        id: None,
+        if_version: None,
+        fence: None,
+        timeout_ms,
+    };
+    let positions = vec![other];
+    let deletion = Delete { target: target.clone(), positions, fence: None, timeout_ms };
+    vec![
+        enqueue(name, Some(Last::Nothing)),
+        enqueue_batch(name, records(&[name], &[]), None, Some(b"two")),
+        Op::Delete(deletion),
+        Op::Replace(replacement),
+        Op::DeleteQueue(nothing),
+        Op::TrimQueue(TrimQueue { target, through: own, pointer: None, fence, timeout_ms }),
+        fence_queue(name, b"two", Some(b"zero")),
+        fence_queue(name, b"one", None),
+    ]
+}
+
+#[test]
+fn a_leader_that_was_cut_off_refuses_no_guard_of_a_queue() {
+    let mut trio = Trio::new(&[]);
+    trio.create_with("mail", 1, &[("queue.enable", "true")]);
+    let old = trio.leader("mail", 0).expect("led");
+    let mut put = |name| match ask_of(&mut trio, old, enqueue(name, None)) {
+        Ok(Answer::Appended { last, .. }) => last,
+        other => panic!("{other:?}"),
+    };
+    let (own, other) = (put("alice"), put("bob"));
+    let (target, timeout_ms) = (queue("alice"), 5_000);
+    let trim = TrimQueue { target, through: own, pointer: None, fence: None, timeout_ms };
+    for op in [fence_queue("alice", b"one", None), Op::TrimQueue(trim)] {
+        assert!(ask_of(&mut trio, old, op).is_ok());
+    }
+    // The leader that others hear answers each of them.
+    for op in vain_operations(own, other) {
+        let name = op.name();
+        let answer = ask_of(&mut trio, old, op);
+        let is_judged = match &answer {
+            Ok(Answer::Edited(edited)) => edited.first.is_none(),
+            Err(problem) => matches!(
+                problem,
+                Problem::LastMismatch(Some(_)) | Problem::Fenced | Problem::UnknownElement
+            ),
+            Ok(_) => false,
+        };
+        assert!(is_judged, "{name:?}: {answer:?}");
+    }
+    trio.cut.insert(old);
+    let node = &mut trio.nodes[old];
+    let asked: Vec<_> =
+        vain_operations(own, other).into_iter().map(|op| (op.name(), node.operate(op))).collect();
+    for (name, number) in &asked {
+        let answer = trio.nodes[old].answer(*number);
+        assert_eq!(answer, None, "nobody confirms that it leads: {name:?}");
+    }
+    trio.pass_ms(20_000);
+    let next = trio.leader("mail", 0).expect("another leads");
+    assert_ne!(next, old);
+    for (name, number) in &asked {
+        let answer = trio.nodes[old].answer(*number).expect("its time is over");
+        let is_vague = matches!(
+            answer,
+            Err(Problem::NoLeader
+                | Problem::OutcomeUnknown
+                | Problem::Busy(_)
+                | Problem::Elsewhere(..))
+        );
+        assert!(is_vague, "{name:?}: {answer:?}");
     }
 }

@@ -398,7 +398,7 @@ fn a_client_that_goes_leaves_nothing_behind() {
 }
 
 /// Carries out an operation at a node of three, and waits for the answer.
-fn ask_of(trio: &mut Trio, at: usize, op: Op) -> Result<Answer, Problem> {
+pub(super) fn ask_of(trio: &mut Trio, at: usize, op: Op) -> Result<Answer, Problem> {
     let number = trio.nodes[at].operate(op);
     for _ in 0..400 {
         if let Some(answer) = trio.nodes[at].answer(number) {

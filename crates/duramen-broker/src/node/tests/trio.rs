@@ -309,7 +309,13 @@ impl Trio {
 
     /// A topic with three replicas of each partition, led by the first ones.
     pub(super) fn create(&mut self, name: &str, partitions: i32) {
-        let topic = CreatableTopic { replication_factor: 3, ..new_topic(name, partitions, &[]) };
+        self.create_with(name, partitions, &[]);
+    }
+
+    /// A topic as `create` makes it, with these settings.
+    pub(super) fn create_with(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) {
+        let topic = new_topic(name, partitions, configs);
+        let topic = CreatableTopic { replication_factor: 3, ..topic };
         let row = self.try_create(self.controller(), topic).topics.remove(0);
         assert_eq!(row.error_code, 0, "{:?}", row.error_message);
         self.pass_ms(3000);
