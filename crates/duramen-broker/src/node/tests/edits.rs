@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use duramen_protocol::batch::{BatchView, batches};
+use duramen_protocol::compression::Codec;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::{DeleteRecordsRequest, FetchRequest};
 use duramen_protocol::partitioner::key_number;
@@ -10,7 +11,7 @@ use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::indexing::{Indexed, Touched};
 use duramen_storage::keys::{FACT_HEADER, Said};
 
-use super::harness::{Harness, bytes_of, fetch_request, produce_request};
+use super::harness::{Harness, WALL_MS, bytes_of, fetch_request, produce_request};
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::guard::{Guard, Last, Position};
@@ -478,14 +479,21 @@ fn a_log_says_again_what_it_says_of_fences_and_trims_before_it_loses_that() {
 fn a_client_cannot_state_an_edit() {
     let mut it = node();
     enqueue(&mut it, "alice");
+    let (key, timestamp) = (Some(&b"alice"[..]), WALL_MS);
+    let plain = NewRecord { timestamp, key, value: None, headers: &[] };
     for name in [FACT_HEADER, "duramen-replaces", "duramen-cuts-after"] {
-        let mut builder = BatchBuilder::new();
-        let (key, timestamp) = (Some(&b"alice"[..]), 1_700_000_000_000);
         let headers: &[_] = &[(name, Some(&b"0.0.0"[..]))];
-        builder.push(&NewRecord { timestamp, key, value: None, headers }).expect("a record");
-        let id = it.send(produce_request("mail", builder.build().expect("a batch"), -1), 9);
-        let refused = it.produced(id).expect("answered at once");
-        assert_eq!(ErrorCode::from_code(refused.error_code), Some(ErrorCode::InvalidRecord));
+        let forged = NewRecord { headers, ..plain };
+        // Each record may hide an element, not the first one alone.
+        for records in [&[forged][..], &[plain, forged]] {
+            for codec in [Codec::None, Codec::Gzip, Codec::Lz4] {
+                let mut builder = BatchBuilder::new().codec(codec);
+                records.iter().for_each(|it| builder.push(it).expect("a record"));
+                let refused = it.produce("mail", builder.build().expect("a batch"));
+                let code = ErrorCode::from_code(refused.error_code);
+                assert_eq!(code, Some(ErrorCode::InvalidRecord), "{name} {codec:?}");
+            }
+        }
     }
     assert_eq!(shown(&it, "alice"), [(0, 0)]);
 }
