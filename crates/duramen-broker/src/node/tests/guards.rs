@@ -313,3 +313,39 @@ fn a_leader_that_was_cut_off_refuses_no_guard_of_a_queue() {
         assert!(is_vague, "{name:?}: {answer:?}");
     }
 }
+
+/// Returns position and kind of an append's answer, if there is one.
+fn taken(it: &mut Harness, number: u64) -> Option<(Position, bool)> {
+    match it.answer(number)? {
+        Ok(Answer::Appended { last, is_duplicate, .. }) => Some((last, is_duplicate)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_session_appends_once_to_a_queue_whatever_its_guard_says_by_then() {
+    let session = || {
+        let mut builder = BatchBuilder::new().producer(7, 0, 0);
+        let record = NewRecord { key: Some(b"alice"), ..NewRecord::default() };
+        builder.push(&record).expect("a record");
+        let batch = builder.build().expect("a batch");
+        enqueue_batch("alice", batch, Some(Last::Nothing), None)
+    };
+    let mut it = node();
+    let first = it.operate(session());
+    let (first, is_duplicate) = taken(&mut it, first).expect("answered at once");
+    assert!(!is_duplicate);
+    let again = it.operate(session());
+    assert_eq!(taken(&mut it, again), Some((first, true)));
+    // The retry comes while somebody looks for the end of the queue, which is then another one.
+    let mut it = node();
+    it.is_prompt = false;
+    let numbers = [(); 2].map(|()| it.operate(session()));
+    it.run();
+    assert_eq!(it.looks.len(), 2);
+    it.is_prompt = true;
+    it.run();
+    let positions = numbers.map(|number| taken(&mut it, number).map(|it| it.0));
+    assert_eq!(positions, [Some(first); 2]);
+    assert_eq!(it.fetch("mail", 0).high_watermark, 1, "the log has one of them");
+}
