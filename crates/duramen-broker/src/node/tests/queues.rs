@@ -13,6 +13,8 @@ use duramen_protocol::{Request, Response};
 use duramen_storage::indexing::{Indexed, Touched};
 
 use super::harness::{Harness, NATIVE, new_topic, produce_request};
+use super::native::ask_of;
+use super::trio::Trio;
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::limits::{INDEX_LAG_BYTES_MAX, QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
@@ -407,6 +409,33 @@ fn a_log_is_indexed_after_a_start_though_the_node_learns_later_that_it_has_queue
     it.is_prompt = true;
     it.run();
     assert_eq!(it.indexed.get(&replica), Some(&1), "what is there is indexed");
+}
+
+#[test]
+fn nothing_is_indexed_before_it_is_committed() {
+    let mut it = node();
+    it.is_prompt = false;
+    let number = it.operate(enqueue("alice", &["a"]));
+    assert!(it.orders.is_empty(), "the append is not synced");
+    assert_eq!(it.answer(number), None);
+    it.persist();
+    it.run();
+    assert_eq!(it.orders.iter().map(|it| it.to).collect::<Vec<_>>(), [1]);
+    assert!(matches!(it.answer(number), Some(Ok(_))));
+    // A leader that was cut off has synced an append, and no majority has it.
+    let mut trio = Trio::new(&[]);
+    trio.create_with("mail", 1, &[("queue.enable", "true")]);
+    let old = trio.leader("mail", 0).expect("led");
+    assert!(ask_of(&mut trio, old, enqueue("alice", &["a"])).is_ok());
+    trio.cut.insert(old);
+    let leader = &mut trio.nodes[old];
+    leader.is_indexing = false;
+    let number = leader.operate(enqueue("alice", &["b"]));
+    assert!(leader.queued.is_empty() && leader.orders.is_empty());
+    trio.pass_ms(20_000);
+    let leader = &mut trio.nodes[old];
+    assert!(leader.orders.is_empty(), "the append is not committed");
+    assert!(matches!(leader.answer(number), Some(Err(_))));
 }
 
 #[test]
