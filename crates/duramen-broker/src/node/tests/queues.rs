@@ -19,7 +19,8 @@ use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::limits::{INDEX_LAG_BYTES_MAX, QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
 use crate::native::{
-    Answer, Append, Op, Position, Problem, Queue, Retrieve, Span, Start, Target, WantQueue,
+    Answer, Append, Op, Position, Problem, Queue, Retrieve, Rewrite, Span, Start, Target,
+    TrimQueue, WantQueue,
 };
 
 fn node() -> Harness {
@@ -436,6 +437,51 @@ fn nothing_is_indexed_before_it_is_committed() {
     let leader = &mut trio.nodes[old];
     assert!(leader.orders.is_empty(), "the append is not committed");
     assert!(matches!(leader.answer(number), Some(Err(_))));
+}
+
+#[test]
+fn a_reader_of_another_history_is_told() {
+    let mut it = node();
+    let last = put(&mut it, "alice", "a");
+    let of_another = Position { term: last.term + 1, ..last };
+    let later = Position { offset: last.offset + 5, entry: last.entry + 5, ..last };
+    let read = |start, is_certain| {
+        let Op::Retrieve(it) = retrieve("alice", start, 0) else { unreachable!("it is one") };
+        Op::Retrieve(Retrieve { is_certain, ..it })
+    };
+    for is_certain in [true, false] {
+        let told = ask(&mut it, read(Start::After(of_another), is_certain));
+        assert_eq!(told, Err(Problem::PositionDiverged(0)), "{is_certain}");
+    }
+    let told = ask(&mut it, read(Start::After(later), true));
+    assert_eq!(told, Err(Problem::PositionDiverged(1)));
+    // A replica that is behind does not know better.
+    let nothing = span(ask(&mut it, read(Start::After(later), false)));
+    assert_eq!(shown(&it, &nothing), []);
+    let (target, timeout_ms) = (queue("alice"), 5_000);
+    for (position, parted) in [(of_another, 0), (later, 1)] {
+        let trim = TrimQueue {
+            target: target.clone(),
+            through: position,
+            pointer: None,
+            fence: None,
+            timeout_ms,
+        };
+        let rewrite = Rewrite {
+            target: target.clone(),
+            after: Some(position),
+            batch: None,
+            ids: Vec::new(),
+            fence: None,
+            reason: String::new(),
+            timeout_ms,
+        };
+        for op in [Op::TrimQueue(trim), Op::Rewrite(rewrite)] {
+            assert_eq!(ask(&mut it, op), Err(Problem::PositionDiverged(parted)), "{position:?}");
+        }
+    }
+    let same = span(ask(&mut it, read(Start::After(last), true)));
+    assert_eq!(shown(&it, &same), []);
 }
 
 #[test]
