@@ -580,3 +580,32 @@ fn a_leap_of_the_clock_erases_no_deleted_element() {
     it.pass_ms(10 * MINUTE_MS);
     assert_eq!(it.compactions.len(), 1);
 }
+
+#[test]
+fn retention_says_again_what_it_would_lose() {
+    let mut it = Harness::new(&[]);
+    let configs = [("queue.enable", "true"), ("retention.ms", "600000"), ("segment.ms", "60000")];
+    it.create("mail", &configs);
+    assert_eq!(fence(&mut it, "alice", "one").map(|it| it.first.is_some()), Ok(true));
+    let (key, timestamp) = (Some(&b"alice"[..]), WALL_MS + 500_000);
+    let mut builder = BatchBuilder::new();
+    builder.push(&NewRecord { timestamp, key, ..NewRecord::default() }).expect("a record");
+    let element = it.produce("mail", builder.build().expect("a batch"));
+    assert_eq!((element.error_code, element.base_offset), (0, 1));
+    // The index is behind the fence, and nobody knows what the log has to say again.
+    it.is_indexing = false;
+    it.step(Event::IndexLost(it.replica("mail")));
+    it.pass_ms(660_000);
+    assert_eq!(it.store.trims, []);
+    it.is_indexing = true;
+    it.run();
+    it.pass_ms(300_000);
+    let replica = it.replica("mail");
+    assert_eq!(it.store.trims, [(replica, 1)]);
+    let said = it.store.replicas[&replica].said().into_iter().filter(|it| it.0 > 0);
+    let said: Vec<_> = said.map(|(offset, it)| (offset, it.queue, it.said)).collect();
+    let again = Said::Fenced { token: Bytes::from_static(b"one"), first_said: 0 };
+    assert_eq!(said, [(2, Bytes::from_static(b"alice"), again)]);
+    assert_eq!(enqueue_fenced(&mut it, "alice", "old"), Err(Problem::Fenced));
+    assert_eq!(enqueue_fenced(&mut it, "alice", "one"), Ok(3));
+}
