@@ -1,5 +1,7 @@
 //! Guards of appends to queues, native and as headers on Kafka's wire.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::partitioner::key_number;
@@ -348,4 +350,26 @@ fn a_session_appends_once_to_a_queue_whatever_its_guard_says_by_then() {
     let positions = numbers.map(|number| taken(&mut it, number).map(|it| it.0));
     assert_eq!(positions, [Some(first); 2]);
     assert_eq!(it.fetch("mail", 0).high_watermark, 1, "the log has one of them");
+}
+
+/// Finds two names with the same number.
+fn names_of_one_number() -> (String, String) {
+    let mut known = BTreeMap::new();
+    let names = (0..10_000_000).map(|n| format!("queue-{n}"));
+    let mut all = names.map(|name| (known.insert(key_number(name.as_bytes()), name.clone()), name));
+    all.find_map(|(before, name)| Some((before?, name))).expect("there are few numbers")
+}
+
+#[test]
+fn names_of_one_number_wait_for_each_other_and_decide_nothing() {
+    let (one, other) = names_of_one_number();
+    let mut it = node();
+    it.is_indexing = false;
+    let first = it.operate(enqueue(&one, None));
+    assert!(matches!(it.answer(first), Some(Ok(_))));
+    let second = it.operate(enqueue(&other, Some(Last::Nothing)));
+    assert!(it.answer(second).is_none(), "the append may be of its queue");
+    it.carry_out_orders();
+    it.run();
+    assert!(matches!(it.answer(second), Some(Ok(_))), "its queue is empty");
 }
