@@ -296,6 +296,13 @@ fn append(
     place: Place,
 ) -> Outcome {
     batch.guard.last = None;
+    // The first attempt of a retry may have been appended while the retry was held.
+    let held_until = node.core.partitions[&replica].group.end_offset();
+    if let Some(Parked::Native(wait)) = node.core.parked_mut(place.0)
+        && let Awaited::Append { end, .. } = &mut wait.awaited
+    {
+        *end = held_until;
+    }
     node.core.append(replica, batch, acks, slot(place))
 }
 
