@@ -176,7 +176,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 42_718),
     ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 24_843),
     ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 5),
-    ("who held a record decides on it", Bug::Peers(Inside::FormerHolderDecides), 60),
+    ("who held a record decides on it", Bug::Peers(Inside::FormerHolderDecides), 5),
     ("another record of a key is done with", Bug::Peers(Inside::WrongOfKeyFinished), 16),
     (
         "a share group's start passes what was given back",
@@ -189,7 +189,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 47),
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     ("a log forgets the fences of its queues", Bug::Peers(Inside::FenceNotRestated), 4173),
-    ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 4173),
+    ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 11_453),
     ("an erasure waits for no index", Bug::Peers(Inside::EraseUnindexed), 349),
     ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 1645),
     ("an erasure takes what expires later", Bug::Peers(Inside::ExpiredTooSoon), 29),
