@@ -8,9 +8,9 @@
 //! Tests:      below; `node/tests/produce.rs`.
 //! Start at:   [`RefusedBatches::follow`].
 //!
-//! A replica may come to lead between two batches, or have room again. Then the second batch leaves a gap. Kafka answers
-//! `OUT_OF_ORDER_SEQUENCE_NUMBER`. After that librdkafka begins another epoch, and in it sends all records anew whose end
-//! it does not know, of all partitions. Some are then in the log twice.
+//! A replica may come to lead between two batches, or have room again. Then the second batch leaves a gap. Kafka
+//! answers `OUT_OF_ORDER_SEQUENCE_NUMBER`. After that librdkafka begins another epoch, and in it sends all records anew
+//! whose end it does not know, of all partitions. Some are then in the log twice.
 
 use std::collections::BTreeMap;
 
