@@ -476,8 +476,16 @@ impl Partition {
             verdict,
             Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber | ErrorCode::UnknownProducerId)
         );
-        if leaves_gap && let Some(code) = self.refused.follow(header) {
-            return Appended::Refused(code, None);
+        if leaves_gap {
+            let (id, epoch) = (header.producer_id, header.producer_epoch);
+            let began = self.group.term_runs().last().map_or(0, |run| run.start_offset);
+            // An unknown producer is told so at once, as by Kafka.
+            let last = self.producers.last_offset(id, epoch).filter(|_| !self.group.is_alone());
+            let has_appended = last.is_none_or(|last| began <= last);
+            let code = self.refused.follow(header, self.group.epoch(), has_appended);
+            if let Some(code) = code {
+                return Appended::Refused(code, None);
+            }
         }
         match verdict {
             Verdict::Append => self.refused.forget(header.producer_id),
@@ -513,7 +521,7 @@ impl Partition {
 
     /// Notes that a batch was refused.
     pub(crate) fn note_refused(&mut self, header: &BatchHeader, code: ErrorCode) {
-        self.refused.note(header, code);
+        self.refused.note(header, self.group.epoch(), code);
     }
 
     /// Judges a batch of an unknown producer that goes on with its sequence. As in Kafka the batch may be appended: the
@@ -847,7 +855,8 @@ impl Partition {
     fn cut(&mut self, first: u64, removed: &[LogEntry], effects: &mut Effects) {
         if !sabotage::is(Bug::CutKeepsProducers) {
             for (id, epoch, sequence) in self.producers.cut(first) {
-                self.refused.note_behind(id, (epoch, sequence), ErrorCode::NotLeaderOrFollower);
+                let refused = (self.group.epoch(), ErrorCode::NotLeaderOrFollower);
+                self.refused.note_behind(id, (epoch, sequence), refused);
             }
         }
         if !sabotage::is(Bug::CutKeepsWaiting) {

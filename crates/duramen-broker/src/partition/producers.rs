@@ -222,6 +222,11 @@ impl Producers {
         self.newest_first(id, epoch).next().map_or(0, |(sent, _)| advance(sent.last_sequence, 1))
     }
 
+    /// Returns the base offset of a producer's last batch, if one of its epoch is known.
+    pub(super) fn last_offset(&self, id: i64, epoch: i16) -> Option<i64> {
+        self.newest_first(id, epoch).next().map(|(sent, _)| sent.base_offset)
+    }
+
     /// Tells whether an unknown producer may have been forgotten, and may go on with its sequence.
     pub(crate) fn may_have_forgotten(&self, id: i64) -> bool {
         id < self.forgotten_below

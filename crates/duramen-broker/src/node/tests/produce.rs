@@ -14,6 +14,7 @@ use super::harness::{
 };
 use super::restart::producer_id;
 use super::topics::delete;
+use super::trio::Trio;
 
 #[test]
 fn an_acknowledged_batch_is_on_disk_first_and_can_be_fetched() {
@@ -153,6 +154,29 @@ fn a_batch_that_was_sent_behind_a_refused_one_is_refused_like_it() {
         assert_eq!(code(&mut it, idempotent(5, 0, sequence, &[value])), ErrorCode::None);
     }
     assert_eq!(code(&mut it, idempotent(5, 0, 4, &["e"])), ErrorCode::OutOfOrderSequenceNumber);
+}
+
+#[test]
+fn a_new_leader_takes_a_producers_first_gap_for_a_batch_behind_a_refused_one() {
+    let mut trio = Trio::new(&[("auto.leader.rebalance.enable", "false")]);
+    trio.create("t", 1);
+    let code = |trio: &mut Trio, at, sequence| {
+        let part = trio.produce(at, "t", idempotent(5, 0, sequence, &["a"]));
+        ErrorCode::from_code(part.error_code).expect("a code")
+    };
+    let old = trio.leader("t", 0).expect("led");
+    assert_eq!(code(&mut trio, old, 0), ErrorCode::None);
+    assert_eq!(code(&mut trio, old, 2), ErrorCode::OutOfOrderSequenceNumber);
+    trio.pass_ms(1000);
+    trio.cut.insert(old);
+    trio.pass_ms(20_000);
+    let new = trio.leader("t", 0).expect("led");
+    assert_eq!(code(&mut trio, new, 2), ErrorCode::NotLeaderOrFollower);
+    assert_eq!(code(&mut trio, new, 3), ErrorCode::NotLeaderOrFollower, "sent at once");
+    assert_eq!(code(&mut trio, new, 2), ErrorCode::OutOfOrderSequenceNumber);
+    assert_eq!(code(&mut trio, new, 1), ErrorCode::None);
+    assert_eq!(code(&mut trio, new, 2), ErrorCode::None);
+    assert_eq!(code(&mut trio, new, 4), ErrorCode::OutOfOrderSequenceNumber);
 }
 
 #[test]
