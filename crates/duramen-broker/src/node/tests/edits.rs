@@ -488,7 +488,9 @@ fn a_client_cannot_state_an_edit() {
         for records in [&[forged][..], &[plain, forged]] {
             for codec in [Codec::None, Codec::Gzip, Codec::Lz4] {
                 let mut builder = BatchBuilder::new().codec(codec);
-                records.iter().for_each(|it| builder.push(it).expect("a record"));
+                for record in records {
+                    builder.push(record).expect("a record");
+                }
                 let refused = it.produce("mail", builder.build().expect("a batch"));
                 let code = ErrorCode::from_code(refused.error_code);
                 assert_eq!(code, Some(ErrorCode::InvalidRecord), "{name} {codec:?}");
