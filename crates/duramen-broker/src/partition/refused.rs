@@ -9,9 +9,10 @@
 //! Tests:      below; `node/tests/produce.rs`.
 //! Start at:   [`RefusedBatches::follow`].
 //!
-//! A replica may come to lead between two batches, or have room again. Or the leader before refused the first batch, and
-//! the second one is here before its retry. Then the second batch leaves a gap. Kafka answers `OUT_OF_ORDER_SEQUENCE_NUMBER`. After that librdkafka begins another epoch, and in it sends all records anew
-//! whose end it does not know, of all partitions. Some are then in the log twice.
+//! A replica may come to lead between two batches, or have room again. Or the leader before refused the first batch,
+//! and the second one is here before its retry. Then the second batch leaves a gap. Kafka answers
+//! `OUT_OF_ORDER_SEQUENCE_NUMBER`. After that librdkafka begins another epoch, and in it sends all records anew whose
+//! end it does not know, of all partitions. Some are then in the log twice.
 
 use std::collections::BTreeMap;
 
@@ -66,8 +67,8 @@ impl RefusedBatches {
         self.behind.insert(id, Behind { epoch, sequence, term, code });
     }
 
-    /// Returns the refusal of the batch before a batch that leaves a gap, if there was one, or if the leader before may
-    /// have refused it. The leader of this term has appended a batch of the producer, or none.
+    /// Returns the refusal of the batch before a batch that leaves a gap, if there was one. The leader before may have
+    /// refused it if this one has appended none of the producer's batches in its term.
     pub(crate) fn follow(
         &mut self,
         header: &BatchHeader,
