@@ -194,7 +194,7 @@ class Packed(Queues):
         # Later than the control batches among the records, which have times, too, and no later than brokers allow.
         self.base_ms = int(time.time() * 1000) + AHEAD_MS
         self.create(len(codecs), {"segment.bytes": "4096", LAG: "0", "delete.retention.ms": "0"})
-        self.logs = [ErasedLog(site, self.topic, partition, len(codecs)) for partition in range(len(codecs))]
+        self.logs = [ErasedLog(site, self.topic, partition, len(codecs), WIDTH) for partition in range(len(codecs))]
         for log, codec in zip(self.logs, codecs):
             log.enqueue("vanishing", 3)
             eventually("files that name a queue", lambda log=log: all(self.named(log, "vanishing")), PATIENCE_S)
