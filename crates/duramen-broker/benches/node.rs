@@ -57,6 +57,7 @@ impl Store {
                     compacted: Compacted::default(),
                     history: History::new(1, 1, 0),
                     image: Bytes::new(),
+                    holds: Vec::new(),
                     segments: Vec::new(),
                     damage: None,
                     lacks_room: false,
@@ -85,6 +86,8 @@ impl Store {
             OpKind::Conf { .. }
             | OpKind::Reset(_)
             | OpKind::Trim { .. }
+            | OpKind::Hold(_)
+            | OpKind::LetGo(_)
             | OpKind::Settle
             | OpKind::Delete => {}
         }

@@ -119,6 +119,8 @@ impl Node {
                 };
                 self.core.out.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
             }
+            // The node does not hold batches yet.
+            Done::Held { .. } => {}
             Done::DiskFull(shortage) => self.core.on_disk_full(shortage),
             Done::Cut { replica, segment } => self.repairs.forget(replica, segment),
             Done::Mended { replica, segment, is_done } => {

@@ -19,6 +19,9 @@ use duramen_storage::op::{
 };
 
 use crate::batch::Records;
+pub use crate::model::holds::Holds;
+
+mod holds;
 
 /// One entry as it was submitted.
 #[derive(Clone, Debug)]
@@ -264,6 +267,8 @@ pub struct ReplicaModel {
     pub created: bool,
     /// Its deletion was submitted.
     pub deleted: bool,
+    /// Batches beside its log.
+    pub holds: Holds,
 }
 
 impl ReplicaModel {
@@ -280,6 +285,7 @@ impl ReplicaModel {
             tickets: VecDeque::from([(ticket, Some(0))]),
             created: false,
             deleted: false,
+            holds: Holds::default(),
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod checks;
 mod crashes;
+mod holds;
 mod tampering;
 mod workload;
 
@@ -78,6 +79,8 @@ struct Profile {
     late_removal: u64,
     /// Least bytes of a topic's name.
     topic_bytes: usize,
+    /// Chance in a thousand, per step, that a batch is held beside a log.
+    hold: u64,
 }
 
 /// A sync on its way.
@@ -102,6 +105,7 @@ struct World {
     chance: Prng,
     work: Prng,
     tampering: Prng,
+    holding: Prng,
     /// All files as they once were.
     copies: Vec<Files>,
     replicas: Vec<ReplicaModel>,
@@ -169,6 +173,7 @@ fn profile(prng: &mut Prng) -> Profile {
         rots: prng.chance(300),
         late_removal: 0,
         topic_bytes: 0,
+        hold: 0,
     };
     if prng.chance(100) {
         profile = Profile { small: true, large: 600, delete: 2, ..profile };
@@ -189,6 +194,9 @@ impl World {
         }
         if Prng::new(seed, "long names").chance(100) {
             profile.topic_bytes = TOPIC_BYTES_MAX;
+        }
+        if Prng::new(seed, "holds").chance(350) && !profile.small {
+            profile.hold = *Prng::new(seed, "share of holds").pick(&[30, 200]);
         }
         if profile.small {
             disk.set_capacity(SMALL_DISK);
@@ -214,6 +222,7 @@ impl World {
             chance: Prng::new(seed, "schedule"),
             work: Prng::new(seed, "workload"),
             tampering: Prng::new(seed, "tampering"),
+            holding: Prng::new(seed, "holding"),
             copies: Vec::new(),
             replicas: Vec::new(),
             deletions: Vec::new(),
@@ -251,6 +260,9 @@ impl World {
             self.rush()?;
         } else if self.profile.fills_up {
             self.change_capacity();
+        }
+        if self.holding.chance(self.profile.hold) {
+            self.hold_something();
         }
         match self.chance.below(20) {
             0..=7 => self.submit_something(),
@@ -408,6 +420,7 @@ impl World {
                     self.trace.mix(ticket);
                     self.on_persisted(replica, ticket)?;
                 }
+                Done::Held { replica, hold } => self.on_held(replica, hold)?,
                 Done::WantImage { replica } => self.wants.push(replica),
                 Done::Mended { .. }
                 | Done::Cut { .. }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::encoding::ImageSource;
 use crate::format::GIVEN;
 use crate::history::PastEntry;
-use crate::op::{Compacted, ConfState, Content, HardState, Identity, LogEntry, TermRun};
+use crate::op::{Compacted, ConfState, Content, HardState, Hold, Identity, LogEntry, TermRun};
 use crate::record::{self, Record};
 use crate::replica_state::{Replacement, ReplicaState, SegmentState};
 
@@ -124,6 +124,15 @@ fn of_record(record: &Record) -> Description {
             ("compacted", fields)
         }
         Record::Emptied { .. } => ("emptied", Vec::new()),
+        Record::Held { hold: Hold { id, payload }, .. } => {
+            let fields = vec![
+                ("stretch_term", id.stretch.term.into()),
+                ("stretch_index", id.stretch.index.into()),
+                ("number", id.number.into()),
+                ("payload_bytes", (payload.len() as u64).into()),
+            ];
+            ("held", fields)
+        }
     };
     Description { kind, replica: record.replica().0, fields }
 }

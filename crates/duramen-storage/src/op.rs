@@ -75,6 +75,33 @@ pub struct Append {
     pub payload: Bytes,
 }
 
+/// A time in which one set of replicas holds batches for clients; it begins with an Open entry of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stretch {
+    /// Term of the entry.
+    pub term: u64,
+    /// Index of the entry.
+    pub index: u64,
+}
+
+/// Place of a hold among those of one replica: later stretches come later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HoldId {
+    /// Stretch in which the batch came.
+    pub stretch: Stretch,
+    /// Number that orders the holds of the stretch.
+    pub number: u64,
+}
+
+/// A batch that a replica keeps beside its log, until the log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Place among the replica's holds.
+    pub id: HoldId,
+    /// The whole record batch, as the client sent it.
+    pub payload: Bytes,
+}
+
 /// One thing the node asks of storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
@@ -165,6 +192,13 @@ pub enum OpKind {
         /// Snapshot, opaque to storage; versioned by its writer.
         image: Bytes,
     },
+    /// A batch to be kept beside the log, through cuts and new beginnings. Answered by [`Done::Held`] once it is on
+    /// disk, which may be before the earlier writes of the replica are. All holds of a node take at most an eighth of
+    /// the journal at its smallest, since each checkpoint writes those of its replica anew.
+    Hold(Hold),
+    /// Holds that are not needed any more. Only a hold that was reported, or recovered, may be let go. Nothing is
+    /// written for it: a start may find the hold again.
+    LetGo(Vec<HoldId>),
     /// A request to sync all of the replica's segments soon, the end of the last one too: a compaction takes them in.
     Settle,
     /// The replica and its files go away for ever.
@@ -181,6 +215,14 @@ pub enum Done {
         replica: ReplicaId,
         /// The ticket of the op.
         ticket: u64,
+    },
+    /// The batch is on disk, and so are all records of the journal that were submitted before it, of terms and internal
+    /// entries among them. Batches of the log before it may not be: only [`Done::Persisted`] speaks of those.
+    Held {
+        /// Id of the replica.
+        replica: ReplicaId,
+        /// Place of the hold.
+        hold: HoldId,
     },
     /// Storage is about to checkpoint the replica, and asks for its view's snapshot ([`OpKind::Image`]) at the newest
     /// applied index.
@@ -299,6 +341,8 @@ pub struct RecoveredReplica {
     pub compacted: Compacted,
     /// Snapshot of the view at `prev_index`; empty if there never was one.
     pub image: Bytes,
+    /// Batches beside the log, in the order of their ids. Some may have been let go before.
+    pub holds: Vec<Hold>,
     /// All segments, oldest first; the last is the active one.
     pub segments: Vec<SegmentMeta>,
     /// Damage found below a durable mark, if any: nothing is cut, and nothing may be appended.

@@ -11,12 +11,15 @@
 
 use bytes::{Buf, BufMut, Bytes};
 
+use crate::descriptor::BATCH_HEADER_BYTES;
 use crate::encoding::{
     ImageSource, get_conf, get_entry, get_hard_state, get_identity, put_conf, put_entry,
     put_hard_state, put_identity,
 };
 use crate::format::{Malformed, take};
-use crate::op::{ConfState, Content, HardState, Identity, LogEntry, ReplicaId};
+use crate::op::{
+    ConfState, Content, HardState, Hold, HoldId, Identity, LogEntry, ReplicaId, Stretch,
+};
 use crate::replica_state::{Replacement, ReplicaState, StateVersion};
 
 const CREATE: u8 = 1;
@@ -35,6 +38,7 @@ const STATE_3: u8 = 13;
 const COMPACTED: u8 = 14;
 const STATE_4: u8 = 15;
 const EMPTIED: u8 = 16;
+const HELD: u8 = 17;
 
 /// One fact the node must not forget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +70,8 @@ pub(crate) enum Record {
     Compacted { replica: ReplicaId, replacement: Box<Replacement> },
     /// All offsets are gone, and the last segment with them: the next batch begins one.
     Emptied { replica: ReplicaId },
+    /// A batch is kept beside the log.
+    Held { replica: ReplicaId, hold: Hold },
 }
 
 impl Record {
@@ -83,7 +89,8 @@ impl Record {
             | Self::Gone { replica }
             | Self::Synced { replica, .. }
             | Self::Compacted { replica, .. }
-            | Self::Emptied { replica } => *replica,
+            | Self::Emptied { replica }
+            | Self::Held { replica, .. } => *replica,
             Self::State { state, .. } => state.replica,
         }
     }
@@ -109,6 +116,7 @@ impl Record {
             Self::Synced { .. } => SYNCED,
             Self::Compacted { .. } => COMPACTED,
             Self::Emptied { .. } => EMPTIED,
+            Self::Held { .. } => HELD,
         };
         let start = out.len();
         out.put_u8(kind);
@@ -146,6 +154,12 @@ impl Record {
             Self::Delete { .. } | Self::Gone { .. } | Self::Emptied { .. } => {}
             Self::Synced { index, .. } => out.put_u64(*index),
             Self::Compacted { replacement, .. } => replacement.encode(out),
+            Self::Held { hold: Hold { id, payload }, .. } => {
+                out.put_u64(id.stretch.term);
+                out.put_u64(id.stretch.index);
+                out.put_u64(id.number);
+                out.put_slice(payload);
+            }
         }
     }
 
@@ -181,6 +195,14 @@ impl Record {
             GONE => Self::Gone { replica },
             SYNCED => Self::Synced { replica, index: body.try_get_u64()? },
             EMPTIED => Self::Emptied { replica },
+            HELD => {
+                let stretch = Stretch { term: body.try_get_u64()?, index: body.try_get_u64()? };
+                let id = HoldId { stretch, number: body.try_get_u64()? };
+                if body.len() < BATCH_HEADER_BYTES {
+                    return Err(Malformed("a batch that is held lacks its header"));
+                }
+                Self::Held { replica, hold: Hold { id, payload: body.split_to(body.len()) } }
+            }
             COMPACTED => {
                 Self::Compacted { replica, replacement: Box::new(Replacement::decode(body)?) }
             }

@@ -31,7 +31,7 @@ use crate::format::{
 };
 use crate::journal::{Journal, Round, Scan, extent_path};
 use crate::manifest::Manifest;
-use crate::op::{Content, RecoveredReplica};
+use crate::op::{Content, Hold, HoldId, RecoveredReplica};
 use crate::options::Options;
 use crate::record::{self, Record};
 use crate::replica::Replica;
@@ -121,6 +121,8 @@ struct Replaying {
     state: ReplicaState,
     /// By index, of entries above the checkpoint.
     places: BTreeMap<u64, Place>,
+    /// Batches beside the log.
+    holds: BTreeMap<HoldId, Bytes>,
     live_from: u64,
     first_since_capture: Option<u64>,
     deleted: bool,
@@ -217,9 +219,14 @@ fn replay(rounds: &Decoded, options: &Options) -> Result<BTreeMap<ReplicaId, Rep
                 _ => continue,
             };
             as_of.insert(id, from);
-            let (places, live_from) = (BTreeMap::new(), *lsn);
-            let it =
-                Replaying { state, places, live_from, first_since_capture: None, deleted: false };
+            let it = Replaying {
+                state,
+                places: BTreeMap::new(),
+                holds: BTreeMap::new(),
+                live_from: *lsn,
+                first_since_capture: None,
+                deleted: false,
+            };
             replaying.insert(id, it);
         }
     }
@@ -234,10 +241,14 @@ fn replay(rounds: &Decoded, options: &Options) -> Result<BTreeMap<ReplicaId, Rep
                 let what = format!("the beginning of replica {} is lost", id.0);
                 return Err(journal_damaged(what));
             };
+            let it = replaying.get_mut(&id).expect("as_of has the same keys");
+            if let Record::Held { hold, .. } = record {
+                take_hold(it, hold, *lsn, *from);
+                continue;
+            }
             if lsn < from || matches!(record, Record::State { .. } | Record::Create { .. }) {
                 continue;
             }
-            let it = replaying.get_mut(&id).expect("as_of has the same keys");
             it.live_from = it.live_from.min(*lsn);
             it.first_since_capture.get_or_insert(*lsn);
             apply(it, record, options, *lsn)?;
@@ -245,6 +256,18 @@ fn replay(rounds: &Decoded, options: &Options) -> Result<BTreeMap<ReplicaId, Rep
     }
     replaying.retain(|id, _| !gone.contains(id));
     Ok(replaying)
+}
+
+/// Takes a hold, whatever State stands behind it: a log that began anew since has kept its holds.
+fn take_hold(it: &mut Replaying, hold: &Hold, lsn: u64, as_of: u64) {
+    if sabotage::is(Bug::HeldNotReplayed) || lsn < as_of && sabotage::is(Bug::ResetForgetsHeld) {
+        return;
+    }
+    it.holds.insert(hold.id, hold.payload.clone());
+    it.live_from = it.live_from.min(lsn);
+    if lsn >= as_of {
+        it.first_since_capture.get_or_insert(lsn);
+    }
 }
 
 fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Result<(), Error> {
@@ -300,7 +323,10 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
                 it.places.clear();
             }
         }
-        Record::Create { .. } | Record::State { .. } | Record::Gone { .. } => {}
+        Record::Create { .. }
+        | Record::State { .. }
+        | Record::Gone { .. }
+        | Record::Held { .. } => {}
     }
     for dead in it.state.remove_dead_segments() {
         it.places.retain(|_, place| place.segment != dead.base_offset);
@@ -460,13 +486,16 @@ fn take_in<D: Disk>(
     if let Some(damage) = &damage {
         tracing::error!(replica = id.0, dir, damage, "durable data is damaged");
     }
-    let recovered = RecoveredReplica { lacks_room, ..it.state.recovered(image, damage) };
+    let holds = it.holds.iter().map(|(id, payload)| Hold { id: *id, payload: payload.clone() });
+    let holds = holds.collect();
+    let recovered = RecoveredReplica { holds, lacks_room, ..it.state.recovered(image, damage) };
     let mut replica = Replica::new(it.state, Arc::clone(&files), it.live_from);
     replica.dir_made = is_present
         || (!replica.state.segments.is_empty() && (is_restored || disk.list(&dir).is_ok()));
     let is_needed = it.first_since_capture.is_none_or(|first| it.live_from <= first);
     assert!(is_needed, "replay needs all records since the checkpoint");
     replica.first_since_capture = it.first_since_capture;
+    replica.holds = it.holds;
     FoundReplica { replica, recovered, is_restored }
 }
 

@@ -535,6 +535,7 @@ impl ReplicaState {
             end_offset: self.end_offset,
             history: self.history.clone(),
             image,
+            holds: Vec::new(),
             compacted: self.compacted,
             segments: self.segments.iter().map(SegmentState::meta).collect(),
             damage,

@@ -222,6 +222,14 @@ pub enum Bug {
     GivenMixed,
     /// A batch behind a compaction to the log's end goes on in the last segment.
     EndGoesOn,
+    /// A hold is reported before its round is on disk.
+    HeldBeforeSync,
+    /// A checkpoint frees the rounds with a replica's holds, and does not write them anew.
+    CheckpointForgetsHeld,
+    /// A log that begins anew loses the holds of the replica.
+    ResetForgetsHeld,
+    /// Replay passes over holds.
+    HeldNotReplayed,
     /// A log that is compacted to its end begins after the Compact entry, which a replica that is given it then lacks.
     EndTakesEntry,
     /// A guard is judged by what is committed, not by what was appended.

@@ -23,7 +23,7 @@ use crate::error::disk_error;
 use crate::format::{JOURNAL_DIR, MANIFEST, ROUND_HEADER_BYTES};
 use crate::journal::Journal;
 use crate::manifest::Manifest;
-use crate::op::{Done, Op, OpKind, RecoveredReplica};
+use crate::op::{Done, HoldId, Op, OpKind, RecoveredReplica};
 pub use crate::options::{Facts, Options, Voter};
 use crate::record::Record;
 use crate::replica::{DirtyCount, Replica};
@@ -38,6 +38,7 @@ use crate::{Disk, Reader, ReplicaId, manifest, recovery};
 mod checkpointing;
 mod compacting;
 mod feeds;
+mod holding;
 mod round;
 mod syncing;
 
@@ -115,6 +116,8 @@ struct Round<D: Disk> {
     files: usize,
     /// Compactions whose segments readers see once the round is durable.
     installs: Vec<Made<D>>,
+    /// Holds to be reported once the round is durable.
+    held: Vec<(ReplicaId, HoldId)>,
     /// True once the round is synced.
     durable: bool,
     has_content: bool,
@@ -135,6 +138,7 @@ impl<D: Disk> Round<D> {
             removals: Vec::new(),
             files: 0,
             installs: Vec::new(),
+            held: Vec::new(),
             durable: false,
             has_content: false,
             closing: false,
@@ -326,6 +330,10 @@ impl<D: Disk> Storage<D> {
         }
         if let OpKind::Settle = op.kind {
             self.checkpoints.force(op.replica);
+            return;
+        }
+        if let OpKind::LetGo(holds) = op.kind {
+            self.let_go_of(op.replica, &holds);
             return;
         }
         if let OpKind::Delete = op.kind {
@@ -682,6 +690,8 @@ impl<D: Disk> Storage<D> {
         assert_eq!(round.lsn, self.journal.last_lsn(), "the round that ends was written last");
         let installs = std::mem::take(&mut round.installs);
         let cuts = std::mem::take(&mut round.cuts);
+        let held = std::mem::take(&mut round.held);
+        self.report_held(held);
         self.finish_installs(installs);
         self.perform_cuts(cuts)?;
         self.perform_writes()?;

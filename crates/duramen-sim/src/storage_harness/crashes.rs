@@ -139,6 +139,8 @@ impl World {
             }
             model.adopt(replica)?;
             model.deleted = false;
+            let at = self.replicas.iter().position(|model| model.id == id);
+            self.adopt_holds(at.expect("it was just found"), &replica.holds)?;
         }
         self.deletions.clear();
         let missing: Vec<_> = self
@@ -230,7 +232,8 @@ impl World {
 
     /// Checks that all ops submitted before the quiet were reported.
     fn check_settled(&self) -> Result<(), Failure> {
-        match self.replicas.iter().find(|model| !model.deleted && model.waits()) {
+        let waits = |model: &&ReplicaModel| model.waits() || !model.holds.waiting.is_empty();
+        match self.replicas.iter().filter(|model| !model.deleted).find(waits) {
             Some(model) => {
                 Err(Failure::liveness(format!("replica {}: an op was never reported", model.id.0)))
             }

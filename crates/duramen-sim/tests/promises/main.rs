@@ -5,6 +5,7 @@ mod compaction;
 mod determinism;
 mod disk;
 mod erasing;
+mod holds;
 mod keys;
 mod manifest;
 mod mending;

@@ -105,6 +105,7 @@ impl<D: Disk> Storage<D> {
             let state = Box::new(replica.state.clone());
             let as_of = self.journal.next_lsn();
             self.checkpoints.running.insert(id, Stage::Syncing(state, as_of));
+            self.hold_again(id);
             if !is_all {
                 self.checkpoints.force(id);
             }

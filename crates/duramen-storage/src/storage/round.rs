@@ -138,8 +138,13 @@ impl<D: Disk> Storage<D> {
             return Ok(()); // deleted meanwhile: nobody waits for it
         };
         let record = match op.kind {
-            OpKind::Create { .. } | OpKind::Reset(_) | OpKind::Image { .. } | OpKind::Settle => {
-                unreachable!("creates and resets are taken above, images and Settle never queue")
+            OpKind::Create { .. } | OpKind::Reset(_) => unreachable!("they are taken above"),
+            OpKind::Image { .. } | OpKind::Settle | OpKind::LetGo(_) => {
+                unreachable!("they never queue")
+            }
+            OpKind::Hold(hold) => {
+                self.take_hold(id, hold, (round, buffer));
+                return Ok(());
             }
             OpKind::Write { ticket, appends, hard_state, must_sync } => {
                 if appends.is_empty() && !must_sync {

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use duramen_storage::compaction::{Compaction, Means, Order, Progress};
 use duramen_storage::op::{
-    Append, Beginning, Compacted, ConfState, Content, Given, HardState, Identity, LogEntry,
-    RecoveredReplica,
+    Append, Beginning, Compacted, ConfState, Content, Given, HardState, Hold, HoldId, Identity,
+    LogEntry, RecoveredReplica, Stretch,
 };
 use duramen_storage::staging::{Outcome, Stage, Stagings};
 use duramen_storage::storage::{Facts, SyncRequest, SyncStep};
@@ -148,6 +148,13 @@ impl Driver {
         let entry = LogEntry { index: writer.index, term: writer.term, content };
         writer.offset += i64::from(count);
         self.write(id, vec![Append { entry, payload: payload.into() }], commit);
+    }
+
+    /// Holds a batch beside the log, in a stretch of this term and index.
+    fn hold(&mut self, id: u64, (term, index): (u64, u64), number: u64, batch: &[u8]) {
+        let id_of_hold = HoldId { stretch: Stretch { term, index }, number };
+        let hold = Hold { id: id_of_hold, payload: Bytes::copy_from_slice(batch) };
+        self.submit(id, OpKind::Hold(hold));
     }
 
     pub(crate) fn conf(&mut self, id: u64) {
@@ -335,6 +342,25 @@ pub(crate) fn emptied_script(disk: &FsDisk) {
     driver.settle();
     driver.conf(1);
     driver.die();
+}
+
+/// Content of the fixture of version 7: a replica that holds batches beside its log, of two stretches.
+pub(crate) fn held_script(disk: &FsDisk) {
+    let mut driver = Driver::open(disk, options());
+    driver.create(1, "held", 0, 10);
+    driver.settle();
+    driver.batch(1, true, (9, 0, 0), 100);
+    driver.settle();
+    driver.hold(1, (1, 4), 2, &held(0));
+    driver.settle();
+    driver.hold(1, (1, 2), 17, &held(3));
+    driver.hold(1, (1, 4), 1, &held(7));
+    driver.die();
+}
+
+/// A batch as a client sends it, that is held.
+pub(crate) fn held(sequence: i32) -> Vec<u8> {
+    layout::batch(0, -1, 1_000_000, (9, 0, sequence), 1, 40)
 }
 
 /// A log begins anew behind what is compacted of another one, with what is left there.

@@ -2,8 +2,8 @@
 //!
 //! `tests/fixtures/v1` is a data directory as the first version of the format wrote it, left by a process
 //! that died; `v3` is one with States of version 2, `v4` one with logs that were compacted,
-//! `v5` one with a log that was given to another replica, and `v6` one with a mark, rounds that count the journal's files, and
-//! logs that were trimmed to their ends. They are never written again. A later version gets a directory of its
+//! `v5` one with a log that was given to another replica, `v6` one with a mark, rounds that count the journal's files, and
+//! logs that were trimmed to their ends, and `v7` one with batches beside a log. They are never written again. A later version gets a directory of its
 //! own, made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs from `v1` in the
 //! manifest alone, so that is all it holds.
 
@@ -18,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use duramen_storage::history::PastEntry;
-use duramen_storage::op::{Content, RecoveredReplica};
+use duramen_storage::op::{Content, Hold, HoldId, RecoveredReplica};
 use duramen_storage::reader::ReadError;
 use duramen_storage::storage::{Error, Voter};
 use duramen_storage::{Descriptor, Reader, ReplicaId, Storage};
@@ -165,8 +165,15 @@ fn describe(reader: &Reader<FsDisk>, found: &RecoveredReplica) -> String {
             crc(&batch)
         ));
     }
+    found.holds.iter().for_each(|hold| line(describe_hold(hold)));
     line(format!("  damage {:?}", found.damage));
     out
+}
+
+fn describe_hold(Hold { id: HoldId { stretch, number }, payload }: &Hold) -> String {
+    let (at, bytes) = (format!("{}@{}", stretch.index, stretch.term), payload.len());
+    let crc = crc32c::crc32c(payload);
+    format!("  held in stretch {at}, number {number}: {bytes} bytes crc {crc:08x}")
 }
 
 fn describe_all(driver: &Driver) -> String {
@@ -313,6 +320,29 @@ fn the_directory_of_version_6_has_a_mark_and_logs_that_were_emptied() {
     drop(driver);
     let driver = Driver::open(&FsDisk::new(&scratch.0), options());
     assert_eq!(driver.recovered[0].segments[0].base_offset, 21);
+}
+
+#[test]
+fn the_directory_of_version_7_has_batches_beside_a_log() {
+    let kept = kept(7);
+    make_if_asked(7, driver::held_script);
+    let scratch = Scratch::new("formats-v7");
+    copy(&kept, &scratch.0);
+    let driver = Driver::open(&FsDisk::new(&scratch.0), options());
+    let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
+    assert_eq!(describe_all(&driver), expected);
+    // By the document: stretch, number, and the batch to the end. A start gives them by stretch and number.
+    let names = ["0000", "0001", "0002", "0003"];
+    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
+    let rounds = extents.iter().flat_map(|extent| layout::rounds_of(extent));
+    let held = rounds.flat_map(|(_, records)| records).filter(|it| it.0 == 17);
+    let bodies: Vec<_> = held.map(|it| (it.1, it.2)).collect();
+    let body = |index: u64, number: u64, sequence: i32| {
+        Fields::new().u64(1).u64(index).u64(number).raw(&driver::held(sequence)).0
+    };
+    assert_eq!(bodies, [(1, body(4, 2, 0)), (1, body(2, 17, 3)), (1, body(4, 1, 7))]);
+    let found = driver.recovered[0].holds.iter().map(|hold| hold.payload.to_vec());
+    assert_eq!(found.collect::<Vec<_>>(), [3, 7, 0].map(driver::held));
 }
 
 #[test]

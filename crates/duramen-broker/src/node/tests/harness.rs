@@ -25,7 +25,7 @@ use duramen_storage::keys::{
 };
 use duramen_storage::mending::Mend;
 use duramen_storage::op::{
-    Compacted, ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind,
+    Compacted, ConfState, Content, Done, HardState, Hold, HoldId, Identity, LogEntry, Op, OpKind,
     RecoveredReplica, ReplicaId, SegmentMeta, Shortage, TermRun,
 };
 use duramen_storage::staging::Stage;
@@ -59,6 +59,8 @@ pub(super) struct Stored {
     pub image: (u64, Bytes),
     /// Where its log begins: index, term, offset.
     pub begins: (u64, u64, i64),
+    /// Batches beside the log.
+    pub holds: BTreeMap<HoldId, Bytes>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -80,6 +82,7 @@ impl Store {
                 begins,
                 identity,
                 conf,
+                holds: BTreeMap::new(),
                 hard_state: HardState::default(),
                 entries: Vec::new(),
                 payloads: Vec::new(),
@@ -124,6 +127,11 @@ impl Store {
             }
             OpKind::Image { index, image } => stored.image = (index, image),
             OpKind::Settle => {}
+            OpKind::Hold(hold) => {
+                stored.holds.insert(hold.id, hold.payload);
+                return Some(Done::Held { replica, hold: hold.id });
+            }
+            OpKind::LetGo(holds) => stored.holds.retain(|id, _| !holds.contains(id)),
             OpKind::Delete => {
                 self.replicas.remove(&replica);
                 self.deleted.push(replica);
@@ -196,6 +204,11 @@ impl Stored {
             history: History::new(prev.0, prev.1, prev.2),
             end_offset,
             image: self.image.1.clone(),
+            holds: self
+                .holds
+                .iter()
+                .map(|(id, payload)| Hold { id: *id, payload: payload.clone() })
+                .collect(),
             segments: segments.split_off(gone),
             damage: None,
             lacks_room: false,
