@@ -27,12 +27,13 @@ pub fn image(replica: ReplicaId, bytes: &Bytes) -> Option<Vec<String>> {
         let records = Image::records_of(bytes)?;
         Some(records.iter().map(|record| format!("{record:?}")).collect())
     } else {
-        let View { controls, decided, producers } = View::of(bytes, 0)?;
+        let View { stretches, controls, decided, producers } = View::of(bytes, 0)?;
         let compacted = (decided.index > 0).then(|| {
             let Compacted { index, below, tombstones_below } = decided.wanted();
             format!("compacted below {below}  tombstones below {tombstones_below}  entry {index}")
         });
-        Some(compacted.into_iter().chain(controls.lines()).chain(producers.lines()).collect())
+        let lines = compacted.into_iter().chain(controls.lines()).chain(stretches.lines());
+        Some(lines.chain(producers.lines()).collect())
     }
 }
 

@@ -32,9 +32,10 @@ use fresh::Fresh;
 use internal::Internal;
 use kept::Kept;
 use producers::{ActiveProducer, Ending, Producers};
-use refused::RefusedBatches;
+use refused::{RefusedBatches, leaves_gap};
 use retention::Undated;
 use rolling::Active;
+use stretches::Stretches;
 
 use crate::checked_batch::CheckedBatch;
 use crate::configs::TopicSettings;
@@ -51,11 +52,13 @@ mod fresh;
 mod inspection;
 pub(crate) mod internal;
 mod kept;
+pub(crate) mod pointers;
 pub(crate) mod producers;
 mod refused;
 pub(crate) mod retention;
 mod rolling;
 mod shown;
+mod stretches;
 mod transactions;
 mod view;
 mod waits;
@@ -188,6 +191,7 @@ pub(crate) struct Partition {
     producers: Producers,
     compacting: Compacting,
     pub(crate) controls: Controls,
+    stretches: Stretches,
     /// The fence that was proposed last in this term, and the index of its entry, until that is applied.
     fencing: Option<(u64, Bytes)>,
     fresh: Fresh,
@@ -262,6 +266,7 @@ impl Partition {
         if sabotage::is(Bug::DedupNotRebuilt) {
             partition.producers = Producers::default();
         }
+        found.entries.iter().for_each(|entry| partition.note_appended_elsewhere(entry));
         partition.committed = found.prev_end_offset;
         partition.log_start = found.log_start;
         partition.segments.clone_from(&found.segments);
@@ -287,6 +292,7 @@ impl Partition {
             producers: Producers::default(),
             compacting: Compacting::default(),
             controls: Controls::default(),
+            stretches: Stretches::default(),
             fencing: None,
             fresh: Fresh::default(),
             kept: Kept::default(),
@@ -472,18 +478,9 @@ impl Partition {
         } else {
             Verdict::Append
         };
-        let leaves_gap = matches!(
-            verdict,
-            Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber | ErrorCode::UnknownProducerId)
-        );
-        if leaves_gap {
-            let (id, epoch) = (header.producer_id, header.producer_epoch);
-            let began = self.group.term_runs().last().map_or(0, |run| run.start_offset);
-            // An unknown producer is told so at once, as by Kafka.
-            let last = self.producers.last_offset(id, epoch).filter(|_| !self.group.is_alone());
-            let has_appended = last.is_none_or(|last| began <= last);
-            let code = self.refused.follow(header, self.group.epoch(), has_appended);
-            if let Some(code) = code {
+        if leaves_gap(verdict) {
+            let last = self.producers.last_offset(header.producer_id, header.producer_epoch);
+            if let Some(code) = self.refused.judge(header, &self.group, last) {
                 return Appended::Refused(code, None);
             }
         }
@@ -788,6 +785,7 @@ impl Partition {
         if let Some(beginning) = &turn.begun {
             self.begin_anew(beginning, now, effects);
         }
+        turn.appended.iter().for_each(|entry| self.note_appended_elsewhere(entry));
         let (before, shown) = ((self.committed, self.stable()), self.shown_ends());
         let log_start = self.log_start;
         self.indexed.take_report();
@@ -853,11 +851,10 @@ impl Partition {
 
     /// Drops the proposals from an index on, because a newer leader's entries replaced them.
     fn cut(&mut self, first: u64, removed: &[LogEntry], effects: &mut Effects) {
+        self.stretches.cut(first);
         if !sabotage::is(Bug::CutKeepsProducers) {
-            for (id, epoch, sequence) in self.producers.cut(first) {
-                let refused = (self.group.epoch(), ErrorCode::NotLeaderOrFollower);
-                self.refused.note_behind(id, (epoch, sequence), refused);
-            }
+            let cut = self.producers.cut(first);
+            self.refused.note_cut(&cut, self.group.epoch());
         }
         if !sabotage::is(Bug::CutKeepsWaiting) {
             self.fail_waiting(first, ErrorCode::NotLeaderOrFollower, effects);
@@ -881,6 +878,14 @@ impl Partition {
         }
     }
 
+    /// Notes an entry of another leader, or one that a start has found: the next leader goes on behind it.
+    fn note_appended_elsewhere(&mut self, entry: &LogEntry) {
+        match &entry.content {
+            Content::Batch(batch) => self.producers.propose(entry.index, batch),
+            Content::Internal(_) => self.stretches.note(entry),
+        }
+    }
+
     fn apply(&mut self, entry: &LogEntry, now: Now) -> Option<OpKind> {
         match &entry.content {
             Content::Batch(batch) => {
@@ -896,7 +901,10 @@ impl Partition {
             }
             Content::Internal(bytes) => match internal_of(bytes) {
                 Ok(None) => None,
-                Ok(Some(ours)) => self.execute(entry.index, ours),
+                Ok(Some(ours)) => {
+                    self.stretches.apply(entry);
+                    self.execute(entry.index, ours)
+                }
                 Err(()) => {
                     self.group.fail(format!("entry {} is of an unknown version", entry.index));
                     None
@@ -928,6 +936,8 @@ impl Partition {
                 self.group.compact(below, index);
                 None
             }
+            // The stretches know of it.
+            Some(Internal::Open { .. } | Internal::Close) => None,
             Some(Internal::ExpireProducers { before }) => {
                 self.producers.expire(index, before);
                 None

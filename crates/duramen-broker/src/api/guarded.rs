@@ -24,7 +24,8 @@ use crate::limits::QUEUE_MASKS_MAX;
 use crate::native::{Edited, Span, Trimmed};
 use crate::node::Node;
 use crate::node::queues::{Change, Edit, Editing, Held, HeldStage, Place, Waiter};
-use crate::partition::controls::{Objection, encode_pointer};
+use crate::partition::controls::Objection;
+use crate::partition::pointers::encode_pointer;
 use crate::partition::producers::Verdict;
 use crate::partition::{Acks, Appended, Partition, Slot};
 

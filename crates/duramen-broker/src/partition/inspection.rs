@@ -44,6 +44,11 @@ impl Partition {
             "segments end within the log, at {}",
             self.segments_end
         );
+        let current = self.stretches.current();
+        assert!(
+            current.is_none_or(|it| it.at.index <= self.group.last_index()),
+            "a stretch begins in the log"
+        );
         self.inspect_leadership();
         self.compacting.inspect(self.committed);
         self.producers.inspect(applied);

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::controls::{put_pointer, take_pointer};
+use super::pointers::{put_pointer, take_pointer};
 use crate::limits::FENCE_BYTES_MAX;
 use crate::native::Pointer;
 
@@ -55,12 +55,22 @@ pub(crate) enum Internal {
         /// Time at which records that go by themselves were of no use; 0 for none: older logs have such entries.
         expired_by_ms: i64,
     },
+    /// A stretch begins: from here on these replicas hold batches for clients.
+    Open {
+        /// Their peer ids, that of the leader first. A replica that replaces another has another id.
+        members: Vec<u64>,
+    },
+    /// The stretch is over, and no other one begins.
+    Close,
     /// These producers are forgotten: it is read from older logs, and not written any more.
     ExpireNamed {
         /// Ids of the producers.
         ids: Vec<i64>,
     },
 }
+
+/// Most members of a stretch: a majority of the most voters.
+const MEMBERS_MAX: usize = 64;
 
 const TRIM: [u8; 2] = [1, 1];
 const TRUNCATE: [u8; 2] = [1, 2];
@@ -70,6 +80,8 @@ const COMPACT: [u8; 2] = [3, 1];
 const FENCE: [u8; 2] = [4, 1];
 const ERASE_EDITED: [u8; 2] = [5, 1];
 const ERASE: [u8; 2] = [5, 2];
+const OPEN: [u8; 2] = [6, 1];
+const CLOSE: [u8; 2] = [7, 1];
 
 impl Internal {
     /// Encodes kind, version of the kind, and body.
@@ -95,6 +107,12 @@ impl Internal {
                 let numbers = numbers.map(|it| it.to_be_bytes());
                 [&ERASE[..], numbers.as_flattened()].concat()
             }
+            Self::Open { members } => {
+                let mut out = OPEN.to_vec();
+                put_members(&mut out, members);
+                out
+            }
+            Self::Close => CLOSE.to_vec(),
             Self::ExpireNamed { ids } => {
                 let mut out = EXPIRE_NAMED.to_vec();
                 for id in ids {
@@ -144,6 +162,8 @@ impl Internal {
                 let erase = Self::Erase { below, statements_below, at_ms, expired_by_ms };
                 (expired_by_ms >= 0).then_some(erase)
             }
+            OPEN => Some(Self::Open { members: take_members(body)? }),
+            CLOSE => body.is_empty().then_some(Self::Close),
             EXPIRE_NAMED => {
                 let (ids, rest) = body.as_chunks::<8>();
                 let ids = ids.iter().map(|id| i64::from_be_bytes(*id)).collect();
@@ -152,6 +172,26 @@ impl Internal {
             _ => None,
         }
     }
+}
+
+/// Encodes the members of a stretch for an entry.
+fn put_members(out: &mut Vec<u8>, members: &[u64]) {
+    assert!((2..=MEMBERS_MAX).contains(&members.len()), "a stretch has a leader and a follower");
+    for member in members {
+        out.extend_from_slice(&member.to_be_bytes());
+    }
+}
+
+/// Decodes the members of a stretch: different peers, of which there are two or more.
+fn take_members(bytes: &[u8]) -> Option<Vec<u64>> {
+    let (members, rest) = bytes.as_chunks::<8>();
+    let members: Vec<u64> = members.iter().map(|id| u64::from_be_bytes(*id)).collect();
+    let is_twice = |at: usize| members[..at].contains(&members[at]);
+    let is_sane = rest.is_empty()
+        && (2..=MEMBERS_MAX).contains(&members.len())
+        && !members.contains(&0)
+        && !(0..members.len()).any(is_twice);
+    is_sane.then_some(members)
 }
 
 /// Reads two offsets, of which the second is not beyond the first, and a time.
@@ -183,7 +223,9 @@ mod tests {
         let older =
             [&ERASE_EDITED[..], [9_i64, 9, 5].map(i64::to_be_bytes).as_flattened()].concat();
         assert_eq!(Internal::decode(&older), Some(edited));
-        for entry in [trim, truncate, without, fence, no_fence, named, expire, compact, erase] {
+        let open = Internal::Open { members: vec![9, 2, u64::MAX] };
+        let all = [trim, truncate, without, fence, no_fence, named, expire, compact, erase, open];
+        for entry in all.into_iter().chain([Internal::Close]) {
             assert_eq!(Internal::decode(&entry.encode()), Some(entry));
         }
         assert_eq!(Internal::decode(&[3, 1]), None);
@@ -191,10 +233,24 @@ mod tests {
         assert_eq!(Internal::decode(&[&ERASE[..], &older[2..]].concat()), None);
         assert_eq!(Internal::decode(&[5, 3]), None);
         assert_eq!(Internal::decode(&[6, 1]), None);
+        assert_eq!(Internal::decode(&[7, 1, 0]), None);
+        assert_eq!(Internal::decode(&[7, 2]), None);
+        assert_eq!(Internal::decode(&[8, 1]), None);
         assert_eq!(Internal::decode(&[&FENCE[..], &[0; 65]].concat()), None);
         assert_eq!(Internal::decode(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         let odd = Internal::Compact { below: 9, tombstones_below: 10, at_ms: 0 };
         assert_eq!(Internal::decode(&odd.encode()), None);
         assert_eq!(Internal::decode(&[1]), None);
+    }
+
+    #[test]
+    fn members_are_different_peers_and_more_than_one() {
+        let bytes =
+            |members: &[u64]| members.iter().flat_map(|it| it.to_be_bytes()).collect::<Vec<u8>>();
+        assert_eq!(take_members(&bytes(&[7, 2])), Some(vec![7, 2]));
+        for wrong in [&[][..], &[7], &[7, 7], &[7, 0], &[1; 65]] {
+            assert_eq!(take_members(&bytes(wrong)), None, "{wrong:?}");
+        }
+        assert_eq!(take_members(&bytes(&[7, 2])[1..]), None);
     }
 }

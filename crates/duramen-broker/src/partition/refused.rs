@@ -2,12 +2,13 @@
 //!
 //! Purpose:    give a producer's batch the refusal of the batch before it, if the producer sent both at once.
 //! Owns:       the sequence behind each producer's last batch that this replica refused for a while, and the term.
-//! Interface:  [`RefusedBatches::note`], [`RefusedBatches::follow`], [`RefusedBatches::forget`].
+//! Interface:  [`RefusedBatches::note`], [`RefusedBatches::note_cut`], [`RefusedBatches::judge`],
+//!             [`RefusedBatches::forget`].
 //! Invariants: a batch follows a refusal once. A leader takes one gap of a producer for such a batch, before it has
 //!             appended others of that producer in its term. A gap that stays is told as one.
 //! Never:      anything that the log depends on: all of it may be forgotten at any time.
 //! Tests:      below; `node/tests/produce.rs`.
-//! Start at:   [`RefusedBatches::follow`].
+//! Start at:   [`RefusedBatches::judge`].
 //!
 //! A replica may come to lead between two batches, or have room again. Or the leader before refused the first batch,
 //! and the second one is here before its retry. Then the second batch leaves a gap. Kafka answers
@@ -18,8 +19,15 @@ use std::collections::BTreeMap;
 
 use duramen_protocol::{BatchHeader, ErrorCode};
 
-use super::producers::advance;
+use super::producers::{Verdict, advance};
 use crate::limits::REFUSED_PRODUCERS_MAX;
+use crate::raft::Group;
+
+/// Tells whether a batch is refused for the batches that should come before it.
+pub(crate) fn leaves_gap(verdict: Verdict) -> bool {
+    let codes = [ErrorCode::OutOfOrderSequenceNumber, ErrorCode::UnknownProducerId];
+    matches!(verdict, Verdict::Refuse(code) if codes.contains(&code))
+}
 
 /// Batches of which the first were refused, and may be sent again.
 #[derive(Debug, Default)]
@@ -54,8 +62,17 @@ impl RefusedBatches {
         self.note_behind(header.producer_id, (header.producer_epoch, sequence), (term, code));
     }
 
+    /// Notes that a new leader's log lacks the last batches of producers: the id and epoch of each, and the sequence
+    /// behind it.
+    pub(crate) fn note_cut(&mut self, cut: &[(i64, i16, i32)], term: i32) {
+        for (id, epoch, sequence) in cut {
+            let refused = (term, ErrorCode::NotLeaderOrFollower);
+            self.note_behind(*id, (*epoch, *sequence), refused);
+        }
+    }
+
     /// Notes the epoch of a producer's refused batch, and the sequence behind it.
-    pub(crate) fn note_behind(
+    fn note_behind(
         &mut self,
         id: i64,
         (epoch, sequence): (i16, i32),
@@ -67,14 +84,23 @@ impl RefusedBatches {
         self.behind.insert(id, Behind { epoch, sequence, term, code });
     }
 
-    /// Returns the refusal of the batch before a batch that leaves a gap, if there was one. The leader before may have
-    /// refused it if this one has appended none of the producer's batches in its term.
-    pub(crate) fn follow(
+    /// Returns the refusal of the batch before a batch that leaves a gap, if there was one. `last` is the offset of the
+    /// producer's last batch in the log.
+    pub(crate) fn judge(
         &mut self,
         header: &BatchHeader,
-        term: i32,
-        has_appended: bool,
+        group: &Group,
+        last: Option<i64>,
     ) -> Option<ErrorCode> {
+        let began = group.term_runs().last().map_or(0, |run| run.start_offset);
+        // An unknown producer is told so at once, as by Kafka.
+        let has_appended = group.is_alone() || last.is_none_or(|last| began <= last);
+        self.follow(header, group.epoch(), has_appended)
+    }
+
+    /// Does that for a leader that has appended some of the producer's batches in its term, or none. The leader before
+    /// may have refused the batch if this one has appended none.
+    fn follow(&mut self, header: &BatchHeader, term: i32, has_appended: bool) -> Option<ErrorCode> {
         let last = self.behind.get(&header.producer_id).copied();
         let wanted = (header.producer_epoch, header.base_sequence);
         let before = last.filter(|it| (it.epoch, it.sequence) == wanted);

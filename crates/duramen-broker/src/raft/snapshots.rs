@@ -283,6 +283,7 @@ impl Group {
         self.catching_up.clear();
         turn.committed.clear();
         turn.removed.clear();
+        turn.appended.clear();
         turn.ops.push(OpKind::Reset(Box::new(beginning.clone())));
         turn.begun = Some(beginning);
         self.begun += 1;

@@ -15,6 +15,8 @@ struct Peer {
     payloads: BTreeMap<i64, Bytes>,
     reads: Vec<PayloadRead>,
     applied: Vec<LogEntry>,
+    /// Index and term of what it proposed, and of what it was told of others' entries.
+    known: Vec<(u64, u64)>,
     /// The index before the first of these, and the image that came for it.
     begun: (u64, Bytes),
 }
@@ -49,6 +51,7 @@ impl Cluster {
             payloads: BTreeMap::new(),
             reads: Vec::new(),
             applied: Vec::new(),
+            known: Vec::new(),
             begun: (BORN_INDEX, Bytes::new()),
         };
         Self {
@@ -82,13 +85,20 @@ impl Cluster {
                 other => panic!("{other:?}"),
             }
         }
+        if let Some(first) = turn.cut {
+            peer.known.retain(|it| it.0 < first);
+        }
         if let Some(beginning) = turn.begun {
+            peer.known.clear();
             peer.applied.clear();
             peer.begun = (beginning.index, beginning.image);
         }
         for snapshot in turn.snapshots {
             self.wire.extend(peer.group.with_image(snapshot, Bytes::from_static(b"view"), 0));
         }
+        peer.known.extend(turn.appended.iter().map(|entry| (entry.index, entry.term)));
+        let log = peer.log.iter().map(|entry| (entry.index, entry.term));
+        assert!(log.eq(peer.known.iter().copied()), "a turn tells which entries the log has");
         peer.applied.extend(turn.committed);
         peer.reads.extend(turn.reads);
         self.wire.extend(turn.messages);
@@ -144,7 +154,9 @@ impl Cluster {
 
     fn propose(&mut self, at: usize, value: &str) {
         let (descriptor, payload) = batch(&self.peers[at].group, value);
-        self.peers[at].group.propose_batch(&descriptor, payload).expect("it leads");
+        let index = self.peers[at].group.propose_batch(&descriptor, payload).expect("it leads");
+        let term = self.peers[at].group.term();
+        self.peers[at].known.push((index, term));
     }
 
     /// Logs agree where they are committed, and every index was applied once.
@@ -401,7 +413,9 @@ fn what_was_proposed_in_the_turn_in_which_it_was_cut_is_told_of() {
     // When it goes on, a client is first, then all that it has missed.
     assert!(cluster.peers[0].group.is_serving());
     let (descriptor, payload) = batch(&cluster.peers[0].group, "lost");
-    let index = cluster.peers[0].group.propose_batch(&descriptor, payload).expect("it leads");
+    let peer = &mut cluster.peers[0];
+    let index = peer.group.propose_batch(&descriptor, payload).expect("it leads");
+    peer.known.push((index, peer.group.term()));
     for Outgoing { message, payloads, .. } in to_the_old {
         cluster.peers[0].group.on_message(message, payloads);
     }
@@ -579,7 +593,9 @@ impl Cluster {
         for n in 0..40 {
             if n % 7 == 3 {
                 let entry = format!("entry {n}");
-                cluster.peers[0].group.propose_internal(entry.as_bytes()).expect("it leads");
+                let peer = &mut cluster.peers[0];
+                let index = peer.group.propose_internal(entry.as_bytes()).expect("it leads");
+                peer.known.push((index, peer.group.term()));
             } else {
                 cluster.propose(0, &n.to_string());
             }

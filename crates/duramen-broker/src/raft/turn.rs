@@ -26,6 +26,8 @@ pub(crate) struct Turn {
     pub ops: Vec<OpKind>,
     /// Newly committed entries, in order.
     pub committed: Vec<LogEntry>,
+    /// Entries of other leaders that are in the log now, in order.
+    pub appended: Vec<LogEntry>,
     /// From this index on a newer leader's entries took the place of others, or will.
     pub cut: Option<u64>,
     /// Those of the others that storage had, oldest first.
@@ -290,6 +292,14 @@ impl Group {
         turn.removed.extend(removed);
         let entry = LogEntry { index: entry.index, term: entry.term, content };
         log.append(entry.clone());
+        while turn.appended.last().is_some_and(|it| it.index >= entry.index) {
+            turn.appended.pop();
+        }
+        let place = (entry.term, entry.index);
+        // Those of its own are known since they were proposed.
+        if self.proposed.binary_search_by_key(&place, |it| (it.1, it.0)).is_err() {
+            turn.appended.push(entry.clone());
+        }
         Some(Append { entry, payload })
     }
 

@@ -20,7 +20,7 @@ use crate::limits::{
     DECOMPRESSED_BYTES_MAX, QUEUE_MASKS_MAX, QUEUE_PAGE_BATCHES, QUEUES_SAID_AGAIN,
 };
 use crate::native::{Pointer, Position, Repeat, Span, Trimmed};
-use crate::partition::controls::pointer_of;
+use crate::partition::pointers::pointer_of;
 
 /// Why a queue was not read.
 #[derive(Debug)]

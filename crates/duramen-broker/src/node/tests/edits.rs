@@ -19,7 +19,7 @@ use crate::native::{
     Answer, Append, Delete, DeleteQueue, Edited, Log, Op, Problem, Queue, Replace, Rewrite,
     SetFence, Target, TrimQueue, Truncate,
 };
-use crate::partition::controls::encode_pointer;
+use crate::partition::pointers::encode_pointer;
 
 fn node() -> Harness {
     let mut it = Harness::new(&[]);
