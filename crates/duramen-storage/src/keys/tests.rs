@@ -627,13 +627,16 @@ fn say(index: &Index<MemoryDisk>, offset: i64, said: Said) {
 fn statements_below_an_erasure_mask_nothing() {
     let erased = Compacted { index: 7, below: 10, tombstones_below: 0 };
     let index = index_of(Vec::new(), erased);
-    for (offset, element) in [(5, 1), (12, 2)] {
+    for (offset, element) in [(5, 1), (12, 2), (14, 3)] {
         say(&index, offset, Said::Deleted(Deleted::of(&[element])));
     }
     let masks = index.masks();
-    assert_eq!((masks.hides(1), masks.hides(2), masks.count()), (false, true, 1));
+    assert_eq!((masks.hides(1), masks.hides(2), masks.count()), (false, true, 2));
     let (found, cursor) = index.erasable(10).expect("no table is damaged");
-    assert_eq!((found, cursor), (Some(Erasable { first: 12, last: 12, records: 1 }), 13));
+    let both = Erasable { first: 12, last: 14, records: 2 };
+    assert_eq!((found, cursor), (Some(both), 15));
+    let expired = Erasable { first: 3, last: 3, records: 1 };
+    assert_eq!(both.with(expired), Erasable { first: 3, last: 14, records: 3 });
 }
 
 /// Asks an index for what is said of a queue while the element at 0 is replaced by the record at 5, and once more.
