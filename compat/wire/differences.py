@@ -194,7 +194,7 @@ DIFFERENCES = {
     ),
     "settings of a topic that Kafka does not have": (
         {()},
-        {("errors.deadletterqueue.group.enable", "queue.enable")},
+        {("errors.deadletterqueue.group.enable", "queue.enable", "queue.erase.lag.ms")},
         "Dead letters of share groups (KIP-1191) are in no release of Apache Kafka yet, and queues are Duramen's own.",
     ),
     "unknown setting of a broker": (

@@ -216,7 +216,7 @@ pub const RARE: &[(&str, Bug, u64)] = &[
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 55),
     ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 49),
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 886),
-    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 505),
+    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 6121),
     ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 149),
     ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 99),
     ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 13),
