@@ -220,7 +220,7 @@ pub const RARE: &[(&str, Bug, u64)] = &[
     ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 149),
     ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 99),
     ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 13),
-    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 13),
+    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 7293),
 ];
 
 /// See above: none of them is compiled in.
