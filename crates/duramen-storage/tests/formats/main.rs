@@ -79,6 +79,18 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// All rounds in the journal of a kept directory, file by file.
+fn rounds_of(kept: &Path) -> Vec<(Header, Vec<layout::Found>)> {
+    let names = ["0000", "0001", "0002", "0003"];
+    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
+    extents.iter().flat_map(|extent| layout::rounds_of(extent)).collect()
+}
+
+/// The records in them.
+fn records_of(kept: &Path) -> impl DoubleEndedIterator<Item = layout::Found> {
+    rounds_of(kept).into_iter().flat_map(|(_, records)| records)
+}
+
 /// All batches of a replica, through the reader, their checksums checked.
 fn batches(reader: &Reader<FsDisk>, found: &RecoveredReplica) -> Vec<Vec<u8>> {
     let mut batches = Vec::new();
@@ -228,10 +240,7 @@ fn the_directory_of_version_4_has_logs_that_were_compacted() {
     let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
     assert_eq!(describe_all(&driver), expected);
     // By the document: one log's State says that it is compacted, of the other a record behind its State.
-    let names = ["0000", "0001", "0002", "0003"];
-    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
-    let rounds = extents.iter().flat_map(|extent| layout::rounds_of(extent));
-    let records: Vec<_> = rounds.flat_map(|(_, records)| records).collect();
+    let records: Vec<_> = records_of(&kept).collect();
     let of = |kind: u8, id: u64| {
         let mut found = records.iter().filter(|it| (it.0, it.1) == (kind, id));
         found.next_back().map(|it| it.2.clone())
@@ -269,11 +278,7 @@ fn the_directory_of_version_5_has_a_log_that_was_given() {
     let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
     assert_eq!(describe_all(&driver), expected);
     // By the document: the State of what was given is of a kind of its own, and so are the names of its files.
-    let names = ["0000", "0001", "0002", "0003"];
-    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
-    let rounds = extents.iter().flat_map(|extent| layout::rounds_of(extent));
-    let records = rounds.flat_map(|(_, records)| records);
-    let mut states = records.filter(|it| (it.0, it.1) == (15, 2));
+    let mut states = records_of(&kept).filter(|it| (it.0, it.1) == (15, 2));
     let state = states.next_back().expect("its log began anew").2;
     let stem = "taker-0/00000000000000000000.2-41-given";
     let [index, log] = [".index", ".log"]
@@ -302,9 +307,7 @@ fn the_directory_of_version_6_has_a_mark_and_logs_that_were_emptied() {
         assert_eq!((found.log_start, found.segments.len()), (21, segments), "{found:?}");
     }
     // By the document: the record has no body, rounds say how many files there are, and the mark names one of them.
-    let names = ["0000", "0001", "0002", "0003"];
-    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
-    let rounds: Vec<_> = extents.iter().flat_map(|extent| layout::rounds_of(extent)).collect();
+    let rounds = rounds_of(&kept);
     assert!(rounds.iter().all(|(header, _)| header.extents == 4));
     let emptied = rounds.iter().flat_map(|(_, records)| records).filter(|it| it.0 == 16);
     assert_eq!(emptied.map(|it| (it.1, it.2.len())).collect::<Vec<_>>(), [(1, 0), (2, 0)]);
@@ -332,10 +335,7 @@ fn the_directory_of_version_7_has_batches_beside_a_log() {
     let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
     assert_eq!(describe_all(&driver), expected);
     // By the document: stretch, number, and the batch to the end. A start gives them by stretch and number.
-    let names = ["0000", "0001", "0002", "0003"];
-    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
-    let rounds = extents.iter().flat_map(|extent| layout::rounds_of(extent));
-    let held = rounds.flat_map(|(_, records)| records).filter(|it| it.0 == 17);
+    let held = records_of(&kept).filter(|it| it.0 == 17);
     let bodies: Vec<_> = held.map(|it| (it.1, it.2)).collect();
     let body = |index: u64, number: u64, sequence: i32| {
         Fields::new().u64(1).u64(index).u64(number).raw(&driver::held(sequence)).0
