@@ -5,7 +5,7 @@
 //! Interface:  [`Api::of`], [`advertised`], [`Api::accepts`], [`ApiKey::from_code`].
 //! Invariants: one row per key of Kafka's, in order, without gaps; what is advertised is served; what is served is
 //!             declared in `messages` over the whole accepted range; our own APIs have keys that Kafka does not come
-//!             to, and nobody is told of them but our own client.
+//!             to, and nobody is told of them but our own clients.
 //! Never:      anything about a message but its versions.
 //! Tests:      `api/tests.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-protocol` rewrites the document.
 //! Start at:   [`API_TABLE`].
@@ -36,7 +36,7 @@ pub struct Api {
     pub name: &'static str,
     /// The versions that Apache Kafka 4 accepts, and so do we once the API is served.
     pub accepted: Versions,
-    /// The versions we say we accept, if the API is served.
+    /// The versions we say we accept, if the API is served; none of an API that nobody is told of yet.
     pub advertised: Versions,
     /// The versions with compact lengths, tagged fields and the longer headers.
     pub flexible: Versions,
@@ -81,10 +81,11 @@ pub fn advertised() -> impl Iterator<Item = &'static Api> {
 
 /// Returns the rows that `ApiVersions` lists in addition to a client that names itself `software`.
 pub fn advertised_to(software: &str) -> impl Iterator<Item = &'static Api> {
-    OWN_TABLE.iter().filter(move |_| software == OWN_SOFTWARE)
+    let is_ours = software.starts_with(OWN_SOFTWARE);
+    OWN_TABLE.iter().filter(move |api| is_ours && !api.advertised.is_empty())
 }
 
-/// Name of our own client in `ApiVersions`.
+/// Name of our own client in `ApiVersions`. The names of libraries for other languages begin with it.
 pub const OWN_SOFTWARE: &str = "duramen";
 
 /// Error for a key that is in neither table.
@@ -102,7 +103,8 @@ macro_rules! apis {
     ($($key:literal $name:ident: versions $first:tt $(..= $last:literal)?, flexible $flexible:tt,
        $status:expr $(, advertised $from:literal ..= $to:literal)?;)*
      own
-     $($own_key:literal $own_name:ident: versions $own_first:literal ..= $own_last:literal;)*) => {
+     $($own_key:literal $own_name:ident: versions $own_first:literal ..= $own_last:literal
+       $(, $listing:ident)?;)*) => {
         /// The APIs of Kafka 4, and ours, by the numbers they have on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(i16)]
@@ -154,7 +156,7 @@ macro_rules! apis {
                 key: ApiKey::$own_name,
                 name: stringify!($own_name),
                 accepted: Versions::between($own_first, $own_last),
-                advertised: Versions::between($own_first, $own_last),
+                advertised: apis!(@own $own_first $own_last $($listing)?),
                 flexible: Versions::from(0),
                 status: Served,
             },
@@ -166,6 +168,8 @@ macro_rules! apis {
     (@advertised $first:tt $last:literal; $from:literal $to:literal) => {
         Versions::between($from, $to)
     };
+    (@own $first:literal $last:literal) => { Versions::between($first, $last) };
+    (@own $first:literal $last:literal unlisted) => { Versions::NONE };
     (@flexible none) => { Versions::NONE };
     (@flexible $from:literal) => { Versions::from($from) };
 }
@@ -275,6 +279,8 @@ apis! {
     92 DeleteShareGroupOffsets: versions 0..=0, flexible 0, Served;
     own
     10000 DescribeReplicas: versions 0..=0;
+    10001 DescribeFast: versions 0..=0, unlisted;
+    10002 AppendFast: versions 0..=0, unlisted;
 }
 
 #[cfg(test)]

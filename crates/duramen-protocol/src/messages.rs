@@ -18,6 +18,7 @@ pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
 pub mod alter_share_group_offsets;
 pub mod api_versions;
+pub mod append_fast;
 pub mod consumer_group_describe;
 pub mod consumer_group_heartbeat;
 pub mod consumer_protocol;
@@ -37,6 +38,7 @@ pub mod describe_client_quotas;
 pub mod describe_cluster;
 pub mod describe_configs;
 pub mod describe_delegation_token;
+pub mod describe_fast;
 pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_producers;
@@ -95,6 +97,7 @@ macro_rules! for_each_api {
             alter_replica_log_dirs AlterReplicaLogDirs(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse)
             alter_share_group_offsets AlterShareGroupOffsets(AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse)
             api_versions ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
+            append_fast AppendFast(AppendFastRequest, AppendFastResponse)
             consumer_group_describe ConsumerGroupDescribe(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
             consumer_group_heartbeat ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)
             create_acls CreateAcls(CreateAclsRequest, CreateAclsResponse)
@@ -112,6 +115,7 @@ macro_rules! for_each_api {
             describe_cluster DescribeCluster(DescribeClusterRequest, DescribeClusterResponse)
             describe_configs DescribeConfigs(DescribeConfigsRequest, DescribeConfigsResponse)
             describe_delegation_token DescribeDelegationToken(DescribeDelegationTokenRequest, DescribeDelegationTokenResponse)
+            describe_fast DescribeFast(DescribeFastRequest, DescribeFastResponse)
             describe_groups DescribeGroups(DescribeGroupsRequest, DescribeGroupsResponse)
             describe_log_dirs DescribeLogDirs(DescribeLogDirsRequest, DescribeLogDirsResponse)
             describe_producers DescribeProducers(DescribeProducersRequest, DescribeProducersResponse)

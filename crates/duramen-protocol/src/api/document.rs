@@ -19,11 +19,11 @@ connection. *Flexible from* is the first version with compact lengths and tagged
 const OWN: &str = "
 ## Our own
 
-Spoken by `duramen`'s own commands and Duramen nodes. `ApiVersions` lists them only to a client whose software name is
-`duramen`. All versions are flexible.
+Spoken by `duramen`'s own commands and Duramen nodes. `ApiVersions` lists them only to a client whose software name
+begins with `duramen`. All versions are flexible. What is *not listed yet* is listed to nobody, and may still change.
 
-| Key | API | Versions |
-|---|---|---|
+| Key | API | Versions | Listed |
+|---|---|---|---|
 ";
 
 /// Returns the document's text.
@@ -39,7 +39,8 @@ pub fn render() -> String {
     text.push_str(OWN);
     for api in OWN_TABLE {
         let accepted = range(api.accepted);
-        writeln!(text, "| {} | {} | {accepted} |", api.key.code(), api.name)
+        let listed = if api.advertised.is_empty() { "not yet" } else { "yes" };
+        writeln!(text, "| {} | {} | {accepted} | {listed} |", api.key.code(), api.name)
             .expect("a string takes all");
     }
     text

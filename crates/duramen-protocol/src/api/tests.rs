@@ -27,8 +27,19 @@ fn what_is_ours_is_far_from_kafkas_and_told_to_nobody_else() {
         assert_eq!(Api::of(api.key), api);
         assert!(!advertised().any(|other| other.key == api.key), "{}", api.name);
     }
-    assert_eq!(advertised_to("apache-kafka-java").count(), 0);
-    assert_eq!(advertised_to("duramen").count(), OWN_TABLE.len());
+    for stranger in ["apache-kafka-java", "", "Duramen", "not-duramen"] {
+        assert_eq!(advertised_to(stranger).count(), 0, "{stranger}");
+    }
+}
+
+#[test]
+fn clients_whose_names_begin_like_ours_are_told_of_what_they_may_use() {
+    for software in ["duramen", "duramen-go"] {
+        let told: Vec<_> = advertised_to(software).map(|api| api.key).collect();
+        assert_eq!(told, [ApiKey::DescribeReplicas], "{software}");
+    }
+    // Whoever sends one all the same is answered.
+    assert!(Api::of(ApiKey::AppendFast).accepts(0) && Api::of(ApiKey::DescribeFast).accepts(0));
 }
 
 #[test]
