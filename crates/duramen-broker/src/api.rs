@@ -46,6 +46,7 @@ pub(crate) mod describe_transactions;
 pub(crate) mod describe_user_scram_credentials;
 pub(crate) mod elect_leaders;
 pub(crate) mod end_txn;
+pub(crate) mod fast;
 pub(crate) mod fetch;
 pub(crate) mod find_coordinator;
 pub(crate) mod guarded;
@@ -97,6 +98,7 @@ pub(crate) fn dispatch(
 ) {
     let request = match request {
         Prepared::Produce(request) => return produce::handle(node, key, context, request),
+        Prepared::Fast(request) => return fast::handle(node, key, context, request),
         Prepared::Request(request) => request,
         Prepared::Native(op) => return native::handle(node, key, context, *op),
     };
@@ -106,6 +108,7 @@ pub(crate) fn dispatch(
         Request::Fetch(it) => fetch::handle(node, key, context, &it),
         Request::DescribeLogDirs(it) => describe_log_dirs::handle(node, key, &context, &it),
         Request::DescribeReplicas(it) => describe_replicas::handle(node, key, &context, &it),
+        Request::DescribeFast(it) => fast::describe(node, key, context, it),
         Request::ListOffsets(it) => list_offsets::handle(node, key, &context, &it),
         Request::DeleteRecords(it) => delete_records::handle(node, key, &context, it),
         Request::AlterClientQuotas(it) => alter_client_quotas::handle(node, key, &context, &it),

@@ -1,7 +1,7 @@
 //! # Room card: checked batch
 //!
 //! Purpose:    a record batch whose bytes and records are all right, on its way to a partition.
-//! Owns:       [`CheckedBatch`].
+//! Owns:       [`CheckedBatch`]; [`BatchIds`], by which a client names one that it sent before.
 //! Interface:  its fields; [`CheckedBatch::of`].
 //! Invariants: checksum, lengths and records were checked, or this process made the batch.
 //! Never:      the bounds of a request's batches together (see `session`); offsets (see `partition`).
@@ -48,6 +48,35 @@ pub struct CheckedBatch {
     pub added_bytes: usize,
     /// True if the producer leaves it to the partition to join the transaction.
     pub adds_itself: bool,
+}
+
+/// Name of a batch: its producer and its sequences, which may begin again at 0 in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchIds {
+    /// The producer.
+    pub producer_id: i64,
+    /// Its epoch.
+    pub producer_epoch: i16,
+    /// Sequence of the first record.
+    pub first_sequence: i32,
+    /// Sequence of the last record.
+    pub last_sequence: i32,
+}
+
+impl BatchIds {
+    /// Tells whether a batch can have the name.
+    pub(crate) fn is_sound(self) -> bool {
+        self.producer_id >= 0
+            && self.producer_epoch >= 0
+            && self.first_sequence >= 0
+            && self.last_sequence >= 0
+    }
+
+    /// Returns the number of records of a batch with a sound name.
+    pub(crate) fn count(self) -> u32 {
+        let behind_first = self.last_sequence.wrapping_sub(self.first_sequence);
+        (behind_first.cast_unsigned() & i32::MAX.cast_unsigned()) + 1
+    }
 }
 
 impl CheckedBatch {
@@ -122,5 +151,21 @@ impl CheckedBatch {
         };
         let bytes = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         Ok(Self { bytes, header, summary, guard, added_bytes: 0, adds_itself: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BatchIds;
+
+    #[test]
+    fn sequences_of_a_batch_may_begin_again() {
+        let count = |first_sequence, last_sequence| {
+            let ids = BatchIds { producer_id: 7, producer_epoch: 0, first_sequence, last_sequence };
+            assert!(ids.is_sound());
+            ids.count()
+        };
+        assert_eq!((count(4, 4), count(4, 6), count(0, i32::MAX)), (1, 3, 1 << 31));
+        assert_eq!((count(i32::MAX, 0), count(i32::MAX - 1, 1)), (2, 4));
     }
 }

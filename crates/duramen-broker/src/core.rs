@@ -37,6 +37,7 @@ use crate::quotas::Meters;
 mod certainty;
 mod clocks;
 mod desk;
+mod fast;
 mod in_sync;
 mod internal_topics;
 mod membership;
@@ -94,6 +95,8 @@ pub(crate) struct Core {
     pub is_registered: bool,
     pub(crate) certainty: Certainty,
     pub bytes_in_flight: u64,
+    /// Bytes of batches that the replicas here hold beside their logs.
+    pub(crate) held_bytes: usize,
     /// Why appends are refused, if they are.
     pub(crate) disk_shortage: Option<Shortage>,
     pub producer_ids: (i64, i64),
@@ -132,6 +135,7 @@ impl Core {
             is_registered: false,
             certainty: Certainty::default(),
             bytes_in_flight: 0,
+            held_bytes: 0,
             disk_shortage: None,
             producer_ids: (0, 0),
             allocating: None,
@@ -200,7 +204,14 @@ impl Core {
         if waits || added > 0 || partition.group.failure().is_some() {
             mark(&mut self.dirty, partition);
         }
+        let log_start = partition.log_start();
         let is_taken = matches!(appended, Appended::Waits { .. } | Appended::Done { .. });
+        self.count_append(bytes, added, is_taken);
+        (appended, log_start)
+    }
+
+    /// Counts a client's batch of so many bytes, of which some were put in flight.
+    fn count_append(&mut self, bytes: u64, added: u64, is_taken: bool) {
         assert!(added == 0 || added == bytes, "all of a batch is in flight, or nothing");
         assert!(added == 0 || is_taken, "a batch that was refused is not in flight");
         if added > 0 {
@@ -210,7 +221,6 @@ impl Core {
         } else if is_taken {
             self.counters.duplicates += 1;
         }
-        (appended, partition.log_start())
     }
 
     /// Gives a partition a batch of this node's own.
@@ -298,7 +308,12 @@ impl Core {
         partition.obstacle_to_reading().map_or(Ok(partition), Err)
     }
 
-    fn partition_here(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
+    /// Returns the local replica of a partition, whatever its state.
+    pub(crate) fn partition_here(
+        &self,
+        topic: &Topic,
+        index: i32,
+    ) -> Result<&Partition, ErrorCode> {
         let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
         if !(0..count).contains(&index) {
             return Err(ErrorCode::UnknownTopicOrPartition);

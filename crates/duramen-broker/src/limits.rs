@@ -38,8 +38,8 @@ pub struct Limit {
 limits! {
 /// Largest request frame, in bytes: the default of Kafka's `socket.request.max.bytes`.
 pub const FRAME_BYTES_MAX: usize = 100 << 20;
-/// Most Produce requests of one connection that wait for their response. At the bound the node stops reading the
-/// connection.
+/// Most Produce and `AppendFast` requests of one connection that wait for their response. At the bound the node stops
+/// reading the connection.
 pub const SESSION_REQUESTS_MAX: usize = 1024;
 /// Most bytes of requests of one connection that wait for their response. At the bound the node stops reading the
 /// connection.
@@ -56,6 +56,19 @@ pub const DECOMPRESSED_RATIO_MAX: usize = 64;
 pub const DECOMPRESSED_BYTES_QUICK: usize = 1 << 20;
 /// Ratio between decompressed records and request that real records seldom exceed; see [`DECOMPRESSED_BYTES_QUICK`].
 pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
+/// Largest batch of a fast append, in bytes.
+pub const FAST_BATCH_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of batches that a replica holds for clients beside its log. Above it a fast append is answered with *not
+/// now*.
+pub const FAST_HELD_BYTES_MAX: usize = 4 << 20;
+/// Most bytes of batches that all replicas of a node hold. Each checkpoint of the journal writes them anew.
+pub const FAST_NODE_HELD_BYTES_MAX: usize = 8 << 20;
+/// Most bytes of a log that may be uncommitted where its leader counts a fast append.
+pub const FAST_UNCOMMITTED_BYTES_MAX: u64 = 4 << 20;
+/// Most bytes of held batches in one answer to a new leader; a single batch may be larger.
+pub const FAST_LIST_BYTES_MAX: usize = 256 << 10;
+/// Ticks after which a new leader asks again for what others hold.
+pub const FAST_ASKED_TICKS: u64 = 5;
 /// Most positions of one deletion of elements of a queue.
 pub const QUEUE_DELETES_MAX: usize = 1_000;
 /// Most records of a partition that are deleted and not erased. At the bound further deletions are refused.
@@ -203,6 +216,9 @@ pub(crate) const ELECTION_WAITS_US: u64 = 5_000_000;
 /// Most uncommitted entries of a leader with followers. At the bound the leader refuses appends with
 /// `NOT_ENOUGH_REPLICAS`.
 pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
+
+/// Longest time a `DescribeFast` request waits for a stretch to be opened, in microseconds.
+pub(crate) const FAST_OPEN_US_MAX: u64 = 5_000_000;
 
 /// Latest batches of each producer that a partition remembers to detect duplicates.
 pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;

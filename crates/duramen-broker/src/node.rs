@@ -48,6 +48,7 @@ mod quiescence;
 pub(crate) mod reassignments;
 mod repair;
 pub(crate) mod replicas;
+pub(crate) mod settling;
 mod share_calls;
 mod shares;
 mod snapshot_feed;
@@ -63,6 +64,7 @@ pub(crate) use moves::{Election, Moves};
 pub(crate) use queues::Queues;
 pub(crate) use quiescence::Quiescence;
 pub(crate) use repair::Repairs;
+pub(crate) use settling::Settlings;
 pub(crate) use shares::Shares;
 pub(crate) use snapshot_feed::Feeds;
 pub(crate) use sweep::Sweeps;
@@ -82,6 +84,7 @@ pub struct Node {
     pub(crate) feeds: Feeds,
     pub(crate) sweeps: Sweeps,
     pub(crate) queues: Queues,
+    pub(crate) settling: Settlings,
 }
 
 impl Node {
@@ -119,8 +122,14 @@ impl Node {
                 };
                 self.core.out.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
             }
-            // The node does not hold batches yet.
-            Done::Held { .. } => {}
+            Done::Held { replica, hold } => {
+                let Some(partition) = self.core.partitions.get_mut(&replica) else { return };
+                let finished = partition.on_held(hold);
+                mark(&mut self.core.dirty, partition);
+                for it in finished {
+                    self.on_finished(it);
+                }
+            }
             Done::DiskFull(shortage) => self.core.on_disk_full(shortage),
             Done::Cut { replica, segment } => self.repairs.forget(replica, segment),
             Done::Mended { replica, segment, is_done } => {
@@ -364,6 +373,7 @@ impl Node {
             repairs: Repairs::default(),
             feeds: Feeds::default(),
             sweeps: Sweeps::default(),
+            settling: Settlings::default(),
             queues: Queues::new(Prng::stream(seed, 0x7175_6575_6573).next()),
             core: Core::new(options, controller, now, std::mem::take(actions)),
         };
@@ -421,6 +431,7 @@ impl Node {
             partition.group.campaign();
             self.core.open_after(found.replica);
         }
+        self.core.held_bytes += partition.held_bytes();
         self.core.peers.tick(found.replica);
         self.quiescence.begin(found.replica);
         self.core.partitions.insert(found.replica, partition);

@@ -27,6 +27,7 @@ use duramen_storage::op::{
     SegmentMeta,
 };
 use duramen_storage::sabotage::{self, Bug};
+use fast_state::FastState;
 use faults::Faults;
 use fresh::Fresh;
 use internal::Internal;
@@ -42,22 +43,27 @@ use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::FETCH_ABORTED_MAX;
 use crate::raft::{Group, GroupId, Outgoing, PayloadRead, Refused, Unsure, internal_of};
-use crate::shares::BurialAsker;
 
 mod compaction;
 pub(crate) mod controls;
 mod erasing;
+pub(crate) mod fast;
+pub(crate) mod fast_state;
 pub(crate) mod faults;
 mod fresh;
+mod holds;
 mod inspection;
 pub(crate) mod internal;
 mod kept;
 pub(crate) mod pointers;
 pub(crate) mod producers;
 mod refused;
+mod rescue;
 pub(crate) mod retention;
 mod rolling;
+mod settling;
 mod shown;
+mod slots;
 mod stretches;
 mod transactions;
 mod view;
@@ -66,54 +72,10 @@ mod waits;
 pub(crate) use producers::Verdict;
 pub(crate) use shown::Growth;
 use shown::{Indexed, Told};
+use slots::Waiting;
+pub(crate) use slots::{Acks, Finished, MarkAsker, Slot};
 pub(crate) use transactions::{Aborted, Marker};
 pub(crate) use view::View;
-
-/// Waiter for an append or another proposal of a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slot {
-    /// A part of a parked request.
-    Request { key: RequestKey, topic: usize, partition: usize },
-    /// The coordinator that keeps its state in this partition.
-    Coordinator { replica: ReplicaId, ticket: u64 },
-    /// Sender of a marker that ends a producer's transaction in this partition.
-    Marker { replica: ReplicaId, producer_id: i64, commits: bool, asker: MarkAsker },
-    /// Sender of a share group's dead letters.
-    Burial(BurialAsker),
-}
-
-/// Sender of a transaction marker to a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MarkAsker {
-    /// This node, on behalf of a coordinator here.
-    Own { nonce: u64 },
-    /// Another node, on behalf of one there.
-    Node { broker_id: i32, nonce: u64 },
-    /// An administrator: part of a parked request.
-    Request { key: RequestKey, at: usize },
-}
-
-/// Result of a [`Slot`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Finished {
-    pub slot: Slot,
-    pub error: ErrorCode,
-    /// The first offset of the append, if it was one.
-    pub base_offset: i64,
-    /// The first offset kept.
-    pub log_start: i64,
-}
-
-/// Condition of an acknowledgement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Acks {
-    /// Nothing.
-    None,
-    /// This replica's disk.
-    Own,
-    /// The quorum.
-    All,
-}
 
 /// Immediate result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,16 +123,12 @@ pub(crate) struct Effects {
     pub served: Vec<RequestKey>,
     /// True if the partition began to serve, false if it ceased to serve; `None` without a change.
     pub serves: Option<bool>,
+    /// True if the partition has to have another turn.
+    pub goes_on: bool,
     /// For its peers.
     pub messages: Vec<Outgoing>,
     /// Reads of payload for those messages.
     pub reads: Vec<PayloadRead>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    slot: Slot,
-    base_offset: i64,
 }
 
 /// One replica of one partition.
@@ -192,6 +150,7 @@ pub(crate) struct Partition {
     compacting: Compacting,
     pub(crate) controls: Controls,
     stretches: Stretches,
+    fast: FastState,
     /// The fence that was proposed last in this term, and the index of its entry, until that is applied.
     fencing: Option<(u64, Bytes)>,
     fresh: Fresh,
@@ -266,6 +225,8 @@ impl Partition {
         if sabotage::is(Bug::DedupNotRebuilt) {
             partition.producers = Producers::default();
         }
+        partition.fast = FastState::recover(found);
+        partition.drop_known_holds();
         found.entries.iter().for_each(|entry| partition.note_appended_elsewhere(entry));
         partition.committed = found.prev_end_offset;
         partition.log_start = found.log_start;
@@ -293,6 +254,7 @@ impl Partition {
             compacting: Compacting::default(),
             controls: Controls::default(),
             stretches: Stretches::default(),
+            fast: FastState::default(),
             fencing: None,
             fresh: Fresh::default(),
             kept: Kept::default(),
@@ -666,12 +628,32 @@ impl Partition {
     fn append_bytes(
         &mut self,
         now: Now,
-        mut bytes: BytesMut,
+        bytes: BytesMut,
         header: &BatchHeader,
         max_timestamp: i64,
         acks: Acks,
         slot: Slot,
     ) -> Appended {
+        let (index, base_offset, append_time_ms) =
+            match self.propose_bytes(now, bytes, header, max_timestamp) {
+                Ok(placed) => placed,
+                Err(refused) => return refused,
+            };
+        match acks {
+            Acks::None => Appended::Done { base_offset },
+            _ if sabotage::is(Bug::AckedBeforePersisted) => Appended::Done { base_offset },
+            _ => self.wait(index, acks, Waiting { slot, base_offset }, append_time_ms),
+        }
+    }
+
+    /// Proposes a batch. Returns its index, its first offset, and the time written into it, or -1.
+    fn propose_bytes(
+        &mut self,
+        now: Now,
+        mut bytes: BytesMut,
+        header: &BatchHeader,
+        max_timestamp: i64,
+    ) -> Result<(u64, i64, i64), Appended> {
         let base_offset = self.group.end_offset();
         batch::set_base_offset(&mut bytes, base_offset);
         batch::set_partition_leader_epoch(&mut bytes, self.group.epoch());
@@ -687,28 +669,24 @@ impl Partition {
             batch::restamp(&mut bytes, TimestampType::CreateTime, max_timestamp);
         }
         let Ok(mut descriptor) = Descriptor::of_batch(&bytes, false) else {
-            return Appended::Refused(ErrorCode::CorruptMessage, None);
+            return Err(Appended::Refused(ErrorCode::CorruptMessage, None));
         };
         descriptor.starts_segment = self.rolls(now, &descriptor);
-        let index = match self.group.propose_batch(&descriptor, bytes.freeze()) {
-            Ok(index) => index,
-            Err(Refused::NotLeader) => {
-                return Appended::Refused(ErrorCode::NotLeaderOrFollower, None);
-            }
-            Err(Refused::Failed) => return Appended::Refused(ErrorCode::KafkaStorageError, None),
-            Err(Refused::Full) => {
-                return Appended::Busy("too much of this partition waits for its followers");
-            }
-        };
+        let index =
+            self.group.propose_batch(&descriptor, bytes.freeze()).map_err(
+                |refused| match refused {
+                    Refused::NotLeader => Appended::Refused(ErrorCode::NotLeaderOrFollower, None),
+                    Refused::Failed => Appended::Refused(ErrorCode::KafkaStorageError, None),
+                    Refused::Full => {
+                        Appended::Busy("too much of this partition waits for its followers")
+                    }
+                },
+            )?;
         assert_eq!(self.group.end_offset(), descriptor.end_offset(), "the log ends with the batch");
         assert!(base_offset >= self.committed, "a batch is appended behind all that is committed");
         self.note_appended(now, &descriptor);
         self.producers.propose(index, &descriptor);
-        match acks {
-            Acks::None => Appended::Done { base_offset },
-            _ if sabotage::is(Bug::AckedBeforePersisted) => Appended::Done { base_offset },
-            _ => self.wait(index, acks, Waiting { slot, base_offset }, append_time_ms),
-        }
+        Ok((index, base_offset, append_time_ms))
     }
 
     /// Proposes that offsets below `offset` go. `Ok(true)` if `slot` now waits for it.
@@ -774,8 +752,11 @@ impl Partition {
     pub(crate) fn turn(&mut self, now: Now, actions: &mut Vec<Action>, effects: &mut Effects) {
         let replica = self.group.id();
         let applied = self.group.applied();
-        let turn = self.group.collect();
         let emit = |kind| Action::Storage(Op { replica, kind });
+        self.settle(now);
+        // A hold goes before the write of a term in which it could not be taken, and before a cut.
+        actions.extend(self.fast.ops.drain(..).map(emit));
+        let turn = self.group.collect();
         actions.extend(turn.ops.into_iter().map(emit));
         (effects.messages, effects.reads) = (turn.messages, turn.reads);
         if let Some(first) = turn.cut {
@@ -795,6 +776,8 @@ impl Partition {
                 self.group.trim(self.log_start);
             }
         }
+        self.follow_stretch(effects);
+        actions.extend(self.fast.ops.drain(..).map(emit));
         if self.trims_again && self.committed >= self.log_start {
             self.trims_again = false;
             self.group.trim(self.log_start);
@@ -842,6 +825,7 @@ impl Partition {
             self.segments.clone_from(&given.segments);
             self.note_compacted(given.compacted);
         }
+        self.drop_known_holds();
         self.active = None;
         self.beginnings += 1;
         (self.trimming, self.fencing) = (0, None);
@@ -881,8 +865,20 @@ impl Partition {
     /// Notes an entry of another leader, or one that a start has found: the next leader goes on behind it.
     fn note_appended_elsewhere(&mut self, entry: &LogEntry) {
         match &entry.content {
-            Content::Batch(batch) => self.producers.propose(entry.index, batch),
-            Content::Internal(_) => self.stretches.note(entry),
+            Content::Batch(batch) => {
+                self.producers.propose(entry.index, batch);
+                if sabotage::is(Bug::HeldGoneAtAppend) {
+                    self.fast.ops.extend(self.fast.holds.on_committed(batch));
+                }
+            }
+            Content::Internal(_) => {
+                self.stretches.note(entry);
+                if sabotage::is(Bug::SweptAtAppend)
+                    && let Some(current) = self.stretches.current()
+                {
+                    self.fast.ops.extend(self.fast.holds.on_change(current.at));
+                }
+            }
         }
     }
 
@@ -896,13 +892,14 @@ impl Partition {
                     self.producers.apply(entry.index, batch, now.mono_us);
                 }
                 self.note_segment(entry.index, batch, now.wall_ms);
+                self.fast.ops.extend(self.fast.holds.on_committed(batch));
                 // A segment that was trimmed while it was the active one can go now.
                 self.drop_segments().then_some(OpKind::Trim { log_start: self.log_start })
             }
             Content::Internal(bytes) => match internal_of(bytes) {
                 Ok(None) => None,
                 Ok(Some(ours)) => {
-                    self.stretches.apply(entry);
+                    self.follow_change(entry);
                     self.execute(entry.index, ours)
                 }
                 Err(()) => {

@@ -66,6 +66,34 @@ duramen_protocol::message! {
         wall_ms: i64 [0.., tag 12 in 0..],
         replacing: Vec<Uuid> [0.., tag 13 in 0..],
         has_full_disk: bool [0.., tag 14 in 0..],
+        holds_wanted: Vec<HoldsWanted> [0.., tag 15 in 0..],
+        holds_given: Vec<HoldsGiven> [0.., tag 16 in 0..],
+    }
+    /// A new leader asks a member of its log's last stretch for the batches that it holds, behind a number. The stretch
+    /// is named by term and index of the entry that began it.
+    pub(crate) struct HoldsWanted {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        from: u64 [0..],
+        to: u64 [0..],
+        term: u64 [0..],
+        stretch_term: u64 [0..],
+        stretch_index: u64 [0..],
+        after: u64 [0..],
+    }
+    /// A part of the answer to a [`HoldsWanted`]: batches in the order in which they came, and the number of the last.
+    pub(crate) struct HoldsGiven {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        from: u64 [0..],
+        to: u64 [0..],
+        term: u64 [0..],
+        stretch_term: u64 [0..],
+        stretch_index: u64 [0..],
+        after: u64 [0..],
+        next: u64 [0..],
+        is_last: bool [0..],
+        batches: Bytes [0..],
     }
     /// A request about the state kept for a share group and a partition, for the coordinator of that state. A field
     /// that a kind of request does not need is -1.
@@ -374,11 +402,15 @@ impl PeerFrame {
             wall_ms: _,
             replacing,
             has_full_disk: _,
+            holds_wanted,
+            holds_given,
         } = &self.0;
         let logs = weight_of(letters, Letter::weight)
             + weight_of(leads, |it| 64 + it.lacking.len() * 8)
             + weight_of(ranges_given, |it| 16 + it.batches.len())
             + weight_of(prefixes_given, |it| 48 + it.batches.len())
+            + weight_of(holds_given, |it| 104 + it.batches.len())
+            + holds_wanted.len() * 80
             + weight_of(burials_wanted, |it| 48 + it.batch.len())
             + (ranges_wanted.len() + prefixes_wanted.len() + moves_wanted.len()) * 64
             + (reassigned.len() + useless.len()) * 32
@@ -597,7 +629,9 @@ mod tests {
             burials_wanted: vec![BurialWanted { batch: blob.clone(), ..BurialWanted::default() }];
             buried: vec![Buried::default()];
             prefixes_wanted: vec![PrefixWanted::default()];
-            prefixes_given: vec![PrefixGiven { batches: blob, ..PrefixGiven::default() }];
+            prefixes_given: vec![PrefixGiven { batches: blob.clone(), ..PrefixGiven::default() }];
+            holds_wanted: vec![HoldsWanted::default()];
+            holds_given: vec![HoldsGiven { batches: blob, ..HoldsGiven::default() }];
             unheard: vec![1];
             replacing: vec![Uuid::default()];
         }

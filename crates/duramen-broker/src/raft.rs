@@ -47,6 +47,7 @@ mod letters;
 mod log;
 mod membership;
 mod moving;
+mod settling;
 mod shipping;
 mod sleeping;
 mod snapshots;
@@ -96,6 +97,17 @@ struct Pace {
     snapshots: BTreeMap<u64, u64>,
 }
 
+/// Gates of a group whose log has stretches; see `raft/settling.rs`.
+#[derive(Debug, Default)]
+struct Gates {
+    /// Index of the entry from which on the leader of this term serves.
+    serves_from: u64,
+    /// True while the partition appends what others held.
+    settles: bool,
+    /// True while the end of the log has batches that are nowhere else, and may be complete.
+    keeps_end: bool,
+}
+
 /// One replica's share in a Raft group.
 pub(crate) struct Group {
     id: ReplicaId,
@@ -134,6 +146,9 @@ pub(crate) struct Group {
     applied: (u64, u64),
     created: bool,
     bytes_in_flight: u64,
+    /// Term on this replica's disk.
+    persisted_term: u64,
+    gates: Gates,
 }
 
 impl std::fmt::Debug for Group {
@@ -192,6 +207,7 @@ impl Group {
             log.append(entry.clone());
         }
         let mut group = Self::over(found.replica, log, found.prev_index, found.prev_term, seed);
+        group.persisted_term = found.hard_state.term;
         group.failed.clone_from(&found.damage);
         group
     }
@@ -241,6 +257,8 @@ impl Group {
             applied: (applied, applied_term),
             created: true,
             bytes_in_flight: 0,
+            persisted_term: 0,
+            gates: Gates::default(),
         };
         group.keep_in_memory(Memory::default());
         group.settle_timeout();
@@ -330,12 +348,19 @@ impl Group {
         self.raw.store().batch_bytes_at(offset)
     }
 
-    /// Tells whether this replica leads and has applied an entry of its own term. Only then does it know all entries
-    /// committed before, and may answer.
+    /// Tells whether this replica leads, has applied an entry of its own term, and has settled. Only then does it know
+    /// all that was acknowledged before, and may answer.
     pub(crate) fn is_serving(&self) -> bool {
         if sabotage::is(Bug::ServesTooEarly) {
             return self.is_elected();
         }
+        let is_settled = self.applied.0 >= self.gates.serves_from;
+        self.has_begun_term() && (is_settled || sabotage::is(Bug::OpensTooEarly))
+    }
+
+    /// Tells whether this replica leads and has applied an entry of its own term. Then it knows all entries committed
+    /// before.
+    pub(crate) fn has_begun_term(&self) -> bool {
         self.is_elected() && self.applied.1 == self.raw.raft.term
     }
 
@@ -422,9 +447,12 @@ impl Group {
         }
     }
 
-    pub(crate) fn on_message(&mut self, message: Message, payloads: Vec<Bytes>) {
+    pub(crate) fn on_message(&mut self, mut message: Message, mut payloads: Vec<Bytes>) {
         if self.failed.is_some() || self.is_beginning() || !self.is_acceptable(&message) {
             return;
+        }
+        if self.may_cut(&message) {
+            (message, payloads) = (self.beat_of(message.from, message.term), Vec::new());
         }
         if let Some(damage) = self.damage_shown_by(&message) {
             return self.fail(damage);
@@ -574,7 +602,8 @@ impl Group {
             return Err(Refused::Failed);
         }
         // The library would forward a follower's proposal, with an offset computed here.
-        if !self.is_serving() || self.is_moving() {
+        let settles = self.gates.settles && self.has_begun_term();
+        if !self.is_serving() && !settles || self.is_moving() {
             return Err(Refused::NotLeader);
         }
         // With one voter they wait for its disk, and their bytes are bounded elsewhere.

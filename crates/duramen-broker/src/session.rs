@@ -1,7 +1,8 @@
 //! # Room card: session
 //!
 //! Purpose:    one connection's protocol state: frames in, checked requests out, replies in order.
-//! Owns:       decoding, the checks that do not need the node, the order of replies, bytes in flight.
+//! Owns:       decoding, the checks that do not need the node, the order of replies, bytes in flight; both requests
+//!             with batches (`session/appending.rs`).
 //! Interface:  [`Session::on_frame`], [`Session::on_reply`], [`Session::wants_more`].
 //! Invariants: replies leave in the order of their requests, and an `acks=0` produce has none. The node gets only whole
 //!             requests with right checksums and well-formed records.
@@ -12,27 +13,30 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use duramen_protocol::compression::{Codec, CompressionError};
-use duramen_protocol::messages::ProduceRequest;
-use duramen_protocol::messages::produce::TopicProduceData;
 use duramen_protocol::records::{self, RecordError, RecordSummary};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
     ApiKey, BatchHeader, DecodeError, EncodedFrame, ErrorCode, Request, RequestHeader, Response,
     decode_request_counted, encode_response,
 };
+use duramen_storage::op::Stretch;
 
 use crate::access::Api;
 pub use crate::access::RequestContext;
 use crate::api_versions;
-use crate::checked_batch::CheckedBatch;
+use crate::checked_batch::{BatchIds, CheckedBatch};
 use crate::guard::Guard;
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
     DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
 };
 use crate::native::Op;
+
+mod appending;
+
+use appending::Appending;
 
 /// One client connection, numbered by the listener and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +47,8 @@ pub struct ConnectionId(pub u64);
 pub enum Prepared {
     /// A Produce, its batches checked.
     Produce(PreparedProduce),
+    /// An `AppendFast`, its batches checked.
+    Fast(PreparedFast),
     /// Any other.
     Request(Request),
     /// An operation of the native API, which no session reads.
@@ -54,6 +60,7 @@ impl Prepared {
     pub fn api(&self) -> Api {
         match self {
             Self::Produce(_) => Api::Kafka(ApiKey::Produce),
+            Self::Fast(_) => Api::Kafka(ApiKey::AppendFast),
             Self::Request(request) => Api::Kafka(request.api_key()),
             Self::Native(op) => Api::Native(op.name()),
         }
@@ -63,6 +70,7 @@ impl Prepared {
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Produce(request) => request.bytes(),
+            Self::Fast(request) => request.bytes(),
             Self::Request(_) => 0,
             Self::Native(op) => op.bytes(),
         }
@@ -112,6 +120,55 @@ pub struct PreparedPartition {
     pub batch: Result<CheckedBatch, Rejection>,
 }
 
+/// An `AppendFast` whose batches are checked.
+#[derive(Debug)]
+pub struct PreparedFast {
+    /// As in the request.
+    pub wait: i8,
+    /// As in the request.
+    pub timeout_ms: i32,
+    /// By topic, in the order of the request.
+    pub topics: Vec<PreparedFastTopic>,
+}
+
+impl PreparedFast {
+    /// Returns the size of all batches, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let partitions = self.topics.iter().flat_map(|topic| &topic.partitions);
+        partitions.map(PreparedFastPartition::bytes).sum()
+    }
+}
+
+/// One topic of a [`PreparedFast`].
+#[derive(Debug)]
+pub struct PreparedFastTopic {
+    /// Its id.
+    pub id: Uuid,
+    /// Its partitions, in the order of the request.
+    pub partitions: Vec<PreparedFastPartition>,
+}
+
+/// One partition of a [`PreparedFastTopic`].
+#[derive(Debug)]
+pub struct PreparedFastPartition {
+    /// Its number.
+    pub index: i32,
+    /// The stretch that the client knows, if it knows one.
+    pub stretch: Option<Stretch>,
+    /// Name of the batch that the client asks after, if it sends none.
+    pub ids: BatchIds,
+    /// The batch, or what is wrong with it.
+    pub batch: Option<Result<CheckedBatch, Rejection>>,
+}
+
+impl PreparedFastPartition {
+    /// Returns the size of the batch, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let batch = self.batch.as_ref().and_then(|batch| batch.as_ref().ok());
+        batch.map_or(0, |batch| batch.bytes.len() as u64)
+    }
+}
+
 /// Why a batch is refused before the node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
@@ -141,11 +198,11 @@ pub enum SessionStep {
     Close(String),
 }
 
-/// A produce; one whose few bytes become very many when they are decompressed waits as this.
+/// A request with batches; one whose few bytes become very many when they are decompressed waits as this.
 #[derive(Debug)]
 pub struct Heavy {
     header: RequestHeader,
-    request: ProduceRequest,
+    request: Appending,
     frame_bytes: usize,
     bytes: usize,
 }
@@ -177,7 +234,7 @@ pub struct Session {
     slots: VecDeque<Slot>,
     first: u64,
     bytes: usize,
-    /// Requests without an answer that are no produces: at most one is taken in.
+    /// Requests without an answer that carry no batches: at most one is taken in.
     others: usize,
     scratch: Vec<u8>,
 }
@@ -214,7 +271,7 @@ impl Session {
     }
 
     /// Tells whether another frame may be read: a client that sends faster than the node answers waits. While other
-    /// requests wait, the session takes only produces, because their answers are small. A few bytes can ask for
+    /// requests wait, the session takes only appends, because their answers are small. A few bytes can ask for
     /// megabytes, so a thousand such requests of one client could exceed the memory.
     pub fn wants_more(&self) -> bool {
         self.others == 0
@@ -236,10 +293,11 @@ impl Session {
     pub fn on_frame(&mut self, frame: Bytes) -> SessionStep {
         let bytes = frame.len();
         match decode_request_counted(frame) {
-            Ok((header, Request::Produce(mut request), elements)) => {
-                drop_repeated(&mut request.topic_data);
-                let (frame_bytes, bytes) = (bytes, bytes + elements * ELEMENT_BYTES);
-                self.on_produce(Heavy { header, request, frame_bytes, bytes })
+            Ok((header, Request::Produce(request), elements)) => {
+                self.on_appending(header, Appending::Produce(request), (bytes, elements))
+            }
+            Ok((header, Request::AppendFast(request), elements)) => {
+                self.on_appending(header, Appending::Fast(request), (bytes, elements))
             }
             Ok((header, request, elements)) => {
                 let bytes = bytes + elements * ELEMENT_BYTES;
@@ -263,27 +321,35 @@ impl Session {
         }
     }
 
-    fn on_produce(&mut self, produce: Heavy) -> SessionStep {
-        let ratio = produce.frame_bytes.saturating_mul(DECOMPRESSED_RATIO_QUICK);
-        let checked = self.check_batches(&produce, ratio.max(DECOMPRESSED_BYTES_QUICK));
+    fn on_appending(
+        &mut self,
+        header: RequestHeader,
+        mut request: Appending,
+        (frame_bytes, elements): (usize, usize),
+    ) -> SessionStep {
+        request.drop_repeated();
+        let bytes = frame_bytes + elements * ELEMENT_BYTES;
+        let appending = Heavy { header, request, frame_bytes, bytes };
+        let ratio = frame_bytes.saturating_mul(DECOMPRESSED_RATIO_QUICK);
+        let checked = self.check_batches(&appending, ratio.max(DECOMPRESSED_BYTES_QUICK));
         if checked.is_too_large {
-            return SessionStep::Heavy(Box::new(produce));
+            return SessionStep::Heavy(Box::new(appending));
         }
-        self.on_checked(produce, checked)
+        self.on_checked(appending, checked)
     }
 
     /// Goes on with [`SessionStep::Heavy`]; no other frame may have been given in between.
-    pub fn on_heavy(&mut self, produce: Heavy) -> SessionStep {
-        let ratio = produce.frame_bytes.saturating_mul(DECOMPRESSED_RATIO_MAX);
-        let checked = self.check_batches(&produce, ratio.max(DECOMPRESSED_BYTES_MAX));
-        self.on_checked(produce, checked)
+    pub fn on_heavy(&mut self, appending: Heavy) -> SessionStep {
+        let ratio = appending.frame_bytes.saturating_mul(DECOMPRESSED_RATIO_MAX);
+        let checked = self.check_batches(&appending, ratio.max(DECOMPRESSED_BYTES_MAX));
+        self.on_checked(appending, checked)
     }
 
-    fn on_checked(&mut self, produce: Heavy, checked: Checked) -> SessionStep {
-        let Heavy { header, request, bytes, .. } = produce;
-        let sequence = self.take_slot(ApiKey::Produce, &header, header.api_version, bytes);
-        let prepared = prepare(request, header.api_version, checked);
-        self.ask(sequence, header, Prepared::Produce(prepared))
+    fn on_checked(&mut self, appending: Heavy, checked: Checked) -> SessionStep {
+        let Heavy { header, request, bytes, .. } = appending;
+        let sequence = self.take_slot(request.api(), &header, header.api_version, bytes);
+        let prepared = request.prepare(header.api_version, checked);
+        self.ask(sequence, header, prepared)
     }
 
     fn ask(&self, sequence: u64, header: RequestHeader, request: Prepared) -> SessionStep {
@@ -309,26 +375,26 @@ impl Session {
         let correlation_id = header.correlation_id;
         self.slots.push_back(Slot::Waiting { api, correlation_id, version, bytes });
         self.bytes += bytes;
-        self.others += usize::from(api != ApiKey::Produce);
+        self.others += usize::from(!appending::is_pipelined(api));
         self.first + self.slots.len() as u64 - 1
     }
 
     /// Looks at every batch; `bytes_max` bounds what their records take together, decompressed.
-    fn check_batches(&mut self, produce: &Heavy, bytes_max: usize) -> Checked {
-        let Heavy { header, request, .. } = produce;
+    fn check_batches(&mut self, appending: &Heavy, bytes_max: usize) -> Checked {
+        let Heavy { header, request, .. } = appending;
+        let version = request.batches_version(header.api_version);
         let mut checked =
             Checked { batches: Vec::new(), is_transactional: false, is_too_large: false };
         let mut left = bytes_max;
-        for partition in request.topic_data.iter().flat_map(|topic| &topic.partition_data) {
+        for (partition, records) in request.batches() {
             let limits = records::Limits {
                 // The topic's own limits are checked by the node, which knows them.
                 batch_bytes_max: usize::MAX,
                 decompressed_bytes_max: left.min(DECOMPRESSED_BYTES_MAX),
                 keys_required: false,
-                partition: partition.index,
+                partition,
             };
-            let records = partition.records.as_ref();
-            let batch = self.check_batch(records, header.api_version, &limits, &mut checked);
+            let batch = self.check_batch(records, version, &limits, &mut checked);
             left = match &batch {
                 Ok((header, summary, _)) if header.attributes.codec() != Ok(Codec::None) => {
                     left - summary.record_bytes
@@ -391,7 +457,7 @@ impl Session {
             }
         };
         self.bytes -= bytes;
-        self.others -= usize::from(api != ApiKey::Produce);
+        self.others -= usize::from(!appending::is_pipelined(api));
         let mut outgoing = Vec::new();
         while let Some(Slot::Done(_) | Slot::Nothing) = self.slots.front() {
             if let Some(Slot::Done(frame)) = self.slots.pop_front() {
@@ -407,9 +473,12 @@ impl Session {
     }
 }
 
-/// Results of the checks of a produce's batches, in their order.
+/// Result of the checks of a batch.
+type Finding = (BatchHeader, RecordSummary, Guard);
+
+/// Results of the checks of a request's batches, in their order.
 struct Checked {
-    batches: Vec<Result<(BatchHeader, RecordSummary, Guard), Rejection>>,
+    batches: Vec<Result<Finding, Rejection>>,
     is_transactional: bool,
     /// Records of some batch take more than they may, all together.
     is_too_large: bool,
@@ -417,67 +486,6 @@ struct Checked {
 
 fn is_too_large(error: &RecordError) -> bool {
     matches!(error, RecordError::Compression(CompressionError::LimitExceeded { .. }))
-}
-
-fn prepare(request: ProduceRequest, version: i16, checked: Checked) -> PreparedProduce {
-    let adds_itself = version >= FIRST_THAT_ADDS;
-    let mut batches = checked.batches.into_iter();
-    let mut topics = Vec::with_capacity(request.topic_data.len());
-    for topic in request.topic_data {
-        let mut partitions = Vec::with_capacity(topic.partition_data.len());
-        for partition in topic.partition_data {
-            let batch =
-                batches.next().expect("every batch was checked").map(|(header, summary, guard)| {
-                    let bytes = partition.records.expect("a batch was found in it");
-                    // Nobody else holds the frame if this is its only batch, or the last one; then the
-                    // bytes are not copied.
-                    let bytes =
-                        bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-                    CheckedBatch { bytes, header, summary, guard, added_bytes: 0, adds_itself }
-                });
-            partitions.push(PreparedPartition { index: partition.index, batch });
-        }
-        topics.push(PreparedTopic { name: topic.name, id: topic.topic_id, partitions });
-    }
-    assert!(batches.next().is_none(), "each checked batch is of a partition");
-    let (acks, timeout_ms) = (request.acks, request.timeout_ms);
-    let transactional_id = request.transactional_id;
-    let is_transactional = checked.is_transactional;
-    PreparedProduce { acks, timeout_ms, transactional_id, is_transactional, topics }
-}
-
-/// Keeps only the last batch of a partition that a request names more than once. Kafka does the same, and no client
-/// that we test depends on more.
-fn drop_repeated(topics: &mut Vec<TopicProduceData>) {
-    let count: usize = topics.iter().map(|topic| topic.partition_data.len()).sum();
-    if count <= 1 {
-        return;
-    }
-    let mut named = Vec::with_capacity(count);
-    for (at, topic) in topics.iter().enumerate() {
-        let places = topic.partition_data.iter().enumerate();
-        named.extend(places.map(|(place, it)| (&topic.name, topic.topic_id, it.index, at, place)));
-    }
-    named.sort_unstable();
-    let is_same = |pair: &&[(&String, Uuid, i32, usize, usize)]| {
-        (pair[0].0, pair[0].1, pair[0].2) == (pair[1].0, pair[1].1, pair[1].2)
-    };
-    let repeated = named.windows(2).filter(is_same).map(|pair| (pair[0].3, pair[0].4));
-    let mut repeated: Vec<(usize, usize)> = repeated.collect();
-    if repeated.is_empty() {
-        return;
-    }
-    repeated.sort_unstable();
-    let mut repeated = repeated.into_iter().peekable();
-    for (at, topic) in topics.iter_mut().enumerate() {
-        let mut places = 0..;
-        // One pass, however many there are.
-        topic.partition_data.retain(|_| {
-            let place = places.next().expect("it has no end");
-            repeated.next_if_eq(&(at, place)).is_none()
-        });
-    }
-    topics.retain(|topic| !topic.partition_data.is_empty());
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use duramen_storage::op::ReplicaId;
 
 use crate::api;
 use crate::controller::METADATA_GROUP;
-use crate::core::{Parked, Signal, Timer};
+use crate::core::{Parked, Signal, Timer, mark};
 use crate::event::{Action, Event, Now, RequestKey};
 use crate::node::queues::Waiter;
 use crate::node::{Node, node_of, replicas};
@@ -235,9 +235,17 @@ impl Node {
         partition.is_dirty = false;
         let before = partition.group.bytes_in_flight();
         let mut effects = Effects::default();
+        let held = partition.held_bytes();
         partition.turn(self.core.now, &mut self.core.out, &mut effects);
-        self.core.bytes_in_flight -= before - partition.group.bytes_in_flight();
+        // A new leader appends what others held.
+        let in_flight = self.core.bytes_in_flight - before;
+        self.core.bytes_in_flight = in_flight + partition.group.bytes_in_flight();
+        self.core.held_bytes = self.core.held_bytes - held + partition.held_bytes();
+        if effects.goes_on {
+            mark(&mut self.core.dirty, partition);
+        }
         let (id, lead) = (partition.id, partition.group.lead());
+        self.settling.follow(&mut self.core, replica);
         self.core.post(replica, id, &mut effects.messages);
         self.core.peers.read(replica, &effects.reads);
         self.quiescence.note_rest(&mut self.core, replica);

@@ -230,6 +230,36 @@ pub enum Bug {
     ResetForgetsHeld,
     /// Replay passes over holds.
     HeldNotReplayed,
+    /// A member gives a new leader its holds before the leader's term is on its disk.
+    SealBeforeSync,
+    /// A member gives a new leader its holds and goes on in its own term.
+    SealForgotten,
+    /// A former leader's entries are cut, and not held.
+    CutForgetsHeld,
+    /// A batch that is held in an earlier stretch counts as held in a later one.
+    HeldInPlace,
+    /// A hold goes when its batch is appended, committed or not.
+    HeldGoneAtAppend,
+    /// Holds of a stretch go when the next Open or Close is appended, committed or not.
+    SweptAtAppend,
+    /// A follower holds a batch, and not the one before it.
+    HeldWithGap,
+    /// The batch before one that is held may be held in another stretch.
+    GapAcrossStretches,
+    /// A new leader serves before it has taken over what was held.
+    OpensTooEarly,
+    /// A leader counts before its Open is applied, and a follower holds without it.
+    NoBarrier,
+    /// A leader counts in a stretch after it has proposed the next one.
+    OldStretchCounts,
+    /// A new leader takes over what it holds itself, member of the stretch or not.
+    AskedAnyone,
+    /// A new leader appends what was held, though its log has it.
+    RecoveredTwice,
+    /// A new leader appends what was held in the reversed order.
+    RecoveredReversed,
+    /// A former leader holds batches in its own stretch.
+    ExLeaderHolds,
     /// A log that is compacted to its end begins after the Compact entry, which a replica that is given it then lacks.
     EndTakesEntry,
     /// A guard is judged by what is committed, not by what was appended.

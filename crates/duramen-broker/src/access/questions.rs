@@ -309,6 +309,13 @@ pub const QUESTIONS: &[Question] = &[
         Cluster,
         "An API of Duramen: a node's replicas, their digests, and the check of their queue indexes.",
     ),
+    ask(ApiKey::DescribeFast, Write, Topic, "An API of Duramen. Each topic by itself."),
+    ask(
+        ApiKey::AppendFast,
+        Write,
+        Topic,
+        "An API of Duramen. Each topic by itself. With `wait=0` the name of the error is the answer's message, and the code is 0.",
+    ),
 ];
 
 /// Row of the native API's table: a question of an operation.

@@ -13,13 +13,14 @@ use super::results::count_result;
 use super::{guarded, leaders};
 use crate::access::{Operation, Resource};
 use crate::checked_batch::CheckedBatch;
+use crate::controller::image::Topic;
 use crate::core::Parked;
 use crate::event::{Action, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::node::Node;
 use crate::node::queues::{Change, Place};
 use crate::partition::faults::Faults;
-use crate::partition::{Acks, Appended, Slot};
+use crate::partition::{Acks, Appended, Partition, Slot};
 use crate::quotas::QuotaKey;
 use crate::session::{
     FIRST_THAT_ADDS, Prepared, PreparedPartition, PreparedProduce, PreparedTopic, Rejection,
@@ -39,14 +40,18 @@ pub(crate) fn handle(
     context: RequestContext,
     request: PreparedProduce,
 ) {
-    // A producer that gives no time means: no more than it takes. The disk takes some.
-    let timeout_ms = if request.timeout_ms > 0 { request.timeout_ms } else { UNTIMED_MS };
-    let deadline = node.core.now.deadline_us(timeout_ms);
+    let deadline = deadline_us(node, request.timeout_ms);
     if node.core.has_stalled() || !node.core.has_room(request.bytes()) {
         node.core.stall(key, context, Prepared::Produce(request), deadline);
     } else {
         append(node, key, &context, request, deadline);
     }
+}
+
+/// Returns the time at which the wait for an append ends, in microseconds.
+pub(super) fn deadline_us(node: &Node, timeout_ms: i32) -> u64 {
+    // A producer that gives no time means: no more than it takes. The disk takes some.
+    node.core.now.deadline_us(if timeout_ms > 0 { timeout_ms } else { UNTIMED_MS })
 }
 
 /// Answers a stalled produce request whose timeout has passed; none of its batches was appended.
@@ -76,7 +81,7 @@ fn hang_up(key: RequestKey, code: ErrorCode, actions: &mut Vec<Action>) {
 }
 
 /// Result of one partition of the request.
-enum Outcome {
+pub(super) enum Outcome {
     /// Time of the append, and the message about a guard that does not hold. The batch waits.
     Waits {
         append_time_ms: i64,
@@ -178,16 +183,22 @@ fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
 /// Returns the topic's id, by name or id.
 fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Result<Uuid, ErrorCode> {
     if context.version >= 13 {
-        let topic = node.core.controller.image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
-        node.core.access.admit(context, Operation::Write, Resource::Topic(&topic.name))?;
-        return Ok(id);
+        return admit(node, context, id);
     }
     node.core.access.admit(context, Operation::Write, Resource::Topic(name))?;
     let topic = node.core.controller.image.topic_named(name);
     topic.map(|topic| topic.id).ok_or(ErrorCode::UnknownTopicOrPartition)
 }
 
-fn one(
+/// Returns the id of a topic that the client may write to.
+pub(super) fn admit(node: &Node, context: &RequestContext, id: Uuid) -> Result<Uuid, ErrorCode> {
+    let topic = node.core.controller.image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
+    node.core.access.admit(context, Operation::Write, Resource::Topic(&topic.name))?;
+    Ok(id)
+}
+
+/// Gives one batch to its partition.
+pub(super) fn one(
     node: &mut Node,
     transaction: (&str, &RequestContext),
     (topic, index): (Uuid, i32),
@@ -235,7 +246,7 @@ fn one(
 }
 
 /// Has the replica remember a refused batch: the producer may have sent the next one already.
-fn note_refusal(
+pub(super) fn note_refusal(
     node: &mut Node,
     (topic, index): (Uuid, i32),
     header: &BatchHeader,
@@ -366,25 +377,37 @@ pub(super) fn find(
     acks: Acks,
 ) -> Result<ReplicaId, (ErrorCode, Option<String>)> {
     let blunt = |code| (code, None);
-    let topic = node.core.controller.image.topic(topic);
-    let topic = topic.ok_or(blunt(ErrorCode::UnknownTopicOrPartition))?;
-    if is_internal(&topic.name) {
-        return Err(blunt(ErrorCode::InvalidTopicException));
-    }
+    let topic = topic_of(node, topic).map_err(blunt)?;
     let partition = node.core.serving(topic, index).map_err(blunt)?;
+    check_room(node, partition)?;
+    // Checked before the append: a retry of a refused batch must not find it in the log.
+    if acks == Acks::All && partition.lacks_replicas() {
+        return Err(blunt(ErrorCode::NotEnoughReplicas));
+    }
+    Ok(partition.group.id())
+}
+
+/// Returns a topic that clients write to.
+pub(super) fn topic_of(node: &Node, id: Uuid) -> Result<&Topic, ErrorCode> {
+    let topic = node.core.controller.image.topic(id);
+    let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    if is_internal(&topic.name) { Err(ErrorCode::InvalidTopicException) } else { Ok(topic) }
+}
+
+/// Returns the error and message for a client while the disk, or the index of a log of queues, takes no more batches.
+pub(super) fn check_room(
+    node: &Node,
+    partition: &Partition,
+) -> Result<(), (ErrorCode, Option<String>)> {
     if let Some(refusal) = node.core.refusal()
         && !sabotage::is(Bug::FullDiskIgnored)
     {
         return Err((ErrorCode::KafkaStorageError, Some(refusal)));
     }
-    // Checked before the append: a retry of a refused batch must not find it in the log.
-    if acks == Acks::All && partition.lacks_replicas() {
-        return Err(blunt(ErrorCode::NotEnoughReplicas));
-    }
     if node.queues.is_behind(partition) {
         return Err((ErrorCode::NotEnoughReplicas, Some(INDEX_BEHIND.to_owned())));
     }
-    Ok(partition.group.id())
+    Ok(())
 }
 
 /// Tells whether a batch of a waiting request has no result yet.

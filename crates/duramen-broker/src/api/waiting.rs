@@ -6,7 +6,7 @@ use super::results::answer_now;
 use super::{
     add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
     create_partitions, create_topics, delete_groups, delete_records, delete_topics,
-    describe_quorum, elect_leaders, end_txn, fetch, find_coordinator, guarded,
+    describe_quorum, elect_leaders, end_txn, fast, fetch, find_coordinator, guarded,
     incremental_alter_configs, init_producer_id, join_group, leases, metadata, native,
     offset_fetch, produce, queues, share_acknowledge, share_fetch, share_offsets, share_states,
     txn_offset_commit, unregister_broker, write_txn_markers,
@@ -81,7 +81,7 @@ pub(crate) fn resume(node: &mut Node, signal: Signal) {
     }
 }
 
-/// Records that a batch or trim of a request is committed, or failed.
+/// Records that a batch, a trim or another part of a request is done, or failed.
 fn finish(
     node: &mut Node,
     key: RequestKey,
@@ -92,6 +92,9 @@ fn finish(
     match node.core.parked_mut(key) {
         Some(Parked::Produce { .. }) => {
             produce::on_finished(node, key, place, error, (base_offset, log_start));
+        }
+        Some(Parked::Fast { .. } | Parked::Opening { .. }) => {
+            fast::on_finished(node, key, place, error, (base_offset, log_start));
         }
         Some(Parked::Trims { .. }) => {
             delete_records::on_finished(node, key, place, error, log_start);
@@ -174,9 +177,12 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let Some(parked) = node.core.parked_mut(key) else { return };
     match parked {
         Parked::Stalled { .. } => match node.core.take_back_stalled(key) {
-            Some(Prepared::Produce(request)) => produce::on_stalled_too_long(node, key, request),
-            Some(Prepared::Native(_)) => native::on_stalled_too_long(node, key),
-            Some(Prepared::Request(_)) | None => unreachable!("only appends are stalled"),
+            Some((_, Prepared::Produce(it))) => produce::on_stalled_too_long(node, key, it),
+            Some((context, Prepared::Fast(it))) => {
+                fast::on_stalled_too_long(node, key, &context, it);
+            }
+            Some((_, Prepared::Native(_))) => native::on_stalled_too_long(node, key),
+            Some((_, Prepared::Request(_))) | None => unreachable!("only appends are stalled"),
         },
         Parked::Fetch(_) => fetch::answer_parked(node, key),
         Parked::Share(_) => share_fetch::on_timeout(node, key),
@@ -185,6 +191,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
             produce::time_out(response);
             answer_now(node, key);
         }
+        Parked::Fast { .. } | Parked::Opening { .. } => fast::on_timeout(node, key),
         Parked::Trims { response, .. } => {
             delete_records::time_out(response);
             answer_now(node, key);

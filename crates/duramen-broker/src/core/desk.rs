@@ -244,7 +244,10 @@ impl Core {
     }
 
     /// Takes back a produce whose time is over.
-    pub(crate) fn take_back_stalled(&mut self, key: RequestKey) -> Option<Prepared> {
+    pub(crate) fn take_back_stalled(
+        &mut self,
+        key: RequestKey,
+    ) -> Option<(RequestContext, Prepared)> {
         if !std::mem::replace(&mut self.desk.is_told, true) {
             tracing::warn!(
                 bytes_in_flight = self.bytes_in_flight,
@@ -254,8 +257,8 @@ impl Core {
                  slower than the producers, or stands still"
             );
         }
-        let Some(Parked::Stalled { request, .. }) = self.take_parked(key) else { return None };
-        Some(*request)
+        let Some(Parked::Stalled { context, request }) = self.take_parked(key) else { return None };
+        Some((context, *request))
     }
 }
 

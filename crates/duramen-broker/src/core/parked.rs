@@ -1,13 +1,14 @@
 //! Requests that wait: the awaited event of each, and the answer so far.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
 use duramen_protocol::messages::{
-    AddOffsetsToTxnRequest, DeleteGroupsResponse, DeleteRecordsResponse,
-    DescribeShareGroupOffsetsResponse, ElectLeadersResponse, FindCoordinatorRequest,
-    MetadataRequest, ProduceResponse, TxnOffsetCommitRequest, WriteTxnMarkersResponse,
+    AddOffsetsToTxnRequest, AppendFastResponse, DeleteGroupsResponse, DeleteRecordsResponse,
+    DescribeFastResponse, DescribeShareGroupOffsetsResponse, ElectLeadersResponse,
+    FindCoordinatorRequest, MetadataRequest, ProduceResponse, TxnOffsetCommitRequest,
+    WriteTxnMarkersResponse,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, Response};
@@ -18,6 +19,7 @@ use crate::fetch_sessions::{Asked, FetchSessions};
 use crate::native::{self, Edited, Identified, Op, Problem};
 use crate::partition::Partition;
 use crate::partition::controls::Objection;
+use crate::partition::fast::Outcome;
 use crate::quotas::Quota;
 use crate::session::{Prepared, RequestContext};
 use crate::shares::ShareKey;
@@ -37,6 +39,20 @@ pub(crate) enum Parked {
     Stalled { context: RequestContext, request: Box<Prepared> },
     /// For its batches to be durable.
     Produce { response: ProduceResponse, outstanding: usize, version: i16 },
+    /// For its batches to be held, durable or committed: the outcome of each, once the wait ends well. Only a request
+    /// that waits for the commit is told of errors by their codes.
+    Fast {
+        response: AppendFastResponse,
+        waits: BTreeMap<(usize, usize), Outcome>,
+        commits: bool,
+        context: RequestContext,
+    },
+    /// For stretches to be opened, by topic and partition of the response.
+    Opening {
+        response: DescribeFastResponse,
+        waits: BTreeSet<(usize, usize)>,
+        context: RequestContext,
+    },
     /// For more records.
     Fetch(ParkedFetch),
     /// For its trims to be committed.

@@ -1,6 +1,8 @@
 //! Reassignments of partitions. The leader changes its group's members a step at a time, and reports when it has
 //! reached the target.
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::wire::Uuid;
 
 use crate::core::Core;
@@ -46,6 +48,15 @@ pub(crate) fn go_on(core: &mut Core) {
         let Some(topic) = core.controller.image.topic(topic_id) else { continue };
         let Some(replica) = core.local_replica(topic, partition) else { continue };
         let Some(there) = core.partitions.get_mut(&replica) else { continue };
+        // Members of a stretch are voters of its log: other voters would not know of its holds.
+        let voters: BTreeSet<u64> = target.iter().copied().collect();
+        let is_same = voters.iter().eq(there.group.voter_ids());
+        if there.is_in_stretch() && !is_same {
+            if there.close_stretch() {
+                core.mark_dirty(replica);
+            }
+            continue;
+        }
         match there.group.approach(&target, &[], number) {
             Approach::There => reassigned.push(Reassigned { topic_id, partition, number }),
             Approach::Stepped => core.mark_dirty(replica),

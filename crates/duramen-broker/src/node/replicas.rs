@@ -157,6 +157,8 @@ fn remove_replica(node: &mut Node, replica: ReplicaId) {
     node.core.peers.forget(replica, partition.id);
     node.quiescence.forget(replica);
     node.core.bytes_in_flight -= partition.group.bytes_in_flight();
+    node.core.held_bytes -= partition.held_bytes();
+    node.settling.forget(replica);
     node.coordinators.forget_coordinated(&mut node.core, replica);
     node.shares.forget_shares(&mut node.core, replica);
     node.queues.forget(&mut node.core, replica);

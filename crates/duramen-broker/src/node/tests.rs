@@ -8,6 +8,8 @@ mod cluster;
 mod consumer_groups;
 mod coordinators;
 mod edits;
+mod fast;
+mod fast_schedules;
 mod fetch;
 mod followers;
 mod forwarding;

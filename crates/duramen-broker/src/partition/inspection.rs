@@ -49,6 +49,8 @@ impl Partition {
             current.is_none_or(|it| it.at.index <= self.group.last_index()),
             "a stretch begins in the log"
         );
+        let held = self.fast.holds.in_order_before(self.stretches.applied().map(|it| it.at));
+        assert!(held, "no hold is of a stretch that is over here");
         self.inspect_leadership();
         self.compacting.inspect(self.committed);
         self.producers.inspect(applied);
@@ -60,6 +62,7 @@ impl Partition {
         assert!(serves || self.trimming == 0, "only a leader proposes trims");
         assert!(serves || self.fencing.is_none(), "only a leader proposes fences");
         assert!(serves || !self.roll_due, "only a leader begins segments");
+        assert!(serves || self.open_here().is_none(), "only a leader has a stretch open");
         assert!(serves || self.doubted.is_empty(), "only a leader is asked whether it leads");
         assert!(!serves || self.creators.is_empty(), "no request waits for a leader that is here");
         assert!(

@@ -217,6 +217,24 @@ impl Producers {
         newest_first.chain(older.map(|sent| (*sent, None)))
     }
 
+    /// Tells whether a batch that ends with a sequence is committed, or comes before one that is.
+    pub(crate) fn is_behind(&self, id: i64, epoch: i16, last_sequence: i32) -> bool {
+        let Some(producer) = self.committed.get(&id) else { return false };
+        let newest = producer.batches.back().map(|it| it.last_sequence);
+        let steps = newest.map(|newest| newest.wrapping_sub(last_sequence) & i32::MAX);
+        match producer.epoch.cmp(&epoch) {
+            std::cmp::Ordering::Greater => true,
+            std::cmp::Ordering::Equal => steps.is_some_and(|steps| steps < 1 << 30),
+            std::cmp::Ordering::Less => false,
+        }
+    }
+
+    /// Tells whether the log has a producer's batch, committed or not: one of the last of its epoch.
+    pub(crate) fn has(&self, id: i64, epoch: i16, (first, last): (i32, i32)) -> bool {
+        let mut all = self.newest_first(id, epoch);
+        all.any(|(sent, _)| (sent.first_sequence, sent.last_sequence) == (first, last))
+    }
+
     /// Returns the sequence that [`Producers::check`] lets in next; 0 for an unknown producer, and for a new epoch.
     pub(crate) fn next_sequence(&self, id: i64, epoch: i16) -> i32 {
         self.newest_first(id, epoch).next().map_or(0, |(sent, _)| advance(sent.last_sequence, 1))

@@ -62,14 +62,41 @@ impl Stretches {
         self.above.push(change);
     }
 
-    /// Applies a committed entry, if it is an Open or a Close.
-    pub(crate) fn apply(&mut self, entry: &LogEntry) {
-        let Some(change) = Change::of(entry) else { return };
+    /// Notes an entry that this replica proposes.
+    pub(crate) fn note_own(&mut self, at: Stretch, entry: &Internal) {
+        let members = match entry {
+            Internal::Open { members } => members.clone(),
+            _ => Vec::new(),
+        };
+        self.above.push(Change { at, members });
+    }
+
+    /// Applies a committed entry, if it is an Open or a Close. True if it is.
+    pub(crate) fn apply(&mut self, entry: &LogEntry) -> bool {
+        let Some(change) = Change::of(entry) else { return false };
         if self.holds(change.at.index) {
-            return;
+            return false;
         }
         self.above.retain(|later| later.at.index > change.at.index);
         self.applied = Some(change);
+        true
+    }
+
+    /// Returns the last change that was applied.
+    pub(crate) fn applied(&self) -> Option<&Change> {
+        self.applied.as_ref()
+    }
+
+    /// Returns the change whose stretch an entry is in. `None` before the first one.
+    pub(crate) fn before(&self, index: u64) -> Option<&Change> {
+        let above = self.above.iter().rev().find(|change| change.at.index < index);
+        above.or_else(|| self.applied.as_ref().filter(|applied| applied.at.index < index))
+    }
+
+    /// Tells whether a replica leads a stretch whose entries may not all be committed.
+    pub(crate) fn are_led_by(&self, peer: u64) -> bool {
+        let all = self.above.iter().chain(&self.applied);
+        all.into_iter().any(|change| change.members.first() == Some(&peer))
     }
 
     /// Tells whether the effect of an entry is in the applied state: a replica that began anew has its leader's.

@@ -75,6 +75,7 @@ impl Partition {
         self.fail_waiting(0, error, effects);
         self.drop_kept(error);
         self.end_kept(effects);
+        self.end_holding(error, effects);
         let log_start = self.log_start;
         let finished = |(slot, _)| Finished { slot, error, base_offset: -1, log_start };
         effects.finished.extend(self.doubted.drain().map(finished));

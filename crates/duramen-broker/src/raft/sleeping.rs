@@ -12,7 +12,6 @@
 use std::collections::BTreeSet;
 
 use raft::StateRole;
-use raft::eraftpb::{Message, MessageType};
 
 use super::Group;
 use super::log::sorted;
@@ -161,10 +160,7 @@ impl Group {
             self.shipping.clear();
             return true;
         }
-        let mut beat = Message::default();
-        beat.set_msg_type(MessageType::MsgHeartbeat);
-        (beat.from, beat.to, beat.term) = (leader, self.id.0, term);
-        self.on_message(beat, Vec::new());
+        self.on_message(self.beat_of(leader, term), Vec::new());
         false
     }
 

@@ -49,6 +49,8 @@ pub(super) struct InFlight {
     /// Nothing was given to storage: persisted as soon as everything before it is.
     pub(super) silent: bool,
     pub(super) payload_bytes: u64,
+    /// Term that its write takes to the disk.
+    term: Option<u64>,
     messages: Vec<Message>,
 }
 
@@ -72,6 +74,7 @@ impl Group {
             assert!(front.ticket > number, "tickets come back in order");
             number = front.ticket;
             self.bytes_in_flight -= front.payload_bytes.min(self.bytes_in_flight);
+            self.persisted_term = front.term.unwrap_or(self.persisted_term);
             self.released.extend(front.messages);
         }
         assert!(number >= ticket, "storage reports each ticket once, in order");
@@ -237,13 +240,15 @@ impl Group {
         let silent = !ready.must_sync();
         assert!(!silent || appends.is_empty(), "every entry is synced");
         assert!(self.in_flight.back().is_none_or(|before| before.ticket < ticket), "tickets rise");
+        let mut term = None;
         if !silent {
             let hard_state = self.unsaved.take();
+            term = hard_state.map(|it| it.term);
             turn.ops.push(OpKind::Write { ticket, appends, hard_state, must_sync: true });
         }
         self.released.extend(ready.take_messages());
         let committed = ready.take_committed_entries();
-        self.in_flight.push_back(InFlight { ticket, silent, payload_bytes, messages });
+        self.in_flight.push_back(InFlight { ticket, silent, payload_bytes, term, messages });
         self.guarded(|raw| raw.advance_append_async(ready));
         self.apply(&committed, turn);
         // With nothing before it in flight, a `Ready` that asked for no sync is persisted now.

@@ -2,15 +2,19 @@
 
 use bytes::Bytes;
 use duramen_protocol::compression::Codec;
+use duramen_protocol::messages::append_fast::{AppendFastPartition, AppendFastTopic};
 use duramen_protocol::messages::metadata::MetadataRequestTopic;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
-use duramen_protocol::messages::{ApiVersionsResponse, MetadataRequest, ProduceRequest};
+use duramen_protocol::messages::{
+    ApiVersionsResponse, AppendFastRequest, MetadataRequest, ProduceRequest,
+};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, RequestHeader, Response, encode_request};
 
-use super::{Prepared, Session, SessionStep};
+use super::{Prepared, PreparedFastPartition, Session, SessionStep};
 use crate::event::ConnectionId;
-use crate::limits::{ELEMENT_BYTES, SESSION_REQUESTS_MAX};
+use crate::limits::{ELEMENT_BYTES, FAST_BATCH_BYTES_MAX, SESSION_REQUESTS_MAX};
 
 fn session() -> Session {
     Session::new(ConnectionId(1), "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into())
@@ -82,6 +86,98 @@ fn a_partition_named_hundreds_of_thousands_of_times_takes_no_time() {
     let SessionStep::Request { request, .. } = step else { panic!("{step:?}") };
     let Prepared::Produce(produce) = *request else { panic!() };
     assert_eq!(produce.topics[0].partitions.len(), 1);
+}
+
+#[test]
+fn fast_appends_do_not_hold_up_the_next_request() {
+    let mut session = session();
+    session.on_frame(fast_frame(vec![AppendFastPartition::default()]));
+    session.on_frame(fast_frame(Vec::new()));
+    assert!(session.wants_more());
+    session.on_reply(0, None).expect("known");
+    session.on_reply(1, None).expect("known");
+    assert!(!session.is_waiting());
+}
+
+#[test]
+fn of_a_partition_named_twice_the_last_fast_append_counts() {
+    let sent = AppendFastPartition { records: Some(fast_batch("a")), ..Default::default() };
+    let asked = AppendFastPartition { index: 1, first_sequence: 4, ..Default::default() };
+    let last = AppendFastPartition { first_sequence: 9, ..Default::default() };
+    let fast = prepared(vec![sent.clone(), asked.clone(), last.clone()]);
+    let told: Vec<_> = fast.iter().map(|it| (it.index, it.ids.first_sequence)).collect();
+    assert_eq!(told, [(1, 4), (0, 9)]);
+    assert!(fast.iter().all(|it| it.batch.is_none()));
+    let fast = prepared(vec![last, asked, sent]);
+    let told: Vec<_> = fast.iter().map(|it| (it.index, it.batch.is_some())).collect();
+    assert_eq!(told, [(1, false), (0, true)]);
+}
+
+#[test]
+fn a_fast_append_has_a_sequence_and_neither_a_transaction_nor_a_guard() {
+    let with = |builder: BatchBuilder| builder.build().expect("a batch");
+    let large = "x".repeat(FAST_BATCH_BYTES_MAX);
+    let guarded = NewRecord { headers: &[("duramen-fence", Some(b"f"))], ..record("a") };
+    let mut guarded_batch = BatchBuilder::new().producer(7, 0, 0);
+    guarded_batch.push(&guarded).expect("one");
+    let cases = [
+        (fast_batch("a"), None),
+        (with(builder("a")), Some(ErrorCode::InvalidRecord)),
+        (with(builder("a").producer(7, 0, 0).transactional()), Some(ErrorCode::InvalidRecord)),
+        (with(guarded_batch), Some(ErrorCode::InvalidRecord)),
+        (fast_batch(&large), Some(ErrorCode::MessageTooLarge)),
+        (fast_batch("a").slice(1..), Some(ErrorCode::CorruptMessage)),
+    ];
+    // A partition without a batch stands between any two.
+    let part = |(at, (records, _)): (i32, &(Bytes, _))| {
+        let sent = AppendFastPartition {
+            index: 2 * at,
+            records: Some(records.clone()),
+            ..Default::default()
+        };
+        [sent, AppendFastPartition { index: 2 * at + 1, ..Default::default() }]
+    };
+    let fast = prepared((0..).zip(&cases).flat_map(part).collect());
+    for (pair, (_, code)) in fast.chunks(2).zip(&cases) {
+        let batch = pair[0].batch.as_ref().expect("sent");
+        assert_eq!(batch.as_ref().err().map(|it| it.code), *code, "{batch:?}");
+        assert!(pair[1].batch.is_none());
+    }
+}
+
+#[test]
+fn fast_appends_that_expand_to_much_are_checked_at_length() {
+    let mut session = session();
+    let bomb = AppendFastPartition { records: Some(bomb(20 << 20)), ..Default::default() };
+    let SessionStep::Heavy(heavy) = session.on_frame(fast_frame(vec![bomb])) else { panic!() };
+    let SessionStep::Request { request, .. } = session.on_heavy(*heavy) else { panic!() };
+    assert!(matches!(*request, Prepared::Fast(_)));
+}
+
+fn record(value: &str) -> NewRecord<'_> {
+    NewRecord { timestamp: 1, key: None, value: Some(value.as_bytes()), headers: &[] }
+}
+
+fn builder(value: &str) -> BatchBuilder {
+    let mut builder = BatchBuilder::new();
+    builder.push(&record(value)).expect("one");
+    builder
+}
+
+fn fast_batch(value: &str) -> Bytes {
+    builder(value).producer(7, 0, 0).build().expect("a batch")
+}
+
+fn fast_frame(partitions: Vec<AppendFastPartition>) -> Bytes {
+    let topics = vec![AppendFastTopic { topic_id: Uuid::from_u128(1), partitions }];
+    encoded(&AppendFastRequest { topics, ..Default::default() }.into(), 0)
+}
+
+fn prepared(partitions: Vec<AppendFastPartition>) -> Vec<PreparedFastPartition> {
+    let step = session().on_frame(fast_frame(partitions));
+    let SessionStep::Request { request, .. } = step else { panic!("{step:?}") };
+    let Prepared::Fast(mut fast) = *request else { panic!() };
+    fast.topics.remove(0).partitions
 }
 
 fn encoded(request: &Request, api_version: i16) -> Bytes {

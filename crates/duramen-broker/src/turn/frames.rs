@@ -9,17 +9,18 @@ use crate::core::{Core, mark};
 use crate::event::{Action, LogRead, MENDING_TICKETS};
 use crate::limits::PEER_QUIET_TICKS;
 use crate::metadata_records::{MetadataRecord, PlacedReplica, RegisterBroker};
-use crate::node::{Node, members, reassignments};
+use crate::node::{Node, members, reassignments, settling};
 use crate::peer::{Frame, Letter, PeerFrame};
 use crate::raft::{GroupId, ReadFor, TIMEOUT_NOW};
 
 /// Ticks the groups of several voters. Missed ticks are not made up for, because they would end terms for nothing.
 pub(super) fn tick_peers(node: &mut Node) {
-    let Node { core, quiescence, members, .. } = node;
+    let Node { core, quiescence, members, settling, .. } = node;
     core.schedule_ticks();
     core.is_controller_dirty |= core.controller.group.tick();
     quiescence.tick_groups(core);
     core.tick_links();
+    settling.tick(core);
     if core.peers.ticks().is_multiple_of(PEER_QUIET_TICKS) {
         quiescence.note_lacking(core);
         core.compare_clocks();
@@ -92,6 +93,7 @@ pub(super) fn on_frame(node: &mut Node, mut frame: Frame) {
     for letter in std::mem::take(&mut frame.letters) {
         on_letter(node, frame.broker_id, frame.directory_id, letter);
     }
+    settling::hear_frame(&mut node.core, &frame);
     let sender = (frame.broker_id, frame.incarnation);
     node.quiescence.on_asleep(
         &mut node.core,
@@ -184,6 +186,9 @@ fn on_letter(node: &mut Node, broker_id: i32, sender: Uuid, letter: Letter) {
 /// Takes the payload that was read for a follower.
 pub(super) fn on_payload(node: &mut Node, read: LogRead) {
     node.core.peers.end_read();
+    if read.peer == Some(read.replica) {
+        return settling::hold_own(&mut node.core, &read);
+    }
     if node.feeds.serves(read.ticket) {
         return node.feeds.on_prefix_read(&mut node.core, read);
     }

@@ -27,7 +27,7 @@ pub(super) fn doubt(
 ) -> Option<(RequestContext, Prepared)> {
     let replicas = match &request {
         _ if !node.core.is_clustered() || sabotage::is(Bug::StaleLeaderAnswers) => BTreeSet::new(),
-        Prepared::Produce(_) => BTreeSet::new(),
+        Prepared::Produce(_) | Prepared::Fast(_) => BTreeSet::new(),
         Prepared::Request(request) => asked_for_latest(node, request),
         Prepared::Native(op) => api::native::asked_for_latest(node, op).into_iter().collect(),
     };
@@ -229,6 +229,7 @@ pub(super) fn resume_stalled(node: &mut Node) -> bool {
     let Some((key, context, request, deadline_us)) = node.core.next_stalled() else { return false };
     match request {
         Prepared::Produce(it) => api::produce::append(node, key, &context, it, deadline_us),
+        Prepared::Fast(it) => api::fast::resume_stalled(node, key, context, it, deadline_us),
         Prepared::Native(op) => {
             api::native::resume_stalled(node, key, &context, *op, deadline_us);
         }

@@ -411,6 +411,7 @@ pub(super) fn options(
         introduced: Vec::new(),
         replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
+        fast_appends: true,
         metadata_tail,
     }
 }

@@ -15,22 +15,22 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
 use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
     AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
-    AlterShareGroupOffsetsRequest, ApiVersionsRequest, CreateAclsRequest,
+    AlterShareGroupOffsetsRequest, ApiVersionsRequest, AppendFastRequest, CreateAclsRequest,
     CreateDelegationTokenRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest,
     DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteShareGroupStateRequest,
     DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
-    DescribeConfigsRequest, DescribeDelegationTokenRequest, DescribeLogDirsRequest,
-    DescribeProducersRequest, DescribeQuorumRequest, DescribeReplicasRequest,
-    DescribeShareGroupOffsetsRequest, DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
-    DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest,
-    ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
-    InitializeShareGroupStateRequest, ListConfigResourcesRequest, ListOffsetsRequest,
-    ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
-    OffsetForLeaderEpochRequest, ReadShareGroupStateRequest, ReadShareGroupStateSummaryRequest,
-    RenewDelegationTokenRequest, ShareAcknowledgeRequest, ShareFetchRequest,
-    ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, TxnOffsetCommitRequest,
-    UnregisterBrokerRequest, UpdateFeaturesRequest, WriteShareGroupStateRequest,
-    WriteTxnMarkersRequest, incremental_alter_configs,
+    DescribeConfigsRequest, DescribeDelegationTokenRequest, DescribeFastRequest,
+    DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
+    DescribeReplicasRequest, DescribeShareGroupOffsetsRequest, DescribeTopicPartitionsRequest,
+    DescribeTransactionsRequest, DescribeUserScramCredentialsRequest, ElectLeadersRequest,
+    EndTxnRequest, ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, InitializeShareGroupStateRequest, ListConfigResourcesRequest,
+    ListOffsetsRequest, ListPartitionReassignmentsRequest, ListTransactionsRequest,
+    MetadataRequest, OffsetForLeaderEpochRequest, ReadShareGroupStateRequest,
+    ReadShareGroupStateSummaryRequest, RenewDelegationTokenRequest, ShareAcknowledgeRequest,
+    ShareFetchRequest, ShareGroupDescribeRequest, ShareGroupHeartbeatRequest,
+    TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
+    WriteShareGroupStateRequest, WriteTxnMarkersRequest, incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request, Response};
@@ -161,6 +161,8 @@ fn of_the_cluster(api: ApiKey) -> Option<Request> {
             let topics = vec![RequestTopicData { topic_name, partitions }];
             DescribeQuorumRequest { topics }.into()
         }
+        ApiKey::AppendFast => AppendFastRequest::default().into(),
+        ApiKey::DescribeFast => DescribeFastRequest::default().into(),
         ApiKey::DescribeReplicas => DescribeReplicasRequest::default().into(),
         ApiKey::DescribeUserScramCredentials => {
             DescribeUserScramCredentialsRequest::default().into()

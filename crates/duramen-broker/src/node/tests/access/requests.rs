@@ -1,14 +1,17 @@
 //! One request for each row of the table of questions.
 
+use duramen_protocol::messages::append_fast::{AppendFastPartition, AppendFastTopic};
+use duramen_protocol::messages::describe_fast::DescribeFastTopic;
 use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
     AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
-    AlterShareGroupOffsetsRequest, ApiVersionsRequest, ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest, CreateAclsRequest, CreateDelegationTokenRequest,
-    CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest, DeleteGroupsRequest,
-    DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteShareGroupStateRequest,
-    DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
-    DescribeConfigsRequest, DescribeDelegationTokenRequest, DescribeGroupsRequest,
+    AlterShareGroupOffsetsRequest, ApiVersionsRequest, AppendFastRequest,
+    ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreateAclsRequest,
+    CreateDelegationTokenRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest,
+    DeleteGroupsRequest, DeleteRecordsRequest, DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupStateRequest, DeleteTopicsRequest, DescribeAclsRequest,
+    DescribeClientQuotasRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeDelegationTokenRequest, DescribeFastRequest, DescribeGroupsRequest,
     DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
     DescribeReplicasRequest, DescribeShareGroupOffsetsRequest, DescribeTopicPartitionsRequest,
     DescribeTransactionsRequest, DescribeUserScramCredentialsRequest, ElectLeadersRequest,
@@ -52,6 +55,7 @@ pub(super) struct Names<'a> {
 /// Returns the request of an API, with its version, that asks its question about a resource of the kind.
 pub(super) fn request(api: ApiKey, kind: Option<Kind>, names: Names<'_>) -> (Request, i16) {
     let found = of_records(api, kind, names)
+        .or_else(|| of_fast_appends(api, names))
         .or_else(|| of_topics(api, names))
         .or_else(|| of_members(api, names))
         .or_else(|| of_groups(api, names))
@@ -100,6 +104,28 @@ fn of_records(api: ApiKey, kind: Option<Kind>, names: Names<'_>) -> Option<(Requ
             let (name, partition_indexes) = (topic.to_owned(), vec![0]);
             let topics = vec![describe_producers::TopicRequest { name, partition_indexes }];
             (DescribeProducersRequest { topics }.into(), 0)
+        }
+        _ => return None,
+    })
+}
+
+fn of_fast_appends(api: ApiKey, names: Names<'_>) -> Option<(Request, i16)> {
+    Some(match api {
+        ApiKey::DescribeFast => {
+            let topics = vec![DescribeFastTopic { topic_id: names.topic_id, partitions: vec![0] }];
+            (DescribeFastRequest { open: false, topics }.into(), 0)
+        }
+        ApiKey::AppendFast => {
+            let partition = AppendFastPartition {
+                producer_id: 7,
+                producer_epoch: 0,
+                first_sequence: 0,
+                last_sequence: 0,
+                ..Default::default()
+            };
+            let topics =
+                vec![AppendFastTopic { topic_id: names.topic_id, partitions: vec![partition] }];
+            (AppendFastRequest { wait: 1, timeout_ms: 1_000, topics }.into(), 0)
         }
         _ => return None,
     })
