@@ -44,11 +44,8 @@ impl Partition {
             "segments end within the log, at {}",
             self.segments_end
         );
-        let current = self.stretches.current();
-        assert!(
-            current.is_none_or(|it| it.at.index <= self.group.last_index()),
-            "a stretch begins in the log"
-        );
+        let is_within = self.stretches.is_within(self.group.last_index());
+        assert!(is_within, "an Open that is not applied is in the log");
         let held = self.fast.holds.in_order_before(self.stretches.applied().map(|it| it.at));
         assert!(held, "no hold is of a stretch that is over here");
         self.inspect_leadership();

@@ -114,6 +114,12 @@ impl Stretches {
         self.above.last().or(self.applied.as_ref())
     }
 
+    /// Tells whether a log with this end has all changes that are not applied. A log that began anew has its leader's
+    /// view, which may be ahead of it.
+    pub(super) fn is_within(&self, last_index: u64) -> bool {
+        self.above.last().is_none_or(|last| last.at.index <= last_index)
+    }
+
     /// Tells whether no stretch was ever opened.
     pub(super) fn is_empty(&self) -> bool {
         self.applied.is_none()
