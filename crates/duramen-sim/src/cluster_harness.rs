@@ -14,6 +14,7 @@
 mod clocks;
 mod compacted;
 mod departure;
+mod fast;
 mod gone;
 mod leaving;
 mod member;
@@ -43,6 +44,7 @@ use crate::prng::Prng;
 pub use crate::report::Report;
 use crate::trace::{Trace, tell};
 use clocks::Clocks;
+use fast::Writers;
 use leaving::Leaving;
 use member::{Log, Member};
 use network::{Network, Weather};
@@ -130,14 +132,29 @@ struct World {
     clocks: Clocks,
     space: Space,
     leaving: Leaving,
+    /// Writers of fast appends, in a scenario of their own.
+    fast: Option<Writers>,
     trace: Trace,
     report: Report,
 }
 
 /// Runs one seed to its end, with a bug planted or without.
 pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
+    run_world(World::new(seed, bug)?)
+}
+
+/// Runs one seed with writers of fast appends beside all other clients.
+pub fn run_fast(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     let mut world = World::new(seed, bug)?;
+    world.fast = Some(Writers::new(seed));
+    run_world(world)
+}
+
+fn run_world(mut world: World) -> Result<Report, Failure> {
     world.live()?;
+    if let Some(fast) = &world.fast {
+        world.report.fast = (fast.stretches, fast.fast);
+    }
     world.clients.tell_of(&mut world.report);
     (world.report.left, world.report.returned) = (world.leaving.left, world.leaving.returned);
     world.report.rebuilt = world.made.values().map(|made| made.0).sum();
@@ -291,6 +308,7 @@ impl World {
             clocks,
             space,
             leaving,
+            fast: None,
             trace: Trace::default(),
             report: Report { machines: count, ..Report::default() },
         })
@@ -400,6 +418,7 @@ impl World {
     /// Buries a dead process: it comes back some time later, and its clients go elsewhere.
     fn bury(&mut self, at: usize, power: bool) {
         self.members[at].die(power);
+        self.fast.iter_mut().for_each(|fast| fast.on_died(at));
         self.members[at].down_until_us = self.mono_us + self.chance.below(self.profile.away);
         let all: Vec<_> = self.connected.iter().filter(|(_, to)| **to == at).collect();
         let lost: Vec<_> = all.into_iter().map(|(connection, _)| *connection).collect();
@@ -464,6 +483,7 @@ impl World {
                 self.ask()?;
             }
         }
+        self.ask_fast(asks)?;
         for at in 0..self.members.len() {
             for _ in 0..self.profile.work {
                 if self.members[at].is_frozen() {
@@ -493,6 +513,18 @@ impl World {
             self.look_at_compaction();
         }
         self.compare()
+    }
+
+    /// Lets a writer of fast appends ask several machines.
+    fn ask_fast(&mut self, asks: u64) -> Result<(), Failure> {
+        let Some(fast) = &mut self.fast else { return Ok(()) };
+        if !self.chance.chance(asks) {
+            return Ok(());
+        }
+        for (at, event) in fast.ask(&self.members, member::right_wall_ms(self.mono_us)) {
+            self.deliver(at, vec![event])?;
+        }
+        Ok(())
     }
 
     /// Lets a client that has nothing outstanding ask for something, maybe of another machine than before.
@@ -528,6 +560,20 @@ impl World {
     fn act(&mut self, at: usize, actions: Vec<Action>) -> Result<(), Failure> {
         for action in actions {
             match action {
+                Action::Reply { connection, sequence, reply }
+                    if self.fast.as_ref().is_some_and(|fast| fast.owns(connection)) =>
+                {
+                    let came = self.members[at].machine.answer((connection, sequence), reply);
+                    let node = self.members[at].broker_id();
+                    if let (Came::Response(response), Some(fast)) = (came, &mut self.fast) {
+                        fast.on_reply(node, (connection, sequence), response)?;
+                    }
+                }
+                Action::Close { connection, .. }
+                    if self.fast.as_ref().is_some_and(|fast| fast.owns(connection)) =>
+                {
+                    self.fast.iter_mut().for_each(|fast| fast.on_closed(connection));
+                }
                 Action::Reply { connection, sequence, reply } => {
                     if let Reply::Fetch(plan) = &reply {
                         self.check_ends(at, plan)?;
@@ -646,6 +692,9 @@ impl World {
                 *known = standing.compacted.below.max(*known);
                 let from = (*known).max(standing.log_start);
                 if from >= standing.committed {
+                    if let (Some(fast), true) = (&mut self.fast, standing.serves) {
+                        fast.check_leader(log, standing.term, standing.committed)?;
+                    }
                     continue;
                 }
                 // Data that is committed elsewhere may not be written here yet, and a process may be dying.
@@ -657,6 +706,9 @@ impl World {
                         break;
                     }
                     *known = header.end_offset();
+                    if let Some(fast) = &mut self.fast {
+                        fast.on_committed(log, header)?;
+                    }
                     let seen = (batch.bytes().len(), crc32c::crc32c(batch.bytes()));
                     let before = self.committed.insert((log, header.base_offset), seen);
                     if before.is_some_and(|before| before != seen) {
@@ -698,10 +750,12 @@ impl World {
         self.sleep_through_faults()?;
         tell(|| "LAST PHASE".to_owned());
         self.clients.begin_last_phase();
+        self.fast.iter_mut().for_each(Writers::begin_last_phase);
         for _ in 0..60_000 {
-            if self.clients.is_done() {
+            if self.clients.is_done() && self.fast.as_ref().is_none_or(Writers::is_done) {
                 self.clients.oracle.check_complete()?;
-                return self.check_replicas();
+                self.check_replicas()?;
+                return self.fast.as_ref().map_or(Ok(()), Writers::check);
             }
             self.disturb()?;
             self.step(300)?;

@@ -63,6 +63,8 @@ pub struct Report {
     pub written: (u64, u64),
     /// Settings that were changed.
     pub altered: u64,
+    /// Stretches of fast appends, and batches that were complete by the answers of members alone.
+    pub fast: (u64, u64),
     /// Machines that were taken out, and that came back with an empty disk.
     pub left: u64,
     /// See above.

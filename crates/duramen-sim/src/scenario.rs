@@ -28,15 +28,18 @@ pub enum Scenario {
     Node,
     /// Several nodes, with clients and a network.
     Cluster,
+    /// The same, and writers of fast appends.
+    Fast,
 }
 
 impl Scenario {
-    /// All of them.
+    /// Those that run where none is named. No user has fast appends yet.
     pub const ALL: &'static [Self] = &[Self::Storage, Self::Node, Self::Cluster];
 
     /// Returns the scenario called so.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|it| it.name() == name)
+        let all = Self::ALL.iter().copied().chain([Self::Fast]);
+        all.into_iter().find(|it| it.name() == name)
     }
 
     /// Returns the scenario's name on the command line.
@@ -45,6 +48,7 @@ impl Scenario {
             Self::Storage => "storage",
             Self::Node => "node",
             Self::Cluster => "cluster",
+            Self::Fast => "fast",
         }
     }
 
@@ -61,6 +65,7 @@ impl Scenario {
                 line(it.trace, counts.into_iter().chain(of_disk(&it.disk)))
             }),
             Self::Cluster => cluster_harness::run(seed, None).map(|report| of_cluster(&report)),
+            Self::Fast => cluster_harness::run_fast(seed, None).map(|report| of_cluster(&report)),
             Self::Node => node_harness::run(seed, None).map(|it| {
                 let counts = [
                     (it.requests, "requests"),
@@ -140,6 +145,8 @@ fn of_cluster(it: &cluster_harness::Report) -> String {
         (it.compacted, "logs compacted"),
         (it.fed, "pieces of such given"),
         (it.altered, "settings changed"),
+        (it.fast.0, "stretches"),
+        (it.fast.1, "fast appends"),
     ];
     line(it.trace, counts)
 }

@@ -1,5 +1,7 @@
 //! Clusters of whole nodes, with clients, on simulated disks and a simulated network.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use duramen_sim::failure::catching;
 use duramen_sim::{cluster_harness, cores};
 
@@ -16,6 +18,23 @@ fn a_cluster_keeps_what_it_told_through_deaths_and_cuts() {
             );
         }
     });
+}
+
+#[test]
+fn a_cluster_keeps_what_all_members_of_a_stretch_have() {
+    let fast = AtomicU64::new(0);
+    cores::on_all(1..=SEEDS, |seed| match catching(|| cluster_harness::run_fast(seed, None)) {
+        Ok(report) => {
+            fast.fetch_add(report.fast.1, Ordering::Relaxed);
+        }
+        Err(failure) => {
+            panic!(
+                "{}\nseed {seed}\ncommand: cargo sim --seed {seed} --scenario fast",
+                failure.what
+            )
+        }
+    });
+    assert!(fast.into_inner() > 100, "few appends were fast");
 }
 
 #[test]
