@@ -33,6 +33,9 @@ pub enum Bug {
     /// The bug is in the node itself, and only shows in a cluster.
     #[cfg(feature = "sabotage")]
     Peers(Inside),
+    /// The bug is in the node itself, and only writers of fast appends see it.
+    #[cfg(feature = "sabotage")]
+    Writers(Inside),
 }
 
 /// Bugs of the code that drives storage.
@@ -226,6 +229,20 @@ pub const RARE: &[(&str, Bug, u64)] = &[
 /// See above: none of them is compiled in.
 #[cfg(not(feature = "sabotage"))]
 pub const RARE: &[(&str, Bug, u64)] = &[];
+
+/// Bugs of fast appends, each with a seed of scenario `fast` that finds it.
+#[cfg(feature = "sabotage")]
+pub const OF_WRITERS: &[(&str, Bug, u64)] = &[
+    ("an Open counts before it is applied", Bug::Writers(Inside::NoBarrier), 2),
+    ("a leader serves before it has settled", Bug::Writers(Inside::OpensTooEarly), 55),
+    ("a replica that is no member settles alone", Bug::Writers(Inside::AskedAnyone), 45),
+    ("settling appends what is there", Bug::Writers(Inside::RecoveredTwice), 19),
+    ("settling appends from the end to the beginning", Bug::Writers(Inside::RecoveredReversed), 55),
+];
+
+/// See above: none of them is compiled in.
+#[cfg(not(feature = "sabotage"))]
+pub const OF_WRITERS: &[(&str, Bug, u64)] = &[];
 
 /// Bugs that 400 seeds of the cluster did not find: see "What is thin" in `docs/testing.md`.
 #[cfg(feature = "sabotage")]

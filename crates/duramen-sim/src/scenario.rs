@@ -154,9 +154,15 @@ fn of_cluster(it: &cluster_harness::Report) -> String {
 /// Runs seeds until one finds `bug`, and returns the seed and its failure.
 pub fn find(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<(u64, Failure)> {
     #[cfg(feature = "sabotage")]
-    if let Bug::Storage(inside) | Bug::Broker(inside) | Bug::Peers(inside) = bug {
+    if let Bug::Storage(inside) | Bug::Broker(inside) | Bug::Peers(inside) | Bug::Writers(inside) =
+        bug
+    {
         sabotage::plant(Some(inside));
     }
+    #[cfg(feature = "sabotage")]
+    let is_of_writers = matches!(bug, Bug::Writers(_));
+    #[cfg(not(feature = "sabotage"))]
+    let is_of_writers = false;
     #[cfg(feature = "sabotage")]
     let is_of_node = matches!(bug, Bug::Node(_) | Bug::Broker(_));
     #[cfg(not(feature = "sabotage"))]
@@ -167,7 +173,9 @@ pub fn find(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<(u64, Fail
     let is_of_cluster = matches!(bug, Bug::Cluster(_));
     let found = seeds.find_map(|seed| {
         let outcome = catching(|| {
-            if is_of_cluster {
+            if is_of_writers {
+                cluster_harness::run_fast(seed, Some(bug)).map(|_| ())
+            } else if is_of_cluster {
                 cluster_harness::run(seed, Some(bug)).map(|_| ())
             } else if is_of_node {
                 node_harness::run(seed, Some(bug)).map(|_| ())
