@@ -515,18 +515,6 @@ impl World {
         self.compare()
     }
 
-    /// Lets a writer of fast appends ask several machines.
-    fn ask_fast(&mut self, asks: u64) -> Result<(), Failure> {
-        let Some(fast) = &mut self.fast else { return Ok(()) };
-        if !self.chance.chance(asks) {
-            return Ok(());
-        }
-        for (at, event) in fast.ask(&self.members, member::right_wall_ms(self.mono_us)) {
-            self.deliver(at, vec![event])?;
-        }
-        Ok(())
-    }
-
     /// Lets a client that has nothing outstanding ask for something, maybe of another machine than before.
     fn ask(&mut self) -> Result<(), Failure> {
         self.turn_to_aims()?;

@@ -21,11 +21,11 @@ impl Core {
     ) -> (Fast, i64) {
         let bytes = batch.bytes.len() as u64;
         let partition = self.partitions.get_mut(&replica).expect("it was just found");
-        if self.held_bytes + batch.bytes.len() > FAST_NODE_HELD_BYTES_MAX {
-            return (Fast::NotNow("too much is held on this node"), partition.log_start());
-        }
         let held = partition.held_bytes();
         let (leads, in_flight) = (partition.group.is_serving(), partition.group.bytes_in_flight());
+        if !leads && self.held_bytes + batch.bytes.len() > FAST_NODE_HELD_BYTES_MAX {
+            return (Fast::NotNow("too much is held on this node"), partition.log_start());
+        }
         let fast = partition.append_fast(self.now, stretch, batch, slot);
         let added = partition.group.bytes_in_flight() - in_flight;
         self.held_bytes += partition.held_bytes() - held;

@@ -137,7 +137,7 @@ impl Partition {
             Holding::Committed { base_offset } => Fast::Committed { base_offset },
             Holding::NotNow(_) => Fast::NotNow("the batch is not its producer's next here"),
             Holding::Held { is_durable: true, .. } => {
-                self.fast.over.push((slot, ErrorCode::None));
+                self.fast.over.push(slot);
                 Fast::Waits(Outcome::Held)
             }
             Holding::Held { id, is_durable: false } => {
@@ -329,15 +329,15 @@ impl Partition {
             effects.goes_on |= self.can_settle();
         }
         let over = std::mem::take(&mut self.fast.over);
-        effects.finished.extend(over.into_iter().map(|(slot, error)| self.finished(slot, error)));
+        effects.finished.extend(over.into_iter().map(|slot| self.finished(slot, ErrorCode::None)));
     }
 
     /// Ends the waits for holds: the replica is being deleted.
     pub(super) fn end_holding(&mut self, error: ErrorCode, effects: &mut Effects) {
         let waiting = std::mem::take(&mut self.fast.waiting).into_values().flatten();
-        self.fast.over.extend(waiting.map(|slot| (slot, error)));
         let over = std::mem::take(&mut self.fast.over);
-        effects.finished.extend(over.into_iter().map(|(slot, _)| self.finished(slot, error)));
+        let all = waiting.chain(over);
+        effects.finished.extend(all.map(|slot| self.finished(slot, error)));
     }
 
     /// Returns the bytes of the batches that this replica holds.

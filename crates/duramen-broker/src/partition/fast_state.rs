@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use duramen_protocol::ErrorCode;
 use duramen_storage::op::{HoldId, OpKind, RecoveredReplica, Stretch};
 
 use super::holds::Holds;
@@ -26,8 +25,8 @@ pub(crate) struct FastState {
     pub(super) ops: Vec<OpKind>,
     /// Clients that wait until a hold is on disk.
     pub(super) waiting: BTreeMap<HoldId, Vec<Slot>>,
-    /// Clients whose batch is held, or not any more, until the next turn.
-    pub(super) over: Vec<(Slot, ErrorCode)>,
+    /// Clients whose batch was held when it came, until the next turn.
+    pub(super) over: Vec<Slot>,
     /// Term in which this replica leads, as of its last turn.
     pub(super) led: Option<u64>,
     /// Stretch in which its leader counts appends.

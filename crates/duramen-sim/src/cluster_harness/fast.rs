@@ -28,7 +28,8 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, RequestHeader, Response, encode_request};
 
-use super::member::{Log, Member};
+use super::World;
+use super::member::{self, Log, Member};
 use crate::batch::Records;
 use crate::failure::{Failure, wrong};
 use crate::prng::Prng;
@@ -429,6 +430,20 @@ impl Writers {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    /// Lets a writer of fast appends ask several machines.
+    pub(super) fn ask_fast(&mut self, asks: u64) -> Result<(), Failure> {
+        let Some(fast) = &mut self.fast else { return Ok(()) };
+        if !self.chance.chance(asks) {
+            return Ok(());
+        }
+        for (at, event) in fast.ask(&self.members, member::right_wall_ms(self.mono_us)) {
+            self.deliver(at, vec![event])?;
         }
         Ok(())
     }
