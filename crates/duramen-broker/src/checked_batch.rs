@@ -64,6 +64,18 @@ pub struct BatchIds {
 }
 
 impl BatchIds {
+    /// Returns the name of a batch with a producer.
+    pub(crate) fn of(header: &BatchHeader) -> Self {
+        let steps = header.last_offset_delta & i32::MAX;
+        let first = header.base_sequence;
+        Self {
+            producer_id: header.producer_id,
+            producer_epoch: header.producer_epoch,
+            first_sequence: first,
+            last_sequence: first.wrapping_add(steps) & i32::MAX,
+        }
+    }
+
     /// Tells whether a batch can have the name.
     pub(crate) fn is_sound(self) -> bool {
         self.producer_id >= 0

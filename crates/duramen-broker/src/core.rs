@@ -55,8 +55,8 @@ pub(crate) use metrics::standing;
 pub use metrics::{Metrics, Readiness, Standing};
 pub use options::NodeOptions;
 pub(crate) use parked::{
-    Awaited, Describing, ElectionWanted, Fetch, NativeWait, Parked, ParkedFetch, Place, QueueStage,
-    QueueWait, ShareRequest, Told, Wanted, Worker,
+    Awaited, Describing, ElectionWanted, FastWait, Fetch, NativeWait, Parked, ParkedFetch, Place,
+    QueueStage, QueueWait, ShareRequest, Told, Wanted, Worker,
 };
 pub(crate) use peers::{Peers, metadata_replica};
 pub(crate) use signals::Signal;

@@ -217,6 +217,23 @@ pub(crate) const ELECTION_WAITS_US: u64 = 5_000_000;
 /// `NOT_ENOUGH_REPLICAS`.
 pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
 
+/// Ticks after which a follower offers its leader what it still holds: one second. The copy for the leader may be lost.
+pub(crate) const FAST_OFFERED_TICKS: u64 = 20;
+/// Shortest time between the beginnings of two stretches of a partition, in microseconds.
+pub(crate) const FAST_OPENED_US: u64 = 1_000_000;
+/// Time behind which the next stretch is no hasty one, in microseconds. After some hasty ones so much time has to pass.
+pub(crate) const FAST_LASTING_US: u64 = 10_000_000;
+/// Hasty stretches in a row after which the next one has to wait.
+pub(crate) const FAST_SHORT_MAX: u32 = 3;
+/// Time after which a stretch without a fast append ends, in microseconds: 5 minutes.
+pub(crate) const FAST_IDLE_US: u64 = 300_000_000;
+/// Ticks without a word after which a member gives way to another voter.
+pub(crate) const FAST_SILENT_TICKS: u64 = 5;
+/// Longest time for which an entry is timed, in microseconds. A member that is slow for so long gives way.
+pub(crate) const FAST_TIMED_US: u64 = 1_000_000;
+/// Time by which a slow member is later than an outsider, in microseconds. The member also takes twice as long.
+pub(crate) const FAST_SLOW_US: u64 = 10_000;
+
 /// Longest time a `DescribeFast` request waits for a stretch to be opened, in microseconds.
 pub(crate) const FAST_OPEN_US_MAX: u64 = 5_000_000;
 

@@ -44,6 +44,7 @@ use crate::event::{Action, Now, RequestKey};
 use crate::limits::FETCH_ABORTED_MAX;
 use crate::raft::{Group, GroupId, Outgoing, PayloadRead, Refused, Unsure, internal_of};
 
+mod adopting;
 mod compaction;
 pub(crate) mod controls;
 mod erasing;
@@ -55,6 +56,7 @@ mod holds;
 mod inspection;
 pub(crate) mod internal;
 mod kept;
+pub(crate) mod members;
 pub(crate) mod pointers;
 pub(crate) mod producers;
 mod refused;
@@ -739,13 +741,20 @@ impl Partition {
     }
 
     /// Proposes to forget producers that were not heard of since `before_us`. True if there were.
-    pub(crate) fn expire_producers(&mut self, before_us: u64) -> bool {
+    pub(crate) fn expire_producers(&mut self, now: Now, before_us: u64) -> bool {
         if self.obstacle().is_some() {
             return false;
         }
-        let before = self.producers.unused_before(before_us, self.committed);
-        let entry = before.map(|before| Internal::ExpireProducers { before }.encode());
-        entry.is_some_and(|entry| self.group.propose_internal(&entry).is_ok())
+        let Some(before) = self.producers.unused_before(before_us, self.committed) else {
+            return false;
+        };
+        // A member may still hold a batch that is committed. A later leader must not take it for a new one.
+        let forgets = sabotage::is(Bug::ForgottenInStretch);
+        if self.is_in_stretch() && !forgets && self.renew_stretch(now).is_err() {
+            return false;
+        }
+        let entry = Internal::ExpireProducers { before }.encode();
+        self.group.propose_internal(&entry).is_ok()
     }
 
     /// Collects what the group has ready, executes what was committed, and says who is to be told.
@@ -754,6 +763,7 @@ impl Partition {
         let applied = self.group.applied();
         let emit = |kind| Action::Storage(Op { replica, kind });
         self.settle(now);
+        self.adopt(now);
         // A hold goes before the write of a term in which it could not be taken, and before a cut.
         actions.extend(self.fast.ops.drain(..).map(emit));
         let turn = self.group.collect();
@@ -776,7 +786,7 @@ impl Partition {
                 self.group.trim(self.log_start);
             }
         }
-        self.follow_stretch(effects);
+        self.follow_stretch(now, effects);
         actions.extend(self.fast.ops.drain(..).map(emit));
         if self.trims_again && self.committed >= self.log_start {
             self.trims_again = false;

@@ -22,6 +22,8 @@ const VERSION: i16 = 0;
 const HEAD_BYTES: usize = 4 + 2 + 4;
 /// The length of one payload.
 const LENGTH_BYTES: usize = 4;
+/// Bit of [`Frame::knows`]: the build reads the entries that begin and end a stretch.
+pub(crate) const KNOWS_STRETCHES: i64 = 1;
 /// Elements of all lists of one frame.
 const ELEMENTS_MAX: usize = 1 << 18;
 
@@ -68,6 +70,8 @@ duramen_protocol::message! {
         has_full_disk: bool [0.., tag 14 in 0..],
         holds_wanted: Vec<HoldsWanted> [0.., tag 15 in 0..],
         holds_given: Vec<HoldsGiven> [0.., tag 16 in 0..],
+        adoptions: Vec<Adoption> [0.., tag 17 in 0..],
+        knows: i64 [0.., tag 18 in 0..],
     }
     /// A new leader asks a member of its log's last stretch for the batches that it holds, behind a number. The stretch
     /// is named by term and index of the entry that began it.
@@ -81,18 +85,21 @@ duramen_protocol::message! {
         stretch_index: u64 [0..],
         after: u64 [0..],
     }
-    /// A part of the answer to a [`HoldsWanted`]: batches in the order in which they came, and the number of the last.
+    /// A part of the answer to a question: batches in the order in which they came, and the number of the last.
     pub(crate) struct HoldsGiven {
+        question: HoldsWanted [0..],
+        next: u64 [0..],
+        is_last: bool [0..],
+        batches: Bytes [0..],
+    }
+    /// Batches that the sender has held for a while in a stretch, for the leader of that stretch.
+    pub(crate) struct Adoption {
         topic_id: Uuid [0..],
         partition: i32 [0..],
         from: u64 [0..],
         to: u64 [0..],
-        term: u64 [0..],
         stretch_term: u64 [0..],
         stretch_index: u64 [0..],
-        after: u64 [0..],
-        next: u64 [0..],
-        is_last: bool [0..],
         batches: Bytes [0..],
     }
     /// A request about the state kept for a share group and a partition, for the coordinator of that state. A field
@@ -404,6 +411,8 @@ impl PeerFrame {
             has_full_disk: _,
             holds_wanted,
             holds_given,
+            adoptions,
+            knows: _,
         } = &self.0;
         let logs = weight_of(letters, Letter::weight)
             + weight_of(leads, |it| 64 + it.lacking.len() * 8)
@@ -411,6 +420,7 @@ impl PeerFrame {
             + weight_of(prefixes_given, |it| 48 + it.batches.len())
             + weight_of(holds_given, |it| 104 + it.batches.len())
             + holds_wanted.len() * 80
+            + weight_of(adoptions, |it| 64 + it.batches.len())
             + weight_of(burials_wanted, |it| 48 + it.batch.len())
             + (ranges_wanted.len() + prefixes_wanted.len() + moves_wanted.len()) * 64
             + (reassigned.len() + useless.len()) * 32

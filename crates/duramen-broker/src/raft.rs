@@ -106,6 +106,8 @@ struct Gates {
     settles: bool,
     /// True while the end of the log has batches that are nowhere else, and may be complete.
     keeps_end: bool,
+    /// Last term in which this leader counted batches that are not committed.
+    counted: u64,
 }
 
 /// One replica's share in a Raft group.
@@ -372,13 +374,17 @@ impl Group {
     /// Asks the followers whether this replica, which serves, still leads.
     pub(crate) fn doubt(&mut self) -> Doubt {
         self.wake();
-        self.confirming.ask(self.raw.raft.term)
+        let end = if self.counts() { self.last_index() } else { 0 };
+        self.confirming.ask(self.raw.raft.term, end)
     }
 
     /// Tells whether this replica led for certain after `doubt` was raised, and has applied all that was committed
-    /// then. `None` while the answer is not known.
+    /// then, or complete for a client. `None` while the answer is not known.
     pub(crate) fn led_at(&self, doubt: Doubt) -> Option<bool> {
-        if self.is_serving() { self.confirming.answer(doubt, self.term()) } else { Some(false) }
+        if !self.is_serving() {
+            return Some(false);
+        }
+        self.confirming.answer(doubt, self.term(), self.applied())
     }
 
     /// Returns the peers that vote.

@@ -27,7 +27,7 @@ use crate::metadata_records::{
     AllocateProducerIds, BearPartition, MetadataRecord, PlacePartition, PlacedReplica,
     RetireDirectory, records_of,
 };
-use crate::partition::stamp;
+use crate::partition::{View, stamp};
 
 /// Count of blocks of producer ids that other nodes may have got without this node's knowledge.
 const BLOCKS_UNHEARD_OF: i64 = 1_000_000;
@@ -50,6 +50,8 @@ pub struct Outcome {
     pub kept: Vec<Place>,
     /// Those of the kept partitions whose replica here was still a learner: they may lack much.
     pub partial: Vec<Place>,
+    /// Those of the kept partitions whose last fast appends only other nodes held: they may lack some.
+    pub unsettled: Vec<Place>,
     /// Partitions that this node has nothing of: they stay without a leader until they are deleted.
     pub lost: Vec<Place>,
     /// Partitions of the cluster's own topics that begin anew, empty.
@@ -154,6 +156,10 @@ fn outcome(
             Some(found) => {
                 if !found.conf.voters.contains(&found.replica.0) {
                     outcome.partial.push(place.clone());
+                }
+                let members = View::members_at_end(found);
+                if !members.is_empty() && !members.contains(&found.replica.0) {
+                    outcome.unsettled.push(place.clone());
                 }
                 outcome.kept.push(place);
             }

@@ -260,6 +260,18 @@ pub enum Bug {
     RecoveredReversed,
     /// A former leader holds batches in its own stretch.
     ExLeaderHolds,
+    /// A leadership check does not wait for what its leader had appended.
+    TailForgotten,
+    /// A batch that may be held is refused for good while its stretch is open.
+    RefusedTooEarly,
+    /// Voters change while a stretch is open.
+    MembersChangeOpen,
+    /// The image of a partition does not name its stretch.
+    ImageWithoutStretch,
+    /// Producers are forgotten in the stretch in which their batches may be held.
+    ForgottenInStretch,
+    /// A leader appends batches that others hold in a stretch that is over.
+    AdoptedLate,
     /// A log that is compacted to its end begins after the Compact entry, which a replica that is given it then lacks.
     EndTakesEntry,
     /// A guard is judged by what is committed, not by what was appended.

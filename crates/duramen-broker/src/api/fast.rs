@@ -19,14 +19,16 @@ use duramen_protocol::messages::append_fast::{AppendedFast, AppendedFastTopic};
 use duramen_protocol::messages::describe_fast::{DescribedFast, DescribedFastTopic};
 use duramen_protocol::messages::{AppendFastResponse, DescribeFastRequest, DescribeFastResponse};
 use duramen_protocol::wire::Uuid;
-use duramen_storage::op::ReplicaId;
+use duramen_storage::op::{ReplicaId, Stretch};
 
 use super::produce;
-use crate::core::Parked;
+use crate::checked_batch::BatchIds;
+use crate::core::{FastWait, Parked};
 use crate::event::RequestKey;
 use crate::limits::FAST_OPEN_US_MAX;
 use crate::node::Node;
-use crate::partition::fast::{Fast, OpenStretch, Opening, Outcome};
+use crate::partition::fast::{Fast, OpenStretch, Outcome};
+use crate::partition::members::Opening;
 use crate::partition::{Acks, Slot};
 use crate::quotas::QuotaKey;
 use crate::session::{
@@ -46,7 +48,7 @@ type Place = (usize, usize);
 
 /// Result of one part.
 enum Step {
-    Waits(Outcome),
+    Waits(FastWait),
     Committed { base_offset: i64, log_start: i64 },
 }
 
@@ -148,8 +150,8 @@ fn append(
                 (Ok(topic), None) => send(node, *topic, partition, slot),
             };
             match step {
-                Ok(Step::Waits(outcome)) => {
-                    waits.insert((at, place), outcome);
+                Ok(Step::Waits(wait)) => {
+                    waits.insert((at, place), wait);
                 }
                 Ok(Step::Committed { base_offset, log_start }) => {
                     tell_outcome(&mut part, Outcome::Committed, (base_offset, log_start));
@@ -222,23 +224,60 @@ fn commit(
     };
     let batch = batch.map_err(|Rejection { code, message }| (code, Some(message)))?;
     let header = batch.header;
+    if partition.stretch.is_some()
+        && let Ok(replica) = leader_here(node, topic, index)
+    {
+        // The leader may have it already: then no setting of the topic matters any more.
+        let asked = step_of(node.core.ask_fast(replica, BatchIds::of(&header), slot));
+        if asked.is_ok() {
+            return asked;
+        }
+    }
     let outcome = produce::one(node, ("", context), (topic, index), batch, Acks::All, slot);
     produce::note_refusal(node, (topic, index), &header, &outcome);
     match outcome {
-        produce::Outcome::Waits { .. } => Ok(Step::Waits(Outcome::Committed)),
+        produce::Outcome::Waits { .. } => Ok(Step::Waits(FastWait::Commit(partition.stretch))),
         produce::Outcome::Done(part) => match ErrorCode::from_code(part.error_code) {
             None | Some(ErrorCode::None) => Ok(Step::Committed {
                 base_offset: part.base_offset,
                 log_start: part.log_start_offset,
             }),
-            Some(code) => Err((code, part.error_message)),
+            Some(code) => {
+                let refusal = (code, part.error_message);
+                refuse_for_good(node, (topic, index), partition.stretch, refusal, slot)
+            }
         },
+    }
+}
+
+/// Returns the replica here that leads a partition.
+fn leader_here(node: &Node, topic: Uuid, index: i32) -> Result<ReplicaId, ErrorCode> {
+    let topic = produce::topic_of(node, topic)?;
+    Ok(node.core.serving(topic, index)?.group.id())
+}
+
+/// Refuses a batch. Before one is refused for good that may be held in a stretch, that stretch has to end: else a later
+/// leader could take the batch over.
+fn refuse_for_good(
+    node: &mut Node,
+    (topic, index): (Uuid, i32),
+    stretch: Option<Stretch>,
+    refusal: Refusal,
+    slot: Slot,
+) -> Result<Step, Refusal> {
+    let is_final = !refusal.0.is_none() && !refusal.0.is_retriable();
+    let Some(stretch) = stretch.filter(|_| is_final) else { return Err(refusal) };
+    let replica = leader_here(node, topic, index).map_err(|code| (code, None))?;
+    match node.core.outlast_stretch(replica, stretch, slot) {
+        Ok(true) => Ok(Step::Waits(FastWait::Refusal(refusal.0, refusal.1))),
+        Ok(false) => Err(refusal),
+        Err(code) => Err((code, None)),
     }
 }
 
 fn step_of((fast, log_start): (Fast, i64)) -> Result<Step, Refusal> {
     match fast {
-        Fast::Waits(outcome) => Ok(Step::Waits(outcome)),
+        Fast::Waits(outcome) => Ok(Step::Waits(FastWait::Outcome(outcome))),
         Fast::Committed { base_offset } => Ok(Step::Committed { base_offset, log_start }),
         Fast::NotNow(reason) => Err(not_now(reason)),
     }
@@ -326,15 +365,9 @@ pub(crate) fn on_finished(
     offsets: (i64, i64),
 ) {
     let is_last = match node.core.parked_mut(key) {
-        Some(Parked::Fast { response, waits, commits, .. }) => {
-            let outcome = waits.remove(&place).expect("a batch has one result");
-            let part = &mut response.topics[place.0].partitions[place.1];
-            if error.is_none() {
-                tell_outcome(part, outcome, offsets);
-            } else {
-                refuse(part, *commits, (error, None));
-            }
-            waits.is_empty()
+        Some(Parked::Fast { waits, .. }) => {
+            let wait = waits.remove(&place).expect("a batch has one result");
+            on_batch_finished(node, (key, place), wait, error, offsets)
         }
         Some(Parked::Opening { response, waits, .. }) => {
             assert!(waits.remove(&place), "a wish has one result");
@@ -346,6 +379,47 @@ pub(crate) fn on_finished(
     if is_last {
         answer(node, key);
     }
+}
+
+/// Does that for a batch. True if nothing is awaited any more.
+fn on_batch_finished(
+    node: &mut Node,
+    (key, place): (RequestKey, Place),
+    wait: FastWait,
+    error: ErrorCode,
+    offsets: (i64, i64),
+) -> bool {
+    let result = match wait {
+        FastWait::Outcome(outcome) if error.is_none() => Ok(outcome),
+        FastWait::Commit(_) if error.is_none() => Ok(Outcome::Committed),
+        FastWait::Refusal(code, reason) if error.is_none() => Err((code, reason)),
+        FastWait::Commit(stretch) => {
+            let Some(Parked::Fast { response, .. }) = node.core.parked(key) else { return false };
+            let topic = &response.topics[place.0];
+            let of = (topic.topic_id, topic.partitions[place.1].index);
+            let slot = Slot::Request { key, topic: place.0, partition: place.1 };
+            match refuse_for_good(node, of, stretch, (error, None), slot) {
+                Ok(Step::Waits(wait)) => {
+                    if let Some(Parked::Fast { waits, .. }) = node.core.parked_mut(key) {
+                        waits.insert(place, wait);
+                    }
+                    return false;
+                }
+                Ok(Step::Committed { .. }) => unreachable!("a refusal commits nothing"),
+                Err(refusal) => Err(refusal),
+            }
+        }
+        FastWait::Outcome(_) | FastWait::Refusal(..) => Err((error, None)),
+    };
+    let Some(Parked::Fast { response, waits, commits, .. }) = node.core.parked_mut(key) else {
+        return false;
+    };
+    let part = &mut response.topics[place.0].partitions[place.1];
+    match result {
+        Ok(outcome) => tell_outcome(part, outcome, offsets),
+        Err(refusal) => refuse(part, *commits, refusal),
+    }
+    waits.is_empty()
 }
 
 /// Answers a request whose time is over. A batch without an outcome may be in the log nevertheless.

@@ -12,7 +12,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, Response};
-use duramen_storage::op::ReplicaId;
+use duramen_storage::op::{ReplicaId, Stretch};
 
 use crate::event::RequestKey;
 use crate::fetch_sessions::{Asked, FetchSessions};
@@ -25,6 +25,17 @@ use crate::session::{Prepared, RequestContext};
 use crate::shares::ShareKey;
 use crate::shares::partition::{Limits, Plan};
 use crate::shares::sessions::{Member, Target};
+
+/// Wait of one batch of an `AppendFast` request.
+#[derive(Debug)]
+pub(crate) enum FastWait {
+    /// For a statement that is true of the batch once the wait ends well.
+    Outcome(Outcome),
+    /// For the commit. The batch may be held in a stretch.
+    Commit(Option<Stretch>),
+    /// For the end of the stretch in which the batch may be held: then it is refused for good.
+    Refusal(ErrorCode, Option<String>),
+}
 
 /// A request that waits.
 #[derive(Debug)]
@@ -39,11 +50,11 @@ pub(crate) enum Parked {
     Stalled { context: RequestContext, request: Box<Prepared> },
     /// For its batches to be durable.
     Produce { response: ProduceResponse, outstanding: usize, version: i16 },
-    /// For its batches to be held, durable or committed: the outcome of each, once the wait ends well. Only a request
-    /// that waits for the commit is told of errors by their codes.
+    /// For its batches to be held, durable or committed, or for the end of stretches. Only a request that waits for the
+    /// commit is told of errors by their codes.
     Fast {
         response: AppendFastResponse,
-        waits: BTreeMap<(usize, usize), Outcome>,
+        waits: BTreeMap<(usize, usize), FastWait>,
         commits: bool,
         context: RequestContext,
     },

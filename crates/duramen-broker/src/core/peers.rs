@@ -30,7 +30,7 @@ use crate::limits::{
     PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX, PEER_SILENT_TICKS, TICK_US,
 };
 use crate::metadata_records::{MetadataRecord, PlacedReplica};
-use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter};
+use crate::peer::{Frame, Heard, IdsGranted, KNOWS_STRETCHES, Lead, Letter};
 use crate::raft::{APPENDED, GroupId, Outgoing, PayloadRead, letter_of};
 
 /// State of the link to another node and back.
@@ -58,6 +58,8 @@ struct Link {
     ahead_ms: Option<i64>,
     /// True if the node gives up leadership because its disk is full.
     has_full_disk: bool,
+    /// Bits of what the node's build knows.
+    knows: i64,
     /// Ticks since a frame was sent to the node, and since the node was heard.
     quiet: u64,
     silent: u64,
@@ -186,6 +188,11 @@ impl Peers {
     /// Tells whether a node has reported that it does not hear another one.
     pub(crate) fn says_unheard(&self, speaker: i32, broker_id: i32) -> bool {
         self.links.get(&speaker).is_some_and(|link| link.unheard.contains(&broker_id))
+    }
+
+    /// Returns the bits of what a node's build knows; none before the node was heard.
+    pub(crate) fn knows(&self, broker_id: i32) -> i64 {
+        self.links.get(&broker_id).map_or(0, |link| link.knows)
     }
 
     /// Tells whether a node was heard lately.
@@ -541,6 +548,7 @@ impl Core {
         frame.heard = link.heard.clone();
         frame.leads_after = link.told;
         frame.wall_ms = self.now.wall_ms;
+        frame.knows = KNOWS_STRETCHES;
         // A node that has heard all announcements costs nothing, however many there are.
         let after = (Bound::Excluded(link.told), Bound::Unbounded);
         let news = self.peers.news.range(after).take(PEER_LEADS_MAX);
@@ -564,6 +572,7 @@ impl Core {
         link.is_leaving = frame.is_leaving;
         link.has_slow_disk = frame.has_slow_disk;
         link.has_full_disk = frame.has_full_disk;
+        link.knows = frame.knows;
         let heard = &mut link.heard;
         if heard.incarnation != frame.incarnation {
             *heard = Heard { incarnation: frame.incarnation, ..Heard::default() };

@@ -144,6 +144,9 @@ impl Moves {
     }
 
     fn hand_over(&mut self, core: &mut Core, replica: ReplicaId, to: u64, in_haste: bool) -> bool {
+        if !in_haste {
+            core.end_stretch(replica, to);
+        }
         let group = core.changing_group(replica);
         let is_begun = group.is_some_and(|group| group.hand_over(to, in_haste));
         if is_begun {

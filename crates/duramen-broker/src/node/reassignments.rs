@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use duramen_protocol::wire::Uuid;
+use duramen_storage::sabotage::{self, Bug};
 
 use crate::core::Core;
 use crate::limits::MOVES_BEGUN_MAX;
@@ -51,7 +52,7 @@ pub(crate) fn go_on(core: &mut Core) {
         // Members of a stretch are voters of its log: other voters would not know of its holds.
         let voters: BTreeSet<u64> = target.iter().copied().collect();
         let is_same = voters.iter().eq(there.group.voter_ids());
-        if there.is_in_stretch() && !is_same {
+        if there.is_in_stretch() && !is_same && !sabotage::is(Bug::MembersChangeOpen) {
             if there.close_stretch() {
                 core.mark_dirty(replica);
             }

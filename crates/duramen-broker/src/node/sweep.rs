@@ -172,7 +172,9 @@ impl Sweeps {
         if let Some(before_us) = core.now.mono_us.checked_sub(kept_us) {
             for replica in &slice {
                 let partition = core.partitions.get_mut(replica);
-                if partition.is_some_and(|partition| partition.expire_producers(before_us)) {
+                if partition
+                    .is_some_and(|partition| partition.expire_producers(core.now, before_us))
+                {
                     core.mark_dirty(*replica);
                 }
                 coordinators.forget_executed(core, *replica);

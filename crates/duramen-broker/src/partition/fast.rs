@@ -2,10 +2,11 @@
 //!
 //! Purpose:    take batches that clients send to every member of a stretch at once.
 //! Owns:       the batches that this replica holds, the stretch that its leader has open, the clients that wait.
-//! Interface:  [`Partition::append_fast`], [`Partition::ask_fast`], [`Partition::open_stretch`].
+//! Interface:  [`Partition::append_fast`], [`Partition::ask_fast`].
 //! Invariants: a client hears that a batch is held once the hold is on disk. The leader counts a batch only in a
 //!             stretch whose Open is applied, and while no other change is proposed. Nothing is refused for good here.
-//! Never:      what a new leader takes over (`settling.rs`), what a former one keeps (`rescue.rs`).
+//! Never:      the choice of members (`members.rs`), what a new leader takes over (`settling.rs`), what a former one
+//!             keeps (`rescue.rs`).
 //! Tests:      `node/tests/fast.rs`; `duramen-sim`.
 //! Start at:   [`Partition::append_fast`].
 
@@ -49,17 +50,6 @@ pub(crate) enum Fast {
     },
     /// Nothing was done, for this reason.
     NotNow(&'static str),
-}
-
-/// Result of a wish for a stretch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// A [`super::Finished`] will come once a stretch is open.
-    Waits,
-    /// A stretch is open.
-    Open,
-    /// None is opened, for this reason.
-    Refused(ErrorCode),
 }
 
 /// A stretch that is open here, for clients.
@@ -112,6 +102,7 @@ impl Partition {
             return Fast::NotNow("the batch is not its producer's next");
         }
         let counts = self.group.uncommitted_bytes() <= FAST_UNCOMMITTED_BYTES_MAX;
+        self.fast.used_us = now.mono_us;
         match self.produce(now, batch, Acks::Own, slot) {
             Appended::Waits { .. } if counts => Fast::Waits(Outcome::Appended),
             Appended::Waits { .. } => Fast::Waits(Outcome::Uncounted),
@@ -202,33 +193,16 @@ impl Partition {
         }
     }
 
-    /// Opens a stretch, if none is open.
-    pub(crate) fn open_stretch(&mut self, slot: Slot) -> Opening {
-        if let Some(code) = self.obstacle() {
-            return Opening::Refused(code);
-        }
-        if self.fast.open.is_some() {
-            return Opening::Open;
-        }
-        if self.fast.opening.is_none() && !self.group.is_reshaping() {
-            let Some(members) = self.choose_members() else {
-                return Opening::Refused(ErrorCode::NotEnoughReplicas);
-            };
-            if let Err(code) = self.propose_change(&Internal::Open { members }) {
-                return Opening::Refused(code);
-            }
-        }
-        let Some(index) = self.fast.opening else {
-            return Opening::Refused(ErrorCode::NotEnoughReplicas);
-        };
-        self.wait(index, Acks::All, Waiting { slot, base_offset: -1 }, -1);
-        Opening::Waits
-    }
-
     /// Tells whether an Open or Close of this leader is not applied yet.
     #[cfg(test)]
     pub(crate) fn is_changing_stretch(&self) -> bool {
         self.fast.opening.is_some()
+    }
+
+    /// Describes the last change of its stretches that was applied.
+    #[cfg(test)]
+    pub(crate) fn stretch_lines(&self) -> Vec<String> {
+        self.stretches.lines().collect()
     }
 
     /// Begins a stretch with these members.
@@ -268,17 +242,6 @@ impl Partition {
         Ok(index)
     }
 
-    /// Returns the members of a new stretch: as many voters that keep up as make a majority, this leader first.
-    fn choose_members(&self) -> Option<Vec<u64>> {
-        let own = self.group.id().0;
-        let majority = self.group.voters() / 2 + 1;
-        let mut others: Vec<u64> = self.group.caught_up().filter(|id| *id != own).collect();
-        others.sort_by_key(|id| (std::cmp::Reverse(self.group.matched(*id)), *id));
-        others.truncate(majority - 1);
-        let is_enough = majority > 1 && others.len() == majority - 1;
-        is_enough.then(|| std::iter::once(own).chain(others).collect())
-    }
-
     /// Returns the stretch that is open here: its leader takes batches of clients.
     pub(crate) fn open_here(&self) -> Option<OpenStretch> {
         let stretch = self.fast.open?;
@@ -309,6 +272,9 @@ impl Partition {
         if self.fast.opening == Some(at.index) && self.fast.led == Some(at.term) {
             self.fast.opening = None;
             self.fast.open = is_open.then_some(at);
+            if is_open {
+                self.group.begin_counting();
+            }
         }
     }
 
@@ -321,9 +287,10 @@ impl Partition {
     }
 
     /// Follows the log and this replica's role in it, at the end of a turn.
-    pub(super) fn follow_stretch(&mut self, effects: &mut Effects) {
+    pub(super) fn follow_stretch(&mut self, now: Now, effects: &mut Effects) {
         if self.group.failure().is_none() {
             self.follow_role();
+            self.time_voters(now);
             self.tend_rescue();
             self.answer_leader();
             effects.goes_on |= self.can_settle();

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use duramen_storage::op::{HoldId, OpKind, RecoveredReplica, Stretch};
 
 use super::holds::Holds;
+use super::members::{Paces, Rate};
 use super::slots::Slot;
 use crate::event::ReadLog;
 
@@ -33,7 +34,17 @@ pub(crate) struct FastState {
     pub(super) open: Option<Stretch>,
     /// Index of the Open or Close that this leader proposed last, until it is applied.
     pub(super) opening: Option<u64>,
+    /// When a client last sent a batch in it to this leader, in microseconds.
+    pub(super) used_us: u64,
+    pub(super) rate: Rate,
+    pub(super) paces: Paces,
+    /// Since when a member is much slower than an outsider, in microseconds.
+    pub(super) slow_since_us: Option<u64>,
     pub(super) settling: Option<Settling>,
+    /// The last hold at the last look for old ones, and the last one that was offered.
+    pub(super) old: (Option<HoldId>, Option<HoldId>),
+    /// Batches that a member of a stretch offers this leader.
+    pub(super) offered: Option<(Stretch, Bytes)>,
     /// Question of a new leader that is not answered yet.
     pub(super) asked: Option<Wanted>,
     /// For replicas on other nodes.
@@ -52,6 +63,7 @@ impl FastState {
     /// Forgets the leadership of a term.
     pub(super) fn end_term(&mut self) {
         (self.open, self.opening, self.settling) = (None, None, None);
+        self.offered = None;
     }
 }
 
@@ -78,8 +90,28 @@ pub(crate) struct Given {
 /// Message for a replica on another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    Wanted { member: u64, wanted: Wanted },
+    Wanted {
+        member: u64,
+        wanted: Wanted,
+    },
     Given(Given),
+    /// Batches that a member has held for long, for the leader of their stretch.
+    Offered {
+        leader: u64,
+        stretch: Stretch,
+        batches: Bytes,
+    },
+}
+
+impl Said {
+    /// Returns the replica that it is for.
+    pub(crate) fn receiver(&self) -> u64 {
+        match self {
+            Self::Wanted { member, .. } => *member,
+            Self::Given(given) => given.wanted.leader,
+            Self::Offered { leader, .. } => *leader,
+        }
+    }
 }
 
 /// List of one member, as far as it has come.

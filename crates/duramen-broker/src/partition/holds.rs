@@ -212,6 +212,11 @@ impl Holds {
         applied.is_none_or(|applied| first.is_none_or(|first| first >= applied))
     }
 
+    /// Returns the last hold of the last stretch, gone or not.
+    pub(crate) fn last(&self) -> Option<HoldId> {
+        self.last
+    }
+
     /// Returns the batches of a stretch, in the order of their arrival.
     pub(crate) fn in_stretch(&self, stretch: Stretch) -> impl Iterator<Item = (HoldId, &Bytes)> {
         let from = HoldId { stretch, number: 0 };

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use duramen_protocol::batch::batches;
 use duramen_storage::Descriptor;
 use duramen_storage::op::{Content, HoldId};
+use duramen_storage::sabotage::{self, Bug};
 
 use super::Partition;
 use crate::event::{LogRead, MadeBy, ReadLog};
@@ -60,7 +61,7 @@ impl Partition {
     fn own_batches(&self) -> Vec<(HoldId, Descriptor)> {
         let own = self.group.id().0;
         let mut pending = Vec::new();
-        if !self.stretches.are_led_by(own) {
+        if !self.stretches.are_led_by(own) || sabotage::is(Bug::CutForgetsHeld) {
             return pending;
         }
         let mut bytes = 0;

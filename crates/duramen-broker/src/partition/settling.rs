@@ -31,7 +31,7 @@ impl Partition {
         if self.fast.led != led {
             let has_led = std::mem::replace(&mut self.fast.led, led).is_some();
             self.fast.end_term();
-            if has_led && !sabotage::is(Bug::CutForgetsHeld) {
+            if has_led {
                 self.fast.rescue.begin();
             }
             assert!(!self.group.has_begun_term(), "a term begins with its first turn");
@@ -95,8 +95,19 @@ impl Partition {
         let has_list = settling.lists.values().any(|list| list.is_complete);
         let applied = self.group.applied();
         self.group.has_begun_term()
-            && (settling.has_own || has_list || settling.queue.is_some())
+            && (settling.has_own
+                || has_list
+                || settling.queue.is_some()
+                || self.lacks_members(settling.stretch))
             && settling.full_at != Some(applied)
+    }
+
+    /// Tells whether no member of a stretch votes. Voters change only once a stretch is over, but a node that goes on
+    /// alone without all others has no such choice.
+    fn lacks_members(&self, stretch: Stretch) -> bool {
+        let change = self.stretches.current().filter(|it| it.at == stretch);
+        let votes = |peer: &u64| self.group.voter_ids().contains(peer);
+        change.is_some_and(|it| !it.members.iter().any(votes))
     }
 
     /// Appends what was held, each batch as its producer's retry, and then ends the stretch.
@@ -129,6 +140,13 @@ impl Partition {
 
     fn list_to_append(&self, settling: &mut Settling) -> VecDeque<Bytes> {
         let own = self.fast.holds.in_stretch(settling.stretch).map(|(_, payload)| payload.clone());
+        if self.lacks_members(settling.stretch) {
+            let partition = self.id.partition;
+            tracing::warn!(
+                partition,
+                "the last fast appends may be lost: no member of their stretch is left"
+            );
+        }
         let mut lists = std::mem::take(&mut settling.lists).into_values();
         let mut queue: VecDeque<Bytes> = match lists.find(|list| list.is_complete) {
             _ if settling.has_own => own.collect(),

@@ -1,7 +1,7 @@
 //! The view of a log's entries that an image keeps: producers, decided compactions, fence and pointer, stretches.
 
 use bytes::Bytes;
-use duramen_storage::op::OpKind;
+use duramen_storage::op::{Content, OpKind, RecoveredReplica};
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Partition;
@@ -41,6 +41,17 @@ impl View {
         let producers = Producers::from_image(rest, now_us)?;
         Some(Self { stretches, controls, decided, producers })
     }
+
+    /// Returns the members of the stretch that a replica's log ends in, if it does.
+    pub(crate) fn members_at_end(found: &RecoveredReplica) -> Vec<u64> {
+        let mut stretches = Self::of(&found.image, 0).unwrap_or_default().stretches;
+        for entry in &found.entries {
+            if let Content::Internal(_) = &entry.content {
+                stretches.note(entry);
+            }
+        }
+        stretches.current().map(|it| it.members.clone()).unwrap_or_default()
+    }
 }
 
 impl Partition {
@@ -59,7 +70,7 @@ impl Partition {
             return producers;
         }
         let mut image = Vec::new();
-        if !self.stretches.is_empty() {
+        if !self.stretches.is_empty() && !sabotage::is(Bug::ImageWithoutStretch) {
             image.push(STRETCH);
             self.stretches.encode(&mut image);
         }
@@ -86,7 +97,7 @@ impl Partition {
 
 #[cfg(test)]
 mod tests {
-    use duramen_storage::op::{Content, LogEntry};
+    use duramen_storage::op::LogEntry;
 
     use super::super::internal::Internal;
     use super::*;

@@ -11,6 +11,8 @@ use raft::ReadState;
 pub(crate) struct Doubt {
     term: u64,
     number: u64,
+    /// Index up to which a client may take entries for complete.
+    end: u64,
 }
 
 /// Whatever waits for leadership checks of one replica, in the order in which it came.
@@ -63,7 +65,7 @@ pub(super) struct Confirming {
 }
 
 impl Confirming {
-    pub(super) fn ask(&mut self, term: u64) -> Doubt {
+    pub(super) fn ask(&mut self, term: u64, end: u64) -> Doubt {
         if self.term != term {
             // The library has forgotten what another term's leader asked.
             self.term = term;
@@ -74,16 +76,16 @@ impl Confirming {
             self.asked += 1;
         }
         assert!(self.confirmed <= self.sent && self.sent <= self.asked, "questions go in order");
-        Doubt { term, number: self.asked }
+        Doubt { term, number: self.asked, end }
     }
 
-    /// Returns true once it is known that this replica led. Returns false in another term, in which it may or may not
-    /// have led in between.
-    pub(super) fn answer(&self, doubt: Doubt, term: u64) -> Option<bool> {
+    /// Returns true once it is known that this replica led, and all that was complete then is applied. Returns false in
+    /// another term, in which it may or may not have led in between.
+    pub(super) fn answer(&self, doubt: Doubt, term: u64, applied: u64) -> Option<bool> {
         if doubt.term != term {
             return Some(false);
         }
-        (self.confirmed >= doubt.number).then_some(true)
+        (self.confirmed >= doubt.number && applied >= doubt.end).then_some(true)
     }
 
     /// Returns the question for the followers, if one is due.

@@ -65,10 +65,16 @@ impl Group {
 
     /// Returns the replicas that may lead instead: voters that keep up, and were heard within an election timeout.
     pub(crate) fn successors(&self) -> impl Iterator<Item = u64> {
-        let since = self.pace.ticks.saturating_sub(ELECTION_TICKS as u64);
-        let is_heard = move |id: &u64| self.pace.heard.get(id).is_some_and(|at| *at >= since);
-        let may = move |id: &u64| *id != self.id.0 && is_heard(id) && self.voter_ids().contains(id);
+        let is_heard = |id: u64| self.is_heard(id, ELECTION_TICKS as u64);
+        let may =
+            move |id: &u64| *id != self.id.0 && is_heard(*id) && self.voter_ids().contains(id);
         self.caught_up().filter(may)
+    }
+
+    /// Tells whether this leader heard a peer in its last ticks.
+    pub(crate) fn is_heard(&self, peer: u64, ticks: u64) -> bool {
+        let since = self.pace.ticks.saturating_sub(ticks);
+        self.pace.heard.get(&peer).is_some_and(|at| *at >= since)
     }
 
     /// Returns the last index that a peer has, as far as this leader knows.

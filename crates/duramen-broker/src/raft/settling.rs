@@ -3,6 +3,7 @@
 //! The partition decides (`partition/settling.rs`, `partition/rescue.rs`); the group keeps to it.
 
 use duramen_storage::op::LogEntry;
+use duramen_storage::sabotage::{self, Bug};
 use raft::eraftpb::{Message, MessageType};
 
 use super::Group;
@@ -21,6 +22,16 @@ impl Group {
     /// Keeps the end of the log, or lets a newer leader's entries replace it again.
     pub(crate) fn keep_end(&mut self, keeps: bool) {
         self.gates.keeps_end = keeps;
+    }
+
+    /// Notes that clients may take entries of this leader for complete before they are committed.
+    pub(crate) fn begin_counting(&mut self) {
+        self.gates.counted = self.term();
+    }
+
+    /// Tells whether this leader has done so in its term.
+    pub(crate) fn counts(&self) -> bool {
+        self.gates.counted == self.term() && !sabotage::is(Bug::TailForgotten)
     }
 
     /// Returns the term that is on this replica's disk.

@@ -12,7 +12,8 @@ use super::harness::{Harness, SHORTAGE, batch, idempotent, produce_request};
 use super::quotas;
 use super::trio::Trio;
 use crate::access::{Kind, Operation};
-use crate::event::ConnectionId;
+use crate::event::{ConnectionId, Event};
+use crate::peer::{Frame, PeerFrame};
 
 const NOT_NOW: i8 = 0;
 const COMMITTED: i8 = 3;
@@ -351,4 +352,182 @@ fn a_member_finds_what_it_held_after_a_start() {
     trio.pass_ms(10_000);
     let successor = trio.leader("t", 0).expect("another one leads");
     assert_eq!(only(trio.ask(successor, ask(topic, 0, 0), 0)).outcome, COMMITTED);
+}
+
+/// Members of the stretch that a partition has open, by the numbers of their nodes; none if none is open.
+fn members(trio: &mut Trio, topic: &str) -> Vec<i32> {
+    let Some(leader) = trio.leader(topic, 0) else { return Vec::new() };
+    let topic_id = id_of(&trio.nodes[leader], topic);
+    described(&mut trio.nodes[leader], topic_id, false).members
+}
+
+#[test]
+fn a_batch_is_refused_for_good_only_once_no_member_holds_it_for_its_stretch() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let (stretch, leader, follower) = opened(&mut trio, "t");
+    let topic = id_of(&trio.nodes[leader], "t");
+    let first = only(trio.ask(leader, append(topic, SURE, idempotent(5, 0, 0, &["a"])), 0));
+    assert_eq!(first.outcome, COMMITTED);
+    let held = in_stretch(topic, stretch, idempotent(5, 0, 1, &["b"]));
+    assert_eq!(answered_alone(&mut trio, follower, held.clone()).outcome, HELD);
+    // The leader lacks that batch, and is asked for the next one.
+    let next = |(stretch_term, stretch_index)| {
+        let records = Some(idempotent(5, 0, 2, &["c"]));
+        let part = AppendFastPartition { stretch_term, stretch_index, ..Default::default() };
+        of(topic, SURE, AppendFastPartition { records, ..part })
+    };
+    let part = only(trio.ask(leader, next(stretch), 0));
+    assert_eq!(part.error_code, ErrorCode::OutOfOrderSequenceNumber.code());
+    let second = (part.stretch_term, part.stretch_index);
+    assert!(second > stretch, "another stretch has begun");
+    assert_eq!(part.members.len(), 2);
+    let late = answered_alone(&mut trio, follower, held);
+    assert_eq!(late.outcome, NOT_NOW, "its stretch is over");
+    trio.talk();
+    let replica = trio.replica(follower, "t", 0);
+    assert_eq!(trio.nodes[follower].node.core.partitions[&replica].held_bytes(), 0);
+    // A refusal soon after that ends the stretch, and begins no other one.
+    let part = only(trio.ask(leader, next(second), 0));
+    assert_eq!(part.error_code, ErrorCode::OutOfOrderSequenceNumber.code());
+    assert_eq!((part.stretch_term, part.stretch_index), (-1, -1));
+    let part = only(trio.ask(leader, next(stretch), 0));
+    assert_eq!(part.error_code, ErrorCode::OutOfOrderSequenceNumber.code(), "at once");
+}
+
+#[test]
+fn a_batch_that_only_a_follower_holds_comes_to_its_leader() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let (stretch, leader, follower) = opened(&mut trio, "t");
+    let topic = id_of(&trio.nodes[leader], "t");
+    let request = in_stretch(topic, stretch, idempotent(5, 0, 0, &["a"]));
+    assert_eq!(answered_alone(&mut trio, follower, request).outcome, HELD);
+    trio.pass_ms(2_500);
+    let part = only(trio.ask(leader, ask(topic, 0, 0), 0));
+    assert_eq!((part.outcome, part.base_offset), (COMMITTED, 0));
+    let replica = trio.replica(follower, "t", 0);
+    assert_eq!(trio.nodes[follower].node.core.partitions[&replica].held_bytes(), 0);
+}
+
+#[test]
+fn a_stretch_that_nobody_uses_ends() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let (stretch, leader, _) = opened(&mut trio, "t");
+    trio.pass_ms(200_000);
+    let topic = id_of(&trio.nodes[leader], "t");
+    let request = in_stretch(topic, stretch, idempotent(5, 0, 0, &["a"]));
+    assert_eq!(answered_alone(&mut trio, leader, request).outcome, APPENDED);
+    trio.pass_ms(200_000);
+    assert_eq!(members(&mut trio, "t").len(), 2, "it was used 200 seconds ago");
+    trio.pass_ms(101_000);
+    assert_eq!(members(&mut trio, "t"), []);
+}
+
+#[test]
+fn a_member_that_is_silent_gives_way_to_another_voter() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let (_, leader, follower) = opened(&mut trio, "t");
+    let outsider = 3 - leader - follower;
+    trio.cut.insert(follower);
+    trio.pass_ms(2_000);
+    let numbers = [leader, outsider].map(|at| i32::try_from(at).expect("small"));
+    assert_eq!(members(&mut trio, "t"), numbers);
+}
+
+#[test]
+fn stretches_of_a_partition_begin_at_most_once_a_second() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let (_, leader, _) = opened(&mut trio, "t");
+    let topic = id_of(&trio.nodes[leader], "t");
+    let replica = trio.replica(leader, "t", 0);
+    let mut codes = Vec::new();
+    for _ in 0..2 {
+        let partition = trio.nodes[leader].node.core.partitions.get_mut(&replica).expect("here");
+        assert!(partition.close_stretch());
+        trio.nodes[leader].node.core.mark_dirty(replica);
+        trio.nodes[leader].run();
+        trio.talk();
+        let topics = vec![DescribeFastTopic { topic_id: topic, partitions: vec![0] }];
+        let part = match trio.ask(leader, DescribeFastRequest { open: true, topics }, 0) {
+            Response::DescribeFast(mut response) => response.topics.remove(0).partitions.remove(0),
+            other => panic!("{other:?}"),
+        };
+        codes.push((part.error_code, part.stretch_term >= 0));
+        if part.error_code != 0 {
+            break;
+        }
+    }
+    let throttled = ErrorCode::ThrottlingQuotaExceeded.code();
+    assert_eq!(codes, [(0, true), (throttled, false)]);
+}
+
+#[test]
+fn leadership_moves_after_the_end_of_the_stretch() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let (stretch, leader, _) = opened(&mut trio, "t");
+    let topic = id_of(&trio.nodes[leader], "t");
+    let request = in_stretch(topic, stretch, idempotent(5, 0, 0, &["a"]));
+    assert_eq!(answered_alone(&mut trio, leader, request).outcome, APPENDED);
+    trio.nodes[leader].step(Event::Drain);
+    trio.pass_ms(1_000);
+    let successor = trio.leader("t", 0).expect("another one leads");
+    assert_ne!(successor, leader);
+    let replica = trio.replica(successor, "t", 0);
+    let term = trio.nodes[successor].node.core.partitions[&replica].group.term();
+    let lines: Vec<String> = trio.nodes[successor].node.core.partitions[&replica].stretch_lines();
+    let closed = format!("term {}", term - 1);
+    assert!(lines[0].contains("stretch closed") && lines[0].contains(&closed), "{lines:?}");
+    let part = only(trio.ask(successor, ask(topic, 0, 0), 0));
+    assert_eq!((part.outcome, part.base_offset), (COMMITTED, 0));
+}
+
+#[test]
+fn no_stretch_begins_while_a_node_with_a_replica_does_not_know_stretches() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let leader = trio.leader("t", 0).expect("led");
+    let other = (leader + 1) % 3;
+    let topic = id_of(&trio.nodes[leader], "t");
+    let earlier = Frame {
+        cluster_id: Uuid(trio.nodes[leader].node.core.options.facts.cluster_id),
+        broker_id: i32::try_from(other).expect("small"),
+        directory_id: trio.nodes[other].node.core.own_directory(),
+        ..Frame::default()
+    };
+    trio.nodes[leader].step(Event::Peer(Box::new(PeerFrame(earlier))));
+    let part = described(&mut trio.nodes[leader], topic, true);
+    assert_eq!(part.error_code, ErrorCode::UnsupportedVersion.code());
+    trio.pass_ms(1_000);
+    let (_, leader, _) = opened(&mut trio, "t");
+    assert_eq!(trio.leader("t", 0), Some(leader));
+}
+
+#[test]
+fn a_node_that_goes_on_alone_tells_which_fast_appends_it_may_lack() {
+    for is_member in [true, false] {
+        let mut trio = Trio::new(&[]);
+        trio.create("t", 1);
+        let (stretch, leader, follower) = opened(&mut trio, "t");
+        let outsider = 3 - leader - follower;
+        let topic = id_of(&trio.nodes[leader], "t");
+        let request = in_stretch(topic, stretch, idempotent(5, 0, 0, &["a"]));
+        assert_eq!(answered_alone(&mut trio, follower, request.clone()).outcome, HELD);
+        assert_eq!(answered_alone(&mut trio, leader, request).outcome, APPENDED);
+        // No other node hears of it from the leader.
+        (0..3).for_each(|at| trio.nodes[at].sent.clear());
+        let survivor = if is_member { follower } else { outsider };
+        trio.cut.extend((0..3).filter(|at| *at != survivor));
+        let outcome = trio.survive(survivor);
+        let lacks = outcome.unsettled.iter().any(|place| place.topic == "t");
+        assert_eq!(lacks, !is_member);
+        trio.pass_ms(10_000);
+        assert_eq!(trio.leader("t", 0), Some(survivor));
+        let part = only(trio.ask(survivor, ask(topic, 0, 0), 0));
+        assert_eq!(part.outcome, if is_member { COMMITTED } else { NOT_NOW });
+    }
 }

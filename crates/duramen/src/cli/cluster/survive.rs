@@ -55,6 +55,7 @@ struct Report {
     lost_nodes: Vec<i32>,
     kept: Partitions,
     partial: Partitions,
+    unsettled: Partitions,
     lost: Partitions,
     renewed: Partitions,
     damaged: Partitions,
@@ -79,7 +80,8 @@ impl Survive {
 
 impl Report {
     fn new(survivor: &Survivor) -> Self {
-        let Outcome { others, kept, partial, lost, renewed, damaged } = survivor.outcome();
+        let Outcome { others, kept, partial, unsettled, lost, renewed, damaged } =
+            survivor.outcome();
         Self {
             node: survivor.facts.broker_id,
             former_cluster_id: id(survivor.facts.cluster_id),
@@ -87,6 +89,7 @@ impl Report {
             lost_nodes: others.clone(),
             kept: by_topic(kept),
             partial: by_topic(partial),
+            unsettled: by_topic(unsettled),
             lost: by_topic(lost),
             renewed: by_topic(renewed),
             damaged: by_topic(damaged),
@@ -103,6 +106,7 @@ impl Report {
         let _ = writeln!(text, "  partitions that it has      {count}");
         let rows = [
             ("  of these perhaps not whole  ", &self.partial),
+            ("  of these, fast appends lost?  ", &self.unsettled),
             ("  damaged here, not served    ", &self.damaged),
             ("  lost: nothing is here       ", &self.lost),
             ("  begun anew, empty           ", &self.renewed),

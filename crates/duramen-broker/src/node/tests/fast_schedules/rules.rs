@@ -5,7 +5,7 @@ use duramen_storage::op::Stretch;
 use duramen_storage::sabotage::{Bug, plant};
 
 use super::witness::Batch;
-use super::{Sent, World};
+use super::{LONG_TICKS, Sent, World};
 use crate::partition::fast_state::{Said, Wanted};
 
 const FIRST: Batch = Batch { producer: 7, sequence: 0 };
@@ -98,6 +98,80 @@ fn a_member_that_gives_its_list_holds_nothing_more_and_has_the_term_on_its_disk(
     assert!(has_given(&world));
 }
 
+/// Elects replica 3, which is no member, while replica 1 is cut off.
+fn elect_outsider(world: &mut World) {
+    world.links.clear();
+    world.cut = Some(1);
+    // The member grants a vote once it has not heard its leader for long.
+    world.tick(MEMBER, LONG_TICKS);
+    for _ in 0..60 {
+        world.tick(2, 1);
+        let sent: Vec<Sent> = std::mem::take(&mut world.links).into_values().flatten().collect();
+        sent.into_iter().for_each(|sent| world.deliver(sent));
+        for at in 0..3 {
+            world.sync(at, usize::MAX);
+            world.read(at);
+        }
+    }
+    assert!(world.replicas[2].partition.obstacle().is_none(), "replica 3 serves");
+}
+
+#[test]
+fn a_batch_of_a_forgotten_producer_does_not_come_back() {
+    let (mut world, stretch) = in_stretch();
+    hold(&mut world, MEMBER, stretch, FIRST);
+    hold(&mut world, 0, stretch, FIRST);
+    // Replica 3 has all entries, and the member none of them.
+    let commit = |world: &mut World| {
+        for _ in 0..20 {
+            world.links.remove(&(1, 2));
+            for link in [(1, 3), (3, 1)] {
+                let sent = world.links.remove(&link).unwrap_or_default();
+                sent.into_iter().for_each(|sent| world.deliver(sent));
+            }
+            world.sync(0, usize::MAX);
+            world.sync(2, usize::MAX);
+            world.tick(0, 2);
+        }
+    };
+    commit(&mut world);
+    assert_eq!(world.replicas[0].partition.committed(), 1);
+    let now = world.now();
+    assert!(world.replicas[0].partition.expire_producers(now, u64::MAX));
+    world.turn(0);
+    commit(&mut world);
+    assert_eq!(world.replicas[0].partition.producers_len(), 0, "the producer is forgotten");
+    elect_outsider(&mut world);
+    world.rest();
+}
+
+#[test]
+fn an_offer_that_comes_late_brings_no_refused_batch() {
+    let (mut world, stretch) = in_stretch();
+    hold(&mut world, MEMBER, stretch, FIRST);
+    world.replicas[MEMBER].partition.offer_holds();
+    assert!(world.replicas[MEMBER].partition.offer_holds(), "the batch was held at the last look");
+    let offers = world.replicas[MEMBER].partition.take_said();
+    world.refuse_batch(0, stretch, FIRST);
+    world.turn(0);
+    world.rest();
+    for said in offers {
+        world.deliver(Sent::Said { from: 2, to: 1, said });
+    }
+    world.turn(0);
+    world.rest();
+}
+
+#[test]
+fn a_batch_that_only_a_follower_has_comes_to_the_log() {
+    let (mut world, stretch) = in_stretch();
+    let held = hold(&mut world, MEMBER, stretch, FIRST);
+    assert!(held > 0);
+    world.rest();
+    assert_eq!(world.replicas[0].log(), [FIRST]);
+    assert_eq!(world.replicas[MEMBER].partition.held_bytes(), 0, "at rest no hold is left");
+}
+
 /// Tells whether a test fails with a planted bug.
 #[cfg(feature = "sabotage")]
 pub(super) fn find(bug: Bug) -> bool {
@@ -106,6 +180,8 @@ pub(super) fn find(bug: Bug) -> bool {
         a_hold_stays_while_the_next_stretch_is_not_committed,
         each_stretch_has_holds_of_its_own,
         a_member_that_gives_its_list_holds_nothing_more_and_has_the_term_on_its_disk,
+        a_batch_of_a_forgotten_producer_does_not_come_back,
+        an_offer_that_comes_late_brings_no_refused_batch,
     ];
     plant(Some(bug));
     let found = tests.into_iter().any(|test| std::panic::catch_unwind(test).is_err());

@@ -23,6 +23,8 @@ pub(super) struct Witness {
     /// Batches that their leader has counted.
     counted: BTreeSet<(Stretch, Batch)>,
     pub complete: BTreeSet<Batch>,
+    /// Batches that were refused for good.
+    refused: BTreeSet<Batch>,
     /// Complete by the answers of members alone.
     pub fast: usize,
     /// Last term in which a leader served.
@@ -81,10 +83,26 @@ impl Witness {
         }
     }
 
+    /// Notes that a batch was refused for good.
+    pub(super) fn refuse(&mut self, batch: Batch) {
+        assert!(!self.complete.contains(&batch), "{batch:?} is complete, and refused");
+        self.refused.insert(batch);
+    }
+
+    /// Judges an answer to a question for the end of the log: the batches in front of it.
+    pub(super) fn judge_end(&self, before: &BTreeSet<Batch>, log: &[Batch]) {
+        for batch in before {
+            assert!(log.contains(batch), "{batch:?} was complete, and is not in front of the end");
+        }
+    }
+
     /// Judges the log of a leader that serves.
     pub(super) fn judge(&self, log: &[Batch]) {
         let places: BTreeMap<Batch, usize> = log.iter().copied().zip(0..).collect();
         assert_eq!(places.len(), log.len(), "each batch is there once: {log:?}");
+        for batch in &self.refused {
+            assert!(!places.contains_key(batch), "{batch:?} was refused for good: {log:?}");
+        }
         for batch in &self.complete {
             assert!(places.contains_key(batch), "{batch:?} is complete, and not in {log:?}");
         }
