@@ -242,6 +242,8 @@ pub struct LogRead {
     pub begins_segment: bool,
     /// Whole batches, checked, the first of which holds `from`; or why there are none.
     pub batches: Result<Bytes, String>,
+    /// True if there are none because the medium has lost one.
+    pub is_damaged: bool,
 }
 
 /// A question about a log, answered off the node's thread.

@@ -127,6 +127,8 @@ pub(crate) struct Effects {
     pub serves: Option<bool>,
     /// True if the partition has to have another turn.
     pub goes_on: bool,
+    /// Stretches that began, and batches that others held and that were taken over.
+    pub fast: (u64, u64),
     /// For its peers.
     pub messages: Vec<Outgoing>,
     /// Reads of payload for those messages.

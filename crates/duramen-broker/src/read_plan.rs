@@ -356,7 +356,9 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
             || Descriptor::of_batch(batch, false).is_ok_and(|it| it.matches(batch))
     };
     let whole = |bytes: Bytes| bytes.slice(..whole_batches(&bytes, is_sound).0);
-    let (from, begins_segment, batches) = match read() {
+    let read = read();
+    let is_damaged = matches!(read, Err(ReadError::Damaged { .. }));
+    let (from, begins_segment, batches) = match read {
         Ok((from, begins, bytes)) => {
             let (is_empty, whole) = (bytes.is_empty(), whole(bytes));
             // Damaged bytes must not look like the absence of records.
@@ -366,7 +368,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
         }
         Err(error) => (from, false, Err(text_of(&error))),
     };
-    LogRead { replica, from, peer, ticket, begins_segment, batches }
+    LogRead { replica, from, peer, ticket, begins_segment, batches, is_damaged }
 }
 
 /// Returns the size of the whole batches, up to the first that is not wanted, and the offset after them.

@@ -22,7 +22,7 @@ use crate::core::{Parked, Signal, Timer, mark};
 use crate::event::{Action, Event, Now, RequestKey};
 use crate::node::queues::Waiter;
 use crate::node::{Node, node_of, replicas};
-use crate::partition::Effects;
+use crate::partition::{Effects, Partition};
 use crate::peer::Frame;
 use crate::quotas::QuotaKey;
 use crate::raft::GroupId;
@@ -122,6 +122,11 @@ impl Node {
             core.bytes_in_flight,
             core.partitions.values().map(|it| it.group.bytes_in_flight()).sum::<u64>(),
             "bytes in flight are those of all replicas"
+        );
+        debug_assert_eq!(
+            core.held_bytes,
+            core.partitions.values().map(Partition::held_bytes).sum::<usize>(),
+            "held bytes are those of all replicas"
         );
         debug_assert!(
             core.partitions.iter().all(|(id, it)| *id == it.group.id() && !it.is_dirty),
@@ -245,6 +250,9 @@ impl Node {
             mark(&mut self.core.dirty, partition);
         }
         let (id, lead) = (partition.id, partition.group.lead());
+        let (begun, taken_over) = effects.fast;
+        self.core.counters.stretches += begun;
+        self.core.counters.taken_over += taken_over;
         self.settling.follow(&mut self.core, replica);
         self.core.post(replica, id, &mut effects.messages);
         self.core.peers.read(replica, &effects.reads);

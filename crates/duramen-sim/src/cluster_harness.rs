@@ -740,7 +740,8 @@ impl World {
         self.clients.begin_last_phase();
         self.fast.iter_mut().for_each(Writers::begin_last_phase);
         for _ in 0..60_000 {
-            if self.clients.is_done() && self.fast.as_ref().is_none_or(Writers::is_done) {
+            let is_done = |fast: &Writers| fast.is_done() && fast::hold_nothing(&self.members);
+            if self.clients.is_done() && self.fast.as_ref().is_none_or(is_done) {
                 self.clients.oracle.check_complete()?;
                 self.check_replicas()?;
                 return self.fast.as_ref().map_or(Ok(()), Writers::check);

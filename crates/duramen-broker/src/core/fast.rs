@@ -9,7 +9,7 @@ use super::{Core, mark};
 use crate::checked_batch::{BatchIds, CheckedBatch};
 use crate::limits::FAST_NODE_HELD_BYTES_MAX;
 use crate::metadata_records::PlacedReplica;
-use crate::partition::fast::Fast;
+use crate::partition::fast::{Fast, Outcome};
 use crate::partition::members::Opening;
 use crate::partition::{Partition, Slot};
 use crate::peer::KNOWS_STRETCHES;
@@ -34,6 +34,12 @@ impl Core {
         let fast = partition.append_fast(self.now, stretch, batch, slot);
         let added = partition.group.bytes_in_flight() - in_flight;
         self.held_bytes += partition.held_bytes() - held;
+        match fast {
+            Fast::Waits(Outcome::Held) => self.counters.fast_held += 1,
+            Fast::Waits(Outcome::Appended) => self.counters.fast_appended += 1,
+            Fast::NotNow(_) => self.counters.fast_not_taken += 1,
+            _ => {}
+        }
         let waits = matches!(fast, Fast::Waits(_));
         if waits || added > 0 || partition.group.failure().is_some() {
             mark(&mut self.dirty, partition);

@@ -20,6 +20,22 @@ pub struct Metrics {
     pub duplicates: u64,
     /// Produces that had to wait for bytes in flight.
     pub stalls: u64,
+    /// Fast appends that replicas here took to hold.
+    pub fast_held: u64,
+    /// Fast appends that leaders here counted in a stretch.
+    pub fast_appended: u64,
+    /// Fast appends that were not taken: their clients go on without them.
+    pub fast_not_taken: u64,
+    /// Stretches that leaders here began.
+    pub stretches: u64,
+    /// Gauge: stretches that are open here.
+    pub stretches_open: u64,
+    /// Batches that new leaders here took over, since others held them.
+    pub taken_over: u64,
+    /// Gauge: bytes of batches that replicas here hold.
+    pub held_bytes: u64,
+    /// Gauge: leaders here that do not serve yet, since they have to learn what was held.
+    pub partitions_settling: u64,
     /// Trim entries proposed by retention.
     pub retention_trims: u64,
     /// Logs that were compacted.

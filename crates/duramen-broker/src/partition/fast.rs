@@ -273,6 +273,7 @@ impl Partition {
             self.fast.opening = None;
             self.fast.open = is_open.then_some(at);
             if is_open {
+                self.fast.news.0 += 1;
                 self.group.begin_counting();
             }
         }
@@ -295,6 +296,7 @@ impl Partition {
             self.answer_leader();
             effects.goes_on |= self.can_settle();
         }
+        effects.fast = std::mem::take(&mut self.fast.news);
         let over = std::mem::take(&mut self.fast.over);
         effects.finished.extend(over.into_iter().map(|slot| self.finished(slot, ErrorCode::None)));
     }

@@ -47,6 +47,8 @@ pub(crate) struct FastState {
     pub(super) offered: Option<(Stretch, Bytes)>,
     /// Question of a new leader that is not answered yet.
     pub(super) asked: Option<Wanted>,
+    /// Stretches that began here, and batches that were taken over, since the last turn.
+    pub(super) news: (u64, u64),
     /// For replicas on other nodes.
     pub(super) said: Vec<Said>,
     pub(super) rescue: Rescue,
@@ -146,12 +148,17 @@ pub(crate) struct Rescue {
     pub(super) tickets: u64,
     /// Read for the node to begin.
     pub(super) wanted: Option<ReadLog>,
+    /// True once a read found damage: from then on each batch is read alone.
+    pub(super) is_careful: bool,
+    /// Index up to which the medium has lost batches.
+    pub(super) lost: u64,
 }
 
 impl Rescue {
     /// Begins with whatever the log has.
     pub(super) fn begin(&mut self) {
         (self.is_due, self.reading) = (true, None);
+        (self.is_careful, self.lost) = (false, 0);
     }
 
     /// Tells whether batches of the log have to be held first.

@@ -11,6 +11,9 @@
 //!
 //! A leader counts a batch only while little is uncommitted before it. So one that may be complete is among the first
 //! uncommitted ones. That holds for a start, too, which finds the commit index that the last entry was written with.
+//!
+//! A batch that the medium has lost is given up. Otherwise its replica could follow no leader any more, and other
+//! replicas have the batch if it is complete.
 
 use bytes::Bytes;
 use duramen_protocol::batch::batches;
@@ -33,7 +36,10 @@ impl Partition {
         if !self.fast.rescue.is_due || self.group.is_beginning() {
             return;
         }
-        let pending = self.own_batches();
+        let mut pending = self.own_batches();
+        if self.fast.rescue.is_careful {
+            pending.truncate(1);
+        }
         let (Some((_, first)), Some((_, last))) = (pending.first(), pending.last()) else {
             self.fast.rescue.is_due = false;
             return self.group.keep_end(false);
@@ -81,7 +87,8 @@ impl Partition {
             let Some(stretch) = stretch.filter(|it| is_fast && it.term == entry.term) else {
                 continue;
             };
-            if !self.fast.holds.has_batch(stretch, batch) {
+            let is_lost = entry.index <= self.fast.rescue.lost;
+            if !is_lost && !self.fast.holds.has_batch(stretch, batch) {
                 pending.push((HoldId { stretch, number: entry.index }, *batch));
             }
         }
@@ -108,16 +115,28 @@ impl Partition {
         if self.fast.rescue.reading.take_if(|ticket| *ticket == read.ticket).is_none() {
             return;
         }
-        let read = match &read.batches {
-            Ok(read) => read.clone(),
-            Err(why) => {
-                let replica = self.group.id().0;
+        let pending = self.own_batches();
+        let replica = self.group.id().0;
+        let rescue = &mut self.fast.rescue;
+        let read = match (&read.batches, pending.first()) {
+            (Ok(read), _) => read.clone(),
+            (Err(why), Some((first, _))) if read.is_damaged && rescue.is_careful => {
+                // All members have it, and this one is a disk that has lost it.
+                let index = first.number;
+                tracing::warn!(replica, index, why, "a batch that may be complete is damaged");
+                rescue.lost = index;
+                return;
+            }
+            (Err(_), _) if read.is_damaged && !rescue.is_careful => {
+                rescue.is_careful = true;
+                return;
+            }
+            (Err(why), _) => {
                 tracing::warn!(replica, why, "batches that may be complete cannot be read now");
                 Bytes::new()
             }
         };
         let held = self.fast.ops.len();
-        let pending = self.own_batches();
         let mut wanted = pending.iter().peekable();
         for view in batches(read).map_while(Result::ok) {
             let offset = view.header().base_offset;

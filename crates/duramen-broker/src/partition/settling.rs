@@ -65,6 +65,11 @@ impl Partition {
         }));
     }
 
+    /// Tells whether this leader has to take over what was held, before it serves.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.fast.settling.is_some()
+    }
+
     /// Tells whether this leader waits for lists of members.
     pub(crate) fn is_asking(&self) -> bool {
         self.fast.settling.as_ref().is_some_and(|it| !it.lists.is_empty())
@@ -172,6 +177,7 @@ impl Partition {
         }
         let bytes = BytesMut::from(&payload[..]);
         let appended = self.propose_bytes(now, bytes, &header, header.max_timestamp);
+        self.fast.news.1 += u64::from(appended.is_ok());
         !matches!(appended, Err(Appended::Busy(_)))
     }
 

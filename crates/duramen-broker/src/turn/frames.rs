@@ -195,7 +195,7 @@ pub(super) fn on_payload(node: &mut Node, read: LogRead) {
     if read.ticket >= MENDING_TICKETS {
         return node.repairs.on_range_read(&mut node.core, read);
     }
-    let LogRead { replica, from, peer, ticket, begins_segment, batches } = read;
+    let LogRead { replica, from, peer, ticket, begins_segment, batches, .. } = read;
     let Some(ReplicaId(peer)) = peer else { return };
     let read = ReadFor { peer, ticket, from, begins_segment, batches };
     if replica == node.core.controller.group.id() {

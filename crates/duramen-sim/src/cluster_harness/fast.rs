@@ -20,10 +20,11 @@ use duramen_protocol::compression::Codec;
 use duramen_protocol::messages::append_fast::{AppendFastPartition, AppendFastTopic, AppendedFast};
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use duramen_protocol::messages::describe_fast::DescribeFastTopic;
+use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::metadata::MetadataRequestTopic;
 use duramen_protocol::messages::{
     AppendFastRequest, CreateTopicsRequest, DescribeFastRequest, InitProducerIdRequest,
-    MetadataRequest,
+    ListOffsetsRequest, MetadataRequest,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, RequestHeader, Response, encode_request};
@@ -53,14 +54,23 @@ type Stretch = (i64, i64);
 type Batch = (usize, i32);
 
 /// A request on its way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Asked {
     Topic,
     Id,
     Producer,
     Stretch,
-    Fast { sequence: i32, stretch: Stretch },
-    Sure { sequence: i32 },
+    Fast {
+        sequence: i32,
+        stretch: Stretch,
+    },
+    Sure {
+        sequence: i32,
+    },
+    /// The end of the log, asked for when so many batches of each writer were complete.
+    End {
+        before: Vec<i32>,
+    },
 }
 
 struct Link {
@@ -94,6 +104,8 @@ pub(super) struct Writers {
     counted: BTreeSet<(Stretch, Batch)>,
     /// Batches that are known to be committed, with the last term in which that was heard.
     told: BTreeMap<Batch, i64>,
+    /// Ends of the log that machines told of, each with the number of batches of each writer that were complete before.
+    ends: Vec<(Vec<i32>, i64)>,
     /// Offsets of committed batches.
     places: BTreeMap<Batch, i64>,
     checked: BTreeSet<u64>,
@@ -117,6 +129,7 @@ impl Writers {
             answers: BTreeMap::new(),
             counted: BTreeSet::new(),
             told: BTreeMap::new(),
+            ends: Vec::new(),
             places: BTreeMap::new(),
             checked: BTreeSet::new(),
             connections: FIRST_CONNECTION,
@@ -170,6 +183,12 @@ impl Writers {
             let open = self.chance.chance(600);
             let request = DescribeFastRequest { open, topics }.into();
             out.extend(self.send(members, (writer, anyone), (request, 0), Asked::Stretch));
+            return out;
+        }
+        if self.chance.chance(60) {
+            let before = self.all.iter().map(|it| it.complete).collect();
+            let asked = Asked::End { before };
+            out.extend(self.send(members, (writer, anyone), (end(), 7), asked));
             return out;
         }
         let known: Vec<Stretch> = self.members.keys().copied().collect();
@@ -302,6 +321,13 @@ impl Writers {
                 let part = &it.topics[0].partitions[0];
                 self.on_said(node, (writer, sequence), None, part)?;
             }
+            (Asked::End { before }, Response::ListOffsets(it)) => {
+                let part = &it.topics[0].partitions[0];
+                if part.error_code == 0 {
+                    tell(|| format!("node {node} says that the log ends at {}", part.offset));
+                    self.ends.push((before, part.offset));
+                }
+            }
             (asked, other) => return wrong(format!("{other:?} to {asked:?}")),
         }
         Ok(())
@@ -414,6 +440,16 @@ impl Writers {
 
     /// Checks the log at the end.
     pub(super) fn check(&self) -> Result<(), Failure> {
+        for (before, end) in &self.ends {
+            for (writer, complete) in before.iter().enumerate().filter(|(_, it)| **it > 0) {
+                let last = (writer, complete - 1);
+                if self.places.get(&last).is_none_or(|place| place >= end) {
+                    return wrong(format!(
+                        "{last:?} was complete before the log was said to end at {end}"
+                    ));
+                }
+            }
+        }
         for (writer, it) in self.all.iter().enumerate() {
             for sequence in 0..it.complete {
                 let batch = (writer, sequence);
@@ -447,6 +483,19 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Tells whether the machines that run hold no batches.
+pub(super) fn hold_nothing(members: &[Member]) -> bool {
+    let mut nodes = members.iter().filter_map(|it| it.machine.node());
+    nodes.all(|node| node.metrics().held_bytes == 0)
+}
+
+fn end() -> Request {
+    let partition = ListOffsetsPartition { timestamp: -1, ..ListOffsetsPartition::default() };
+    let topic = ListOffsetsTopic { name: TOPIC.to_owned(), partitions: vec![partition] };
+    ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..ListOffsetsRequest::default() }
+        .into()
 }
 
 fn append(topic_id: Uuid, wait: i8, stretch: Stretch, records: Bytes) -> AppendFastRequest {

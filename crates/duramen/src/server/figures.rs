@@ -77,9 +77,39 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
         gauge("producers", metrics.producers, "Idempotent producers that partitions remember"),
         gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
     ];
+    all.extend(of_fast_appends(metrics));
     all.extend(of_clocks(metrics));
     all.extend(at_rest(metrics));
     all
+}
+
+fn of_fast_appends(metrics: &Metrics) -> Vec<Figure> {
+    vec![
+        counter("fast_held", metrics.fast_held, "Fast appends that replicas here took to hold"),
+        counter(
+            "fast_appended",
+            metrics.fast_appended,
+            "Fast appends that leaders here counted in a stretch",
+        ),
+        counter(
+            "fast_not_taken",
+            metrics.fast_not_taken,
+            "Fast appends that the node did not take: no such stretch, a gap, or no room",
+        ),
+        counter("stretches", metrics.stretches, "Stretches that leaders here began"),
+        gauge("stretches_open", metrics.stretches_open, "Partitions led here with an open stretch"),
+        counter(
+            "fast_taken_over",
+            metrics.taken_over,
+            "Batches that new leaders here took over from replicas that held them",
+        ),
+        gauge("held_bytes", metrics.held_bytes, "Bytes of batches that replicas here hold"),
+        gauge(
+            "partitions_settling",
+            metrics.partitions_settling,
+            "Leaders here that do not serve yet: they ask for what other replicas hold",
+        ),
+    ]
 }
 
 fn of_clocks(metrics: &Metrics) -> Vec<Figure> {

@@ -49,7 +49,7 @@ fn log_bytes(it: &Harness) -> usize {
 
 fn answer(wanted: &ReadLog, batches: Result<Bytes, String>) -> LogRead {
     let &ReadLog { replica, from, peer, ticket, .. } = wanted;
-    LogRead { replica, from, peer, ticket, begins_segment: false, batches }
+    LogRead { replica, from, peer, ticket, begins_segment: false, batches, is_damaged: false }
 }
 
 #[test]

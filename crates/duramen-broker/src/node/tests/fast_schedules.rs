@@ -87,6 +87,8 @@ struct World {
     seed: u64,
     starts: u64,
     steps: u64,
+    /// True while the medium gives nothing back.
+    is_damaged: bool,
 }
 
 fn bytes_of(batch: Batch) -> BytesMut {
@@ -151,6 +153,7 @@ impl World {
             seed,
             starts: 0,
             steps: 0,
+            is_damaged: false,
         };
         (0..world.replicas.len()).for_each(|at| {
             world.turn(at);
@@ -398,10 +401,17 @@ impl World {
         let id = ReplicaId(replica.id);
         let Some(stored) = replica.ahead.replicas.get(&id) else { return };
         if let Some(wanted) = replica.own_reads.pop() {
-            let batches = Ok(stored.batches(wanted.from, wanted.end).concat().into());
-            let (from, peer, ticket) = (wanted.from, wanted.peer, wanted.ticket);
-            let begins_segment = false;
-            let read = LogRead { replica: id, from, peer, ticket, begins_segment, batches };
+            let found = stored.batches(wanted.from, wanted.end).concat().into();
+            let damage = self.is_damaged.then(|| "it is damaged".to_owned());
+            let read = LogRead {
+                replica: id,
+                from: wanted.from,
+                peer: wanted.peer,
+                ticket: wanted.ticket,
+                begins_segment: false,
+                batches: damage.map_or(Ok(found), Err),
+                is_damaged: self.is_damaged,
+            };
             replica.partition.on_own_read(&read);
         } else if let Some(wanted) = replica.reads.pop() {
             let batches = Ok(stored.batches(wanted.from, wanted.end).concat().into());

@@ -740,7 +740,8 @@ impl Harness {
             }
             let broken = self.are_reads_broken.then(|| "broken".to_owned());
             let batches = broken.map_or(Ok(bytes.into()), Err);
-            let read = LogRead { replica, from, peer, ticket, begins_segment: false, batches };
+            let (begins_segment, is_damaged) = (false, false);
+            let read = LogRead { replica, from, peer, ticket, begins_segment, batches, is_damaged };
             self.node.step(self.now, Event::LogRead(read), &mut actions);
         }
         self.act(actions);

@@ -146,6 +146,18 @@ fn a_batch_of_a_forgotten_producer_does_not_come_back() {
 }
 
 #[test]
+fn a_former_leader_whose_batch_is_damaged_follows_the_next_one() {
+    let (mut world, stretch) = in_stretch();
+    hold(&mut world, 0, stretch, FIRST);
+    hold(&mut world, 0, stretch, SECOND);
+    elect_outsider(&mut world);
+    world.is_damaged = true;
+    world.rest();
+    let logs = [0, 1, 2].map(|at| world.replicas[at].log());
+    assert!(logs.iter().all(Vec::is_empty), "nobody else had them, and they were not complete");
+}
+
+#[test]
 fn an_offer_that_comes_late_brings_no_refused_batch() {
     let (mut world, stretch) = in_stretch();
     hold(&mut world, MEMBER, stretch, FIRST);
