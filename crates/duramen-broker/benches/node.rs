@@ -147,7 +147,6 @@ fn options() -> NodeOptions {
         introduced: Vec::new(),
         replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
-        fast_appends: false,
     }
 }
 

@@ -591,6 +591,8 @@ pub struct TopicSettings {
     pub timestamp_before_max_ms: i64,
     /// `min.insync.replicas`.
     pub min_insync_replicas: i32,
+    /// `fast.append.enable`.
+    pub fast_append: bool,
     /// `queue.enable`.
     pub queue: bool,
     /// `queue.erase.lag.ms`.
@@ -641,6 +643,7 @@ impl TopicSettings {
             timestamp_after_max_ms: long("message.timestamp.after.max.ms"),
             timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
             min_insync_replicas: int("min.insync.replicas"),
+            fast_append: value("fast.append.enable") == "true",
             queue: value("queue.enable") == "true",
             queue_erase_lag_ms: long("queue.erase.lag.ms"),
             partitions: 1,

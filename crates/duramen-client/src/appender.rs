@@ -128,9 +128,7 @@ impl Appender {
     ///
     /// Panics on bytes that are shorter than the header of a batch.
     pub async fn push(&mut self, mut batch: BytesMut) -> Result<Vec<Acked>, Error> {
-        assert!(batch.len() >= HEADER_BYTES, "the caller encodes whole batches");
-        let count: [u8; 4] = batch[COUNT_AT..COUNT_AT + 4].try_into().expect("four bytes");
-        let records = u32::from_be_bytes(count);
+        let records = records_of(&batch);
         if let Some(producer) = self.options.producer {
             claim(&mut batch, producer, self.next_sequence);
             self.next_sequence = advance(self.next_sequence, records);
@@ -244,40 +242,72 @@ impl Appender {
     }
 
     fn request(&self, leader: &Leader, batch: Bytes) -> ProduceRequest {
-        let partition = PartitionProduceData { index: self.partition, records: Some(batch) };
-        ProduceRequest {
-            transactional_id: None,
-            acks: self.options.acks.code(),
-            timeout_ms: self.options.timeout_ms,
-            topic_data: vec![TopicProduceData {
-                name: self.topic.clone(),
-                topic_id: leader.topic_id,
-                partition_data: vec![partition],
-            }],
-        }
+        let AppenderOptions { acks, timeout_ms, .. } = self.options;
+        produce((&self.topic, self.partition), leader, batch, (acks, timeout_ms))
     }
 
     async fn outcome(&self, in_flight: InFlight<ProduceResponse>) -> Result<i64, Error> {
-        let response = in_flight.answer().await?;
-        let what = || format!("append to partition {} of topic {}", self.partition, self.topic);
-        let rows = response.responses.into_iter().flat_map(|topic| topic.partition_responses);
-        let answer = Error::first(rows, what)?;
-        if answer.error_code == ErrorCode::DuplicateSequenceNumber.code() {
-            // The batch is there; the broker only forgot its offset.
-            return Ok(-1);
-        }
-        Error::check(what, answer.error_code, answer.error_message.as_deref())?;
-        Ok(answer.base_offset)
+        produced(in_flight.answer().await?, (&self.topic, self.partition))
     }
 }
 
-fn may_pass(error: &Error) -> bool {
+/// Returns the number of records of an encoded batch.
+///
+/// # Panics
+///
+/// Panics on bytes that are shorter than the header of a batch.
+pub(crate) fn records_of(batch: &[u8]) -> u32 {
+    assert!(batch.len() >= HEADER_BYTES, "the caller encodes whole batches");
+    let count: [u8; 4] = batch[COUNT_AT..COUNT_AT + 4].try_into().expect("four bytes");
+    u32::from_be_bytes(count)
+}
+
+/// Names an append in errors.
+pub(crate) fn append_to((topic, partition): (&str, i32)) -> String {
+    format!("append to partition {partition} of topic {topic}")
+}
+
+/// Makes a Produce request with one batch.
+pub(crate) fn produce(
+    (topic, index): (&str, i32),
+    leader: &Leader,
+    batch: Bytes,
+    (acks, timeout_ms): (Acknowledgement, i32),
+) -> ProduceRequest {
+    let partition = PartitionProduceData { index, records: Some(batch) };
+    ProduceRequest {
+        transactional_id: None,
+        acks: acks.code(),
+        timeout_ms,
+        topic_data: vec![TopicProduceData {
+            name: topic.to_owned(),
+            topic_id: leader.topic_id,
+            partition_data: vec![partition],
+        }],
+    }
+}
+
+/// Returns the offset of the one batch of a Produce request, from its response.
+pub(crate) fn produced(response: ProduceResponse, to: (&str, i32)) -> Result<i64, Error> {
+    let what = || append_to(to);
+    let rows = response.responses.into_iter().flat_map(|topic| topic.partition_responses);
+    let answer = Error::first(rows, what)?;
+    if answer.error_code == ErrorCode::DuplicateSequenceNumber.code() {
+        // The batch is there; the broker only forgot its offset.
+        return Ok(-1);
+    }
+    Error::check(what, answer.error_code, answer.error_message.as_deref())?;
+    Ok(answer.base_offset)
+}
+
+/// Tells whether the same append may succeed a little later.
+pub(crate) fn may_pass(error: &Error) -> bool {
     // The topic existed when this appender was made; metadata may lag behind a restart.
     error.is_retriable() || error.code() == Some(ErrorCode::UnknownTopicOrPartition)
 }
 
 /// Marks a batch as a producer's, from this sequence number on.
-fn claim(batch: &mut [u8], producer: Producer, sequence: i32) {
+pub(crate) fn claim(batch: &mut [u8], producer: Producer, sequence: i32) {
     batch[PRODUCER_ID_AT..PRODUCER_EPOCH_AT].copy_from_slice(&producer.id.to_be_bytes());
     batch[PRODUCER_EPOCH_AT..SEQUENCE_AT].copy_from_slice(&producer.epoch.to_be_bytes());
     batch[SEQUENCE_AT..COUNT_AT].copy_from_slice(&sequence.to_be_bytes());
@@ -286,7 +316,7 @@ fn claim(batch: &mut [u8], producer: Producer, sequence: i32) {
 }
 
 /// Returns the sequence number after `records` more; 2³¹−1 is followed by 0.
-fn advance(sequence: i32, records: u32) -> i32 {
+pub(crate) fn advance(sequence: i32, records: u32) -> i32 {
     let next = (i64::from(sequence) + i64::from(records)) % (i64::from(i32::MAX) + 1);
     i32::try_from(next).expect("the remainder fits")
 }

@@ -22,12 +22,16 @@ impl Backoff {
 
     /// Pauses and returns true, or returns false if the time is over.
     pub(crate) async fn pause(&mut self) -> bool {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
-        }
-        sleep(self.next.min(left)).await;
-        self.next = (self.next * 2).min(LONGEST);
+        let Some(pause) = self.step() else { return false };
+        sleep(pause).await;
         true
+    }
+
+    /// Returns the length of the next pause, or `None` if the time is over.
+    pub(crate) fn step(&mut self) -> Option<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let pause = self.next.min(left);
+        self.next = (self.next * 2).min(LONGEST);
+        (!left.is_zero()).then_some(pause)
     }
 }

@@ -35,6 +35,7 @@ calls! {
     AlterPartitionReassignments AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse;
     AlterShareGroupOffsets AlterShareGroupOffsetsRequest AlterShareGroupOffsetsResponse;
     ApiVersions ApiVersionsRequest ApiVersionsResponse;
+    AppendFast AppendFastRequest AppendFastResponse;
     ConsumerGroupDescribe ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse;
     CreatePartitions CreatePartitionsRequest CreatePartitionsResponse;
     CreateTopics CreateTopicsRequest CreateTopicsResponse;
@@ -44,6 +45,7 @@ calls! {
     DeleteTopics DeleteTopicsRequest DeleteTopicsResponse;
     DescribeCluster DescribeClusterRequest DescribeClusterResponse;
     DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse;
+    DescribeFast DescribeFastRequest DescribeFastResponse;
     DescribeGroups DescribeGroupsRequest DescribeGroupsResponse;
     DescribeLogDirs DescribeLogDirsRequest DescribeLogDirsResponse;
     DescribeProducers DescribeProducersRequest DescribeProducersResponse;

@@ -45,6 +45,8 @@ struct State {
     addresses: BTreeMap<NodeId, String>,
     /// Open connections by address: a bootstrap address that is also advertised is used once.
     connections: BTreeMap<String, Arc<Connection>>,
+    /// Second connections by address, for requests whose answers never wait for the commit.
+    express: BTreeMap<String, Arc<Connection>>,
     topics: BTreeMap<String, MetadataResponseTopic>,
 }
 
@@ -258,6 +260,30 @@ impl Client {
         let connection = Arc::new(Connection::open(&address, &self.shared.options).await?);
         state.connections.insert(address, connection.clone());
         Ok(connection)
+    }
+
+    /// Returns the second connection to a broker, for requests whose answers never wait for the commit.
+    pub(crate) async fn express(&self, node: NodeId) -> Result<Arc<Connection>, Error> {
+        let address = self.address(node).await?;
+        if let Some(connection) = self.shared.state.lock().await.express.get(&address)
+            && connection.is_open()
+        {
+            return Ok(connection.clone());
+        }
+        // Without the lock: a member that does not answer holds up nobody else.
+        let connection = Connection::open(&address, &self.shared.options).await?;
+        Ok(self.keep_express(Arc::new(connection)).await)
+    }
+
+    /// Keeps an open connection as the second one to its broker, unless there is one. Returns the one that is kept.
+    pub(crate) async fn keep_express(&self, connection: Arc<Connection>) -> Arc<Connection> {
+        let mut state = self.shared.state.lock().await;
+        let address = connection.address().to_owned();
+        let kept = state.express.entry(address).or_insert_with(|| connection.clone());
+        if !kept.is_open() {
+            *kept = connection;
+        }
+        kept.clone()
     }
 
     /// Returns the address of a broker as `HOST:PORT`, as the cluster advertises it. Fails with [`Error::UnknownNode`]

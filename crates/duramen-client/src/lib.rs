@@ -3,7 +3,7 @@
 //! Purpose:    one small Kafka client for the command line, the benchmarks and the tests; it works
 //!             against any broker.
 //! Owns:       version negotiation, the cached view of the cluster, reconnects, bounded retries. Also the
-//!             idempotent [`Appender`], the [`Fetcher`] with or without sessions, and the [`Member`] of a
+//!             idempotent [`Appender`], the [`FastAppender`] of one round trip, the [`Fetcher`] with or without sessions, and the [`Member`] of a
 //!             classic consumer group.
 //! Interface:  [`Client::connect`], [`Client::call_any`], [`Client::leader`], [`Appender`], [`Fetcher`], [`Member`].
 //! Invariants: an answer that says "try again" is tried again until [`Options::retry_for`] is over,
@@ -25,6 +25,7 @@ mod client;
 mod cluster;
 mod connection;
 mod error;
+mod fast;
 mod fetcher;
 mod groups;
 mod member;
@@ -44,6 +45,7 @@ pub use client::{Client, Leader};
 pub use cluster::{Moving, Nodes, Reassignment};
 pub use connection::{Connection, InFlight};
 pub use error::Error;
+pub use fast::{FastAppender, FastOptions};
 pub use fetcher::{FetchOptions, Fetched, Fetcher};
 pub use groups::{Epochs, Group};
 pub use member::{Member, MemberOptions, Standing};

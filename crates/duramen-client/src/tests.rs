@@ -25,6 +25,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
+mod fast;
+
 /// Answer of a scripted broker to a request; `None` closes the connection.
 type Script = dyn FnMut(&Request) -> Option<Response> + Send;
 

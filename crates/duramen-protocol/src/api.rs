@@ -36,7 +36,7 @@ pub struct Api {
     pub name: &'static str,
     /// The versions that Apache Kafka 4 accepts, and so do we once the API is served.
     pub accepted: Versions,
-    /// The versions we say we accept, if the API is served; none of an API that nobody is told of yet.
+    /// The versions we say we accept, if the API is served.
     pub advertised: Versions,
     /// The versions with compact lengths, tagged fields and the longer headers.
     pub flexible: Versions,
@@ -82,7 +82,7 @@ pub fn advertised() -> impl Iterator<Item = &'static Api> {
 /// Returns the rows that `ApiVersions` lists in addition to a client that names itself `software`.
 pub fn advertised_to(software: &str) -> impl Iterator<Item = &'static Api> {
     let is_ours = software.starts_with(OWN_SOFTWARE);
-    OWN_TABLE.iter().filter(move |api| is_ours && !api.advertised.is_empty())
+    OWN_TABLE.iter().filter(move |_| is_ours)
 }
 
 /// Name of our own client in `ApiVersions`. The names of libraries for other languages begin with it.
@@ -103,8 +103,7 @@ macro_rules! apis {
     ($($key:literal $name:ident: versions $first:tt $(..= $last:literal)?, flexible $flexible:tt,
        $status:expr $(, advertised $from:literal ..= $to:literal)?;)*
      own
-     $($own_key:literal $own_name:ident: versions $own_first:literal ..= $own_last:literal
-       $(, $listing:ident)?;)*) => {
+     $($own_key:literal $own_name:ident: versions $own_first:literal ..= $own_last:literal;)*) => {
         /// The APIs of Kafka 4, and ours, by the numbers they have on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(i16)]
@@ -156,7 +155,7 @@ macro_rules! apis {
                 key: ApiKey::$own_name,
                 name: stringify!($own_name),
                 accepted: Versions::between($own_first, $own_last),
-                advertised: apis!(@own $own_first $own_last $($listing)?),
+                advertised: Versions::between($own_first, $own_last),
                 flexible: Versions::from(0),
                 status: Served,
             },
@@ -168,8 +167,6 @@ macro_rules! apis {
     (@advertised $first:tt $last:literal; $from:literal $to:literal) => {
         Versions::between($from, $to)
     };
-    (@own $first:literal $last:literal) => { Versions::between($first, $last) };
-    (@own $first:literal $last:literal unlisted) => { Versions::NONE };
     (@flexible none) => { Versions::NONE };
     (@flexible $from:literal) => { Versions::from($from) };
 }
@@ -279,8 +276,8 @@ apis! {
     92 DeleteShareGroupOffsets: versions 0..=0, flexible 0, Served;
     own
     10000 DescribeReplicas: versions 0..=0;
-    10001 DescribeFast: versions 0..=0, unlisted;
-    10002 AppendFast: versions 0..=0, unlisted;
+    10001 DescribeFast: versions 0..=0;
+    10002 AppendFast: versions 0..=0;
 }
 
 #[cfg(test)]

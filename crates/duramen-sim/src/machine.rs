@@ -177,7 +177,6 @@ pub(crate) fn node_options(
         introduced: Vec::new(),
         replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
-        fast_appends: true,
     }
 }
 

@@ -33,7 +33,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// Those that run where none is named. No user has fast appends yet.
+    /// Those that run where none is named. Fast appends are off by default.
     pub const ALL: &'static [Self] = &[Self::Storage, Self::Node, Self::Cluster];
 
     /// Returns the scenario called so.

@@ -555,7 +555,6 @@ fn open(
         introduced,
         replaces: config.replaces,
         quiet_ticks: GROUP_QUIET_TICKS,
-        fast_appends: false,
     };
     let node = Node::open(options, replicas, clock.now(), &mut actions);
     Ok(Opened { storage, links, node, actions, clock, facts, formatted, recovered: found })

@@ -35,7 +35,7 @@ use crate::session::{
     Prepared, PreparedFast, PreparedFastPartition, PreparedFastTopic, Rejection, RequestContext,
 };
 
-const NOT_SERVED: &str = "the node serves no fast appends";
+const NOT_ENABLED: &str = "the topic's fast.append.enable is false";
 const NO_ROOM: &str = "too much waits for the disk";
 const NO_BATCH: &str = "the request has no batch for the partition";
 const NO_STRETCH: &str = "the request names no stretch";
@@ -125,9 +125,6 @@ fn append(
 ) {
     let commits = waits_for_commit(request.wait);
     let refusal = match request.wait {
-        _ if !node.core.options.fast_appends => {
-            Some((ErrorCode::UnsupportedVersion, Some(NOT_SERVED.to_owned())))
-        }
         0 | 1 => obstacle.map(not_now),
         _ => Some((ErrorCode::InvalidRequest, None)),
     };
@@ -200,6 +197,9 @@ fn send(
     let batch = partition.batch.ok_or_else(|| not_now(NO_BATCH))?;
     let batch = batch.map_err(|Rejection { code, message }| (code, Some(message)))?;
     let replica = find(node, topic, partition.index)?;
+    if !node.core.partitions[&replica].settings.fast_append {
+        return Err(not_now(NOT_ENABLED));
+    }
     let stretch = partition.stretch.ok_or_else(|| not_now(NO_STRETCH))?;
     step_of(node.core.append_fast(replica, stretch, batch, slot))
 }
@@ -321,8 +321,13 @@ pub(crate) fn describe(
             if opened == Ok(Opening::Waits) {
                 waits.insert((at, place));
             }
-            let error_code = opened.err().map_or(0, ErrorCode::code);
-            partitions.push(DescribedFast { partition_index, error_code, ..Default::default() });
+            let mut part = DescribedFast { partition_index, ..Default::default() };
+            if let Err(code) = opened {
+                part.error_code = code.code();
+                let is_off = code == ErrorCode::PolicyViolation;
+                part.error_message = is_off.then(|| NOT_ENABLED.to_owned());
+            }
+            partitions.push(part);
         }
         response.topics.push(DescribedFastTopic { topic_id, partitions });
     }
@@ -341,11 +346,11 @@ fn open(
     is_wanted: bool,
     slot: Slot,
 ) -> Result<Opening, ErrorCode> {
-    if !node.core.options.fast_appends {
-        return Err(ErrorCode::UnsupportedVersion);
-    }
     let topic = produce::topic_of(node, topic)?;
     let partition = node.core.serving(topic, index)?;
+    if is_wanted && !partition.settings.fast_append {
+        return Err(ErrorCode::PolicyViolation);
+    }
     if !is_wanted || partition.open_here().is_some() {
         return Ok(Opening::Open);
     }

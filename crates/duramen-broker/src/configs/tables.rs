@@ -57,6 +57,8 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
         "Time for which a compacted log keeps tombstones after the first compaction that found them, in milliseconds."),
     row("errors.deadletterqueue.group.enable", Boolean, "false", "", Any,
         "Whether share groups may use the topic as their dead-letter topic."),
+    row("fast.append.enable", Boolean, "false", "", Any,
+        "Duramen's own setting. true: clients that know fast appends may send a batch to the leader and to followers at once, which saves a round trip. Other clients see no difference. It needs partitions of two or more replicas."),
     row("file.delete.delay.ms", Long, "60000", "log.segment.delete.delay.ms", AtLeast(0),
         "Accepted for tools, without effect: the node deletes a file once no fetch reads it.").without_effect(),
     row("flush.messages", Long, "9223372036854775807", "log.flush.interval.messages", AtLeast(1),

@@ -46,8 +46,6 @@ pub struct NodeOptions {
     pub memory: Memory,
     /// Ticks without anything to do after which groups of several voters sleep.
     pub quiet_ticks: u64,
-    /// True where fast appends are served. Only tests and the simulator set it, until clients can use them.
-    pub fast_appends: bool,
 }
 
 impl NodeOptions {

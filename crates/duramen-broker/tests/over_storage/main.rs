@@ -98,7 +98,6 @@ impl Broker {
             introduced: Vec::new(),
             replaces: false,
             quiet_ticks: GROUP_QUIET_TICKS,
-            fast_appends: false,
         };
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
         let mut actions = Vec::new();

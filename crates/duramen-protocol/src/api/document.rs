@@ -20,10 +20,10 @@ const OWN: &str = "
 ## Our own
 
 Spoken by `duramen`'s own commands and Duramen nodes. `ApiVersions` lists them only to a client whose software name
-begins with `duramen`. All versions are flexible. What is *not listed yet* is listed to nobody, and may still change.
+begins with `duramen`. All versions are flexible.
 
-| Key | API | Versions | Listed |
-|---|---|---|---|
+| Key | API | Versions |
+|---|---|---|
 ";
 
 /// Returns the document's text.
@@ -39,8 +39,7 @@ pub fn render() -> String {
     text.push_str(OWN);
     for api in OWN_TABLE {
         let accepted = range(api.accepted);
-        let listed = if api.advertised.is_empty() { "not yet" } else { "yes" };
-        writeln!(text, "| {} | {} | {accepted} | {listed} |", api.key.code(), api.name)
+        writeln!(text, "| {} | {} | {accepted} |", api.key.code(), api.name)
             .expect("a string takes all");
     }
     text

@@ -24,9 +24,10 @@
 //! 0, `error_message` says why, in words or by the name of an error.
 //!
 //! A request with `wait=1` goes to the leader, and waits for the commit as Produce with `acks=all` does. An error comes
-//! with outcome 0, and is one of Produce's. `UNSUPPORTED_VERSION` comes from a node that serves no fast appends.
-//! Without `records` it asks after the batch of the named ids: outcome 3, or 0 without an error if the leader does not
-//! know it. Ids that no batch has, and another `wait`, are `INVALID_REQUEST`.
+//! with outcome 0, and is one of Produce's. Without `records` it asks after the batch of the named ids: outcome 3, or 0
+//! without an error if the leader does not know it. Ids that no batch has, and another `wait`, are `INVALID_REQUEST`.
+//!
+//! Where the topic's `fast.append.enable` is false, each request with `wait=0` gets outcome 0.
 
 use bytes::Bytes;
 

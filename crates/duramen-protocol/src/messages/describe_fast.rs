@@ -5,8 +5,9 @@
 //! knows. With `open` the leader opens a stretch where none is open, and answers once it is.
 //!
 //! Other errors are `TOPIC_AUTHORIZATION_FAILED`, `UNKNOWN_TOPIC_ID`, `UNKNOWN_TOPIC_OR_PARTITION`,
-//! `INVALID_TOPIC_EXCEPTION` and `KAFKA_STORAGE_ERROR`. `UNSUPPORTED_VERSION` comes from a node that serves no fast
-//! appends, `REQUEST_TIMED_OUT` after five seconds, and `NOT_ENOUGH_REPLICAS` if too few members can be had.
+//! `INVALID_TOPIC_EXCEPTION` and `KAFKA_STORAGE_ERROR`. With `open`, `POLICY_VIOLATION` means that the topic's
+//! `fast.append.enable` is false. `REQUEST_TIMED_OUT` comes after five seconds, and `NOT_ENOUGH_REPLICAS` if too few
+//! members can be had.
 
 use crate::messages::declare::declare;
 use crate::wire::Uuid;

@@ -507,7 +507,8 @@ fn append(topic_id: Uuid, wait: i8, stretch: Stretch, records: Bytes) -> AppendF
 }
 
 fn create() -> (Request, i16, Asked) {
-    let timeless = [
+    let configs = [
+        ("fast.append.enable", "true"),
         ("retention.ms", "-1"),
         ("message.timestamp.after.max.ms", "9223372036854775807"),
         ("message.timestamp.before.max.ms", "9223372036854775807"),
@@ -520,7 +521,7 @@ fn create() -> (Request, i16, Asked) {
         name: TOPIC.to_owned(),
         num_partitions: 1,
         replication_factor: 3,
-        configs: timeless.into_iter().map(config).collect(),
+        configs: configs.into_iter().map(config).collect(),
         ..CreatableTopic::default()
     };
     let topics = vec![topic];

@@ -1,14 +1,18 @@
 //! `duramen produce`: appends records from stdin or from files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use bytes::BytesMut;
 use clap::Args;
-use duramen_client::{Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer};
+use duramen_client::{
+    Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, FastAppender, FastOptions,
+    Producer,
+};
 use duramen_protocol::compression::Codec;
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::partitioner::partition_of_key;
@@ -29,6 +33,8 @@ use super::usage::{demand, key_value, topic_name, whole};
 const LINES_AHEAD: usize = 4096;
 /// Batches in flight: as many as a broker remembers of an idempotent producer.
 const WINDOW: usize = 5;
+/// Longest wait of a broker for its replicas, in milliseconds.
+const TIMEOUT_MS: i32 = 30_000;
 
 /// Append records to a topic, one for each line of stdin or each file.
 #[derive(Debug, Args)]
@@ -36,12 +42,19 @@ const WINDOW: usize = 5;
     after_help = "Without --partition, a record with a key goes to the partition that Kafka's Java client would
 choose. Records without a key go to one partition after the other, batch by batch.
 
+With --fast a batch goes to the leader and to followers at once, and is acknowledged once all of
+them have it on disk: one round trip instead of two. The topic needs fast.append.enable=true and
+two or more replicas. At that moment the batch has no offset yet, so the summary shows offsets of
+a partition only if all are known. Batches that a member does not take go the normal way.
+
 Examples:
   echo hello | duramen produce orders
   duramen produce orders --key-separator : < lines      # `key:value` on each line
   duramen produce orders --key customer-7 --header source=import < lines
   duramen produce images --file a.png --file b.png --codec zstd
   tail -f app.log | duramen produce logs --linger-ms 50
+  duramen topic create far --replication-factor 3 --config fast.append.enable=true
+  duramen produce far --fast < lines
 
 Exit codes: 0 every record was acknowledged, 1 not all were, 2 wrongly called, 130 interrupted."
 )]
@@ -85,6 +98,9 @@ pub struct Produce {
     /// Append each record exactly once, even if an acknowledgement is lost and the batch is sent again
     #[arg(long)]
     idempotent: bool,
+    /// Send each batch to the leader and to followers at once; implies --idempotent
+    #[arg(long)]
+    fast: bool,
     /// Bytes at which a batch is sent
     #[arg(long, default_value_t = 256 << 10, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     batch_bytes: u32,
@@ -108,8 +124,14 @@ struct Summary {
     bytes: u64,
     batches: u64,
     seconds: f64,
-    /// Offsets by partition; absent where the broker returns none (acks 0).
+    /// Batches that were acknowledged in one round trip; only with --fast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fast_batches: Option<u64>,
+    /// Offsets by partition; absent where not all are known (acks 0, --fast).
     offsets: BTreeMap<i32, Offsets>,
+    /// Partitions with batches of unknown offset.
+    #[serde(skip)]
+    unplaced: BTreeSet<i32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,6 +157,10 @@ impl Produce {
             !self.idempotent || self.acks == Acks::All,
             "--idempotent needs --acks all: a lost acknowledgement must be noticed",
         )?;
+        demand(
+            !self.fast || self.acks == Acks::All,
+            "--fast needs --acks all: it is another way to the same promise",
+        )?;
         let client = self.cluster.connect().await?;
         let found = client.topic(&self.topic, !self.no_create).await;
         let partitions = found.map_err(unknown_topic(&self.topic))?.partitions.len();
@@ -143,7 +169,8 @@ impl Produce {
             let there: Vec<i32> = (0..partitions).collect();
             ensure!(partition < partitions, has_not(&self.topic, &there, partition));
         }
-        let producer = if self.idempotent { Some(client.init_producer().await?) } else { None };
+        let needs_producer = self.idempotent || self.fast;
+        let producer = if needs_producer { Some(client.init_producer().await?) } else { None };
         let begun = Instant::now();
         let bar = screen::counter();
         let mut sending = Sending {
@@ -154,8 +181,13 @@ impl Produce {
             sticky: 0,
             open: BTreeMap::new(),
             appenders: BTreeMap::new(),
-            summary: Summary { topic: self.topic.clone(), ..Summary::default() },
+            summary: Summary {
+                topic: self.topic.clone(),
+                fast_batches: self.fast.then_some(0),
+                ..Summary::default()
+            },
             bar,
+            has_warned: false,
         };
         let outcome = sending.send_all().await;
         sending.bar.finish_and_clear();
@@ -178,7 +210,8 @@ impl Summary {
         let verb = if acks == Acks::None { "sent" } else { "appended" };
         let mut line =
             format!("{verb} {} to {}", screen::count(self.records, "record"), self.topic);
-        let mut parts = self.offsets.iter();
+        // The offsets of some partitions alone would look like all.
+        let mut parts = self.offsets.iter().filter(|_| self.unplaced.is_empty());
         match (parts.next(), parts.next()) {
             (Some((partition, Offsets { first, last })), None) if first == last => {
                 write!(line, ": partition {partition}, offset {first}")
@@ -190,6 +223,10 @@ impl Summary {
             (None, _) => Ok(()),
         }
         .expect("a string takes all");
+        if let Some(fast) = self.fast_batches {
+            let all = screen::count(self.batches, "batch");
+            write!(line, "; {fast} of {all} in one round trip").expect("a string takes all");
+        }
         line
     }
 
@@ -199,6 +236,11 @@ impl Summary {
             self.bytes += *bytes as u64;
             self.batches += 1;
             if *base_offset < 0 {
+                self.unplaced.insert(partition);
+                self.fast_batches = self.fast_batches.map(|count| count + 1);
+            }
+            if self.unplaced.contains(&partition) {
+                self.offsets.remove(&partition);
                 continue;
             }
             let last = base_offset + i64::from(*records) - 1;
@@ -206,6 +248,36 @@ impl Summary {
             let offsets = self.offsets.entry(partition).or_insert(known);
             offsets.first = offsets.first.min(*base_offset);
             offsets.last = offsets.last.max(last);
+        }
+    }
+}
+
+/// The way of batches to a partition.
+enum Lane {
+    Normal(Appender),
+    Fast(Box<FastAppender>),
+}
+
+impl Lane {
+    async fn push(&mut self, batch: BytesMut) -> Result<Vec<Acked>, Error> {
+        match self {
+            Self::Normal(appender) => appender.push(batch).await,
+            Self::Fast(appender) => appender.push(batch).await,
+        }
+    }
+
+    async fn finish(&mut self) -> Result<Vec<Acked>, Error> {
+        match self {
+            Self::Normal(appender) => appender.finish().await,
+            Self::Fast(appender) => appender.finish().await,
+        }
+    }
+
+    /// Returns the reason why batches go the normal way for good, once.
+    fn warning(&mut self) -> Option<String> {
+        match self {
+            Self::Normal(_) => None,
+            Self::Fast(appender) => appender.warning(),
         }
     }
 }
@@ -219,9 +291,10 @@ struct Sending<'a> {
     sticky: i32,
     /// Batches that take more records.
     open: BTreeMap<i32, BatchBuilder>,
-    appenders: BTreeMap<i32, Appender>,
+    appenders: BTreeMap<i32, Lane>,
     summary: Summary,
     bar: ProgressBar,
+    has_warned: bool,
 }
 
 impl Sending<'_> {
@@ -269,6 +342,10 @@ impl Sending<'_> {
         for (partition, appender) in &mut self.appenders {
             let acked = appender.finish().await?;
             self.summary.acked(*partition, &acked);
+            if let Some(warning) = appender.warning().filter(|_| !self.has_warned) {
+                self.has_warned = true;
+                self.bar.suspend(|| eprintln!("warning: {warning}"));
+            }
         }
         self.bar.set_position(self.summary.records);
         Ok(())
@@ -314,19 +391,31 @@ impl Sending<'_> {
 
     async fn send(&mut self, partition: i32) -> anyhow::Result<()> {
         let Some(batch) = self.open.remove(&partition) else { return Ok(()) };
-        let options = AppenderOptions {
-            acks: Acknowledgement::from(self.command.acks),
-            producer: self.producer,
-            window: WINDOW,
-            timeout_ms: 30_000,
-        };
-        let appender = self.appenders.entry(partition).or_insert_with(|| {
-            Appender::new(self.client.clone(), &self.command.topic, partition, options)
-        });
+        let (command, client, producer) = (self.command, &self.client, self.producer);
+        let appender = self
+            .appenders
+            .entry(partition)
+            .or_insert_with(|| lane(command, client, producer, partition));
         let acked = appender.push(batch.build_mut()?).await?;
         self.summary.acked(partition, &acked);
         self.bar.set_position(self.summary.records);
         Ok(())
+    }
+}
+
+fn lane(command: &Produce, client: &Client, producer: Option<Producer>, partition: i32) -> Lane {
+    let (client, topic) = (client.clone(), &command.topic);
+    match producer.filter(|_| command.fast) {
+        Some(producer) => {
+            let options = FastOptions { producer, window: WINDOW, timeout_ms: TIMEOUT_MS };
+            Lane::Fast(Box::new(FastAppender::new(client, topic, partition, options)))
+        }
+        None => {
+            let acks = Acknowledgement::from(command.acks);
+            let options =
+                AppenderOptions { acks, producer, window: WINDOW, timeout_ms: TIMEOUT_MS };
+            Lane::Normal(Appender::new(client, topic, partition, options))
+        }
     }
 }
 
@@ -422,5 +511,19 @@ mod tests {
         assert_eq!(summary.line(Acks::All), line);
         summary.acked(2, &[Acked { base_offset: 0, records: 1, bytes: 70 }]);
         assert_eq!(summary.line(Acks::All), "appended 5 records to orders: 2 partitions");
+        summary.acked(2, &[Acked { base_offset: -1, records: 1, bytes: 70 }]);
+        summary.acked(2, &[Acked { base_offset: 2, records: 1, bytes: 70 }]);
+        assert_eq!(summary.line(Acks::All), "appended 7 records to orders");
+        assert_eq!(summary.offsets.keys().collect::<Vec<_>>(), [&0], "all are known there");
+    }
+
+    #[test]
+    fn the_summary_counts_batches_of_one_round_trip() {
+        let none = Summary { topic: "far".into(), ..Summary::default() };
+        let mut summary = Summary { fast_batches: Some(0), ..none };
+        summary.acked(0, &[Acked { base_offset: 0, records: 1, bytes: 70 }]);
+        summary.acked(0, &[Acked { base_offset: -1, records: 1, bytes: 70 }]);
+        let line = "appended 2 records to far; 1 of 2 batches in one round trip";
+        assert_eq!(summary.line(Acks::All), line);
     }
 }

@@ -15,6 +15,8 @@ use crate::access::{Kind, Operation};
 use crate::event::{ConnectionId, Event};
 use crate::peer::{Frame, PeerFrame};
 
+const ENABLED: [(&str, &str); 1] = [("fast.append.enable", "true")];
+
 const NOT_NOW: i8 = 0;
 const COMMITTED: i8 = 3;
 
@@ -70,7 +72,7 @@ fn described(it: &mut Harness, topic_id: Uuid, open: bool) -> DescribedFast {
 #[test]
 fn a_batch_for_sure_is_committed_once_and_can_be_asked_after() {
     let mut it = Harness::new(&[]);
-    it.create("t", &[]);
+    it.create("t", &ENABLED);
     let topic = id_of(&it, "t");
     let unknown = only(it.ask(ask(topic, 0, 1), 0));
     assert_eq!((unknown.outcome, unknown.error_code), (NOT_NOW, 0));
@@ -94,7 +96,7 @@ fn a_batch_for_sure_is_committed_once_and_can_be_asked_after() {
 #[test]
 fn a_refusal_is_told_only_to_a_client_that_waits_for_the_commit() {
     let mut it = Harness::new(&[]);
-    it.create("t", &[]);
+    it.create("t", &ENABLED);
     let topic = id_of(&it, "t");
     let good = idempotent(5, 0, 0, &["a"]);
     let missing = Uuid::from_u128(77);
@@ -130,7 +132,7 @@ fn a_refusal_is_told_only_to_a_client_that_waits_for_the_commit() {
 #[test]
 fn a_stranger_learns_nothing_of_a_topic() {
     let mut it = Harness::new(&[]);
-    it.create("t", &[]);
+    it.create("t", &ENABLED);
     let topic = id_of(&it, "t");
     assert_eq!(described(&mut it, topic, false).leader_id, 0);
     it.node.core.access.deny(Operation::Write, Kind::Topic);
@@ -145,7 +147,7 @@ fn a_stranger_learns_nothing_of_a_topic() {
 #[test]
 fn a_full_disk_takes_no_fast_append() {
     let mut it = Harness::new(&[]);
-    it.create("t", &[]);
+    it.create("t", &ENABLED);
     let topic = id_of(&it, "t");
     it.storage(Done::DiskFull(Some(SHORTAGE)));
     let (outcome, code, text) =
@@ -157,7 +159,7 @@ fn a_full_disk_takes_no_fast_append() {
 #[test]
 fn while_too_much_waits_only_a_batch_for_sure_waits_too() {
     let mut it = Harness::new(&[]);
-    it.create("t", &[]);
+    it.create("t", &ENABLED);
     let topic = id_of(&it, "t");
     it.is_prompt = false;
     let large = "x".repeat((1 << 20) - 100);
@@ -181,7 +183,7 @@ fn while_too_much_waits_only_a_batch_for_sure_waits_too() {
 #[test]
 fn a_batch_for_sure_whose_time_is_over_may_be_in_the_log() {
     let mut it = Harness::new(&[]);
-    it.create("t", &[]);
+    it.create("t", &ENABLED);
     let topic = id_of(&it, "t");
     it.is_prompt = false;
     let id = it.send(append(topic, SURE, idempotent(5, 0, 0, &["a"])), 0);
@@ -198,7 +200,7 @@ fn a_batch_for_sure_whose_time_is_over_may_be_in_the_log() {
 #[test]
 fn bytes_of_fast_appends_count_for_the_clients_quota() {
     let mut it = Harness::new(&[]);
-    it.create("t", &[]);
+    it.create("t", &ENABLED);
     let topic = id_of(&it, "t");
     assert_eq!(quotas::set(&mut it, "producer_byte_rate", Some(150.0)), 0);
     let value = "x".repeat(1_000);
@@ -215,7 +217,7 @@ fn bytes_of_fast_appends_count_for_the_clients_quota() {
 #[test]
 fn a_follower_names_the_leader() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let leader = trio.leader("t", 0).expect("led");
     let follower = (leader + 1) % 3;
     let topic = id_of(&trio.nodes[leader], "t");
@@ -231,25 +233,27 @@ fn a_follower_names_the_leader() {
 }
 
 #[test]
-fn a_node_that_serves_no_fast_appends_says_so() {
+fn a_topic_without_the_setting_takes_no_fast_appends() {
     let mut it = Harness::new(&[]);
     it.create("t", &[]);
     let topic = id_of(&it, "t");
-    it.node.core.options.fast_appends = false;
     let request = append(topic, FAST, idempotent(5, 0, 0, &["a"]));
     let (outcome, code, text) = told(only(it.ask(request, 0)));
     assert_eq!((outcome, code), (NOT_NOW, ErrorCode::None));
-    assert_eq!(text, "the node serves no fast appends");
-    let code = ErrorCode::UnsupportedVersion.code();
-    assert_eq!(only(it.ask(append(topic, SURE, idempotent(5, 0, 0, &["a"])), 0)).error_code, code);
-    assert_eq!(described(&mut it, topic, true).error_code, code);
+    assert_eq!(text, "the topic's fast.append.enable is false");
     assert_eq!(it.fetch("t", 0).high_watermark, 0);
+    let part = described(&mut it, topic, true);
+    assert_eq!(part.error_code, ErrorCode::PolicyViolation.code());
+    assert_eq!(part.error_message.as_deref(), Some("the topic's fast.append.enable is false"));
+    assert_eq!(described(&mut it, topic, false).error_code, 0, "that it has none is the truth");
+    let sure = only(it.ask(append(topic, SURE, idempotent(5, 0, 0, &["a"])), 0));
+    assert_eq!((sure.outcome, sure.base_offset), (COMMITTED, 0));
 }
 
 #[test]
 fn a_partition_without_a_stretch_is_described_by_its_leader() {
     let mut it = Harness::new(&[]);
-    it.create("t", &[]);
+    it.create("t", &ENABLED);
     let topic = id_of(&it, "t");
     let part = described(&mut it, topic, false);
     assert_eq!((part.error_code, part.leader_id), (0, 0));
@@ -295,7 +299,7 @@ fn answered_alone(trio: &mut Trio, at: usize, request: AppendFastRequest) -> App
 #[test]
 fn a_batch_that_all_members_have_outlives_its_leader() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let (stretch, leader, follower) = opened(&mut trio, "t");
     let topic = id_of(&trio.nodes[leader], "t");
     let first = in_stretch(topic, stretch, idempotent(5, 0, 0, &["a"]));
@@ -339,7 +343,7 @@ fn a_batch_that_all_members_have_outlives_its_leader() {
 #[test]
 fn a_member_finds_what_it_held_after_a_start() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let (stretch, leader, follower) = opened(&mut trio, "t");
     let topic = id_of(&trio.nodes[leader], "t");
     let request = in_stretch(topic, stretch, idempotent(5, 0, 0, &["a"]));

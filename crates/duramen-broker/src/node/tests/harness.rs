@@ -411,7 +411,6 @@ pub(super) fn options(
         introduced: Vec::new(),
         replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
-        fast_appends: true,
         metadata_tail,
     }
 }

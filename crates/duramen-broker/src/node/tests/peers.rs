@@ -41,7 +41,6 @@ fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
         introduced: Vec::new(),
         replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
-        fast_appends: false,
     };
     let mut actions = Vec::new();
     let node = Node::open(options, Vec::new(), now(0), &mut actions);
