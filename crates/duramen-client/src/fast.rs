@@ -354,6 +354,7 @@ impl FastAppender {
         if std::mem::take(&mut self.is_leader_doubtful) {
             self.client.forget(&self.topic).await;
         }
+        self.tally.resort_in_order();
         for at in 0..self.pending.len() {
             let number = self.tally.number(at);
             let it = &self.pending[at];
@@ -381,7 +382,9 @@ impl FastAppender {
         };
         let to = (self.topic.clone(), self.partition);
         let is_known = leader.connection.version::<AppendFastRequest>(i16::MAX).is_ok();
-        if self.way.is_plain || !is_known {
+        let under = self.tally.stretch_of(number);
+        let is_large = self.pending[at].batch.len() > BATCH_BYTES_MAX;
+        if !is_known || (self.way.is_plain || is_large) && under.is_none() {
             let request = self.produce(&leader, at);
             let in_flight = leader.connection.start(&request).await?;
             tokio::spawn(async move {
@@ -390,8 +393,9 @@ impl FastAppender {
             });
         } else {
             let records = (!by_ids).then(|| self.pending[at].batch.clone());
-            let none = Stretch { term: -1, index: -1 };
-            let request = self.request(1, leader.topic_id, &none, records, at);
+            // Before the leader refuses a batch for good that members may hold, it ends their stretch.
+            let under = under.unwrap_or(Stretch { term: -1, index: -1 });
+            let request = self.request(1, leader.topic_id, &under, records, at);
             let in_flight = leader.connection.start(&request).await?;
             tokio::spawn(async move {
                 let part = in_flight.answer().await.and_then(|it| row(it, (&to.0, to.1)));

@@ -182,6 +182,22 @@ impl Tally {
         is_wanted.then_some(if row.is_with_leader { Resort::ByIds } else { Resort::Whole })
     }
 
+    /// Returns the stretch under which a batch was sent to members. They may hold it.
+    pub(crate) fn stretch_of(&self, batch: u64) -> Option<Stretch> {
+        let row = &self.rows[self.at(batch)?];
+        row.sent.as_ref().map(|sent| sent.stretch)
+    }
+
+    /// Lets all batches before one that needs a request for its commit need one, too. The leader must not get a batch
+    /// before those in front of it, whose copies take another connection.
+    pub(crate) fn resort_in_order(&mut self) {
+        let needs = |row: &Row| row.needs_commit && !row.is_complete();
+        let last = self.rows.iter().rposition(needs).unwrap_or(0);
+        for row in self.rows.iter_mut().take(last) {
+            row.needs_commit = true;
+        }
+    }
+
     /// Tells whether some batch is not complete and needs a request for its commit.
     pub(crate) fn has_resorted(&self) -> bool {
         self.rows.iter().any(|row| row.needs_commit && !row.is_complete())
@@ -346,6 +362,21 @@ mod tests {
         tally.hear(batch, 8, FIRST, Said::Held);
         assert_eq!(tally.wanted(batch), None);
         assert_eq!(tally.take(), Some(-1));
+    }
+
+    #[test]
+    fn the_leader_is_asked_for_a_batch_behind_all_before_it() {
+        let mut tally = Tally::default();
+        let batches = [tally.push(), tally.push(), tally.push()];
+        batches.iter().for_each(|batch| tally.send(*batch, &named(&[7, 8])));
+        tally.hear(batches[0], 7, FIRST, Said::Appended);
+        tally.hear(batches[1], 8, FIRST, Said::NotNow);
+        tally.resort_in_order();
+        let wanted = batches.map(|batch| tally.wanted(batch));
+        assert_eq!(wanted, [Some(Resort::ByIds), Some(Resort::Whole), None]);
+        assert_eq!(tally.stretch_of(batches[1]), Some(FIRST), "a member may hold it");
+        let next = tally.push();
+        assert_eq!(tally.stretch_of(next), None);
     }
 
     #[test]
