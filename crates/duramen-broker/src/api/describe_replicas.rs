@@ -1,6 +1,6 @@
 //! `DescribeReplicas`: the replicas that this node holds, with digests by which a program compares replicas while the
-//! cluster runs. The answer also gives the node's clock, whether few nodes share it, and whether the disk is full. The
-//! API is ours, not Kafka's. Another thread than the node's computes the digests. Of a queue topic a program may
+//! cluster runs. The answer also gives the node's clock, whether few nodes share it, whether the disk is full, and the
+//! stretches that are open on the node. The API is ours, not Kafka's. Another thread than the node's computes the digests. Of a queue topic a program may
 //! also ask for the elements of queues in a part, and for faults of the queue index there.
 
 use duramen_protocol::ErrorCode;
@@ -35,6 +35,7 @@ pub(crate) fn handle(
         response.disk_free_bytes = i64::try_from(free_bytes).unwrap_or(i64::MAX);
         response.disk_needed_bytes = i64::try_from(needed_bytes).unwrap_or(i64::MAX);
     }
+    response.stretches = super::fast::stretches(node);
     let mut parts = Vec::new();
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::append_fast::{AppendedFast, AppendedFastTopic};
 use duramen_protocol::messages::describe_fast::{DescribedFast, DescribedFastTopic};
+use duramen_protocol::messages::describe_replicas::DescribedStretch;
 use duramen_protocol::messages::{AppendFastResponse, DescribeFastRequest, DescribeFastResponse};
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{ReplicaId, Stretch};
@@ -29,7 +30,7 @@ use crate::limits::FAST_OPEN_US_MAX;
 use crate::node::Node;
 use crate::partition::fast::{Fast, OpenStretch, Outcome};
 use crate::partition::members::Opening;
-use crate::partition::{Acks, Slot};
+use crate::partition::{Acks, Partition, Slot};
 use crate::quotas::QuotaKey;
 use crate::session::{
     Prepared, PreparedFast, PreparedFastPartition, PreparedFastTopic, Rejection, RequestContext,
@@ -456,6 +457,22 @@ fn answer(node: &mut Node, key: RequestKey) {
         Some(other) => unreachable!("{other:?} is no fast append"),
         None => {}
     }
+}
+
+/// Returns the stretches that leaders here have open.
+pub(super) fn stretches(node: &Node) -> Vec<DescribedStretch> {
+    let of = |partition: &Partition| {
+        let OpenStretch { stretch, members } = partition.open_here()?;
+        let broker = |peer: &u64| Some(node.core.placed(partition.id, *peer)?.broker_id);
+        Some(DescribedStretch {
+            topic_id: Uuid(partition.id.topic_id),
+            partition_index: partition.id.partition,
+            stretch_term: i64::try_from(stretch.term).unwrap_or(i64::MAX),
+            stretch_index: i64::try_from(stretch.index).unwrap_or(i64::MAX),
+            members: members.iter().filter_map(broker).collect(),
+        })
+    };
+    node.core.partitions.values().filter_map(of).collect()
 }
 
 /// Leader and stretch of a partition, for clients: -1 stands for whatever is not known.

@@ -1,4 +1,5 @@
-//! `DescribeReplicas` (key 10000, ours): what a node holds of partitions, digests of it, and faults of queue indexes.
+//! `DescribeReplicas` (key 10000, ours): what a node holds of partitions, digests of it, and faults of queue indexes;
+//! the stretches of fast appends that the node has open.
 
 use bytes::Bytes;
 
@@ -37,6 +38,16 @@ declare! {
         is_clock_alone: bool [0.., tag 1 in 0..],
         disk_free_bytes: i64 [0.., tag 2 in 0..],
         disk_needed_bytes: i64 [0.., tag 3 in 0..],
+        stretches: Vec<DescribedStretch> [0.., tag 4 in 0..],
+    }
+
+    /// Stands in [`DescribeReplicasResponse::stretches`].
+    pub struct DescribedStretch {
+        topic_id: Uuid [0..],
+        partition_index: i32 [0..],
+        stretch_term: i64 [0..] = -1,
+        stretch_index: i64 [0..] = -1,
+        members: Vec<i32> [0..],
     }
 
     /// Stands in [`DescribeReplicasResponse::topics`].

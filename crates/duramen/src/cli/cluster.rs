@@ -9,6 +9,7 @@ pub(super) mod overview;
 pub(super) mod placement;
 mod removing;
 mod status;
+mod stretches;
 mod survive;
 mod verify;
 

@@ -7,10 +7,12 @@ use duramen_protocol::messages::{AppendFastRequest, DescribeFastRequest};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::Done;
+#[cfg(feature = "sabotage")]
+use duramen_storage::sabotage::{Bug, plant};
 
 use super::harness::{Harness, SHORTAGE, batch, idempotent, produce_request};
-use super::quotas;
 use super::trio::Trio;
+use super::{moves, quotas};
 use crate::access::{Kind, Operation};
 use crate::event::{ConnectionId, Event};
 use crate::peer::{Frame, PeerFrame};
@@ -368,7 +370,7 @@ fn members(trio: &mut Trio, topic: &str) -> Vec<i32> {
 #[test]
 fn a_batch_is_refused_for_good_only_once_no_member_holds_it_for_its_stretch() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let (stretch, leader, follower) = opened(&mut trio, "t");
     let topic = id_of(&trio.nodes[leader], "t");
     let first = only(trio.ask(leader, append(topic, SURE, idempotent(5, 0, 0, &["a"])), 0));
@@ -402,7 +404,7 @@ fn a_batch_is_refused_for_good_only_once_no_member_holds_it_for_its_stretch() {
 #[test]
 fn a_batch_that_only_a_follower_holds_comes_to_its_leader() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let (stretch, leader, follower) = opened(&mut trio, "t");
     let topic = id_of(&trio.nodes[leader], "t");
     let request = in_stretch(topic, stretch, idempotent(5, 0, 0, &["a"]));
@@ -417,7 +419,7 @@ fn a_batch_that_only_a_follower_holds_comes_to_its_leader() {
 #[test]
 fn a_stretch_that_nobody_uses_ends() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let (stretch, leader, _) = opened(&mut trio, "t");
     trio.pass_ms(200_000);
     let topic = id_of(&trio.nodes[leader], "t");
@@ -432,7 +434,7 @@ fn a_stretch_that_nobody_uses_ends() {
 #[test]
 fn a_member_that_is_silent_gives_way_to_another_voter() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let (_, leader, follower) = opened(&mut trio, "t");
     let outsider = 3 - leader - follower;
     trio.cut.insert(follower);
@@ -444,7 +446,7 @@ fn a_member_that_is_silent_gives_way_to_another_voter() {
 #[test]
 fn stretches_of_a_partition_begin_at_most_once_a_second() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let (_, leader, _) = opened(&mut trio, "t");
     let topic = id_of(&trio.nodes[leader], "t");
     let replica = trio.replica(leader, "t", 0);
@@ -472,7 +474,7 @@ fn stretches_of_a_partition_begin_at_most_once_a_second() {
 #[test]
 fn leadership_moves_after_the_end_of_the_stretch() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let (stretch, leader, _) = opened(&mut trio, "t");
     let topic = id_of(&trio.nodes[leader], "t");
     let request = in_stretch(topic, stretch, idempotent(5, 0, 0, &["a"]));
@@ -493,7 +495,7 @@ fn leadership_moves_after_the_end_of_the_stretch() {
 #[test]
 fn no_stretch_begins_while_a_node_with_a_replica_does_not_know_stretches() {
     let mut trio = Trio::new(&[]);
-    trio.create("t", 1);
+    trio.create_with("t", 1, &ENABLED);
     let leader = trio.leader("t", 0).expect("led");
     let other = (leader + 1) % 3;
     let topic = id_of(&trio.nodes[leader], "t");
@@ -515,7 +517,7 @@ fn no_stretch_begins_while_a_node_with_a_replica_does_not_know_stretches() {
 fn a_node_that_goes_on_alone_tells_which_fast_appends_it_may_lack() {
     for is_member in [true, false] {
         let mut trio = Trio::new(&[]);
-        trio.create("t", 1);
+        trio.create_with("t", 1, &ENABLED);
         let (stretch, leader, follower) = opened(&mut trio, "t");
         let outsider = 3 - leader - follower;
         let topic = id_of(&trio.nodes[leader], "t");
@@ -534,4 +536,36 @@ fn a_node_that_goes_on_alone_tells_which_fast_appends_it_may_lack() {
         let part = only(trio.ask(survivor, ask(topic, 0, 0), 0));
         assert_eq!(part.outcome, if is_member { COMMITTED } else { NOT_NOW });
     }
+}
+
+/// Moves a partition with an open stretch to another node. Returns the members of its stretch then.
+fn members_after_a_move() -> Vec<i32> {
+    let mut trio = Trio::new(&[]);
+    trio.create_with("t", 1, &ENABLED);
+    let (_, leader, follower) = opened(&mut trio, "t");
+    let outsider = 3 - leader - follower;
+    trio.start_another(&[]);
+    trio.pass_ms(3_000);
+    // The member that follows leaves.
+    moves::reassign(&mut trio, Some(&[leader, outsider, 3]));
+    trio.pass_ms(10_000);
+    let replica = trio.replica(leader, "t", 0);
+    assert!(!trio.nodes[follower].node.core.partitions.contains_key(&replica));
+    let partition = &trio.nodes[leader].node.core.partitions[&replica];
+    assert_eq!(partition.group.voters(), 3);
+    members(&mut trio, "t")
+}
+
+#[test]
+fn voters_change_after_the_end_of_the_stretch() {
+    assert_eq!(members_after_a_move(), []);
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_stretch_over_a_change_of_voters_is_noticed() {
+    plant(Some(Bug::MembersChangeOpen));
+    let members = members_after_a_move();
+    plant(None);
+    assert_ne!(members, []);
 }

@@ -273,7 +273,7 @@ fn leadership_leaves_a_node_whose_disk_holds_up_the_others() {
 }
 
 /// The partition of `t` is to be on these nodes, or where it was.
-fn reassign(trio: &mut Trio, nodes: Option<&[usize]>) {
+pub(super) fn reassign(trio: &mut Trio, nodes: Option<&[usize]>) {
     assert_eq!(try_reassign(trio, nodes), 0);
 }
 

@@ -8,11 +8,13 @@ use anyhow::bail;
 use clap::Args;
 use duramen_client::{Client, NodeId};
 use duramen_protocol::messages::describe_quorum::{ReplicaState, ResponsePartitionData};
+use duramen_protocol::messages::describe_replicas::DescribedStretch;
 use duramen_protocol::messages::{DescribeLogDirsRequest, DescribeReplicasRequest};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::overview::{Node, Overview, Partition};
+use super::stretches::{self, Stretch};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table, or_dash};
 
@@ -42,6 +44,8 @@ A partition is under-replicated if a replica lacks records that were committed a
 on a node that does not answer. It is moving until its replicas are on their new nodes. A partition
 whose leader does not answer takes no appends.
 
+Partitions that take fast appends are listed with the nodes that hold their batches.
+
 The last line is the verdict. A cluster is healthy if all nodes are live, their disks have room, and
 their clocks agree. The metadata must have a leader, and all partitions must be led and fully
 replicated. The exit code is 0 for a healthy cluster, and 1 otherwise.
@@ -69,6 +73,8 @@ struct Report {
     partitions: Totals,
     /// Partitions with a fault, and those that are moving.
     attention: Vec<Attention>,
+    /// Partitions whose leader takes fast appends.
+    stretches: Vec<Stretch>,
 }
 
 #[derive(Debug, Serialize)]
@@ -158,14 +164,19 @@ impl Status {
     }
 }
 
-async fn machines(client: &Client, nodes: &BTreeMap<NodeId, Node>) -> BTreeMap<NodeId, Machine> {
+async fn machines(
+    client: &Client,
+    nodes: &BTreeMap<NodeId, Node>,
+) -> (BTreeMap<NodeId, Machine>, Vec<DescribedStretch>) {
     let mut machines = BTreeMap::new();
+    let mut stretches = Vec::new();
     for id in nodes.iter().filter(|(_, node)| node.answers).map(|(id, _)| *id) {
         let request = DescribeLogDirsRequest::default();
         let Ok(connection) = client.node(id).await else { continue };
         let Ok(answer) = connection.call(&request).await else { continue };
         // Only Duramen's own nodes know this request.
         let told = connection.call(&DescribeReplicasRequest::default()).await.ok();
+        stretches.extend(told.iter().flat_map(|told| told.stretches.clone()));
         let known = |figure: i64| (figure >= 0).then_some(figure);
         let partitions = answer.results.iter().flat_map(|dir| &dir.topics);
         let partitions = partitions.flat_map(|topic| &topic.partitions);
@@ -182,7 +193,7 @@ async fn machines(client: &Client, nodes: &BTreeMap<NodeId, Node>) -> BTreeMap<N
         };
         machines.insert(id, machine);
     }
-    machines
+    (machines, stretches)
 }
 
 /// Computes the median difference of the nodes' clocks to this machine's.
@@ -318,8 +329,9 @@ impl Report {
         let overview = Overview::gather(client).await?;
         // An old broker does not return the quorum; the command shows the rest.
         let quorum = client.quorum().await.ok();
-        let machines = machines(client, &overview.nodes).await;
-        Ok(Self::new(overview, quorum.as_ref(), &machines))
+        let (machines, stretches) = machines(client, &overview.nodes).await;
+        let stretches = stretches::named(&stretches, &overview.partitions);
+        Ok(Self { stretches, ..Self::new(overview, quorum.as_ref(), &machines) })
     }
 
     fn new(
@@ -383,7 +395,8 @@ impl Report {
         }
         problems.extend(totals.problems());
         let (cluster_id, healthy) = (overview.cluster_id, problems.is_empty());
-        Self { cluster_id, healthy, problems, nodes, metadata, partitions: totals, attention }
+        let (partitions, stretches) = (totals, Vec::new());
+        Self { cluster_id, healthy, problems, nodes, metadata, partitions, attention, stretches }
     }
 
     fn text(&self) -> String {
@@ -409,6 +422,7 @@ impl Report {
         text.push('\n');
         text.push_str(&self.metadata_text());
         text.push_str(&self.partitions_text());
+        text.push_str(&stretches::text(&self.stretches));
         if self.healthy {
             if !self.attention.is_empty() {
                 text.push_str("\nhealthy: all led and fully replicated\n");
