@@ -57,6 +57,7 @@ mod inspection;
 pub(crate) mod internal;
 mod kept;
 pub(crate) mod members;
+mod pacing;
 pub(crate) mod pointers;
 pub(crate) mod producers;
 mod refused;

@@ -419,7 +419,6 @@ impl PeerFrame {
             + weight_of(ranges_given, |it| 16 + it.batches.len())
             + weight_of(prefixes_given, |it| 48 + it.batches.len())
             + weight_of(holds_given, |it| 104 + it.batches.len())
-            + holds_wanted.len() * 80
             + weight_of(adoptions, |it| 64 + it.batches.len())
             + weight_of(burials_wanted, |it| 48 + it.batch.len())
             + (ranges_wanted.len() + prefixes_wanted.len() + moves_wanted.len()) * 64
@@ -435,12 +434,12 @@ impl PeerFrame {
             + weight_of(topics_wanted, |name| 8 + name.len())
             + weight_of(forwards, Forward::weight)
             + weight_of(forwarded, |it| 16 + it.response.len());
-        let coordinators = weight_of(transaction_asks, TransactionAsk::weight)
-            + marks_wanted.len() * 80
+        let questions = weight_of(transaction_asks, TransactionAsk::weight)
+            + (marks_wanted.len() + holds_wanted.len()) * 80
             + (transaction_answers.len() + marked.len()) * 16
             + weight_of(share_asks, |it| 80 + it.group_id.len() + it.batches.len() * 20)
             + weight_of(share_answers, |it| 48 + it.batches.len() * 20);
-        256 + logs + nodes + coordinators
+        256 + logs + nodes + questions
     }
 
     /// CRC-32C of the rest, version, length of the body, the body without payload, the length of each payload, and the

@@ -229,8 +229,8 @@ impl FastAppender {
         Ok(acked)
     }
 
-    /// Waits until every batch is done. Returns those that [`push`](Self::push) has not returned, the oldest first. Fails
-    /// as `push` does.
+    /// Waits until every batch is done. Returns those that [`push`](Self::push) has not returned, the oldest first.
+    /// Fails as `push` does.
     pub async fn finish(&mut self) -> Result<Vec<Acked>, Error> {
         let mut acked = Vec::new();
         self.hear_all();
@@ -284,8 +284,8 @@ impl FastAppender {
         }
     }
 
-    /// Tells whether a new batch should wait until those before it are done. A follower takes a batch only behind the one
-    /// before it, so a batch behind one that went to the leader alone would have to go there too, and so on.
+    /// Tells whether a new batch should wait until those before it are done. A follower takes a batch only behind the
+    /// one before it. So a batch behind one that went to the leader alone would have to go there too.
     fn should_clear_way(&mut self, bytes: usize) -> bool {
         let now = Instant::now();
         let is_fast = bytes <= BATCH_BYTES_MAX && self.way.route.is_some();

@@ -3,8 +3,8 @@
 //! Purpose:    one small Kafka client for the command line, the benchmarks and the tests; it works
 //!             against any broker.
 //! Owns:       version negotiation, the cached view of the cluster, reconnects, bounded retries. Also the
-//!             idempotent [`Appender`], the [`FastAppender`] of one round trip, the [`Fetcher`] with or without sessions, and the [`Member`] of a
-//!             classic consumer group.
+//!             idempotent [`Appender`], the [`FastAppender`] of one round trip, the [`Fetcher`] with or without
+//!             sessions, and the [`Member`] of a classic consumer group.
 //! Interface:  [`Client::connect`], [`Client::call_any`], [`Client::leader`], [`Appender`], [`Fetcher`], [`Member`].
 //! Invariants: an answer that says "try again" is tried again until [`Options::retry_for`] is over,
 //!             never longer; an [`Appender`] sends its batches in order and never gives one up before

@@ -1,7 +1,8 @@
 //! `DescribeReplicas`: the replicas that this node holds, with digests by which a program compares replicas while the
-//! cluster runs. The answer also gives the node's clock, whether few nodes share it, whether the disk is full, and the
-//! stretches that are open on the node. The API is ours, not Kafka's. Another thread than the node's computes the digests. Of a queue topic a program may
-//! also ask for the elements of queues in a part, and for faults of the queue index there.
+//! cluster runs. The answer also gives the node's clock, whether few nodes share it, and whether the disk is full. It
+//! lists the stretches that leaders here have open. The API is ours, not Kafka's. Another thread than the node's
+//! computes the digests. Of a queue topic a program may also ask for the elements of queues in a part, and for faults
+//! of the queue index there.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_replicas::{

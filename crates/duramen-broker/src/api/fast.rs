@@ -257,8 +257,8 @@ fn leader_here(node: &Node, topic: Uuid, index: i32) -> Result<ReplicaId, ErrorC
     Ok(node.core.serving(topic, index)?.group.id())
 }
 
-/// Refuses a batch. Before one is refused for good that may be held in a stretch, that stretch has to end: else a later
-/// leader could take the batch over.
+/// Refuses a batch. A stretch in which it may be held ends before it is refused for good. Else a later leader could
+/// take the batch over.
 fn refuse_for_good(
     node: &mut Node,
     (topic, index): (Uuid, i32),

@@ -1,7 +1,7 @@
 //! # Room card: settling leaders
 //!
-//! Purpose:    questions of new leaders for what was held, between nodes; reads of former leaders for themselves; offers
-//!             of what is held for long.
+//! Purpose:    questions of new leaders for what was held, between nodes; reads of former leaders for themselves;
+//!             offers of what is held for long.
 //! Owns:       which replicas here wait for answers or reads, and which ones hold batches or have a stretch open.
 //! Interface:  [`Settlings::follow`], [`Settlings::tick`], [`hear_frame`], [`hold_own`].
 //! Invariants: a question or answer is taken only from the directory that the placement names for its sender.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use duramen_storage::op::{HoldId, OpKind, RecoveredReplica, Stretch};
 
 use super::holds::Holds;
-use super::members::{Paces, Rate};
+use super::pacing::{Paces, Rate};
 use super::slots::Slot;
 use crate::event::ReadLog;
 

@@ -2,10 +2,11 @@
 //!
 //! Purpose:    decide from answers which batches of a producer are done, as a value without I/O.
 //! Owns:       the rule of counting, the order of telling, and the reasons to ask the leader for the commit.
-//! Interface:  [`Tally::push`], [`Tally::send`], [`Tally::hear`], [`Tally::resort`], [`Tally::commit`], [`Tally::take`].
-//! Invariants: a batch is complete once one answer says *committed*, or once every member of the stretch that it was
-//!             sent under has answered: the leader *appended*, each follower *held*. A batch is sent under one stretch,
-//!             once. Batches are told in the order in which they were pushed.
+//! Interface:  [`Tally::push`], [`Tally::send`], [`Tally::hear`], [`Tally::resort`], [`Tally::commit`],
+//!             [`Tally::take`].
+//! Invariants: a batch is complete once one answer says *committed*. Or all members of its stretch have answered, the
+//!             leader *appended* and each follower *held*. A batch is sent under one stretch, once. Batches are told in
+//!             the order in which they were pushed.
 //! Never:      time, connections, and the bytes of batches.
 //! Tests:      below.
 //! Start at:   [`Tally::hear`].
@@ -368,7 +369,9 @@ mod tests {
     fn the_leader_is_asked_for_a_batch_behind_all_before_it() {
         let mut tally = Tally::default();
         let batches = [tally.push(), tally.push(), tally.push()];
-        batches.iter().for_each(|batch| tally.send(*batch, &named(&[7, 8])));
+        for batch in batches {
+            tally.send(batch, &named(&[7, 8]));
+        }
         tally.hear(batches[0], 7, FIRST, Said::Appended);
         tally.hear(batches[1], 8, FIRST, Said::NotNow);
         tally.resort_in_order();

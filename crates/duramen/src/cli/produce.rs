@@ -58,6 +58,7 @@ Examples:
 
 Exit codes: 0 every record was acknowledged, 1 not all were, 2 wrongly called, 130 interrupted."
 )]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub struct Produce {
     /// Topic to append to
     #[arg(value_parser = topic_name)]
@@ -405,17 +406,13 @@ impl Sending<'_> {
 
 fn lane(command: &Produce, client: &Client, producer: Option<Producer>, partition: i32) -> Lane {
     let (client, topic) = (client.clone(), &command.topic);
-    match producer.filter(|_| command.fast) {
-        Some(producer) => {
-            let options = FastOptions { producer, window: WINDOW, timeout_ms: TIMEOUT_MS };
-            Lane::Fast(Box::new(FastAppender::new(client, topic, partition, options)))
-        }
-        None => {
-            let acks = Acknowledgement::from(command.acks);
-            let options =
-                AppenderOptions { acks, producer, window: WINDOW, timeout_ms: TIMEOUT_MS };
-            Lane::Normal(Appender::new(client, topic, partition, options))
-        }
+    if let Some(producer) = producer.filter(|_| command.fast) {
+        let options = FastOptions { producer, window: WINDOW, timeout_ms: TIMEOUT_MS };
+        Lane::Fast(Box::new(FastAppender::new(client, topic, partition, options)))
+    } else {
+        let acks = Acknowledgement::from(command.acks);
+        let options = AppenderOptions { acks, producer, window: WINDOW, timeout_ms: TIMEOUT_MS };
+        Lane::Normal(Appender::new(client, topic, partition, options))
     }
 }
 

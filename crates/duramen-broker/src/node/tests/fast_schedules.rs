@@ -223,7 +223,7 @@ impl World {
         for (doubt, before) in known {
             // Each batch has one offset.
             if group.led_at(doubt) == Some(true) {
-                self.witness.judge_end(&before, &log[..shown]);
+                Witness::judge_end(&before, &log[..shown]);
             }
         }
         let term = replica.partition.group.term();

@@ -107,7 +107,9 @@ fn elect_outsider(world: &mut World) {
     for _ in 0..60 {
         world.tick(2, 1);
         let sent: Vec<Sent> = std::mem::take(&mut world.links).into_values().flatten().collect();
-        sent.into_iter().for_each(|sent| world.deliver(sent));
+        for sent in sent {
+            world.deliver(sent);
+        }
         for at in 0..3 {
             world.sync(at, usize::MAX);
             world.read(at);
@@ -127,7 +129,9 @@ fn a_batch_of_a_forgotten_producer_does_not_come_back() {
             world.links.remove(&(1, 2));
             for link in [(1, 3), (3, 1)] {
                 let sent = world.links.remove(&link).unwrap_or_default();
-                sent.into_iter().for_each(|sent| world.deliver(sent));
+                for sent in sent {
+                    world.deliver(sent);
+                }
             }
             world.sync(0, usize::MAX);
             world.sync(2, usize::MAX);

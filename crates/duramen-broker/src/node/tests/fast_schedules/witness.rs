@@ -90,7 +90,7 @@ impl Witness {
     }
 
     /// Judges an answer to a question for the end of the log: the batches in front of it.
-    pub(super) fn judge_end(&self, before: &BTreeSet<Batch>, log: &[Batch]) {
+    pub(super) fn judge_end(before: &BTreeSet<Batch>, log: &[Batch]) {
         for batch in before {
             assert!(log.contains(batch), "{batch:?} was complete, and is not in front of the end");
         }
