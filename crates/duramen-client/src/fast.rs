@@ -44,8 +44,8 @@ const WINDOW_MAX: usize = 5;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Shortest time from one request for a stretch to the next.
 const SEEK_EVERY: Duration = Duration::from_secs(1);
-/// Shortest time after which members are late.
-const LATE_AFTER_MIN: Duration = Duration::from_millis(20);
+/// Usual shortest time after which members are late.
+pub const LATE_AFTER: Duration = Duration::from_millis(20);
 /// Shortest time from one wait for a clear way to the next.
 const CLEAR_EVERY: Duration = Duration::from_millis(100);
 
@@ -58,6 +58,9 @@ pub struct FastOptions {
     pub window: usize,
     /// Longest wait of the leader for its replicas, in milliseconds.
     pub timeout_ms: i32,
+    /// Shortest time after which members are late, and the batch goes to the leader for its commit: [`LATE_AFTER`] for
+    /// most.
+    pub late_after: Duration,
 }
 
 /// Appends batches to one partition in one round trip, each exactly once and in order.
@@ -77,8 +80,6 @@ pub struct FastAppender {
     way: Way,
     /// Time that members take, smoothed.
     recent: Option<Duration>,
-    /// Shortest time after which members are late.
-    patience: Duration,
     /// Pauses since the last batch that was done.
     backoff: Option<Backoff>,
     /// End of the pause before the leader is asked again.
@@ -176,7 +177,6 @@ impl FastAppender {
                 is_plain: false,
             },
             recent: None,
-            patience: LATE_AFTER_MIN,
             backoff: None,
             paused_until: None,
             attempts: 0,
@@ -258,12 +258,6 @@ impl FastAppender {
     /// Returns the reason why fast appends are not to be had here, for a person. Returns each reason once.
     pub fn warning(&mut self) -> Option<String> {
         self.warning.take()
-    }
-
-    /// Lets members be late after this time at the earliest.
-    #[cfg(test)]
-    pub(crate) fn be_patient_for(&mut self, time: Duration) {
-        self.patience = time;
     }
 
     /// Tells the batches that are done, or fails with the error of the oldest one.
@@ -476,7 +470,8 @@ impl FastAppender {
     }
 
     fn late_after(&self) -> Duration {
-        self.recent.map_or(self.patience, |recent| (recent * 2).max(self.patience))
+        let least = self.options.late_after;
+        self.recent.map_or(least, |recent| (recent * 2).max(least))
     }
 
     /// Asks the leader for a stretch, if none is known and it is time.

@@ -45,7 +45,7 @@ pub use client::{Client, Leader};
 pub use cluster::{Moving, Nodes, Reassignment};
 pub use connection::{Connection, InFlight};
 pub use error::Error;
-pub use fast::{FastAppender, FastOptions};
+pub use fast::{FastAppender, FastOptions, LATE_AFTER};
 pub use fetcher::{FetchOptions, Fetched, Fetcher};
 pub use groups::{Epochs, Group};
 pub use member::{Member, MemberOptions, Standing};

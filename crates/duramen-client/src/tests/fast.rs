@@ -241,9 +241,12 @@ async fn serve_as(
     }
 }
 
-async fn appender(client: &Client, window: usize) -> FastAppender {
+/// Longer than any answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+async fn appender(client: &Client, window: usize, late_after: Duration) -> FastAppender {
     let producer = client.init_producer().await.unwrap();
-    let options = FastOptions { producer, window, timeout_ms: 1_000 };
+    let options = FastOptions { producer, window, timeout_ms: 1_000, late_after };
     let mut appender = FastAppender::new(client.clone(), "t", 0, options);
     appender.prepare(Duration::from_secs(5)).await;
     appender
@@ -269,11 +272,9 @@ fn pair(twists: &[(NodeId, i32, Twist)]) -> Arc<Mutex<Pair>> {
 async fn twenty(twists: &[(NodeId, i32, Twist)], window: usize) -> (Arc<Mutex<Pair>>, Vec<i64>) {
     let pair = pair(twists);
     let client = start(&pair).await;
-    let mut appender = appender(&client, window).await;
-    if twists.iter().all(|(_, _, twist)| *twist != Twist::Silent) {
-        // On a busy machine no answer is late by itself.
-        appender.be_patient_for(Duration::from_secs(5));
-    }
+    let is_silent = twists.iter().any(|(_, _, twist)| *twist == Twist::Silent);
+    let mut appender =
+        appender(&client, window, if is_silent { LATE_AFTER } else { PATIENCE }).await;
     let offsets = append(&mut appender, 20).await;
     assert_eq!(offsets.len(), 20);
     for (at, offset) in (0..).zip(&offsets) {
@@ -321,8 +322,7 @@ async fn a_batch_that_the_leader_does_not_know_is_sent_whole() {
     let pair = pair(&[(LEADER, 0, Twist::Uncounted)]);
     pair.lock().unwrap().forgotten.push(0);
     let client = start(&pair).await;
-    let mut appender = appender(&client, 1).await;
-    appender.be_patient_for(Duration::from_secs(5));
+    let mut appender = appender(&client, 1, PATIENCE).await;
     assert_eq!(append(&mut appender, 1).await, [0]);
     assert_eq!(pair.lock().unwrap().commits, [(0, false), (0, true)]);
 }
@@ -362,7 +362,7 @@ async fn requests_for_a_commit_are_sent_again_while_that_may_help() {
     let errors = [ErrorCode::NotLeaderOrFollower, ErrorCode::RequestTimedOut];
     pair.lock().unwrap().errors.extend(errors.map(|code| (0, code)));
     let client = start(&pair).await;
-    let offsets = append(&mut appender(&client, 5).await, 5).await;
+    let offsets = append(&mut appender(&client, 5, PATIENCE).await, 5).await;
     assert_eq!(offsets[0], 0);
     assert_eq!(pair.lock().unwrap().log, [0, 1, 2, 3, 4]);
 }
@@ -372,7 +372,7 @@ async fn a_refusal_for_good_comes_from_the_request_for_the_commit() {
     let pair = pair(&[(FOLLOWER, 1, Twist::NotNow), (LEADER, 1, Twist::NotNow)]);
     pair.lock().unwrap().errors.push((1, ErrorCode::MessageTooLarge));
     let client = start(&pair).await;
-    let mut appender = appender(&client, 1).await;
+    let mut appender = appender(&client, 1, PATIENCE).await;
     append(&mut appender, 1).await;
     appender.push(batch("too large")).await.unwrap();
     let error = appender.finish().await.unwrap_err();
@@ -385,7 +385,7 @@ async fn a_topic_that_does_not_allow_it_is_produced_to_with_one_warning() {
     let pair = pair(&[]);
     pair.lock().unwrap().is_allowed = false;
     let client = start(&pair).await;
-    let mut appender = appender(&client, 5).await;
+    let mut appender = appender(&client, 5, PATIENCE).await;
     assert_eq!(append(&mut appender, 20).await, (0..20).collect::<Vec<_>>());
     let warning = appender.warning().unwrap();
     assert!(warning.contains("fast.append.enable"), "{warning}");
@@ -404,7 +404,7 @@ async fn a_cluster_that_does_not_know_it_is_produced_to_with_one_warning() {
         request => Some(appended(ErrorCode::None, sent(request).header().base_sequence.into())),
     })
     .await;
-    let mut appender = appender(&client, 5).await;
+    let mut appender = appender(&client, 5, PATIENCE).await;
     assert_eq!(append(&mut appender, 20).await, (0..20).collect::<Vec<_>>());
     assert!(appender.warning().unwrap().contains("does not know"));
 }

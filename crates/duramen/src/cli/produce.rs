@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use clap::Args;
 use duramen_client::{
     Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, FastAppender, FastOptions,
-    Producer,
+    LATE_AFTER, Producer,
 };
 use duramen_protocol::compression::Codec;
 use duramen_protocol::error_code::ErrorCode;
@@ -407,7 +407,8 @@ impl Sending<'_> {
 fn lane(command: &Produce, client: &Client, producer: Option<Producer>, partition: i32) -> Lane {
     let (client, topic) = (client.clone(), &command.topic);
     if let Some(producer) = producer.filter(|_| command.fast) {
-        let options = FastOptions { producer, window: WINDOW, timeout_ms: TIMEOUT_MS };
+        let (window, timeout_ms) = (WINDOW, TIMEOUT_MS);
+        let options = FastOptions { producer, window, timeout_ms, late_after: LATE_AFTER };
         Lane::Fast(Box::new(FastAppender::new(client, topic, partition, options)))
     } else {
         let acks = Acknowledgement::from(command.acks);
