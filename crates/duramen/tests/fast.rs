@@ -177,6 +177,14 @@ async fn produce_takes_the_fast_way_where_the_topic_allows_it() {
     assert!(told["fast_batches"].is_u64(), "{told}");
     let expected: Vec<_> = (0..200).map(|number| number.to_string()).collect();
     assert_eq!(read(&client, "far", 200).await, expected);
+    let bench = "bench append --fast --topic far --seconds 0.5 --warmup-seconds 0 --size 100";
+    let told = cluster.json(bench, "");
+    assert!(told["appends_per_second"].as_f64().unwrap() > 0.0, "{told}");
+    assert!(told["fast_batches"].is_u64(), "{told}");
+    let bench =
+        "bench produce --fast --topic bulk --replication-factor 3 --messages 1000 --batch 100";
+    let told = cluster.json(bench, "");
+    assert_eq!(told["total"], 1_000, "{told}");
     let (said, complaints) = cluster.feed("produce near --fast", "one\n");
     assert_eq!(
         said,

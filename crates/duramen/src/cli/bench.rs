@@ -3,6 +3,7 @@
 mod append;
 mod consume;
 mod enqueue;
+mod fast;
 mod frames;
 mod produce;
 mod queues;

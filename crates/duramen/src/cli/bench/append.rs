@@ -13,6 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
+use super::fast::FastLane;
 use super::frames::{Records, Refused, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
 use super::target::{Led, Target, connect, seconds};
@@ -29,10 +30,14 @@ that share a connection share requests, as in a good client: a connection has on
 Produce request. The next request has the records of all waiting appenders, in one batch for each
 partition. With --partitions above 1 an appender writes to another partition each time.
 
+With --fast a request is a batch that goes to the leader and to followers at once, in a topic with
+fast.append.enable=true. Each connection is then a client of its own, with one partition.
+
 Examples:
   duramen bench append --appenders 128 --connections 1
   duramen bench append --appenders 128 --connections 128 --size 2048 --seconds 20
-  duramen bench append --appenders 128 --connections 8 --topic wide --partitions 1000"
+  duramen bench append --appenders 128 --connections 8 --topic wide --partitions 1000
+  duramen bench append --fast --topic far --replication-factor 3 --size 200"
 )]
 pub(super) struct Append {
     /// Number of appenders
@@ -41,6 +46,9 @@ pub(super) struct Append {
     /// Number of connections that the appenders share
     #[arg(long, short = 'C', default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
+    /// Send each batch to the leader and to followers at once
+    #[arg(long)]
+    fast: bool,
     /// Bytes of a record's value
     #[arg(long, short, default_value_t = 2048, value_name = "BYTES", value_parser = whole::<usize>)]
     size: usize,
@@ -66,6 +74,9 @@ struct Report {
     appends_per_second: f64,
     megabytes_per_second: f64,
     appends_per_request: f64,
+    /// Batches of one round trip; only with --fast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fast_batches: Option<u64>,
     #[serde(flatten)]
     measured: Measured,
 }
@@ -74,29 +85,46 @@ struct Report {
 struct Shared {
     meter: Meter,
     requests: u64,
+    /// Of the requests, batches of one round trip.
+    fast: u64,
 }
 
 impl Append {
     /// Runs the command.
-    pub(super) async fn run(self) -> anyhow::Result<()> {
+    pub(super) async fn run(mut self) -> anyhow::Result<()> {
         demand(
             self.target.acks != Acks::None,
             "an appender waits for its acknowledgement; give --acks all or --acks 1",
         )?;
+        demand(
+            !self.fast || self.target.acks == Acks::All,
+            "--fast needs --acks all: it is another way to the same promise",
+        )?;
+        if self.fast {
+            self.target.allow_fast();
+        }
         let client = self.cluster.connect().await?;
         let led = self.target.prepare(&client).await?;
         let per_lane = self.appenders.div_ceil(self.connections) as usize;
         let records = Rc::new(Records::new(per_lane, self.size)?);
-        let mut lanes = Vec::new();
+        let (mut lanes, mut fast_lanes) = (Vec::new(), Vec::new());
         for lane in 0..self.connections.min(self.appenders) {
-            lanes.push(self.lane(lane, &led[lane as usize % led.len()], &records).await?);
+            if self.fast {
+                fast_lanes
+                    .push((self.fast_lane(lane, &records).await?, self.of_lane(lane).count()));
+            } else {
+                lanes.push(self.lane(lane, &led[lane as usize % led.len()], &records).await?);
+            }
         }
         let (warm_up, time) = (self.warmup_seconds, self.seconds);
         let meter = Meter::new(warm_up, Some(time));
-        let shared = Rc::new(RefCell::new(Shared { meter, requests: 0 }));
+        let shared = Rc::new(RefCell::new(Shared { meter, requests: 0, fast: 0 }));
         let local = LocalSet::new();
-        let running: Vec<_> =
-            lanes.into_iter().map(|lane| local.spawn_local(lane.run(shared.clone()))).collect();
+        let lanes = lanes.into_iter().map(|lane| local.spawn_local(lane.run(shared.clone())));
+        let fast_lanes = fast_lanes
+            .into_iter()
+            .map(|(lane, appenders)| local.spawn_local(run_fast(lane, appenders, shared.clone())));
+        let running: Vec<_> = lanes.chain(fast_lanes).collect();
         local.spawn_local(show(shared.clone(), warm_up + time));
         local
             .run_until(async {
@@ -111,8 +139,19 @@ impl Append {
         self.report(shared)
     }
 
+    /// Returns the appenders of a connection.
+    fn of_lane(&self, lane: u32) -> impl Iterator<Item = u32> + use<> {
+        (lane..self.appenders).step_by(self.connections as usize)
+    }
+
+    async fn fast_lane(&self, lane: u32, records: &Rc<Records>) -> anyhow::Result<FastLane> {
+        let client = self.cluster.connect().await?;
+        let partition = i32::try_from(lane)? % self.target.partitions;
+        FastLane::open(client, (&self.target.topic, partition), records, 1).await
+    }
+
     async fn lane(&self, lane: u32, led: &Led, records: &Rc<Records>) -> anyhow::Result<Lane> {
-        let mine = (lane..self.appenders).step_by(self.connections as usize);
+        let mine = self.of_lane(lane);
         let acks = Acknowledgement::from(self.target.acks).code();
         Ok(Lane {
             socket: connect(&led.address).await?,
@@ -126,6 +165,7 @@ impl Append {
 
     fn report(&self, shared: Shared) -> anyhow::Result<()> {
         let requests = shared.requests;
+        let fast_batches = self.fast.then_some(shared.fast);
         let measured = shared.meter.finish()?;
         let payload = measured.total as f64 * self.size as f64;
         let report = Report {
@@ -137,10 +177,11 @@ impl Append {
             appends_per_second: round(measured.rate()),
             megabytes_per_second: round(payload / measured.seconds / 1e6),
             appends_per_request: round(measured.total as f64 / requests.max(1) as f64),
+            fast_batches,
             measured,
         };
         let Report { measured, appends_per_second, appends_per_request, .. } = &report;
-        let lines = [
+        let mut lines = vec![
             format!(
                 "{} of {} over {} to {}, {} s",
                 screen::count(self.appenders, "appender"),
@@ -156,6 +197,9 @@ impl Append {
             measured.latency_us.line(),
             format!("client CPU {} s", measured.client_cpu_seconds),
         ];
+        let fast =
+            fast_batches.map(|fast| format!("{fast} of {requests} batches in one round trip"));
+        lines.extend(fast);
         print(self.cluster.json(), &report, &lines)?;
         report.measured.check("append")
     }
@@ -218,6 +262,29 @@ impl Lane {
             parts.push((run[0], run.len()));
         }
     }
+}
+
+/// Appends by one client, whose appenders share a batch each time.
+async fn run_fast(
+    mut lane: FastLane,
+    appenders: usize,
+    shared: Rc<RefCell<Shared>>,
+) -> anyhow::Result<()> {
+    let mut begun = Instant::now();
+    while !shared.borrow().meter.is_over(begun) {
+        let mut done = lane.push(appenders).await?;
+        done.extend(lane.finish().await?);
+        let now = Instant::now();
+        let mut shared = shared.borrow_mut();
+        let before = shared.meter.total();
+        shared.meter.done(now, appenders as u64, std::iter::repeat_n(begun, appenders));
+        if shared.meter.total() > before {
+            shared.requests += 1;
+            shared.fast += done.iter().filter(|it| it.is_fast).count() as u64;
+        }
+        begun = now;
+    }
+    Ok(())
 }
 
 /// Shows a line on the terminal while the benchmark runs.

@@ -56,6 +56,14 @@ impl Records {
         HEADER_BYTES + self.ends[count]
     }
 
+    /// Makes a batch of the first `count` records.
+    pub(super) fn batch(&self, count: usize) -> BytesMut {
+        let mut out = Vec::with_capacity(self.batch_bytes(count));
+        let now_ms = Timestamp::now().as_millisecond();
+        self.put_batch(&mut out, count, now_ms - now_ms % TICK_MS);
+        BytesMut::from(Bytes::from(out))
+    }
+
     /// Appends a batch of the first `count` records to `out`.
     fn put_batch(&self, out: &mut Vec<u8>, count: usize, timestamp: i64) {
         let records = &self.encoded[..self.ends[count]];

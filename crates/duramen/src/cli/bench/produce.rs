@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
+use super::fast::{Appended, FastLane};
 use super::frames::{Records, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
 use super::target::{Target, connect, seconds};
@@ -34,6 +35,11 @@ const UNSEEN_MAX: Duration = Duration::from_secs(60);
   duramen bench produce --seconds 30 --size 1000 --batch 1000 --in-flight 5
   duramen bench produce --messages 1000000 --topic wide --partitions 100
   duramen bench produce --messages 1000000 --acks 0 --batch 1
+  duramen bench produce --fast --seconds 30 --topic far --replication-factor 3
+
+With --fast a batch goes to the leader and to followers at once, in a topic with
+fast.append.enable=true. Each connection is then a client of its own, with one partition and at
+most 5 batches in flight.
 
 Without acks (--acks 0), records count once the ends of the partitions include all of them."
 )]
@@ -44,6 +50,9 @@ pub(super) struct Produce {
     /// Stop after this time
     #[arg(long, value_name = "S", value_parser = seconds, group = "stop")]
     seconds: Option<Duration>,
+    /// Send each batch to the leader and to followers at once
+    #[arg(long)]
+    fast: bool,
     /// Bytes of a record's value
     #[arg(long, short, default_value_t = 1000, value_name = "BYTES", value_parser = whole::<usize>)]
     size: usize,
@@ -71,6 +80,9 @@ struct Report {
     batch: u32,
     messages_per_second: f64,
     megabytes_per_second: f64,
+    /// Batches of one round trip; only with --fast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fast_batches: Option<u64>,
     #[serde(flatten)]
     measured: Measured,
 }
@@ -79,11 +91,29 @@ struct Shared {
     meter: Meter,
     /// Number of records left to send.
     left: u64,
+    /// Batches of one round trip.
+    fast: u64,
+}
+
+impl Shared {
+    /// Takes the records of the next batch: at most so many.
+    fn take(&mut self, batch: u64) -> u64 {
+        let count = self.left.min(batch);
+        self.left -= count;
+        count
+    }
 }
 
 impl Produce {
     /// Runs the command.
-    pub(super) async fn run(self) -> anyhow::Result<()> {
+    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+        demand(
+            !self.fast || self.target.acks == Acks::All,
+            "--fast needs --acks all: it is another way to the same promise",
+        )?;
+        if self.fast {
+            self.target.allow_fast();
+        }
         let is_answered = self.target.acks != Acks::None;
         demand(
             is_answered || self.messages.is_some(),
@@ -93,8 +123,12 @@ impl Produce {
         let led = self.target.prepare(&client).await?;
         let records = Rc::new(Records::new(self.batch as usize, self.size)?);
         let acks = Acknowledgement::from(self.target.acks).code();
-        let mut lanes = Vec::new();
+        let (mut lanes, mut fast_lanes) = (Vec::new(), Vec::new());
         for lane in 0..self.connections as usize {
+            if self.fast {
+                fast_lanes.push(self.fast_lane(lane, &records).await?);
+                continue;
+            }
             let led = &led[lane % led.len()];
             lanes.push(Lane {
                 socket: connect(&led.address).await?,
@@ -108,14 +142,14 @@ impl Produce {
         }
         let before = if is_answered { 0 } else { self.ends(&client).await? };
         let meter = Meter::new(Duration::ZERO, self.seconds);
-        let left = self.messages.unwrap_or(u64::MAX);
-        let shared = Rc::new(RefCell::new(Shared { meter, left }));
+        let shared = Shared { meter, left: self.messages.unwrap_or(u64::MAX), fast: 0 };
+        let shared = Rc::new(RefCell::new(shared));
         let local = LocalSet::new();
         let batch = u64::from(self.batch);
-        let running: Vec<_> = lanes
-            .into_iter()
-            .map(|lane| local.spawn_local(lane.run(shared.clone(), batch)))
-            .collect();
+        let begin = |lane: Lane| local.spawn_local(lane.run(shared.clone(), batch));
+        let running: Vec<_> = lanes.into_iter().map(begin).collect();
+        let begin = |lane| local.spawn_local(run_fast(lane, shared.clone(), batch));
+        let fast_lanes: Vec<_> = fast_lanes.into_iter().map(begin).collect();
         let bar = local.spawn_local(show(shared.clone(), self.messages));
         // A broker may drop unacknowledged records of a closed connection.
         let mut open = Vec::new();
@@ -123,6 +157,9 @@ impl Produce {
             .run_until(async {
                 for lane in running {
                     open.push(lane.await.context("a connection's task failed")??);
+                }
+                for lane in fast_lanes {
+                    lane.await.context("a connection's task failed")??;
                 }
                 bar.abort();
                 let _ = bar.await;
@@ -132,17 +169,30 @@ impl Produce {
         let shared = Rc::into_inner(shared).context("all connections have ended")?;
         let mut shared = shared.into_inner();
         if let Some(messages) = self.messages.filter(|_| !is_answered) {
-            let begun = Instant::now();
-            while self.ends(&client).await? - before < i64::try_from(messages)? {
-                if begun.elapsed() > UNSEEN_MAX {
-                    bail!("some of the records do not appear in the topic: they were refused");
-                }
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            self.see(&client, before + i64::try_from(messages)?).await?;
             shared.meter.done(Instant::now(), messages, []);
         }
         shared.meter.ends_after(self.messages);
         self.report(shared)
+    }
+
+    async fn fast_lane(&self, lane: usize, records: &Rc<Records>) -> anyhow::Result<FastLane> {
+        let client = self.cluster.connect().await?;
+        let partition = i32::try_from(lane)? % self.target.partitions;
+        let topic = &self.target.topic;
+        FastLane::open(client, (topic, partition), records, self.in_flight.max(1)).await
+    }
+
+    /// Waits until the sum of the partitions' end offsets is so much.
+    async fn see(&self, client: &Client, sum: i64) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while self.ends(client).await? < sum {
+            if begun.elapsed() > UNSEEN_MAX {
+                bail!("some of the records do not appear in the topic: they were refused");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
     }
 
     /// Asks for the sum of the partitions' end offsets.
@@ -154,6 +204,7 @@ impl Produce {
     }
 
     fn report(&self, shared: Shared) -> anyhow::Result<()> {
+        let fast_batches = self.fast.then_some(shared.fast);
         let measured = shared.meter.finish()?;
         let payload = measured.total as f64 * self.size as f64;
         let report = Report {
@@ -164,10 +215,11 @@ impl Produce {
             batch: self.batch,
             messages_per_second: round(measured.rate()),
             megabytes_per_second: round(payload / measured.seconds / 1e6),
+            fast_batches,
             measured,
         };
         let Report { measured, messages_per_second, .. } = &report;
-        let lines = [
+        let mut lines = vec![
             format!(
                 "{} of {} in {} s",
                 screen::count(measured.total, "record"),
@@ -178,6 +230,7 @@ impl Produce {
             format!("of a batch: {}", measured.latency_us.line()),
             format!("client CPU {} s", measured.client_cpu_seconds),
         ];
+        lines.extend(fast_batches.map(|fast| format!("{fast} batches in one round trip")));
         print(self.cluster.json(), &report, &lines)?;
         report.measured.check("record")
     }
@@ -200,12 +253,7 @@ impl Lane {
         loop {
             let over = shared.borrow().meter.is_over(Instant::now());
             while !over && waiting.len() < self.in_flight {
-                let count = {
-                    let mut shared = shared.borrow_mut();
-                    let count = shared.left.min(batch);
-                    shared.left -= count;
-                    count
-                };
+                let count = shared.borrow_mut().take(batch);
                 if count == 0 {
                     break;
                 }
@@ -227,6 +275,30 @@ impl Lane {
             }
         }
     }
+}
+
+/// Appends by one client, with several batches in flight.
+async fn run_fast(
+    mut lane: FastLane,
+    shared: Rc<RefCell<Shared>>,
+    batch: u64,
+) -> anyhow::Result<()> {
+    let note = |done: Vec<Appended>| {
+        let mut shared = shared.borrow_mut();
+        for Appended { begun, records, is_fast } in done {
+            shared.meter.done(Instant::now(), records as u64, [begun]);
+            shared.fast += u64::from(is_fast);
+        }
+    };
+    while !shared.borrow().meter.is_over(Instant::now()) {
+        let count = shared.borrow_mut().take(batch);
+        if count == 0 {
+            break;
+        }
+        note(lane.push(usize::try_from(count)?).await?);
+    }
+    note(lane.finish().await?);
+    Ok(())
 }
 
 async fn show(shared: Rc<RefCell<Shared>>, messages: Option<u64>) {

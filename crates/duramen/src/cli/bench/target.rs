@@ -40,6 +40,11 @@ pub(super) struct Led {
 }
 
 impl Target {
+    /// Lets a topic that is created take fast appends.
+    pub(super) fn allow_fast(&mut self) {
+        self.configs.push(("fast.append.enable".to_owned(), "true".to_owned()));
+    }
+
     /// Creates a missing topic, and finds the leaders of its partitions.
     pub(super) async fn prepare(&self, client: &Client) -> anyhow::Result<Vec<Led>> {
         let topic = NewTopic {
