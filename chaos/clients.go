@@ -52,7 +52,7 @@ type Clients struct {
 
 // Ordered says whose appends stand in order and without gaps: see Check.
 func Ordered(client string) bool {
-	return strings.HasPrefix(client, "franz-go-") || client == "librdkafka"
+	return strings.HasPrefix(client, "franz-go-") || strings.HasPrefix(client, "fast-") || client == "librdkafka"
 }
 
 func StartClients(bootstrap []string, history *History, topicID [16]byte, python, errorsTo string) (*Clients, error) {

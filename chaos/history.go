@@ -189,7 +189,7 @@ type Lease struct {
 }
 
 // Untold is the offset of an append that was acknowledged in one with a later one: librdkafka does so where the answers before
-// are lost, and says nothing of the offset.
+// are lost, and says nothing of the offset. A fast append has no offset yet when it is acknowledged.
 const Untold = -2
 
 type Kind string

@@ -135,6 +135,9 @@ func run(o options, directory string) (wrong []string) {
 	if err != nil {
 		return say(err)
 	}
+	if err := clients.StartFast(o.binary, directory, 2); err != nil {
+		return say(err)
+	}
 	group, err := StartGroup(cluster.Bootstrap())
 	if err != nil {
 		return say(err)
@@ -267,6 +270,12 @@ func createTopic(cluster *Cluster) ([16]byte, error) {
 	return [16]byte{}, fmt.Errorf("no cluster with a topic within %s: %w", formsWithin, last)
 }
 
+func setting(name, value string) kmsg.CreateTopicsRequestTopicConfig {
+	config := kmsg.NewCreateTopicsRequestTopicConfig()
+	config.Name, config.Value = name, &value
+	return config
+}
+
 func tryToCreate(client *kgo.Client) (id [16]byte, err error) {
 	context, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -280,6 +289,7 @@ func tryToCreate(client *kgo.Client) (id [16]byte, err error) {
 	request := kmsg.NewPtrCreateTopicsRequest()
 	wanted := kmsg.NewCreateTopicsRequestTopic()
 	wanted.Topic, wanted.NumPartitions, wanted.ReplicationFactor = topic, partitions, nodes
+	wanted.Configs = append(wanted.Configs, setting("fast.append.enable", "true"))
 	request.Topics = append(request.Topics, wanted)
 	request.TimeoutMillis = 4000
 	response, err := request.RequestWith(context, client)
@@ -467,12 +477,19 @@ func summary(ops []Op) int {
 	told := make(map[string]int)
 	for _, op := range ops {
 		count[string(op.Kind)+" "+string(op.Outcome)]++
+		if strings.HasPrefix(op.Client, "fast-") && op.Outcome == OK {
+			count["fast"]++
+			if op.Offset == Untold {
+				count["fast untold"]++
+			}
+		}
 		if op.Error != "" {
 			told[addresses.ReplaceAllString(op.Error, "…")]++
 		}
 	}
 	fmt.Printf("%d operations: %d appends acknowledged, %d unknown, %d refused; %d reads, %d ends\n", len(ops),
 		count["append ok"], count["append unknown"], count["append fail"], count["read ok"], count["end ok"])
+	fmt.Printf("  of these %d fast appends were acknowledged, %d before their commit\n", count["fast"], count["fast untold"])
 	for message, times := range told {
 		fmt.Printf("  %d times: %s\n", times, message)
 	}

@@ -36,7 +36,10 @@ pub(crate) fn handle(
         response.disk_free_bytes = i64::try_from(free_bytes).unwrap_or(i64::MAX);
         response.disk_needed_bytes = i64::try_from(needed_bytes).unwrap_or(i64::MAX);
     }
-    response.stretches = super::fast::stretches(node);
+    // One who looks at replicas asks often, and is interested in nothing else.
+    if request.topics.is_empty() {
+        response.stretches = super::fast::stretches(node);
+    }
     let mut parts = Vec::new();
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());

@@ -38,7 +38,7 @@ impl Partition {
         if self.fast.open.is_some() {
             return Opening::Open;
         }
-        if self.fast.opening.is_none() && !self.group.is_reshaping() {
+        if self.fast.opening.is_none() {
             let Some(members) = self.choose_members(unfit) else {
                 return Opening::Refused(ErrorCode::NotEnoughReplicas);
             };
@@ -57,6 +57,10 @@ impl Partition {
     }
 
     fn begin_stretch(&mut self, now: Now, members: Vec<u64>) -> Result<u64, ErrorCode> {
+        // The members may not vote any more once the change is applied.
+        if self.group.is_reshaping() {
+            return Err(ErrorCode::ReassignmentInProgress);
+        }
         let index = self.propose_change(&Internal::Open { members })?;
         self.fast.rate.note(now.mono_us);
         self.fast.used_us = now.mono_us;

@@ -163,6 +163,11 @@ impl Cluster {
         self.connect_with(Options::new(&self.bootstrap)).await
     }
 
+    /// Connects a client that tries again for so long.
+    pub async fn connect_trying(&self, retry_for: Duration) -> anyhow::Result<Client> {
+        self.connect_with(Options { retry_for, ..Options::new(&self.bootstrap) }).await
+    }
+
     /// Connects a client that waits for no node longer than this, because nodes may be frozen.
     pub async fn connect_within(&self, request_timeout: Duration) -> anyhow::Result<Client> {
         self.connect_with(Options { request_timeout, ..Options::new(&self.bootstrap) }).await

@@ -47,6 +47,9 @@ them have it on disk: one round trip instead of two. The topic needs fast.append
 two or more replicas. At that moment the batch has no offset yet, so the summary shows offsets of
 a partition only if all are known. Batches that a member does not take go the normal way.
 
+With --each a line follows each acknowledged batch. Batches of a partition are acknowledged in
+order: {\"partition\":0,\"offset\":42,\"records\":3}, with null for an offset that is not known.
+
 Examples:
   echo hello | duramen produce orders
   duramen produce orders --key-separator : < lines      # `key:value` on each line
@@ -111,6 +114,12 @@ pub struct Produce {
     /// Fail if the topic does not exist, even where the broker would create it
     #[arg(long)]
     no_create: bool,
+    /// Longest time to try a batch again before the command fails, in seconds
+    #[arg(long, default_value_t = 30, value_name = "S", value_parser = whole::<u64>)]
+    retry_seconds: u64,
+    /// Print a line of JSON for each batch as soon as it is acknowledged
+    #[arg(long)]
+    each: bool,
     /// Print no summary
     #[arg(long, short)]
     quiet: bool,
@@ -141,6 +150,15 @@ struct Offsets {
     last: i64,
 }
 
+/// Acknowledged batch, for --each.
+#[derive(Debug, Serialize)]
+struct Each {
+    partition: i32,
+    /// First offset, absent where it is not known yet (--fast) or never (acks 0).
+    offset: Option<i64>,
+    records: u32,
+}
+
 /// Key and value of one line or file.
 struct Line {
     key: Option<Vec<u8>>,
@@ -162,7 +180,7 @@ impl Produce {
             !self.fast || self.acks == Acks::All,
             "--fast needs --acks all: it is another way to the same promise",
         )?;
-        let client = self.cluster.connect().await?;
+        let client = self.cluster.connect_trying(Duration::from_secs(self.retry_seconds)).await?;
         let found = client.topic(&self.topic, !self.no_create).await;
         let partitions = found.map_err(unknown_topic(&self.topic))?.partitions.len();
         let partitions = i32::try_from(partitions).context("the topic has too many partitions")?;
@@ -342,6 +360,9 @@ impl Sending<'_> {
     async fn settle(&mut self) -> anyhow::Result<()> {
         for (partition, appender) in &mut self.appenders {
             let acked = appender.finish().await?;
+            if self.command.each {
+                tell(*partition, &acked);
+            }
             self.summary.acked(*partition, &acked);
             if let Some(warning) = appender.warning().filter(|_| !self.has_warned) {
                 self.has_warned = true;
@@ -398,9 +419,21 @@ impl Sending<'_> {
             .entry(partition)
             .or_insert_with(|| lane(command, client, producer, partition));
         let acked = appender.push(batch.build_mut()?).await?;
+        if self.command.each {
+            tell(partition, &acked);
+        }
         self.summary.acked(partition, &acked);
         self.bar.set_position(self.summary.records);
         Ok(())
+    }
+}
+
+/// Prints a line for each batch.
+fn tell(partition: i32, acked: &[Acked]) {
+    for Acked { base_offset, records, .. } in acked {
+        let offset = (*base_offset >= 0).then_some(*base_offset);
+        let each = Each { partition, offset, records: *records };
+        println!("{}", serde_json::to_string(&each).expect("three numbers"));
     }
 }
 
