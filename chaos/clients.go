@@ -333,25 +333,34 @@ func isRetriable(err error) bool {
 	return !errors.As(err, &told) || told.Retriable
 }
 
+// begin starts a process with pipes to it and from it. It ends when the first one is closed.
+func (c *Clients) begin(process *exec.Cmd, errorsTo string) (io.WriteCloser, io.Reader, error) {
+	told, err := process.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	said, err := process.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if process.Stderr, err = os.Create(errorsTo); err != nil {
+		return nil, nil, err
+	}
+	if err := process.Start(); err != nil {
+		return nil, nil, err
+	}
+	c.processes = append(c.processes, process.Process)
+	return told, said, nil
+}
+
 func (c *Clients) startLibrdkafka(python, errorsTo string) error {
 	script := os.Getenv("CHAOS_DIRECTORY") + "/librdkafka.py"
 	process := exec.Command(python, script, strings.Join(c.bootstrap, ","), topic, strconv.Itoa(partitions), "librdkafka")
-	said, err := process.StdoutPipe()
+	end, said, err := c.begin(process, errorsTo)
 	if err != nil {
-		return err
-	}
-	end, err := process.StdinPipe()
-	if err != nil {
-		return err
-	}
-	if process.Stderr, err = os.Create(errorsTo); err != nil {
-		return err
-	}
-	if err := process.Start(); err != nil {
 		return err
 	}
 	c.pipes = append(c.pipes, end)
-	c.processes = append(c.processes, process.Process)
 	c.start(func() error {
 		lines := bufio.NewScanner(said)
 		lines.Buffer(nil, 16<<20)

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -28,21 +27,10 @@ func (c *Clients) StartFast(binary, directory string, writers int) error {
 func (c *Clients) startFast(binary, name string, partition int32, errorsTo string) error {
 	process := exec.Command(binary, "produce", topic, "--fast", "--each", "--quiet", "--key-separator", "\t", "--batch-bytes", "1", "--linger-ms", "0",
 		"--retry-seconds", "120", "--partition", strconv.Itoa(int(partition)), "--bootstrap", strings.Join(c.bootstrap, ","))
-	lines, err := process.StdinPipe()
+	lines, said, err := c.begin(process, errorsTo)
 	if err != nil {
 		return err
 	}
-	said, err := process.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if process.Stderr, err = os.Create(errorsTo); err != nil {
-		return err
-	}
-	if err := process.Start(); err != nil {
-		return err
-	}
-	c.processes = append(c.processes, process.Process)
 	// Those that wait for an answer, in their order.
 	sent := make(chan Op, 100_000)
 	c.start(func() error {

@@ -184,12 +184,16 @@ func run(o options, directory string) (wrong []string) {
 	wrong = append(wrong, CheckQueues(queued, ends)...)
 	wrongWork, repeated := CheckWork(worked, workEnds, o.strict)
 	wrong = append(wrong, wrongWork...)
-	acknowledged := summary(ops)
+	acknowledged, early := summary(ops)
 	edited := summaryOfQueues(queued)
 	accepted := summaryOfWork(worked, workEnds, repeated)
 	fmt.Printf("checked in %s\n", time.Since(began).Round(time.Millisecond))
 	if acknowledged < acknowledgedMin {
 		wrong = append(wrong, fmt.Sprintf("%d appends were acknowledged, so little was tested", acknowledged))
+	}
+	// Nodes of an earlier build know no fast appends.
+	if early == 0 && o.other == "" {
+		wrong = append(wrong, "no fast append was acknowledged before its commit, so none was tested")
 	}
 	if edited < editedMin {
 		wrong = append(wrong, fmt.Sprintf("%d changes of queues were acknowledged, so little was tested", edited))
@@ -471,8 +475,9 @@ func readLog(context context.Context, cluster *Cluster, partition int32) (Log, e
 
 var addresses = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+:\d+`)
 
-// summary says how much was done, so that one sees what a run is worth, and returns how many appends were acknowledged.
-func summary(ops []Op) int {
+// summary says how much was done, so that one sees what a run is worth. It returns how many appends were acknowledged, and how
+// many of them before their commit.
+func summary(ops []Op) (int, int) {
 	count := make(map[string]int)
 	told := make(map[string]int)
 	for _, op := range ops {
@@ -493,7 +498,7 @@ func summary(ops []Op) int {
 	for message, times := range told {
 		fmt.Printf("  %d times: %s\n", times, message)
 	}
-	return count["append ok"]
+	return count["append ok"], count["fast untold"]
 }
 
 // summaryOfQueues returns how many changes of queues were acknowledged.

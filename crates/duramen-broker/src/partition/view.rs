@@ -1,7 +1,7 @@
 //! The view of a log's entries that an image keeps: producers, decided compactions, fence and pointer, stretches.
 
 use bytes::Bytes;
-use duramen_storage::op::{Content, OpKind, RecoveredReplica};
+use duramen_storage::op::{OpKind, RecoveredReplica};
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Partition;
@@ -46,9 +46,7 @@ impl View {
     pub(crate) fn members_at_end(found: &RecoveredReplica) -> Vec<u64> {
         let mut stretches = Self::of(&found.image, 0).unwrap_or_default().stretches;
         for entry in &found.entries {
-            if let Content::Internal(_) = &entry.content {
-                stretches.note(entry);
-            }
+            stretches.note(entry);
         }
         stretches.current().map(|it| it.members.clone()).unwrap_or_default()
     }
@@ -97,7 +95,7 @@ impl Partition {
 
 #[cfg(test)]
 mod tests {
-    use duramen_storage::op::LogEntry;
+    use duramen_storage::op::{Content, LogEntry};
 
     use super::super::internal::Internal;
     use super::*;

@@ -7,7 +7,9 @@
 //! Other errors are `TOPIC_AUTHORIZATION_FAILED`, `UNKNOWN_TOPIC_ID`, `UNKNOWN_TOPIC_OR_PARTITION`,
 //! `INVALID_TOPIC_EXCEPTION` and `KAFKA_STORAGE_ERROR`. With `open`, `POLICY_VIOLATION` means that the topic's
 //! `fast.append.enable` is false. `REQUEST_TIMED_OUT` comes after five seconds, and `NOT_ENOUGH_REPLICAS` if too few
-//! members can be had.
+//! members can be had. `THROTTLING_QUOTA_EXCEEDED` comes where stretches began too lately, and
+//! `REASSIGNMENT_IN_PROGRESS` while replicas move. `UNSUPPORTED_VERSION` comes while a node with a replica runs an
+//! earlier build.
 
 use crate::messages::declare::declare;
 use crate::wire::Uuid;

@@ -96,12 +96,8 @@ impl Append {
             self.target.acks != Acks::None,
             "an appender waits for its acknowledgement; give --acks all or --acks 1",
         )?;
-        demand(
-            !self.fast || self.target.acks == Acks::All,
-            "--fast needs --acks all: it is another way to the same promise",
-        )?;
         if self.fast {
-            self.target.allow_fast();
+            self.target.allow_fast()?;
         }
         let client = self.cluster.connect().await?;
         let led = self.target.prepare(&client).await?;

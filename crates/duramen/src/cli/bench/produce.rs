@@ -107,12 +107,8 @@ impl Shared {
 impl Produce {
     /// Runs the command.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
-        demand(
-            !self.fast || self.target.acks == Acks::All,
-            "--fast needs --acks all: it is another way to the same promise",
-        )?;
         if self.fast {
-            self.target.allow_fast();
+            self.target.allow_fast()?;
         }
         let is_answered = self.target.acks != Acks::None;
         demand(

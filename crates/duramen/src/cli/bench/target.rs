@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::cli::acks::Acks;
 use crate::cli::screen;
-use crate::cli::usage::{key_value, settings, topic_name};
+use crate::cli::usage::{demand, key_value, settings, topic_name};
 
 /// Topic and acknowledgements of a benchmark that writes.
 #[derive(Debug, Clone, Args)]
@@ -41,8 +41,13 @@ pub(super) struct Led {
 
 impl Target {
     /// Lets a topic that is created take fast appends.
-    pub(super) fn allow_fast(&mut self) {
+    pub(super) fn allow_fast(&mut self) -> anyhow::Result<()> {
+        demand(
+            self.acks == Acks::All,
+            "--fast needs --acks all: it is another way to the same promise",
+        )?;
         self.configs.push(("fast.append.enable".to_owned(), "true".to_owned()));
+        Ok(())
     }
 
     /// Creates a missing topic, and finds the leaders of its partitions.
