@@ -217,6 +217,12 @@ pub(crate) const ELECTION_WAITS_US: u64 = 5_000_000;
 /// `NOT_ENOUGH_REPLICAS`.
 pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
 
+/// Ticks for which a follower's letters wait for payload that clients send it too.
+pub(crate) const FAST_LATE_TICKS: u64 = 2;
+/// Most letters of a leader that wait for such payload; Raft sends later ones again.
+pub(crate) const FAST_LATE_LETTERS_MAX: usize = 64;
+/// Ticks for which a leader sends whole letters to a follower that lacked payload: one second.
+pub(crate) const FAST_WHOLE_TICKS: u64 = 20;
 /// Ticks after which a follower offers its leader what it still holds: one second. The copy for the leader may be lost.
 pub(crate) const FAST_OFFERED_TICKS: u64 = 20;
 /// Shortest time between the beginnings of two stretches of a partition, in microseconds.
@@ -233,6 +239,8 @@ pub(crate) const FAST_SILENT_TICKS: u64 = 5;
 pub(crate) const FAST_TIMED_US: u64 = 1_000_000;
 /// Time by which a slow member is later than an outsider, in microseconds. The member also takes twice as long.
 pub(crate) const FAST_SLOW_US: u64 = 10_000;
+/// Entries that are timed before a member counts as slow. One that is timed for the longest time counts for all.
+pub(crate) const FAST_SLOW_ENTRIES: u64 = 8;
 
 /// Longest time a `DescribeFast` request waits for a stretch to be opened, in microseconds.
 pub(crate) const FAST_OPEN_US_MAX: u64 = 5_000_000;

@@ -27,7 +27,7 @@ use duramen_storage::op::{
     SegmentMeta,
 };
 use duramen_storage::sabotage::{self, Bug};
-use fast_state::FastState;
+use fast_state::{FastCounts, FastState};
 use faults::Faults;
 use fresh::Fresh;
 use internal::Internal;
@@ -128,8 +128,7 @@ pub(crate) struct Effects {
     pub serves: Option<bool>,
     /// True if the partition has to have another turn.
     pub goes_on: bool,
-    /// Stretches that began, and batches that others held and that were taken over.
-    pub fast: (u64, u64),
+    pub fast: FastCounts,
     /// For its peers.
     pub messages: Vec<Outgoing>,
     /// Reads of payload for those messages.
@@ -767,6 +766,7 @@ impl Partition {
         let emit = |kind| Action::Storage(Op { replica, kind });
         self.settle(now);
         self.adopt(now);
+        self.hear_late();
         // A hold goes before the write of a term in which it could not be taken, and before a cut.
         actions.extend(self.fast.ops.drain(..).map(emit));
         let turn = self.group.collect();

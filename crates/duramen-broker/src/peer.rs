@@ -72,6 +72,7 @@ duramen_protocol::message! {
         holds_given: Vec<HoldsGiven> [0.., tag 16 in 0..],
         adoptions: Vec<Adoption> [0.., tag 17 in 0..],
         knows: i64 [0.., tag 18 in 0..],
+        lacks: Vec<Lack> [0.., tag 19 in 0..],
     }
     /// A new leader asks a member of its log's last stretch for the batches that it holds, behind a number. The stretch
     /// is named by term and index of the entry that began it.
@@ -101,6 +102,14 @@ duramen_protocol::message! {
         stretch_term: u64 [0..],
         stretch_index: u64 [0..],
         batches: Bytes [0..],
+    }
+    /// Letters of the leader of a term left out payload that the sender does not hold: they should come whole.
+    pub(crate) struct Lack {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        from: u64 [0..],
+        to: u64 [0..],
+        term: u64 [0..],
     }
     /// A request about the state kept for a share group and a partition, for the coordinator of that state. A field
     /// that a kind of request does not need is -1.
@@ -247,7 +256,8 @@ duramen_protocol::message! {
         term: u64 [0..],
         index: u64 [0..],
     }
-    /// One message of one group, with the payload of the batches in it beside it, in order.
+    /// One message of one group, with the payload of the batches in it beside it, in order. An empty payload stands for
+    /// a batch that the receiver holds for a client: the sender has left it out.
     pub(crate) struct Letter {
         topic_id: Uuid [0..],
         partition: i32 [0..],
@@ -413,33 +423,33 @@ impl PeerFrame {
             holds_given,
             adoptions,
             knows: _,
+            lacks,
         } = &self.0;
         let logs = weight_of(letters, Letter::weight)
             + weight_of(leads, |it| 64 + it.lacking.len() * 8)
             + weight_of(ranges_given, |it| 16 + it.batches.len())
             + weight_of(prefixes_given, |it| 48 + it.batches.len())
-            + weight_of(holds_given, |it| 104 + it.batches.len())
-            + weight_of(adoptions, |it| 64 + it.batches.len())
             + weight_of(burials_wanted, |it| 48 + it.batch.len())
             + (ranges_wanted.len() + prefixes_wanted.len() + moves_wanted.len()) * 64
-            + (reassigned.len() + useless.len()) * 32
-            + asleep.sleepers.len() * 40
-            + buried.len() * 16;
+            + (reassigned.len() + useless.len() + buried.len()) * 32
+            + asleep.sleepers.len() * 40;
         let nodes = weight_of(registrations, registration_weight)
             + weight_of(strangers, registration_weight)
             + replacing.len() * 16
             + unheard.len() * 4
-            + ids_wanted.len() * 8
-            + ids_granted.len() * 24
+            + (ids_wanted.len() + ids_granted.len()) * 24
             + weight_of(topics_wanted, |name| 8 + name.len())
             + weight_of(forwards, Forward::weight)
             + weight_of(forwarded, |it| 16 + it.response.len());
         let questions = weight_of(transaction_asks, TransactionAsk::weight)
-            + (marks_wanted.len() + holds_wanted.len()) * 80
+            + marks_wanted.len() * 80
             + (transaction_answers.len() + marked.len()) * 16
             + weight_of(share_asks, |it| 80 + it.group_id.len() + it.batches.len() * 20)
             + weight_of(share_answers, |it| 48 + it.batches.len() * 20);
-        256 + logs + nodes + questions
+        let fast = weight_of(holds_given, |it| 104 + it.batches.len())
+            + weight_of(adoptions, |it| 64 + it.batches.len())
+            + (holds_wanted.len() + lacks.len()) * 80;
+        256 + logs + nodes + questions + fast
     }
 
     /// CRC-32C of the rest, version, length of the body, the body without payload, the length of each payload, and the

@@ -27,6 +27,7 @@ use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
 use moving::Moving;
 use raft::eraftpb::{Message, MessageType};
 use raft::{RawNode, StateRole};
+use shared::Late;
 use shipping::Shipping;
 use sleeping::Sleeping;
 use turn::InFlight;
@@ -37,6 +38,7 @@ use crate::limits::{
 use crate::peer::Letter;
 use crate::prng::Prng;
 
+mod brief;
 mod catching_up;
 mod confirming;
 mod exchange;
@@ -48,6 +50,7 @@ mod log;
 mod membership;
 mod moving;
 mod settling;
+mod shared;
 mod shipping;
 mod sleeping;
 mod snapshots;
@@ -126,6 +129,7 @@ pub(crate) struct Group {
     /// Messages whose `Ready` is persisted.
     released: Vec<Message>,
     shipping: Shipping,
+    late: Late,
     catching_up: CatchingUp,
     /// A snapshot that came with the message at hand.
     arriving: Option<Beginning>,
@@ -243,6 +247,7 @@ impl Group {
             in_flight: VecDeque::new(),
             released: Vec::new(),
             shipping: Shipping::default(),
+            late: Late::default(),
             catching_up: CatchingUp::default(),
             arriving: None,
             fed: None,
@@ -487,9 +492,8 @@ impl Group {
         for entry in message.get_entries() {
             let Some(Content::Batch(descriptor)) = log::content_of(entry) else { continue };
             // Without its payload, or with another one, the entry is not there at all.
-            let Some(payload) = payloads.next().filter(|it| descriptor.matches(it)) else {
-                return;
-            };
+            let fits = |it: &Bytes| descriptor.matches(it) || sabotage::is(Bug::RebuiltUnchecked);
+            let Some(payload) = payloads.next().filter(fits) else { return };
             with_payload.push(((entry.index, entry.term), payload));
         }
         for (key, payload) in with_payload {
@@ -535,6 +539,7 @@ impl Group {
         if self.pace.ticks >= self.pace.aside_until || self.raw.raft.state == StateRole::Leader {
             self.guarded(RawNode::tick);
         }
+        self.shipping.shared.tick();
         self.note_beat();
         if self.pace.ticks.is_multiple_of(LAG_TICKS / 2) {
             self.pace.commits = (self.raw.raft.raft_log.committed, self.pace.commits.0);

@@ -250,9 +250,9 @@ impl Node {
             mark(&mut self.core.dirty, partition);
         }
         let (id, lead) = (partition.id, partition.group.lead());
-        let (begun, taken_over) = effects.fast;
-        self.core.counters.stretches += begun;
-        self.core.counters.taken_over += taken_over;
+        self.core.counters.stretches += effects.fast.begun;
+        self.core.counters.taken_over += effects.fast.taken_over;
+        self.core.counters.left_out += effects.fast.left_out;
         self.settling.follow(&mut self.core, replica);
         self.core.post(replica, id, &mut effects.messages);
         self.core.peers.read(replica, &effects.reads);

@@ -233,14 +233,14 @@ pub const RARE: &[(&str, Bug, u64)] = &[];
 /// Bugs of fast appends, each with a seed of scenario `fast` that finds it.
 #[cfg(feature = "sabotage")]
 pub const OF_WRITERS: &[(&str, Bug, u64)] = &[
-    ("an Open counts before it is applied", Bug::Writers(Inside::NoBarrier), 2),
-    ("a leader serves before it has settled", Bug::Writers(Inside::OpensTooEarly), 55),
-    ("settling appends what is there", Bug::Writers(Inside::RecoveredTwice), 55),
+    ("an Open counts before it is applied", Bug::Writers(Inside::NoBarrier), 1),
+    ("a leader serves before it has settled", Bug::Writers(Inside::OpensTooEarly), 19),
+    ("settling appends what is there", Bug::Writers(Inside::RecoveredTwice), 9),
     ("settling appends from the end to the beginning", Bug::Writers(Inside::RecoveredReversed), 55),
-    ("the end of the log lacks what is complete", Bug::Writers(Inside::TailForgotten), 1),
+    ("the end of the log lacks what is complete", Bug::Writers(Inside::TailForgotten), 2),
     ("an image without its stretch", Bug::Writers(Inside::ImageWithoutStretch), 41),
     ("a former leader's end is cut, and not held", Bug::Writers(Inside::CutForgetsHeld), 41),
-    ("a batch is held without the one before it", Bug::Writers(Inside::HeldWithGap), 9),
+    ("a batch is held without the one before it", Bug::Writers(Inside::HeldWithGap), 65),
 ];
 
 /// See above: none of them is compiled in.

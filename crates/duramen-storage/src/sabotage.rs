@@ -244,6 +244,8 @@ pub enum Bug {
     SweptAtAppend,
     /// A follower holds a batch, and not the one before it.
     HeldWithGap,
+    /// A follower makes payload that a letter left out from a batch with the same sequences, and does not compare it.
+    RebuiltUnchecked,
     /// The batch before one that is held may be held in another stretch.
     GapAcrossStretches,
     /// A new leader serves before it has taken over what was held.

@@ -32,6 +32,8 @@ pub struct Metrics {
     pub stretches_open: u64,
     /// Batches that new leaders here took over, since others held them.
     pub taken_over: u64,
+    /// Bytes of batches that letters to other nodes left out, because clients send them there too.
+    pub left_out: u64,
     /// Gauge: bytes of batches that replicas here hold.
     pub held_bytes: u64,
     /// Gauge: leaders here that do not serve yet, since they have to learn what was held.

@@ -19,7 +19,7 @@ use crate::event::LogRead;
 use crate::limits::{FAST_ASKED_TICKS, FAST_OFFERED_TICKS};
 use crate::partition::Partition;
 use crate::partition::fast_state::{Given, Said, Wanted};
-use crate::peer::{Adoption, Frame, HoldsGiven, HoldsWanted};
+use crate::peer::{Adoption, Frame, HoldsGiven, HoldsWanted, Lack};
 use crate::raft::GroupId;
 
 /// See the room card.
@@ -28,6 +28,8 @@ pub(crate) struct Settlings {
     waiting: BTreeSet<ReplicaId>,
     /// Replicas that hold batches, or have a stretch open.
     tended: BTreeSet<ReplicaId>,
+    /// Replicas whose letters wait for payload that clients send here.
+    late: BTreeSet<ReplicaId>,
 }
 
 impl Settlings {
@@ -46,6 +48,11 @@ impl Settlings {
         } else {
             self.tended.remove(&replica);
         }
+        if partition.group.has_late() {
+            self.late.insert(replica);
+        } else {
+            self.late.remove(&replica);
+        }
         if let Some(read) = read {
             core.peers.read_for_mending(read);
         }
@@ -58,10 +65,17 @@ impl Settlings {
     pub(crate) fn forget(&mut self, replica: ReplicaId) {
         self.waiting.remove(&replica);
         self.tended.remove(&replica);
+        self.late.remove(&replica);
     }
 
     /// Asks again, and reads again, where nothing came. Sees to open stretches, and to batches that are held for long.
     pub(crate) fn tick(&mut self, core: &mut Core) {
+        for replica in &self.late {
+            let Some(partition) = core.partitions.get_mut(replica) else { continue };
+            if partition.group.count_late() {
+                mark(&mut core.dirty, partition);
+            }
+        }
         if !core.peers.ticks().is_multiple_of(FAST_ASKED_TICKS) {
             return;
         }
@@ -105,6 +119,12 @@ pub(crate) fn hear_frame(core: &mut Core, frame: &Frame) {
         let group = GroupId { topic_id: it.topic_id.0, partition: it.partition };
         hear(core, sender, (group, it.from, it.to), |partition| {
             partition.on_offer(stretch, it.batches.clone());
+        });
+    }
+    for it in &frame.lacks {
+        let group = GroupId { topic_id: it.topic_id.0, partition: it.partition };
+        hear(core, sender, (group, it.from, it.to), |partition| {
+            partition.on_lack(it.from, it.term);
         });
     }
 }
@@ -175,5 +195,8 @@ fn say(core: &mut Core, group: GroupId, from: u64, message: Said) {
             stretch_index: stretch.index,
             batches,
         }),
+        Said::Lacks { term, .. } => {
+            frame.lacks.push(Lack { topic_id, partition, from, to, term });
+        }
     }
 }

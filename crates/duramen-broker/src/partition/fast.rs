@@ -15,12 +15,14 @@ use duramen_protocol::batch::{self, TimestampType};
 use duramen_storage::op::{HoldId, LogEntry, Stretch};
 use duramen_storage::sabotage::{self, Bug};
 
+use super::fast_state::Said;
 use super::holds::Holding;
 use super::internal::Internal;
 use super::{Acks, Appended, Effects, Finished, Partition, Slot, Verdict, Waiting, faults};
 use crate::checked_batch::{BatchIds, CheckedBatch};
 use crate::event::Now;
 use crate::limits::{FAST_HELD_BYTES_MAX, FAST_UNCOMMITTED_BYTES_MAX};
+use crate::peer::Letter;
 use crate::raft::Refused;
 
 /// Statement of an answer about a batch.
@@ -103,7 +105,12 @@ impl Partition {
         }
         let counts = self.group.uncommitted_bytes() <= FAST_UNCOMMITTED_BYTES_MAX;
         self.fast.used_us = now.mono_us;
-        match self.produce(now, batch, Acks::Own, slot) {
+        let last = self.group.last_index();
+        let appended = self.produce(now, batch, Acks::Own, slot);
+        if self.group.last_index() > last {
+            self.group.note_shared(self.group.last_index());
+        }
+        match appended {
             Appended::Waits { .. } if counts => Fast::Waits(Outcome::Appended),
             Appended::Waits { .. } => Fast::Waits(Outcome::Uncounted),
             Appended::Done { base_offset } => Fast::Committed { base_offset },
@@ -232,6 +239,7 @@ impl Partition {
             Refused::Full => ErrorCode::NotEnoughReplicas,
         })?;
         self.fast.opening = Some(index);
+        self.group.share_with(Vec::new());
         if !sabotage::is(Bug::OldStretchCounts) {
             self.fast.open = None;
         }
@@ -261,20 +269,42 @@ impl Partition {
         Finished { slot, error, base_offset: -1, log_start: self.log_start }
     }
 
+    /// Takes a letter of a peer, which may leave out what this replica holds.
+    pub(crate) fn hear(&mut self, letter: Letter) {
+        let holds = &self.fast.holds;
+        self.group.hear(letter, |batch, term| holds.payload_of(batch, term));
+    }
+
+    /// Hears letters that waited for a hold.
+    pub(super) fn hear_late(&mut self) {
+        let holds = &self.fast.holds;
+        let lacked = self.group.hear_late(|batch, term| holds.payload_of(batch, term));
+        self.fast.said.extend(lacked.map(|(leader, term)| Said::Lacks { leader, term }));
+    }
+
+    /// Sends whole letters to a follower that lacks what was left out.
+    pub(crate) fn on_lack(&mut self, peer: u64, term: u64) {
+        if self.group.is_elected() && self.group.term() == term {
+            self.group.send_whole(peer);
+        }
+    }
+
     /// Notes an applied entry of ours: it may begin or end a stretch.
     pub(super) fn follow_change(&mut self, entry: &LogEntry) {
         if !self.stretches.apply(entry) {
             return;
         }
         let Some(applied) = self.stretches.applied() else { return };
-        let (at, is_open) = (applied.at, !applied.members.is_empty());
+        let (at, members) = (applied.at, applied.members.clone());
+        let is_open = !members.is_empty();
         self.fast.ops.extend(self.fast.holds.on_change(at));
         if self.fast.opening == Some(at.index) && self.fast.led == Some(at.term) {
             self.fast.opening = None;
             self.fast.open = is_open.then_some(at);
             if is_open {
-                self.fast.news.0 += 1;
+                self.fast.counts.begun += 1;
                 self.group.begin_counting();
+                self.group.share_with(members);
             }
         }
     }
@@ -296,7 +326,8 @@ impl Partition {
             self.answer_leader();
             effects.goes_on |= self.can_settle();
         }
-        effects.fast = std::mem::take(&mut self.fast.news);
+        effects.fast = std::mem::take(&mut self.fast.counts);
+        effects.fast.left_out = self.group.take_left_out();
         let over = std::mem::take(&mut self.fast.over);
         effects.finished.extend(over.into_iter().map(|slot| self.finished(slot, ErrorCode::None)));
     }

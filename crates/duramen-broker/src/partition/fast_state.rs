@@ -38,8 +38,8 @@ pub(crate) struct FastState {
     pub(super) used_us: u64,
     pub(super) rate: Rate,
     pub(super) paces: Paces,
-    /// Since when a member is much slower than an outsider, in microseconds.
-    pub(super) slow_since_us: Option<u64>,
+    /// Since when a member is much slower than an outsider: microseconds, and the number of entries timed by then.
+    pub(super) slow_since: Option<(u64, u64)>,
     pub(super) settling: Option<Settling>,
     /// The last hold at the last look for old ones, and the last one that was offered.
     pub(super) old: (Option<HoldId>, Option<HoldId>),
@@ -47,8 +47,8 @@ pub(crate) struct FastState {
     pub(super) offered: Option<(Stretch, Bytes)>,
     /// Question of a new leader that is not answered yet.
     pub(super) asked: Option<Wanted>,
-    /// Stretches that began here, and batches that were taken over, since the last turn.
-    pub(super) news: (u64, u64),
+    /// Counts since the last turn.
+    pub(super) counts: FastCounts,
     /// For replicas on other nodes.
     pub(super) said: Vec<Said>,
     pub(super) rescue: Rescue,
@@ -67,6 +67,17 @@ impl FastState {
         (self.open, self.opening, self.settling) = (None, None, None);
         self.offered = None;
     }
+}
+
+/// Counts of a replica for the metrics of its node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FastCounts {
+    /// Stretches that began here.
+    pub(crate) begun: u64,
+    /// Batches that others held and that were taken over.
+    pub(crate) taken_over: u64,
+    /// Bytes that letters left out, because clients sent them to the receiver too.
+    pub(crate) left_out: u64,
 }
 
 /// A question of a new leader: which batches a member holds in a stretch, behind a number.
@@ -103,6 +114,11 @@ pub(crate) enum Said {
         stretch: Stretch,
         batches: Bytes,
     },
+    /// The leader of a term has left out payload that is not held here.
+    Lacks {
+        leader: u64,
+        term: u64,
+    },
 }
 
 impl Said {
@@ -111,7 +127,7 @@ impl Said {
         match self {
             Self::Wanted { member, .. } => *member,
             Self::Given(given) => given.wanted.leader,
-            Self::Offered { leader, .. } => *leader,
+            Self::Offered { leader, .. } | Self::Lacks { leader, .. } => *leader,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Purpose:    keep batches of clients beside a follower's log, each producer's in order, until the log has them.
 //! Owns:       the batches that this replica holds, by stretch and arrival, and which of them are on its disk.
 //! Interface:  [`Holds::judge`], [`Holds::take`], [`Holds::take_own`], [`Holds::on_held`], [`Holds::in_stretch`],
-//!             [`Holds::on_committed`], [`Holds::on_change`].
+//!             [`Holds::payload_of`], [`Holds::on_committed`], [`Holds::on_change`].
 //! Invariants: a hold belongs to one stretch. Behind a producer's hold of a stretch comes its next batch: the batch
 //!             before it is in the log, or held in the same stretch. A hold stays until its batch is committed here,
 //!             or an Open or Close of a later stretch is.
@@ -13,7 +13,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::batch::{self, TimestampType};
 use duramen_protocol::{BatchHeader, ErrorCode};
 use duramen_storage::Descriptor;
 use duramen_storage::op::{Hold, HoldId, OpKind, Stretch};
@@ -222,6 +223,22 @@ impl Holds {
         let from = HoldId { stretch, number: 0 };
         let to = HoldId { stretch, number: u64::MAX };
         self.all.range(from..=to).map(|(id, held)| (*id, &held.payload))
+    }
+
+    /// Makes the payload of an entry from the batch that is held, as its leader made it: the same records under another
+    /// header. `None` if the batch is not held.
+    pub(crate) fn payload_of(&self, batch: &Descriptor, term: u64) -> Option<Bytes> {
+        let sequences = Sequences::of_descriptor(batch);
+        let all = self.of_producer.get(&batch.producer_id)?.iter().rev();
+        let held = all.map(|id| &self.all[id]).find(|held| held.sequences == sequences)?;
+        let mut bytes = BytesMut::from(&held.payload[..]);
+        batch::set_base_offset(&mut bytes, batch.base_offset);
+        batch::set_partition_leader_epoch(&mut bytes, i32::try_from(term).ok()?);
+        if batch.log_append_time {
+            batch::restamp(&mut bytes, TimestampType::LogAppendTime, batch.max_timestamp);
+        }
+        let bytes = bytes.freeze();
+        (batch.matches(&bytes) || sabotage::is(Bug::RebuiltUnchecked)).then_some(bytes)
     }
 
     /// Lets go of a batch that is committed here.

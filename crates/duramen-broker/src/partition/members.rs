@@ -16,7 +16,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::internal::Internal;
 use super::{Acks, Partition, Slot, Waiting};
 use crate::event::Now;
-use crate::limits::{FAST_IDLE_US, FAST_SILENT_TICKS, FAST_TIMED_US};
+use crate::limits::{FAST_IDLE_US, FAST_SILENT_TICKS, FAST_SLOW_ENTRIES, FAST_TIMED_US};
 
 /// Result of a wish for a stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Partition {
         let index = self.propose_change(&Internal::Open { members })?;
         self.fast.rate.note(now.mono_us);
         self.fast.used_us = now.mono_us;
-        self.fast.slow_since_us = None;
+        self.fast.slow_since = None;
         Ok(index)
     }
 
@@ -122,15 +122,17 @@ impl Partition {
         let members = &open.members[1..];
         let others: Vec<u64> = better.iter().copied().filter(|it| !is_member(it)).collect();
         if others.is_empty() {
-            self.fast.slow_since_us = None;
+            self.fast.slow_since = None;
             return false;
         }
         let is_slow = self.fast.paces.are_slow(members, &others);
         if !is_slow {
-            self.fast.slow_since_us = None;
+            self.fast.slow_since = None;
         }
-        let since_us = *self.fast.slow_since_us.get_or_insert(now.mono_us);
-        let is_slow_for_long = is_slow && now.mono_us >= since_us + FAST_TIMED_US;
+        let entries = self.fast.paces.entries();
+        let since = *self.fast.slow_since.get_or_insert((now.mono_us, entries));
+        let lasts = now.mono_us >= since.0 + FAST_TIMED_US;
+        let is_slow_for_long = is_slow && lasts && entries >= since.1 + FAST_SLOW_ENTRIES;
         let is_silent = |peer: &u64| !self.group.is_heard(*peer, FAST_SILENT_TICKS);
         let is_unfit = |peer: &u64| unfit.contains(peer);
         let is_due = members.iter().any(|it| is_silent(it) || is_unfit(it)) || is_slow_for_long;

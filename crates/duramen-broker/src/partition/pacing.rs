@@ -10,7 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::limits::{FAST_LASTING_US, FAST_OPENED_US, FAST_SHORT_MAX, FAST_SLOW_US, FAST_TIMED_US};
+use crate::limits::{
+    FAST_LASTING_US, FAST_OPENED_US, FAST_SHORT_MAX, FAST_SLOW_ENTRIES, FAST_SLOW_US, FAST_TIMED_US,
+};
 
 /// Times at which a leader began stretches.
 #[derive(Debug, Default)]
@@ -40,6 +42,8 @@ pub(super) struct Paces {
     /// The entry that is timed, and since when.
     timed: Option<(u64, u64)>,
     answered: BTreeSet<u64>,
+    /// Number of entries that were timed; see [`FAST_SLOW_ENTRIES`].
+    entries: u64,
     /// Mean in microseconds, in which the last four count most.
     by_voter: BTreeMap<u64, u64>,
 }
@@ -54,6 +58,11 @@ impl Paces {
         let mean = self.by_voter.entry(voter).or_insert(took_us);
         *mean = *mean - *mean / 4 + took_us / 4;
         self.answered.insert(voter);
+    }
+
+    /// Returns the number of entries that were timed, as far as they tell of slow members.
+    pub(super) fn entries(&self) -> u64 {
+        self.entries
     }
 
     /// Tells whether one of the members is much slower than the best of the others.
@@ -83,7 +92,9 @@ impl Paces {
             }
         }
         let is_over = voters.iter().all(|(voter, _)| self.answered.contains(voter));
-        self.timed.take_if(|_| is_over);
+        if self.timed.take_if(|_| is_over).is_some() {
+            self.entries += if is_late { FAST_SLOW_ENTRIES } else { 1 };
+        }
     }
 }
 

@@ -31,6 +31,7 @@ impl Partition {
         if self.fast.led != led {
             let has_led = std::mem::replace(&mut self.fast.led, led).is_some();
             self.fast.end_term();
+            self.group.share_with(Vec::new());
             if has_led {
                 self.fast.rescue.begin();
             }
@@ -177,7 +178,7 @@ impl Partition {
         }
         let bytes = BytesMut::from(&payload[..]);
         let appended = self.propose_bytes(now, bytes, &header, header.max_timestamp);
-        self.fast.news.1 += u64::from(appended.is_ok());
+        self.fast.counts.taken_over += u64::from(appended.is_ok());
         !matches!(appended, Err(Appended::Busy(_)))
     }
 

@@ -68,8 +68,8 @@ impl Group {
         );
         debug_assert_eq!(
             self.bytes_in_flight,
-            self.in_flight.iter().map(|it| it.payload_bytes).sum::<u64>(),
-            "bytes in flight are those of writes that storage has"
+            self.in_flight.iter().map(|it| it.payload_bytes).sum::<u64>() + self.late.bytes,
+            "bytes in flight are those of writes that storage has, and of letters that wait"
         );
     }
 

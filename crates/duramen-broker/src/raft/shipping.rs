@@ -14,6 +14,7 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::exchange::{Outgoing, PayloadRead, ReadFor};
 use super::log::{self, GroupLog};
+use super::shared::Shared;
 use crate::limits::GROUP_UNSENT_MAX;
 
 /// Messages for one peer; the first one's payload is being read.
@@ -31,6 +32,8 @@ pub(super) struct Shipping {
     /// Payload that storage was given lately, by (index, term).
     recent: BTreeMap<(u64, u64), Bytes>,
     recent_bytes: usize,
+    /// Batches that letters leave out.
+    pub(super) shared: Shared,
     /// Waiting messages, by peer.
     waiting: BTreeMap<u64, Waiting>,
     /// Messages that may leave in the next turn.
@@ -81,17 +84,25 @@ impl Shipping {
 
     /// Forgets payload up to `index`, because no peer will need it soon.
     pub(super) fn forget(&mut self, index: u64) {
+        self.shared.forget(index);
         let later = self.recent.split_off(&(index + 1, 0));
         let gone = std::mem::replace(&mut self.recent, later);
         self.recent_bytes -= gone.values().map(Bytes::len).sum::<usize>();
     }
 
-    fn payloads_of(&self, message: &Message, log: &GroupLog) -> Option<Vec<Bytes>> {
-        let held = |(index, term, _): (u64, u64, Descriptor)| {
+    /// Returns the payload of a message, without what its receiver has from clients. `None` if some is not in memory.
+    fn payloads_of(&mut self, message: &Message, log: &GroupLog) -> Option<Vec<Bytes>> {
+        let mut payloads = Vec::new();
+        for (index, term, batch) in descriptors(message) {
+            if self.shared.is_left_out(message.to, index, term) {
+                self.shared.count(batch.length);
+                payloads.push(Bytes::new());
+                continue;
+            }
             let recent = self.recent.get(&(index, term));
-            recent.or_else(|| log.rebuilt_payload(index, term)).cloned()
-        };
-        descriptors(message).map(held).collect()
+            payloads.push(recent.or_else(|| log.rebuilt_payload(index, term))?.clone());
+        }
+        Some(payloads)
     }
 
     /// Lets a message leave, now or when its payload was read.

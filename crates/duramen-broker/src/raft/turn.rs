@@ -93,6 +93,7 @@ impl Group {
         self.payloads.clear();
         self.released.clear();
         self.shipping.clear();
+        self.drop_late();
         self.bytes_in_flight = 0;
     }
 

@@ -177,9 +177,9 @@ fn on_letter(node: &mut Node, broker_id: i32, sender: Uuid, letter: Letter) {
     if let Some(given) = partition.group.given_by(&letter) {
         return node.feeds.on_prefixed(&mut node.core, broker_id, letter, given);
     }
-    let before = partition.group.bytes_in_flight();
-    partition.group.on_letter(letter);
-    node.core.bytes_in_flight += partition.group.bytes_in_flight().saturating_sub(before);
+    let before = node.core.bytes_in_flight - partition.group.bytes_in_flight();
+    partition.hear(letter);
+    node.core.bytes_in_flight = before + partition.group.bytes_in_flight();
     mark(&mut node.core.dirty, partition);
 }
 

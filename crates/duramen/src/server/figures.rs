@@ -103,6 +103,11 @@ fn of_fast_appends(metrics: &Metrics) -> Vec<Figure> {
             metrics.taken_over,
             "Batches that new leaders here took over from replicas that held them",
         ),
+        counter(
+            "fast_left_out_bytes",
+            metrics.left_out,
+            "Bytes that leaders here left out of letters: their receivers hold the batches",
+        ),
         gauge("held_bytes", metrics.held_bytes, "Bytes of batches that replicas here hold"),
         gauge(
             "partitions_settling",

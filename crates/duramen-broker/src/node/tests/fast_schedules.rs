@@ -14,7 +14,6 @@ use duramen_protocol::{BatchHeader, ErrorCode};
 use duramen_storage::op::{Content, Done, Identity, LogEntry, Op, OpKind, ReplicaId, Stretch};
 #[cfg(feature = "sabotage")]
 use duramen_storage::sabotage::{Bug, plant};
-use raft::eraftpb::Message;
 
 use self::witness::{Batch, Witness};
 use super::harness::{Store, settings};
@@ -24,8 +23,9 @@ use crate::event::{Action, LogRead, Now, ReadLog};
 use crate::partition::fast::{Fast, Outcome};
 use crate::partition::fast_state::Said;
 use crate::partition::{Acks, Appended, Effects, Partition, Slot, Verdict};
+use crate::peer::Letter;
 use crate::prng::Prng;
-use crate::raft::{Doubt, Outgoing, PayloadRead, ReadFor};
+use crate::raft::{Doubt, Outgoing, PayloadRead, ReadFor, letter_of};
 use crate::session::ConnectionId;
 
 mod rules;
@@ -58,7 +58,7 @@ struct Replica {
 /// A message on its way.
 #[derive(Clone)]
 enum Sent {
-    Letter { to: u64, message: Box<Message>, payloads: Vec<Bytes> },
+    Letter(Box<Letter>),
     Said { from: u64, to: u64, said: Said },
     Request { to: u64, stretch: Stretch, batch: Batch },
 }
@@ -87,13 +87,19 @@ struct World {
     seed: u64,
     starts: u64,
     steps: u64,
+    /// Bytes of letters that came whole, and of those left out.
+    carried: (usize, u64),
     /// True while the medium gives nothing back.
     is_damaged: bool,
 }
 
 fn bytes_of(batch: Batch) -> BytesMut {
-    let mut builder = BatchBuilder::new().producer(batch.producer, 0, batch.sequence);
     let value = format!("{}/{}", batch.producer, batch.sequence);
+    bytes_with(batch, &value)
+}
+
+fn bytes_with(batch: Batch, value: &str) -> BytesMut {
+    let mut builder = BatchBuilder::new().producer(batch.producer, 0, batch.sequence);
     let record = NewRecord { value: Some(value.as_bytes()), ..NewRecord::default() };
     builder.push(&record).expect("a record");
     builder.build_mut().expect("a batch")
@@ -153,6 +159,7 @@ impl World {
             seed,
             starts: 0,
             steps: 0,
+            carried: (0, 0),
             is_damaged: false,
         };
         (0..world.replicas.len()).for_each(|at| {
@@ -194,10 +201,15 @@ impl World {
                 replica.queue.push_back(op);
             }
             for Outgoing { message, payloads, .. } in effects.messages {
-                let (from, to) = (replica.id, message.to);
-                let letter = Sent::Letter { to, message: Box::new(message), payloads };
-                self.links.entry((from, to)).or_default().push_back(letter);
+                let way = (replica.id, message.to);
+                self.carried.0 += payloads.iter().map(Bytes::len).sum::<usize>();
+                let Some(letter) = letter_of(replica.partition.id, message, payloads) else {
+                    continue;
+                };
+                let letter = Sent::Letter(Box::new(letter));
+                self.links.entry(way).or_default().push_back(letter);
             }
+            self.carried.1 += effects.fast.left_out;
             replica.reads.extend(effects.reads);
             replica.own_reads.extend(replica.partition.take_own_read());
             for said in replica.partition.take_said() {
@@ -278,7 +290,7 @@ impl World {
 
     fn deliver(&mut self, sent: Sent) {
         let (to, from) = match &sent {
-            Sent::Letter { to, message, .. } => (*to, Some(message.from)),
+            Sent::Letter(letter) => (letter.to, Some(letter.from)),
             Sent::Said { from, to, .. } => (*to, Some(*from)),
             Sent::Request { to, .. } => (*to, None),
         };
@@ -289,9 +301,7 @@ impl World {
         let at = usize::try_from(to - 1).expect("small");
         let partition = &mut self.replicas[at].partition;
         match sent {
-            Sent::Letter { message, payloads, .. } => {
-                partition.group.on_message(*message, payloads);
-            }
+            Sent::Letter(letter) => partition.hear(*letter),
             Sent::Said { said: Said::Wanted { wanted, .. }, .. } => {
                 partition.on_holds_wanted(wanted);
             }
@@ -301,6 +311,9 @@ impl World {
             Sent::Said { said: Said::Offered { stretch, batches, .. }, .. } => {
                 partition.on_offer(stretch, batches);
             }
+            Sent::Said { from, said: Said::Lacks { term, .. }, .. } => {
+                partition.on_lack(from, term);
+            }
             Sent::Request { stretch, batch, .. } => self.append(at, stretch, batch),
         }
         if !self.one_in(6) {
@@ -309,11 +322,15 @@ impl World {
     }
 
     fn append(&mut self, at: usize, stretch: Stretch, batch: Batch) {
+        self.append_bytes(at, stretch, batch, bytes_of(batch));
+    }
+
+    fn append_bytes(&mut self, at: usize, stretch: Stretch, batch: Batch, bytes: BytesMut) {
         self.numbers += 1;
         let number = self.numbers;
         let key = (ConnectionId(0), number);
         let slot = Slot::Request { key, topic: 0, partition: 0 };
-        let checked = CheckedBatch::made(bytes_of(batch), 0).expect("a batch");
+        let checked = CheckedBatch::made(bytes, 0).expect("a batch");
         let now = self.now();
         let replica = &mut self.replicas[at];
         match replica.partition.append_fast(now, stretch, checked, slot) {
@@ -425,7 +442,9 @@ impl World {
 
     fn tick(&mut self, at: usize, ticks: usize) {
         for _ in 0..ticks {
-            self.replicas[at].partition.group.tick();
+            let group = &mut self.replicas[at].partition.group;
+            group.tick();
+            group.count_late();
             self.turn(at);
         }
         self.replicas[at].partition.ask_members();
@@ -742,6 +761,7 @@ fn planted_bugs_of_fast_appends_are_found() {
         Bug::GapAcrossStretches,
         Bug::ForgottenInStretch,
         Bug::AdoptedLate,
+        Bug::RebuiltUnchecked,
     ];
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

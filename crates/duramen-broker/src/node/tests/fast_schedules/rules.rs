@@ -1,11 +1,14 @@
 //! Rules that need a rare order of events: each has its own.
 
+use bytes::Bytes;
+use duramen_protocol::BatchHeader;
+use duramen_protocol::batch::TimestampType;
 use duramen_storage::op::Stretch;
 #[cfg(feature = "sabotage")]
 use duramen_storage::sabotage::{Bug, plant};
 
 use super::witness::Batch;
-use super::{LONG_TICKS, Sent, World};
+use super::{LONG_TICKS, Sent, World, bytes_of, bytes_with};
 use crate::partition::fast_state::{Said, Wanted};
 
 const FIRST: Batch = Batch { producer: 7, sequence: 0 };
@@ -188,6 +191,111 @@ fn a_batch_that_only_a_follower_has_comes_to_the_log() {
     assert_eq!(world.replicas[MEMBER].partition.held_bytes(), 0, "at rest no hold is left");
 }
 
+/// Returns the payload of a replica's log.
+fn payload(world: &World, at: usize) -> Vec<Bytes> {
+    world.replicas[at].ahead.replicas.values().next().expect("one").batches(0, i64::MAX)
+}
+
+#[test]
+fn a_letter_leaves_out_what_its_receiver_holds() {
+    let (mut world, stretch) = in_stretch();
+    hold(&mut world, MEMBER, stretch, FIRST);
+    hold(&mut world, 0, stretch, FIRST);
+    assert!(world.carried.1 > 0, "a letter to the member is brief");
+    let carried = world.carried;
+    hear_leader(&mut world);
+    assert_eq!(world.replicas[MEMBER].log(), [FIRST]);
+    world.rest();
+    assert_eq!(world.carried, carried, "nothing had to be sent again");
+    assert_eq!(carried.0 as u64, carried.1, "the outsider has got a whole letter");
+    assert_eq!(payload(&world, MEMBER), payload(&world, 0));
+}
+
+#[test]
+fn a_letter_waits_for_the_copy_of_the_client() {
+    let (mut world, stretch) = in_stretch();
+    hold(&mut world, 0, stretch, FIRST);
+    hold(&mut world, 0, stretch, SECOND);
+    let carried = world.carried;
+    hear_leader(&mut world);
+    world.tick(MEMBER, 1);
+    assert!(world.replicas[MEMBER].log().is_empty());
+    hold(&mut world, MEMBER, stretch, FIRST);
+    assert_eq!(world.replicas[MEMBER].log(), [FIRST]);
+    hold(&mut world, MEMBER, stretch, SECOND);
+    assert_eq!(world.replicas[MEMBER].log(), [FIRST, SECOND]);
+    world.rest();
+    assert_eq!(world.carried, carried, "nothing had to be sent again");
+    assert_eq!(payload(&world, MEMBER), payload(&world, 0));
+}
+
+#[test]
+fn a_batch_whose_copy_for_a_member_is_lost_comes_from_the_leader() {
+    let (mut world, stretch) = in_stretch();
+    hold(&mut world, 0, stretch, FIRST);
+    for _ in 0..10 {
+        hear_leader(&mut world);
+        let sent = world.links.remove(&(2, 1)).unwrap_or_default();
+        for letter in sent {
+            world.deliver(letter);
+        }
+        world.tick(0, 1);
+        world.tick(MEMBER, 1);
+    }
+    assert_eq!(world.replicas[MEMBER].log(), [FIRST]);
+    assert_eq!(payload(&world, MEMBER), payload(&world, 0));
+    let (_, left_out) = world.carried;
+    hold(&mut world, 0, stretch, SECOND);
+    assert_eq!(world.carried.1, left_out, "for a while the member gets whole letters");
+}
+
+#[test]
+fn a_letter_that_comes_again_needs_nothing_that_is_no_longer_held() {
+    let (mut world, stretch) = in_stretch();
+    hold(&mut world, MEMBER, stretch, FIRST);
+    hold(&mut world, 0, stretch, FIRST);
+    let again = world.links[&(1, 2)].clone();
+    world.rest();
+    assert_eq!(world.replicas[MEMBER].partition.held_bytes(), 0);
+    for letter in again {
+        world.deliver(letter);
+    }
+    assert!(!world.replicas[MEMBER].partition.group.has_late(), "the log has the entry");
+}
+
+#[test]
+fn a_member_that_holds_another_batch_gets_the_leaders() {
+    let (mut world, stretch) = in_stretch();
+    let other = bytes_with(FIRST, "8/0");
+    assert_eq!(other.len(), bytes_of(FIRST).len());
+    world.append_bytes(MEMBER, stretch, FIRST, other);
+    world.sync(MEMBER, usize::MAX);
+    hold(&mut world, 0, stretch, FIRST);
+    hear_leader(&mut world);
+    world.rest();
+    assert_eq!(world.replicas[MEMBER].log(), [FIRST]);
+    assert_eq!(payload(&world, MEMBER), payload(&world, 0));
+}
+
+#[test]
+fn a_member_makes_the_time_of_append_from_its_entry() {
+    let (mut world, stretch) = in_stretch();
+    let mut settings = (*world.settings).clone();
+    settings.log_append_time = true;
+    let settings = std::sync::Arc::new(settings);
+    for replica in &mut world.replicas {
+        replica.partition.settings = std::sync::Arc::clone(&settings);
+    }
+    hold(&mut world, MEMBER, stretch, FIRST);
+    hold(&mut world, 0, stretch, FIRST);
+    let carried = world.carried;
+    world.rest();
+    assert_eq!(world.carried, carried, "nothing had to be sent again");
+    assert_eq!(payload(&world, MEMBER), payload(&world, 0));
+    let header = BatchHeader::parse(&payload(&world, MEMBER)[0]).expect("ours");
+    assert_eq!(header.attributes.timestamp_type(), TimestampType::LogAppendTime);
+}
+
 /// Tells whether a test fails with a planted bug.
 #[cfg(feature = "sabotage")]
 pub(super) fn find(bug: Bug) -> bool {
@@ -198,6 +306,7 @@ pub(super) fn find(bug: Bug) -> bool {
         a_member_that_gives_its_list_holds_nothing_more_and_has_the_term_on_its_disk,
         a_batch_of_a_forgotten_producer_does_not_come_back,
         an_offer_that_comes_late_brings_no_refused_batch,
+        a_member_that_holds_another_batch_gets_the_leaders,
     ];
     plant(Some(bug));
     let found = tests.into_iter().any(|test| std::panic::catch_unwind(test).is_err());
