@@ -127,23 +127,23 @@ def start(kind, port, data_dir, settings=None, wrapper=(), jvm_options=JVM_OPTIO
     return broker
 
 
-def start_cluster(kind, directory, settings=None, jvm_options=JVM_OPTIONS, kinds=None):
-    """Starts three brokers that are one cluster, with three replicas of everything, and returns it once all know all."""
+def start_cluster(kind, directory, settings=None, jvm_options=JVM_OPTIONS, kinds=None, wrappers=((),) * THREE):
+    """Starts three brokers that are one cluster, with three replicas of everything, and returns it once all know all.
+
+    `wrappers` has a command to put in front of each broker, as `start` takes one.
+    """
     ports, node_ports = ([free_port() for _ in range(THREE)] for _ in range(2))
     voters = ",".join(f"{node}@{HOST}:{port}" for node, port in enumerate(node_ports, 1))
     brokers = []
-    for node, (port, node_port) in enumerate(zip(ports, node_ports), 1):
+    for node, (port, node_port, wrapper) in enumerate(zip(ports, node_ports, wrappers), 1):
         own = {**REPLICATED, **(settings or {}), "node.id": str(node), "controller.quorum.voters": voters}
         if kind == "kafka":
             own |= {**KAFKA_REPLICATED, "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{node_port}"}
         make = (kinds or KINDS)[kind]
-        brokers.append(make(port, Path(directory) / f"node-{node}", own, [], list(jvm_options)))
+        brokers.append(make(port, Path(directory) / f"node-{node}", own, list(wrapper), list(jvm_options)))
+        brokers[-1].brokers_known = THREE
     cluster = Cluster(brokers)
-    for broker in brokers:
-        broker.brokers_known = THREE
-        broker.spawn()
-    for broker in brokers:
-        broker.wait_until_ready()
+    cluster.restart()
     return cluster
 
 
@@ -154,6 +154,13 @@ class Cluster:
         self.brokers = brokers
         self.kind = brokers[0].kind
         self.bootstrap = ",".join(broker.bootstrap for broker in brokers)
+
+    def restart(self):
+        """Starts all at once, and waits until all know all."""
+        for broker in self.brokers:
+            broker.spawn()
+        for broker in self.brokers:
+            broker.wait_until_ready()
 
     def kill9(self):
         """All at once: Kafka's last broker would wait for a majority that is gone before it ends."""

@@ -10,6 +10,14 @@ The rules, for every produced batch that was answered without an error:
 The same (1 to 3) for the name of every topic whose creation was acknowledged; and for every step of a transaction: its id, or
 the group whose offset it commits, was written between the request and the answer, and that write was synced.
 
+Of a fast append (AppendFast, DescribeFast) each node answers for its own disk:
+5. A batch that a follower said it holds: a record Held of the journal, which names the stretch and has all of the batch, was
+   written, and 2 and 3 are true of it. What replication has written of the same batch does not count.
+6. A batch that the leader said it appended, or anyone said is committed: 1 to 4, on the disk of the node that answered. A node
+   tells of no commit before its own disk has the batch. For 4 counts what was written since the batch first came to the node.
+7. A leader that names an open stretch: the entry that opened it was written, and 2 and 3 are true of it. Of the first stretch of
+   a partition, this was between the first wish for one and the answer.
+
 The bytes are recognised by cells: 32-byte marks that fill the payload and occur once. One cell whose neighbours were
 found may be missing, because a file format may cut a payload with a header of its own.
 """
@@ -30,6 +38,19 @@ from trace import SYNCS, WRITES, READS
 CELL = re.compile(rb"<([0-9a-f]{20})([0-9a-f]{10})>")
 CELL_SIZE = 32
 PRODUCE, CREATE_TOPICS = 0, 19
+DESCRIBE_FAST, APPEND_FAST = 10001, 10002
+# What an answer to AppendFast says of the batch. The other outcome, 0, promises nothing.
+HELD, APPENDED, COMMITTED, UNCOUNTED = 1, 2, 3, 4
+OUTCOMES = {HELD: "held", APPENDED: "appended", COMMITTED: "committed", UNCOUNTED: "appended, uncounted,"}
+# A journal record, as docs/format.md has it.
+RECORD_HELD = 17
+# Of such a record what stands before the batch: kind, length, replica, term and index of the stretch, number.
+RECORD_HEAD = struct.Struct(">BIQQQQ")
+# The entry that opens a stretch, up to its members of 8 bytes each: index, term, internal, length, and what says that it opens one.
+OPEN_ENTRY = struct.Struct(">QQBI5s")
+INTERNAL, OPENS = 0, b"\1\0\2\6\1"
+# Where a batch has its producer's id. Before that a replica may write another checksum, and other times.
+PRODUCER_AT = 43
 # The steps of a transaction, and the field that is written down with each.
 STEPS = {
     "InitProducerId": "TransactionalId",
@@ -39,7 +60,7 @@ STEPS = {
     "EndTxn": "TransactionalId",
 }
 STEP_OF_KEY = {schema.layout(name + "Request")["apiKey"]: name for name in STEPS}
-LOOKED_INTO = {PRODUCE: "Produce", CREATE_TOPICS: "CreateTopics", **STEP_OF_KEY}
+LOOKED_INTO = {PRODUCE: "Produce", CREATE_TOPICS: "CreateTopics", DESCRIBE_FAST: "DescribeFast", APPEND_FAST: "AppendFast", **STEP_OF_KEY}
 
 
 def cells(message_id, size):
@@ -101,6 +122,12 @@ class Ack:
     is_batch: bool = False
     # Such bytes were written before, too, and what counts is what was written for this request.
     is_step: bool = False
+    # What an answer to AppendFast says of the batch.
+    outcome: int = 0
+    # A batch that is held: term and index of its stretch, and all its bytes.
+    held: tuple | None = None
+    # An answer that names a stretch.
+    is_opening: bool = False
 
 
 class Audit:
@@ -111,12 +138,15 @@ class Audit:
         self.everything_synced = []
         self.writes = []
         self.received, self.sent = {}, {}
+        # What was judged before: many cells are in one write.
+        self.kinds, self.reasons = {}, {}
         for event in events:
             self._take(event, port)
         self.cells = {}
         for write in self.writes:
             for cell in CELL.finditer(write.data):
                 self.cells.setdefault(cell[0], []).append(write)
+        self.requests = {connection: list(_requests(received)) for connection, received in self.received.items()}
 
     def _take(self, event, port):
         if event.connection:
@@ -150,7 +180,9 @@ class Audit:
         elif event.call in WRITES:
             file = self._file(path)
             durable = file.synchronous or "RWF_DSYNC" in event.flags or "RWF_SYNC" in event.flags
-            write = Write(file, path, event.began, event.ended, event.data, durable)
+            # Files are filled with zeros beforehand, and nothing is to be found in those.
+            data = event.data if event.data.count(0) < len(event.data) else b""
+            write = Write(file, path, event.began, event.ended, data, durable)
             file.writes.append(write)
             self.writes.append(write)
 
@@ -159,23 +191,42 @@ class Audit:
 
     # What the clients were told.
 
-    def acks(self):
-        """Every acknowledgement in the trace, in no particular order."""
+    def fast_batches(self):
+        """The batches that came with AppendFast: of each, by its ids, the line where it first came, and its bytes."""
+        found = {}
+        for requests in self.requests.values():
+            for line, key, _, _, request in requests:
+                for topic, partition in _fast_parts(request) if key == APPEND_FAST else ():
+                    ids = _ids(topic, partition)
+                    if partition["Records"] and (ids not in found or line < found[ids][0]):
+                        found[ids] = line, partition["Records"]
+        return found
+
+    def acks(self, elsewhere=None):
+        """Every acknowledgement in the trace, in no particular order. `elsewhere` are the fast batches of other nodes' traces:
+        a client may name a batch that it has sent to others."""
         found = []
-        for connection, received in self.received.items():
+        openings = []
+        batches = self.fast_batches()
+        for connection, requests in self.requests.items():
             answers = dict(self._answers(connection))
-            for line, key, version, correlation_id, request in _requests(received):
+            for line, key, version, correlation_id, request in requests:
                 if correlation_id not in answers:
                     continue
                 answered, payload = answers[correlation_id]
                 if key == PRODUCE:
                     found += _produce_acks(line, answered, request, parse_response("Produce", version, payload))
+                elif key == APPEND_FAST:
+                    response = parse_response("AppendFast", version, payload)
+                    found += _fast_acks(line, answered, request, response, batches, elsewhere or {})
+                elif key == DESCRIBE_FAST:
+                    openings += _opening_acks(line, answered, request, parse_response("DescribeFast", version, payload))
                 elif key == CREATE_TOPICS:
                     found += _creation_acks(line, answered, parse_response("CreateTopics", version, payload))
                 else:
                     name = STEP_OF_KEY[key]
                     found += _step_acks(name, line, answered, request, parse_response(name, version, payload))
-        return found
+        return found + _openings(openings)
 
     def _answers(self, connection):
         """(correlation id, (the line where the call began that sent the first byte, payload)) of each response."""
@@ -206,6 +257,10 @@ class Audit:
     def _problem(self, ack):
         if not ack.is_batch and not ack.is_step and self.layout.metadata is None:
             return None
+        if not ack.needles:
+            return "no request had its bytes"
+        if ack.held:
+            return self._hold_problem(ack)
         found = 0
         uncovered = None
         missing_before = False
@@ -227,19 +282,36 @@ class Audit:
             return "nothing of it was written"
         return self._journal_problem(ack) if ack.is_batch else None
 
+    def _hold_problem(self, ack):
+        candidates = self.cells.get(ack.needles[0], [])
+        writes = [write for write in candidates if write.began < ack.answered and self._is_a(self.layout.journal, write) and _holds(write, ack.held)]
+        if not writes:
+            return "no record Held of it was written to the journal before the answer"
+        reasons = [self._reason_not_durable(write, ack.answered) for write in writes]
+        return None if None in reasons else reasons[0]
+
     def _writes_of(self, needle, ack):
         if ack.is_batch:
             pattern, candidates = self.layout.payload, self.cells.get(needle, [])
         else:
-            pattern = self.layout.payload if ack.is_step else self.layout.metadata
+            pattern = self.layout.journal if ack.is_opening else self.layout.payload if ack.is_step else self.layout.metadata
             candidates = [write for write in self.writes if needle in write.data]
         after = ack.asked if ack.is_step else -1
         return [write for write in candidates if after < write.began < ack.answered and self._is_a(pattern, write)]
 
     def _is_a(self, pattern, write):
-        return re.fullmatch(pattern, os.path.relpath(write.path, self.data_dir)) is not None
+        key = pattern, write.path
+        if key not in self.kinds:
+            self.kinds[key] = re.fullmatch(pattern, os.path.relpath(write.path, self.data_dir)) is not None
+        return self.kinds[key]
 
     def _reason_not_durable(self, write, before):
+        key = id(write), before
+        if key not in self.reasons:
+            self.reasons[key] = self._look_for_reason(write, before)
+        return self.reasons[key]
+
+    def _look_for_reason(self, write, before):
         if not write.durable and not self._synced(write.file, write.ended, before):
             return f"written to {write.path} at line {write.ended}, not synced between then and the answer"
         return self._reason_name_not_durable(write.file, before)
@@ -308,6 +380,75 @@ def _produce_acks(asked, answered, request, response):
             if partition["ErrorCode"] == 0 and needles:
                 what = f"the batch at offset {partition['BaseOffset']} of {_topic(topic)}-{partition['Index']}"
                 yield Ack(what, asked, answered, needles, is_batch=True)
+
+
+def _fast_parts(request):
+    for topic in request["Topics"]:
+        for partition in topic["Partitions"]:
+            yield topic["TopicId"], partition
+
+
+def _ids(topic, partition):
+    """Who sent the batch, and which of that producer's batches of the partition it is."""
+    names = [partition["ProducerId"], partition["ProducerEpoch"], partition["FirstSequence"]]
+    if partition["Records"]:
+        names = struct.unpack_from(">qhi", partition["Records"], PRODUCER_AT)
+    return topic, partition["Index"], *names
+
+
+def _fast_acks(asked, answered, request, response, batches, elsewhere):
+    parts = {(topic, partition["Index"]): partition for topic, partition in _fast_parts(request)}
+    for topic, said in _fast_parts(response):
+        outcome = said["Outcome"]
+        if said["ErrorCode"] or outcome not in OUTCOMES:
+            continue
+        part = parts[topic, said["Index"]]
+        ids = _ids(topic, part)
+        came, records = batches.get(ids) or (asked, elsewhere.get(ids, (0, b""))[1])
+        what = f"the {OUTCOMES[outcome]} batch of producer {ids[2]} from sequence {ids[4]} of {topic}-{said['Index']}"
+        needles = [cell[0] for cell in CELL.finditer(records)]
+        held = (part["StretchTerm"], part["StretchIndex"], records) if outcome == HELD else None
+        yield Ack(what, min(came, asked), answered, needles, is_batch=True, outcome=outcome, held=held)
+
+
+def _holds(write, held):
+    """Whether a record Held is in what was written, of this batch in this stretch."""
+    term, index, records = held
+    body = records[PRODUCER_AT:]
+    at = write.data.find(body)
+    while at >= 0:
+        start = at - PRODUCER_AT - RECORD_HEAD.size
+        if start >= 0:
+            kind, size, _, in_term, in_index, _ = RECORD_HEAD.unpack_from(write.data, start)
+            if (kind, size, in_term, in_index) == (RECORD_HELD, RECORD_HEAD.size - 5 + len(records), term, index):
+                return True
+        at = write.data.find(body, at + 1)
+    return False
+
+
+def _opening_acks(asked, answered, request, response):
+    """(partition, acknowledgement) of each stretch that is named, and of each wish for one that names none."""
+    for topic in response["Topics"]:
+        for said in topic["Partitions"]:
+            place = topic["TopicId"], said["PartitionIndex"]
+            term, index = said["StretchTerm"], said["StretchIndex"]
+            needles = []
+            if said["ErrorCode"] == 0 and index >= 0:
+                needles = [OPEN_ENTRY.pack(index, term, INTERNAL, len(OPENS) + 8 * len(said["Members"]), OPENS)]
+            if needles or request["Open"]:
+                yield place, Ack(f"the stretch {term}.{index} of {place[0]}-{place[1]}", asked, answered, needles, is_opening=True)
+
+
+def _openings(found):
+    """The acknowledgements that name a stretch. Only a wish opens the first one of a partition."""
+    wished, named = {}, {}
+    for place, ack in found:
+        wished[place] = min(ack.asked, wished.get(place, ack.asked))
+        if ack.needles and (place not in named or ack.answered < named[place].answered):
+            named[place] = ack
+    for place, ack in named.items():
+        ack.asked, ack.is_step = wished[place], True
+    return [ack for _, ack in found if ack.needles]
 
 
 def _step_acks(name, asked, answered, request, response):

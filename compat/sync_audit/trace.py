@@ -54,7 +54,6 @@ class Event:
 LINE = re.compile(r"(\d+) +(.*)", re.DOTALL)
 RESULT = re.compile(r"\)\s+= (-?\d+|\?)[^=]*$")
 TARGET = re.compile(r"(?:\w+\()?\d+<(?:TCP(?:v6)?:\[(?P<connection>\S+?)\]|(?P<path>(?:\\x[0-9a-f]{2})+))>")
-STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 DIRECTORY_FD = re.compile(r"(?:AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})+)>, (\"(?:\\x[0-9a-f]{2})*\")")
 
 WRITES = {"write", "writev", "pwrite64", "pwritev", "pwritev2"}
@@ -100,7 +99,7 @@ def _event(call, began, ended, result, text):
         if call == "sendfile":
             data = bytes(result)
         elif call not in SYNCS:
-            data = b"".join(map(_bytes, STRING.findall(text)))[:result]
+            data = b"".join(map(_bytes, _strings(text)))[:result]
         return Event(call, began, ended, result, path, connection, data, flags=text[-60:] if call == "pwritev2" else "")
     if call in ("open", "openat", "creat"):
         path = _named(text)[0]
@@ -122,7 +121,12 @@ def _named(text):
     for directory, name in DIRECTORY_FD.findall(arguments):
         path = _bytes(name.strip('"')).decode()
         names.append(path if path.startswith("/") else f"{_text(directory)}/{path}")
-    return names or [_bytes(name).decode() for name in STRING.findall(arguments)]
+    return names or [_bytes(name).decode() for name in _strings(arguments)]
+
+
+def _strings(text):
+    """The strings that were passed. In others, such as an address, not every byte is escaped."""
+    return [string for string in text.split('"')[1::2] if string.startswith("\\x")]
 
 
 def _bytes(escaped):

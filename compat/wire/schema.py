@@ -1,4 +1,5 @@
 """Kafka messages to bytes and back, for every API and version, driven by the layouts that the kafka-clients jar carries.
+Those of Duramen's own requests are in `own`.
 
 Messages are dictionaries with the layouts' own field names; a field left out takes its default. This is test code: it
 encodes nonsense when asked to, and trusts what it decodes only as far as Python's slices do.
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 NO_UUID = "00000000-0000-0000-0000-000000000000"
+OWN = Path(__file__).resolve().parent / "own"
 FIXED = {"bool": ">?", "int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "uint32": ">I", "int64": ">q", "float64": ">d"}
 
 
@@ -25,7 +27,8 @@ def _jar():
 
 @cache
 def layout(name):
-    text = _jar().read(f"common/message/{name}.json").decode()
+    own = OWN / f"{name}.json"
+    text = own.read_text() if own.exists() else _jar().read(f"common/message/{name}.json").decode()
     return json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
 
 

@@ -238,8 +238,8 @@ pub const OF_WRITERS: &[(&str, Bug, u64)] = &[
     ("settling appends what is there", Bug::Writers(Inside::RecoveredTwice), 9),
     ("settling appends from the end to the beginning", Bug::Writers(Inside::RecoveredReversed), 55),
     ("the end of the log lacks what is complete", Bug::Writers(Inside::TailForgotten), 2),
-    ("an image without its stretch", Bug::Writers(Inside::ImageWithoutStretch), 41),
-    ("a former leader's end is cut, and not held", Bug::Writers(Inside::CutForgetsHeld), 41),
+    ("an image without its stretch", Bug::Writers(Inside::ImageWithoutStretch), 209),
+    ("a former leader's end is cut, and not held", Bug::Writers(Inside::CutForgetsHeld), 209),
     ("a batch is held without the one before it", Bug::Writers(Inside::HeldWithGap), 65),
 ];
 
