@@ -63,7 +63,7 @@ def latency(found):
         "### One appender of 1 KiB: p50/p90/p99 in ms (p50 of each pass)\n\n"
         + table(
             ["broker", "nodes", "d ms", "x ms", "a sync, ms", "acks=all", "acks=1", "fast", "acks=all/fast at p50, p90, p99", "fast/acks=1 at p50",
-             "in one round trip"], rows,
+             "told before their commit"], rows,
         )
         + f"\nGoals, for d = x ≥ {GAIN_FROM_MS} ms and a disk a node: acks=all/fast ≥ {GAIN}×, fast/acks=1 ≤ {OF_ACKS_1}×.\n"
     )  # fmt: skip
@@ -87,7 +87,7 @@ def beside(found):
     return (
         "### A client beside the leader: p50/p90/p99 in ms (p50 of each pass)\n\n"
         + table(["broker", "d ms to the leader", "x ms, and d to others", "acks=all", "acks=1", "fast", "fast/acks=all at p50, p90, p99",
-                 "in one round trip"], rows)
+                 "told before their commit"], rows)
         + f"\nGoals: fast/acks=all ≤ {BESIDE['p50']}× at p50, ≤ {BESIDE['p99']}× at p99.\n"
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ def slow_node(found):
     seconds = next((result["seconds"] for result in found.values() if "seconds" in result), DASH)
     return (
         f"### Five nodes, d = x = 1 ms, one slower by 50 ms: {seconds} s from the second second on, p50/p90/p99 in ms (p50)\n\n"
-        + table(["broker", "slow is", "node", "members before", "after", "fast", "of none slow at p50, p90, p99", "in one round trip"], rows)
+        + table(["broker", "slow is", "node", "members before", "after", "fast", "of none slow at p50, p90, p99", "told before their commit"], rows)
         + f"\nGoals: ≤ {SLOW['p50']}× at p50, ≤ {SLOW['p99']}× at p99.\n"
     )
 
@@ -159,7 +159,7 @@ def throughput(found):
     return (
         "### Bulk of 1,000 B in batches of 500, three nodes, d = x = 1 ms\n\n"
         + table(["broker", "client's wire", "acks", "MB/s of payload", "copies (m)", "MB/s of wire/m", "node CPU ms an MB", "of acks=all",
-                 "in one round trip"], rows)
+                 "told before their commit"], rows)
         + f"\nGoals: ≥ {OF_WIRE}× of wire/m where the wire is the limit, node CPU ≤ {CPU}× of acks=all.\n"
     )  # fmt: skip
 
