@@ -17,6 +17,7 @@ import far
 import machine
 from brokers import SHARED_DISK, duramen, duramen_begin, finish
 from cluster import leader
+from scenarios import append_once, connect, produce_request
 
 TOPIC = "far"
 MESSAGE_BYTES = 1024
@@ -35,6 +36,10 @@ WIRE_BYTES_PER_SECOND = 40_000_000
 BULK_BYTES, BULK_BATCH = 1000, 500
 PRODUCERS, LINES_PER_SECOND = 4, 1000
 AFTER_START_S, DOWN_S = 3, 4
+# Most time that survivors are watched, and the time between two looks.
+WATCHED_S, LOOK_EVERY_S = 3, 0.002
+# What one appends to find out whether the partition is served again; scenarios.py has it.
+PROBE = "first"
 VARIANTS = {
     "fast_latency": (["duramen", SHARED_DISK, "kafka-durable", "kafka"], ["duramen", SHARED_DISK, "kafka"]),
     "fast_slow_node": (["duramen"], ["duramen"]),
@@ -129,9 +134,11 @@ def _killed(cluster, topic, mode):
     try:
         time.sleep(AFTER_START_S)
         victim = leader(cluster, topic)
+        survivors = [broker for broker in cluster.brokers if broker is not victim]
         killed = time.monotonic()
         victim.kill9()
-        time.sleep(DOWN_S)
+        takeover = _watched(survivors, topic, killed)
+        time.sleep(max(0, killed + DOWN_S - time.monotonic()))
         victim.restart()
         time.sleep(AFTER_START_S)
     finally:
@@ -145,8 +152,34 @@ def _killed(cluster, topic, mode):
         "pause_ms": round(max(gap for gap, at in gaps if at > killed) * 1000, 1),
         # From the second second on: the first connects, and opens the stretch.
         "pause_before_ms": round(max(gap for gap, at in gaps if times[0] + 1 < at < killed) * 1000, 1),
+        **takeover,
         **_judge(cluster, topic, producers),
     }
+
+
+def _watched(survivors, topic, killed):
+    """When a survivor said that it leads, and when it first took a record: without the pauses of a client between its
+    attempts, and past the relays."""
+    seen = {}
+    threads = [threading.Thread(target=_watch, args=(broker, topic, killed + WATCHED_S, seen)) for broker in survivors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {name: round((at - killed) * 1000, 1) for name, at in seen.items()}
+
+
+def _watch(broker, topic, until, seen):
+    node, request = int(broker.settings["node.id"]), produce_request(topic)
+    wanted = {"Topics": [{"Name": topic}], "AllowAutoTopicCreation": False}
+    with connect(f"{far.HOST}:{broker.port}") as connection:
+        while "served_ms" not in seen and time.monotonic() < until:
+            [partition] = connection.call("Metadata", 12, wanted)["Topics"][0]["Partitions"]
+            if partition["LeaderId"] == node:
+                seen.setdefault("elected_ms", time.monotonic())
+                if append_once(broker.port, request) == 0:
+                    seen["served_ms"] = time.monotonic()
+            time.sleep(LOOK_EVERY_S)
 
 
 class Producer:
@@ -208,6 +241,7 @@ def _judge(cluster, topic, producers):
     """Compares the whole log with what was acknowledged: the first so many lines of each producer."""
     command = [brokers.DURAMEN_BIN, "consume", topic, "--bootstrap", cluster.bootstrap]
     lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=brokers.LONGEST_COMMAND_S).stdout.split()
+    lines = [line for line in lines if line != PROBE]
     counts = Counter(lines)
     lost = sum(f"{it.prefix}{number}" not in counts for it in producers for number in range(it.acknowledged))
     numbers = [[int(line.removeprefix(it.prefix)) for line in lines if line.startswith(it.prefix)] for it in producers]
