@@ -1,10 +1,10 @@
-"""Clusters that are far apart: every connection of a client to a node, and of a node to another, goes through bench/relay.
+"""Clusters that are far apart: each connection to a node, of a client or of another node, goes by bench/relay.
 
-The kernels that this ran on have no netem, which would delay packets. So delays come from a process: a relay reads what a
-socket sends, and writes it so much later. To connect takes no time, which a real network needs a round trip for.
+The kernels that this ran on have no netem, which would delay packets. So delays come from a process: a relay reads
+what a socket sends, and writes it so much later. To connect takes no time, which takes a round trip on a real network.
 
-Kafka's nodes reach each other by the addresses that they advertise, so a node has one relay for all others. Its controllers
-speak to each other directly: no append waits for them.
+Kafka's nodes reach each other by the addresses that they advertise, so a node has one relay for all others. Its
+controllers speak to each other directly: no append waits for them.
 """
 
 import functools
@@ -66,11 +66,13 @@ class Network:
 
     def __init__(self, kind, nodes, bytes_per_second=0):
         self.nodes = range(1, nodes + 1)
-        self.ports, self.node_ports = ({node: launcher.free_port() for node in self.nodes} for _ in range(2))
+        # Where nodes listen: for clients, for each other, and Kafka's controllers.
+        self.ports, self.node_ports, self.controllers = ({node: launcher.free_port() for node in self.nodes} for _ in range(3))
         # By the two ends of each: None is a client, or in Kafka any other node.
         self.clients = {(None, node): launcher.free_port() for node in self.nodes}
-        dialers = {node: [it for it in self.nodes if it != node] if kind == "duramen" else ["any"] for node in self.nodes}
-        self.between = {(dialer, node): launcher.free_port() for node in self.nodes for dialer in dialers[node]}
+        diallers = self.nodes if kind == "duramen" else ["any"]
+        ways = [(dialler, node) for node in self.nodes for dialler in diallers if dialler != node]
+        self.between = {way: launcher.free_port() for way in ways}
         links = [f"{HOST}:{port}={HOST}:{self.ports[node]},0,metered" for (_, node), port in self.clients.items()]
         links += [f"{HOST}:{port}={HOST}:{self.node_ports[node]},0" for (_, node), port in self.between.items()]
         self.relay = Relay(links, bytes_per_second)
@@ -80,8 +82,8 @@ class Network:
         return ",".join(f"{HOST}:{port}" for port in self.clients.values())
 
     def set(self, client_ms, node_ms, client_of=None, slower=None, by_ms=0):
-        """One-way delays: of clients, but for the nodes that `client_of` names, and between nodes. All ways of the node
-        `slower` take so much longer."""
+        """One-way delays: of clients, but for the nodes that `client_of` names, and between nodes. All ways of the
+        node `slower` take so much longer."""
         client_of = client_of or {}
         ways = [(ends, client_of.get(ends[1], client_ms)) for ends in self.clients]
         ways += [(ends, node_ms) for ends in self.between]
@@ -107,8 +109,8 @@ def start(variant, directory, nodes, bytes_per_second=0):
     kind, settings = VARIANTS[variant]
     network = Network(kind, nodes, bytes_per_second)
     make = _duramen if kind == "duramen" else _kafka
-    replicated = {"default.replication.factor": str(nodes), "min.insync.replicas": str(nodes // 2 + 1)}
-    made = [make(variant, Path(directory) / f"node-{node}", node, network, {**settings, **replicated}) for node in network.nodes]
+    settings = {**settings, "default.replication.factor": str(nodes), "min.insync.replicas": str(nodes // 2 + 1)}
+    made = [make(variant, Path(directory) / f"node-{node}", node, network, settings) for node in network.nodes]
     cluster = FarCluster(made, network)
     try:
         for broker in made:
@@ -124,29 +126,31 @@ def start(variant, directory, nodes, bytes_per_second=0):
 
 def _duramen(variant, directory, node, network, settings):
     ways = {it: network.between.get((node, it), network.node_ports[it]) for it in network.nodes}
-    settings |= {
+    own = {
         "node.id": str(node),
         "controller.quorum.voters": ",".join(f"{it}@{HOST}:{port}" for it, port in ways.items()),
         "advertised.listeners": f"PLAINTEXT://{HOST}:{network.clients[None, node]}",
     }
     wrapper = [] if variant == SHARED_DISK else ["env", f"DURAMEN_SLOW_SYNC_US={SYNC_US}"]
-    broker = FarDuramen(network.ports[node], directory, settings, wrapper, [])
+    broker = FarDuramen(network.ports[node], directory, {**settings, **own}, wrapper, [])
     broker.is_slow = variant != SHARED_DISK
     broker.node_port = network.node_ports[node]
     return broker
 
 
 def _kafka(_variant, directory, node, network, settings):
-    if not hasattr(network, "controllers"):
-        network.controllers = {it: launcher.free_port() for it in network.nodes}
     own = {
         **{name: settings["default.replication.factor"] for name in launcher.KAFKA_REPLICATED if name.endswith("factor")},
         **{name: settings["min.insync.replicas"] for name in launcher.KAFKA_REPLICATED if name.endswith("isr")},
         "node.id": str(node),
         "controller.quorum.voters": ",".join(f"{it}@{HOST}:{port}" for it, port in network.controllers.items()),
-        "listeners": f"PLAINTEXT://{HOST}:{network.ports[node]},NODES://{HOST}:{network.node_ports[node]},CONTROLLER://{HOST}:{network.controllers[node]}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{network.clients[None, node]},NODES://{HOST}:{network.between['any', node]}",
+        "listeners": _listeners(PLAINTEXT=network.ports[node], NODES=network.node_ports[node], CONTROLLER=network.controllers[node]),
+        "advertised.listeners": _listeners(PLAINTEXT=network.clients[None, node], NODES=network.between["any", node]),
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,NODES:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "NODES",
     }
     return launcher.Kafka(network.ports[node], directory, {**settings, **own}, [], KAFKA_JVM)
+
+
+def _listeners(**ports):
+    return ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())

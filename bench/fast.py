@@ -1,7 +1,8 @@
-"""Fast appends, beside the two other acknowledgements and beside Kafka, in clusters that are far apart: one function a scenario.
+"""Fast appends, beside the two other acknowledgements and beside Kafka, in clusters that are far apart: one function a
+scenario.
 
-`d` is the delay one way between a client and a node, `x` that between two nodes, in milliseconds. See far.py for the relays
-and for the directories in memory."""
+`d` is the delay one way between a client and a node, `x` that between two nodes, in milliseconds. See far.py for the
+relays and for the directories in memory."""
 
 import contextlib
 import json
@@ -113,8 +114,8 @@ def slow_node(variant, directory, sizes):
 
 
 def failover(variant, directory, sizes):
-    """The leader is killed while four producers append 1,000 lines a second, fast and with acks=all in turn. Whatever was
-    acknowledged must be there once and in its producer's order."""
+    """The leader is killed while four producers append 1,000 lines a second, fast and with acks=all in turn. Whatever
+    was acknowledged must be there once and in its producer's order."""
     fast, kills = Sizes(sizes.quick), []
     with _started(variant, directory, 3) as cluster:
         cluster.network.set(1, 1)
@@ -257,7 +258,7 @@ def _judge(cluster, topic, producers):
 
 
 def throughput(variant, directory, sizes):
-    """Bulk over a client's wire that is the limit, and then as much as the machine gives; and what nodes use for it."""
+    """Bulk over a client's wire that is the limit, then as much as the machine gives; and what nodes use for it."""
     fast, points = Sizes(sizes.quick), []
     for rate in (WIRE_BYTES_PER_SECOND, 0):
         with _started(variant, directory / str(rate), 3, rate) as cluster:

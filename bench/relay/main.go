@@ -1,10 +1,10 @@
-// Relay forwards TCP connections, every byte later by the delay of its link, for benchmarks of nodes that are far apart.
+// Relay forwards TCP connections, each byte later by the delay of its link, for benchmarks of distant nodes.
 //
 //	relay [--rate BYTES] 127.0.0.1:20001=127.0.0.1:20002,500[,metered]...
 //
-// Each link is LISTEN=TARGET,DELAY_US. All metered links share a wire of --rate bytes a second from their diallers to their
-// targets. A line `N DELAY_US` on stdin changes the delay of the N-th link, from 0 on; the answer on stdout is `done`. The
-// first line there is `ready`. The relay ends with its stdin.
+// Each link is LISTEN=TARGET,DELAY_US. All metered links share a wire of --rate bytes a second from their diallers to
+// their targets. A line `N DELAY_US` on stdin changes the delay of the N-th link, from 0 on; the answer on stdout is
+// `done`. The first line there is `ready`. The relay ends with its stdin.
 package main
 
 import (

@@ -183,7 +183,8 @@ func (r *relay) serve(file int, events uint32) {
 	}
 }
 
-// accept joins a dialler to the target. If that is gone, the dialler hears a reset, as near as it gets to being refused.
+// accept joins a dialler to the target. If that is gone, the dialler hears a reset: as near as it gets to
+// being refused.
 func (r *relay) accept(door int, link *link) {
 	dialler, _, err := syscall.Accept4(door, syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC)
 	if err != nil {
@@ -311,8 +312,8 @@ func (r *relay) close(one *way) {
 	}
 }
 
-// ask lets the kernel tell of what is wanted of a socket. One of which nothing is wanted is taken out, as its end would
-// be told again and again.
+// ask lets the kernel tell of what is wanted of a socket. One of which nothing is wanted is taken out: its end would
+// be told over and over.
 func (r *relay) ask(end *end, wantsIn bool) {
 	var wanted uint32
 	if wantsIn {
