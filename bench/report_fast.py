@@ -102,7 +102,7 @@ def slow_node(found):
             is_goal = point["slow"] != "none"
             rows.append([
                 variant, {"none": "none", "member": "a member", "outsider": "no member"}[point["slow"]],
-                number(point["slow_node"]), " ".join(map(str, point["members"])), " ".join(map(str, point["members_after"])), _ms([point]),
+                number(point["slow_node"]), *(" ".join(map(str, point[which])) for which in ("members", "members_after")), _ms([point]),
                 " ".join(_times(it, it <= SLOW[q] if q in SLOW and is_goal else None) for q, it in ratios.items()), _share([point]),
             ])  # fmt: skip
     seconds = next((result["seconds"] for result in found.values() if "seconds" in result), DASH)
@@ -128,7 +128,8 @@ def failover(found):
             sums = {what: sum(kill[what] for kill in kills) for what in ("acknowledged", "before_commit", "lost", "twice", "out_of_order")}
             rows.append([
                 variant, name, len(kills), number(pauses[0]), number(middle[mode]), number(pauses[-1]),
-                number(max(kill["pause_before_ms"] for kill in kills)), number(_median(kills, "elected_ms")), number(serving[mode], 1), *map(number, sums.values()),
+                number(max(kill["pause_before_ms"] for kill in kills)), number(_median(kills, "elected_ms")),
+                number(serving[mode], 1), *map(number, sums.values()),
                 sum(len(kill["failures"]) for kill in kills),
             ])  # fmt: skip
         more = 50 + 4 * result.get("x", 0)
@@ -140,8 +141,9 @@ def failover(found):
             goals.append(f"The same of the time from elected to served: {'✓' if is_met else '✗'}.")
     return (
         "### The leader is killed under 1,000 appends a second, three nodes, d = x = 1 ms: longest time without an ack, ms\n\n"
-        + table(["broker", "acks", "kills", "shortest", "median", "longest", "longest before a kill", "elected after", "from then to served", "acknowledged", "before their commit", "lost",
-                 "twice", "out of order", "producers that failed"], rows)
+        + table(["broker", "acks", "kills", "shortest", "median", "longest", "longest before a kill", "elected after",
+                 "from then to served", "acknowledged", "before their commit", "lost", "twice", "out of order",
+                 "producers that failed"], rows)
         + "\n" + "\n".join([*goals, "Goal: none lost, none twice, none out of order.\n"])
     )  # fmt: skip
 
@@ -159,7 +161,8 @@ def throughput(found):
                 cost = cpu / normal_cpu if cpu and normal_cpu and mode == "fast" else None
                 rows.append([
                     variant, f"{rate / 1e6:.0f} MB/s" if rate else "none", name, number(speed, 1), number(copies),
-                    _times(of_wire, of_wire >= OF_WIRE if of_wire and mode == "fast" else None), number(cpu, 2), _times(cost, cost <= CPU if cost else None),
+                    _times(of_wire, of_wire >= OF_WIRE if of_wire and mode == "fast" else None), number(cpu, 2),
+                    _times(cost, cost <= CPU if cost else None),
                     _share(points),
                 ])  # fmt: skip
     return (
