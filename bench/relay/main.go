@@ -2,6 +2,9 @@
 //
 //	relay [--rate BYTES] 127.0.0.1:20001=127.0.0.1:20002,500[,metered]...
 //
+// Kernels without netem cannot delay packets, and that of the benchmarks' machine has none; so a process does it. To
+// connect takes no time, which takes a round trip on a real network.
+//
 // Each link is LISTEN=TARGET,DELAY_US. All metered links share a wire of --rate bytes a second from their diallers to
 // their targets. A line `N DELAY_US` on stdin changes the delay of the N-th link, from 0 on; the answer on stdout is
 // `done`. The first line there is `ready`. The relay ends with its stdin.
