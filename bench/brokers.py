@@ -54,6 +54,8 @@ SYNCS = {
     "redis-always": "each append (appendfsync=always)",
     "redis-everysec": "none (appendfsync=everysec)",
 }
+# Scenarios of fast appends have nodes of Duramen that share a real disk, too; far.py starts them.
+SHARED_DISK = "duramen-shared-disk"
 
 
 class MeasuredDuramen(launcher.Duramen):
@@ -108,7 +110,9 @@ class SlowDuramen(MeasuredDuramen):
 
 @functools.cache
 def slow_binary():
-    """Builds it, in a directory of its own."""
+    """Builds it, in a directory of its own, unless DURAMEN_SLOW_SYNCS_BIN names one."""
+    if made := os.environ.get("DURAMEN_SLOW_SYNCS_BIN"):
+        return Path(made)
     target = BENCH.parent / "target/slow-syncs"
     build = ["cargo", "build", "--release", "--quiet", "-p", "duramen", "--features", "slow-syncs", "--target-dir", target]
     subprocess.run(build, cwd=BENCH.parent, check=True)

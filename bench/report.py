@@ -11,6 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
+import report_fast
 import report_queues
 import report_work_queues
 from tables import DASH, get, number, ratio, table
@@ -55,6 +56,7 @@ def scenario(name, found):
         "cluster_catch_up": cluster_catch_up,
         "work_queues": report_work_queues.work_queues,
         **report_queues.TABLES,
+        **report_fast.TABLES,
     }[name](found)
 
 
@@ -448,10 +450,11 @@ def document(results, only=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", type=Path, nargs="+")
-    parser.add_argument("--only", action="append", metavar="SCENARIO", help="only this scenario of the runs, or queues for all of queues; may be repeated")
+    parser.add_argument("--only", action="append", metavar="SCENARIO", help="only this scenario of the runs, or queues or fast for all of these; may be repeated")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT")
     options = parser.parse_args()
-    only = [each for name in options.only or [] for each in (report_queues.TABLES if name == "queues" else [name])]
+    groups = {"queues": report_queues.TABLES, "fast": report_fast.TABLES}
+    only = [each for name in options.only or [] for each in groups.get(name, [name])]
     text = "\n".join(document(json.loads(path.read_text()), only) for path in options.figures)
     if options.into is None:
         print(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import brokers
 import cluster
+import fast
 import machine
 import peers
 import queues
@@ -43,7 +44,17 @@ SCENARIOS = {
     "work_queues": work_queues.work_queues,
 }
 # These start their own.
-OWN_BROKERS = {"lifecycle": scenarios.lifecycle, "slow_syncs": scenarios.slow_syncs, "queue_edits": queues.edits, "queue_cost": queues.cost}
+OWN_BROKERS = {
+    "lifecycle": scenarios.lifecycle,
+    "slow_syncs": scenarios.slow_syncs,
+    "queue_edits": queues.edits,
+    "queue_cost": queues.cost,
+    "fast_latency": fast.latency,
+    "fast_slow_node": fast.slow_node,
+    "fast_beside": fast.beside,
+    "fast_failover": fast.failover,
+    "fast_throughput": fast.throughput,
+}
 # These on three fresh brokers that are one cluster.
 CLUSTER_SCENARIOS = {
     "cluster_group_commit": cluster.group_commit,
@@ -59,7 +70,7 @@ CLUSTER_SCENARIOS = {
 }
 NAMES = [*SCENARIOS, *OWN_BROKERS, *CLUSTER_SCENARIOS]
 # A name for several.
-GROUPS = {"queues": list(queues.VARIANTS)}
+GROUPS = {"queues": list(queues.VARIANTS), "fast": list(fast.VARIANTS)}
 # These have peers beside Kafka.
 WITH_PEERS = {**queues.VARIANTS, **work_queues.VARIANTS}
 # Syncs have no part in reading, waiting, starting and memory, and would make acks 0 and 1 a figure of their own.
@@ -72,6 +83,11 @@ def main():
     parent = Path(options.directory or brokers.BENCH.parent / ".cache")
     parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
+    names = [each for name in options.only or NAMES for each in GROUPS.get(name, [name])]
+    # Where each node of a far cluster is to seem to have a disk of its own.
+    memory = work
+    if not options.directory and not set(names).isdisjoint(fast.VARIANTS):
+        memory = Path(tempfile.mkdtemp(prefix="bench-", dir="/dev/shm"))
     results = {
         "machine": machine.describe(work),
         "command": "bench/run.sh " + " ".join(sys.argv[1:]),
@@ -84,14 +100,15 @@ def main():
     try:
         results["disk"] = scenarios.disk_limits(work, sizes)
         print(report.disk(results["disk"]), flush=True)
-        wanted = options.only or NAMES
-        for name in [each for name in wanted for each in GROUPS.get(name, [name])]:
+        for name in names:
             found = results["scenarios"].setdefault(name, {})
             for variant in wanted_variants(name, options):
                 begun = time.monotonic()
+                in_memory = name in fast.VARIANTS and variant != brokers.SHARED_DISK
+                directory = (memory if in_memory else work) / f"{name}-{variant}"
                 try:
                     found[variant] = {"sync": brokers.SYNCS[variant]} if name in WITH_PEERS else {}
-                    found[variant] |= run_one(name, variant, work / f"{name}-{variant}", sizes)
+                    found[variant] |= run_one(name, variant, directory, sizes)
                 except peers.Missing as missing:
                     found[variant] = {"skipped": str(missing)}
                     print(f"# {name} {variant} is skipped: {missing}", flush=True)
@@ -99,13 +116,15 @@ def main():
                     failed = True
                     found[variant] = {"failed": str(error)}
                     traceback.print_exc()
-                    shutil.rmtree(work / f"{name}-{variant}", ignore_errors=True)
+                finally:
+                    shutil.rmtree(directory, ignore_errors=True)
                 print(f"# {name} {variant}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
             # A report that fails must not lose the figures.
             path.write_text(json.dumps(results, indent=1) + "\n")
             print(report.scenario(name, found), flush=True)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        for directory in (work, memory):
+            shutil.rmtree(directory, ignore_errors=True)
     print(f"figures: {path}")
     sys.exit(1 if failed else 0)
 
@@ -115,13 +134,9 @@ def run_one(name, variant, directory, sizes):
         return OWN_BROKERS[name](variant, directory, sizes)
     if name in CLUSTER_SCENARIOS:
         with start_cluster(variant, directory) as three:
-            result = CLUSTER_SCENARIOS[name](three, sizes) | version_of(three)
-        shutil.rmtree(directory, ignore_errors=True)
-        return result
+            return CLUSTER_SCENARIOS[name](three, sizes) | version_of(three)
     with start(variant, directory) as broker:
-        result = SCENARIOS[name](broker, sizes) | version_of(broker)
-    shutil.rmtree(directory, ignore_errors=True)
-    return result
+        return SCENARIOS[name](broker, sizes) | version_of(broker)
 
 
 def version_of(broker):
@@ -133,7 +148,8 @@ def version_of(broker):
 def wanted_variants(name, options):
     if not options.variant:
         return variants_of(name, options.quick)
-    return [it for it in options.variant if it not in brokers.PEERS or it in variants_of(name, quick=False)]
+    has_own = name in fast.VARIANTS
+    return [it for it in options.variant if it in brokers.VARIANTS and not has_own or it in variants_of(name, quick=False)]
 
 
 def start(variant, directory):
@@ -154,6 +170,8 @@ def variants_of(name, quick):
     """Which brokers a scenario is for."""
     if name in WITH_PEERS:
         return WITH_PEERS[name][1 if quick else 0]
+    if name in fast.VARIANTS:
+        return fast.VARIANTS[name][1 if quick else 0]
     if name == "slow_syncs":
         return ["duramen"]
     if name in WITHOUT_SYNCS:
@@ -166,9 +184,11 @@ def variants_of(name, quick):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every scenario, smaller")
-    only = "only this scenario, or queues for all of queues; may be repeated"
+    only = "only this scenario, or queues or fast for all of these; may be repeated"
     parser.add_argument("--only", action="append", choices=[*NAMES, *GROUPS], metavar="SCENARIO", help=only)
-    parser.add_argument("--variant", action="append", choices=[*brokers.VARIANTS, *brokers.PEERS], help="only this broker; may be repeated")
+    parser.add_argument("--fast", action="append_const", const="fast", dest="only", help="the same as --only fast")
+    variants = [*brokers.VARIANTS, *brokers.PEERS, brokers.SHARED_DISK]
+    parser.add_argument("--variant", action="append", choices=variants, help="only this broker; may be repeated")
     parser.add_argument("--directory", help="where data directories are made; the disk that is measured")
     parser.add_argument("--out", help="file for the figures")
     return parser.parse_args()

@@ -7,11 +7,15 @@
 #   bench/run.sh --quick --only cluster_failover    three brokers that are one cluster; so do all that begin with cluster_
 #   bench/run.sh --quick --only queues              all scenarios of queues, beside NATS JetStream and Redis, too;
 #                                                   without --quick they take more than an hour, as their bounds of time add up
+#   bench/run.sh --fast                             the same as --only fast: appends in one round trip, on nodes that are far apart;
+#                                                   about 45 minutes, or 7 with --quick
 #   bench/run.sh --only work_queues                 workers that share queues, beside a share group of Kafka and Redis; 20 minutes
 #
 # Needs what compat/ needs (compat/setup.sh: Java for Kafka, Python for groups), and as much free disk as the sizes below say: 25 GiB, or 4 GiB with --quick.
 # The scenarios of queues need Go for NATS, for the load on both peers, and for paced reads and edits of Duramen; kcat for erasures;
-# and redis-server, which root gets from Debian. A run goes on without a peer or a tool that is not there, and says so.
+# and redis-server, which root gets from Debian. The scenarios of fast appends need Go for the relay that delays connections, and
+# make a build of their own, or use that of DURAMEN_SLOW_SYNCS_BIN. Their data is in /dev/shm, 4 GiB, unless --directory is given.
+# A run goes on without a peer or a tool that is not there, and says so.
 # Writes a table to stdout and the figures to bench/results/.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -376,12 +376,12 @@ def _bytes_per_record(broker, sizes, count):
 
 def _start_to_ack(broker, topic):
     """Starts the broker's process and appends until that is acknowledged; answers the seconds between."""
-    request = _produce_request(topic)
+    request = produce_request(topic)
     begun = time.monotonic()
     broker.spawn()
     while time.monotonic() < begun + LONGEST_START_S:
         try:
-            if _append_once(broker.port, request) == 0:
+            if append_once(broker.port, request) == 0:
                 return round(time.monotonic() - begun, 3)
         except OSError:
             pass
@@ -391,7 +391,7 @@ def _start_to_ack(broker, topic):
     raise RuntimeError(f"no append was acknowledged within {LONGEST_START_S} s")
 
 
-def _produce_request(topic):
+def produce_request(topic):
     records = batch([b"first"])
     name = topic.encode()
     body = struct.pack(">hhiih", -1, -1, 30_000, 1, len(name)) + name
@@ -400,7 +400,7 @@ def _produce_request(topic):
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
-def _append_once(port, request):
+def append_once(port, request):
     """The error code of one append."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.settimeout(60)

@@ -30,7 +30,7 @@ HOST = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 
 # Duramen refuses variables of its own prefix that it does not know.
-OUR_VARIABLES = {"DURAMEN_BIN", "DURAMEN_CACHE"}
+OUR_VARIABLES = {"DURAMEN_BIN", "DURAMEN_SLOW_SYNCS_BIN", "DURAMEN_CACHE"}
 
 # A laptop-sized heap for everything; compile quickly, because these JVMs live for seconds. A benchmark passes its own.
 JVM_OPTIONS = ["-Xmx1g", "-Xms256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]

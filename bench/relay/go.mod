@@ -1,0 +1,3 @@
+module duramen/bench/relay
+
+go 1.24
