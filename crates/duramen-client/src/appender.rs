@@ -73,6 +73,8 @@ pub struct Acked {
     pub records: u32,
     /// Size in bytes, with its header.
     pub bytes: usize,
+    /// True if it took one round trip: the leader was not asked for its commit.
+    pub is_fast: bool,
 }
 
 /// Appends batches to one partition, in order.
@@ -167,7 +169,7 @@ impl Appender {
                 State::Answered(base_offset) => {
                     let oldest = self.unacked.pop_front().expect("just seen");
                     let (records, bytes) = (oldest.records, oldest.batch.len());
-                    return Ok(Acked { base_offset, records, bytes });
+                    return Ok(Acked { base_offset, records, bytes, is_fast: false });
                 }
                 State::Unsent => self.send_all().await?,
                 State::Sent(in_flight) => match self.outcome(in_flight).await {
@@ -238,7 +240,7 @@ impl Appender {
         let bytes = batch.len();
         let leader = self.client.leader(&self.topic, self.partition).await?;
         leader.connection.tell(&self.request(&leader, batch)).await?;
-        Ok(Acked { base_offset: -1, records, bytes })
+        Ok(Acked { base_offset: -1, records, bytes, is_fast: false })
     }
 
     fn request(&self, leader: &Leader, batch: Bytes) -> ProduceRequest {

@@ -5,9 +5,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const FIRST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_millis(160);
 
-/// Pauses between attempts: 20 ms, doubling up to a second, until the time given is over.
+/// Pauses between attempts: 20 ms, doubling up to 160 ms, until the time given is over. A new leader takes half a second
+/// or more, so longer pauses would be most of the time without one.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,

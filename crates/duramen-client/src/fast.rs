@@ -32,11 +32,13 @@ use crate::client::{Client, Leader};
 use crate::error::Error;
 use crate::node_id::NodeId;
 
+mod pace;
 mod route;
 mod tally;
 
+use pace::Pace;
 use route::Route;
-use tally::{Named, Resort, Said, Stretch, Tally};
+use tally::{Named, Resort, Said, Stretch, Tally, Told};
 
 /// Batches that may be not done at once: as many as brokers remember of a producer.
 const WINDOW_MAX: usize = 5;
@@ -45,7 +47,7 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Shortest time from one request for a stretch to the next.
 const SEEK_EVERY: Duration = Duration::from_secs(1);
 /// Usual shortest time after which members are late.
-pub const LATE_AFTER: Duration = Duration::from_millis(20);
+pub const LATE_AFTER: Duration = Duration::from_millis(5);
 /// Shortest time from one wait for a clear way to the next.
 const CLEAR_EVERY: Duration = Duration::from_millis(100);
 
@@ -59,7 +61,7 @@ pub struct FastOptions {
     /// Longest wait of the leader for its replicas, in milliseconds.
     pub timeout_ms: i32,
     /// Shortest time after which members are late, and the batch goes to the leader for its commit: [`LATE_AFTER`] for
-    /// most.
+    /// most. Where members take longer, their usual time counts.
     pub late_after: Duration,
 }
 
@@ -78,8 +80,7 @@ pub struct FastAppender {
     answers: mpsc::UnboundedReceiver<Answer>,
     answered: mpsc::UnboundedSender<Answer>,
     way: Way,
-    /// Time that members take, smoothed.
-    recent: Option<Duration>,
+    pace: Pace,
     /// Pauses since the last batch that was done.
     backoff: Option<Backoff>,
     /// End of the pause before the leader is asked again.
@@ -176,7 +177,7 @@ impl FastAppender {
                 clear_at: now,
                 is_plain: false,
             },
-            recent: None,
+            pace: Pace::default(),
             backoff: None,
             paused_until: None,
             attempts: 0,
@@ -262,9 +263,10 @@ impl FastAppender {
 
     /// Tells the batches that are done, or fails with the error of the oldest one.
     fn take_done(&mut self, acked: &mut Vec<Acked>) -> Result<(), Error> {
-        while let Some(base_offset) = self.tally.take() {
+        while let Some(Told { offset: base_offset, is_fast }) = self.tally.take() {
             let done = self.pending.pop_front().expect("one for each batch of the tally");
-            acked.push(Acked { base_offset, records: done.records, bytes: done.batch.len() });
+            let (records, bytes) = (done.records, done.batch.len());
+            acked.push(Acked { base_offset, records, bytes, is_fast });
             self.backoff = None;
         }
         match self.pending.front_mut() {
@@ -459,19 +461,23 @@ impl FastAppender {
 
     /// Sends batches to the leader whose members are late.
     fn note_late(&mut self) {
-        let now = Instant::now();
+        let (now, late_after) = (Instant::now(), self.late_after());
         for at in 0..self.pending.len() {
-            if self.pending[at].late_at.is_some_and(|late| late <= now) {
-                self.pending[at].late_at = None;
-                let number = self.tally.number(at);
+            if self.pending[at].late_at.is_none_or(|late| late > now) {
+                continue;
+            }
+            let number = self.tally.number(at);
+            let again =
+                self.pace.late_at(self.pending[at].sent, late_after, self.tally.missing(number));
+            self.pending[at].late_at = again.filter(|late| *late > now);
+            if self.pending[at].late_at.is_none() {
                 self.tally.resort(number);
             }
         }
     }
 
     fn late_after(&self) -> Duration {
-        let least = self.options.late_after;
-        self.recent.map_or(least, |recent| (recent * 2).max(least))
+        self.pace.usual().max(self.options.late_after)
     }
 
     /// Asks the leader for a stretch, if none is known and it is time.
@@ -523,12 +529,12 @@ impl FastAppender {
             self.lose_stretch(under);
             return;
         };
+        self.pace.hear(from);
         let said = Said::of(part.outcome, part.base_offset);
         if self.tally.hear(batch, from, under, said)
             && let Some(at) = self.tally.at(batch)
         {
-            let took = self.pending[at].sent.elapsed();
-            self.recent = Some(self.recent.map_or(took, |recent| (recent * 7 + took) / 8));
+            self.pace.note(self.pending[at].sent.elapsed());
         }
         if let Some(at) = self.tally.at(batch)
             && self.tally.is_complete(batch)

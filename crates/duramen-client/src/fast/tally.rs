@@ -84,6 +84,15 @@ pub(crate) struct Tally {
     rows: VecDeque<Row>,
 }
 
+/// A batch that is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Its offset, or -1 if none is known.
+    pub(crate) offset: i64,
+    /// Members were sent the batch, and the leader was not asked for its commit.
+    pub(crate) is_fast: bool,
+}
+
 #[derive(Debug, Default)]
 struct Row {
     sent: Option<Sent>,
@@ -157,6 +166,12 @@ impl Tally {
         !was_complete && row.is_counted()
     }
 
+    /// Returns the members whose answer to a batch is missing.
+    pub(crate) fn missing(&self, batch: u64) -> impl Iterator<Item = NodeId> {
+        let sent = self.at(batch).and_then(|at| self.rows[at].sent.as_ref());
+        sent.into_iter().flat_map(|sent| sent.missing.iter().copied())
+    }
+
     /// Notes that nobody should wait for the members alone any more: one was lost or is late, or the stretch is over.
     pub(crate) fn resort(&mut self, batch: u64) {
         if let Some(row) = self.row(batch) {
@@ -204,13 +219,16 @@ impl Tally {
         self.rows.iter().any(|row| row.needs_commit && !row.is_complete())
     }
 
-    /// Takes the oldest batch if it is complete, and with it all before it. Returns its offset, or -1 if none is known.
-    pub(crate) fn take(&mut self) -> Option<i64> {
+    /// Takes the oldest batch if it is complete, and with it all before it.
+    pub(crate) fn take(&mut self) -> Option<Told> {
         let oldest = self.rows.front().filter(|row| row.is_complete())?;
-        let offset = oldest.offset.unwrap_or(-1);
+        let told = Told {
+            offset: oldest.offset.unwrap_or(-1),
+            is_fast: oldest.sent.is_some() && !oldest.needs_commit,
+        };
         self.rows.pop_front();
         self.first += 1;
-        Some(offset)
+        Some(told)
     }
 
     /// Returns the place of a batch among those that are not told yet.
@@ -258,7 +276,7 @@ mod tests {
             assert_eq!(tally.take(), None);
             assert!(tally.hear(batch, order[1], FIRST, said(order[1])));
             assert_eq!(tally.wanted(batch), None);
-            assert_eq!(tally.take(), Some(-1), "its offset is not known");
+            assert_eq!(tally.take().map(|it| it.offset), Some(-1), "its offset is not known");
             assert_eq!(tally.take(), None);
         }
     }
@@ -273,7 +291,7 @@ mod tests {
         tally.hear(batch, 5, FIRST, Said::Held);
         assert_eq!(tally.take(), None);
         assert!(tally.hear(batch, 9, FIRST, Said::Held));
-        assert_eq!(tally.take(), Some(-1));
+        assert_eq!(tally.take().map(|it| it.offset), Some(-1));
     }
 
     #[test]
@@ -300,7 +318,7 @@ mod tests {
         tally.hear(batch, 8, NEXT, Said::Held);
         assert_eq!(tally.take(), None);
         tally.hear(batch, 8, FIRST, Said::Held);
-        assert_eq!(tally.take(), Some(-1));
+        assert_eq!(tally.take().map(|it| it.offset), Some(-1));
         let mut unsent = Tally::default();
         let batch = unsent.push();
         unsent.hear(batch, 7, FIRST, Said::Appended);
@@ -329,7 +347,7 @@ mod tests {
         assert_eq!(tally.take(), None, "the oldest is not done");
         tally.hear(batches[0], 7, FIRST, Said::Appended);
         tally.hear(batches[0], 8, FIRST, Said::Held);
-        let told: Vec<_> = std::iter::from_fn(|| tally.take()).collect();
+        let told: Vec<_> = std::iter::from_fn(|| tally.take()).map(|it| it.offset).collect();
         assert_eq!(told, [-1, -1, 12]);
         // A late answer finds nothing.
         assert!(!tally.hear(batches[0], 7, FIRST, Said::NotNow));
@@ -340,11 +358,11 @@ mod tests {
     fn one_committed_is_enough() {
         let (mut tally, batch) = sent(&[7, 8]);
         assert!(!tally.hear(batch, 8, FIRST, Said::Committed(5)), "no member was counted");
-        assert_eq!(tally.take(), Some(5));
+        assert_eq!(tally.take().map(|it| it.offset), Some(5));
         let (mut tally, batch) = sent(&[7, 8]);
         tally.resort(batch);
         tally.commit(batch, 6);
-        assert_eq!(tally.take(), Some(6));
+        assert_eq!(tally.take().map(|it| it.offset), Some(6));
     }
 
     #[test]
@@ -362,7 +380,7 @@ mod tests {
         tally.hear(batch, 7, FIRST, Said::Appended);
         tally.hear(batch, 8, FIRST, Said::Held);
         assert_eq!(tally.wanted(batch), None);
-        assert_eq!(tally.take(), Some(-1));
+        assert_eq!(tally.take().map(|it| it.offset), Some(-1));
     }
 
     #[test]

@@ -250,13 +250,14 @@ impl Summary {
     }
 
     fn acked(&mut self, partition: i32, acked: &[Acked]) {
-        for Acked { base_offset, records, bytes } in acked {
+        for Acked { base_offset, records, bytes, is_fast } in acked {
             self.records += u64::from(*records);
             self.bytes += *bytes as u64;
             self.batches += 1;
+            let fast = u64::from(*is_fast);
+            self.fast_batches = self.fast_batches.map(|count| count + fast);
             if *base_offset < 0 {
                 self.unplaced.insert(partition);
-                self.fast_batches = self.fast_batches.map(|count| count + 1);
             }
             if self.unplaced.contains(&partition) {
                 self.offsets.remove(&partition);
@@ -535,15 +536,15 @@ mod tests {
     fn the_summary_names_the_offsets() {
         let mut summary = Summary { topic: "orders".into(), ..Summary::default() };
         assert_eq!(summary.line(Acks::All), "appended 0 records to orders");
-        summary.acked(0, &[Acked { base_offset: 7, records: 1, bytes: 70 }]);
+        summary.acked(0, &[Acked { base_offset: 7, records: 1, bytes: 70, is_fast: false }]);
         assert_eq!(summary.line(Acks::All), "appended 1 record to orders: partition 0, offset 7");
-        summary.acked(0, &[Acked { base_offset: 8, records: 3, bytes: 70 }]);
+        summary.acked(0, &[Acked { base_offset: 8, records: 3, bytes: 70, is_fast: false }]);
         let line = "appended 4 records to orders: partition 0, offsets 7 to 10";
         assert_eq!(summary.line(Acks::All), line);
-        summary.acked(2, &[Acked { base_offset: 0, records: 1, bytes: 70 }]);
+        summary.acked(2, &[Acked { base_offset: 0, records: 1, bytes: 70, is_fast: false }]);
         assert_eq!(summary.line(Acks::All), "appended 5 records to orders: 2 partitions");
-        summary.acked(2, &[Acked { base_offset: -1, records: 1, bytes: 70 }]);
-        summary.acked(2, &[Acked { base_offset: 2, records: 1, bytes: 70 }]);
+        summary.acked(2, &[Acked { base_offset: -1, records: 1, bytes: 70, is_fast: false }]);
+        summary.acked(2, &[Acked { base_offset: 2, records: 1, bytes: 70, is_fast: false }]);
         assert_eq!(summary.line(Acks::All), "appended 7 records to orders");
         assert_eq!(summary.offsets.keys().collect::<Vec<_>>(), [&0], "all are known there");
     }
@@ -552,8 +553,8 @@ mod tests {
     fn the_summary_counts_batches_of_one_round_trip() {
         let none = Summary { topic: "far".into(), ..Summary::default() };
         let mut summary = Summary { fast_batches: Some(0), ..none };
-        summary.acked(0, &[Acked { base_offset: 0, records: 1, bytes: 70 }]);
-        summary.acked(0, &[Acked { base_offset: -1, records: 1, bytes: 70 }]);
+        summary.acked(0, &[Acked { base_offset: 0, records: 1, bytes: 70, is_fast: false }]);
+        summary.acked(0, &[Acked { base_offset: -1, records: 1, bytes: 70, is_fast: true }]);
         let line = "appended 2 records to far; 1 of 2 batches in one round trip";
         assert_eq!(summary.line(Acks::All), line);
     }

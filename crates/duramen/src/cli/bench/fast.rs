@@ -25,7 +25,7 @@ pub(super) struct FastLane {
 pub(super) struct Appended {
     pub(super) begun: Instant,
     pub(super) records: usize,
-    /// True if all members had it before it was known to be committed.
+    /// True if it took one round trip.
     pub(super) is_fast: bool,
 }
 
@@ -66,7 +66,7 @@ impl FastLane {
         let done = waited.zip(acked).map(|((begun, records), acked)| Appended {
             begun,
             records,
-            is_fast: acked.base_offset < 0,
+            is_fast: acked.is_fast,
         });
         done.collect()
     }
