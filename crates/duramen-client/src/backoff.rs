@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep};
 const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(160);
 
-/// Pauses between attempts: 20 ms, doubling up to 160 ms, until the time given is over. A new leader takes half a second
-/// or more, so longer pauses would be most of the time without one.
+/// Pauses between attempts: 20 ms, doubling up to 160 ms, until the time given is over. A new leader takes half a
+/// second or more, so longer pauses would be most of the time without one.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
