@@ -18,10 +18,8 @@ use crate::trace::tell;
 
 /// Bytes of a small hold, and of a large one, at most.
 const SIZES: [u64; 3] = [100, 500, 6000];
-/// Bytes of all holds, at most: a sixteenth of the journal at its smallest. A node allows an eighth of a journal that
-/// is 256 times as large. Here most of a round is filling up to a page. So with an eighth, what a checkpoint writes
-/// anew may make the next one due at once.
-const HOLDS_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of all holds, at most: an eighth of the journal at its smallest, as a node would bound them.
+const HOLDS_BYTES_MAX: usize = 32 * 1024;
 
 impl World {
     /// Holds a batch beside one of the logs, or lets some go.
