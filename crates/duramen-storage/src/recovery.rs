@@ -44,7 +44,8 @@ use crate::{Disk, ReplicaId, SET_ASIDE, manifest};
 /// Payload is rewritten in pieces of about this size.
 const REWRITE_BYTES: usize = 1 << 20;
 /// Names that a data directory may hold before it is formatted.
-const UNFORMATTED: [&str; 5] = [JOURNAL_DIR, RESERVE, "manifest.new", "lock", "lost+found"];
+const UNFORMATTED: [&str; 6] =
+    [JOURNAL_DIR, SET_ASIDE, RESERVE, "manifest.new", "lock", "lost+found"];
 
 /// A replica and what the node is told of it.
 pub(crate) struct FoundReplica<D: Disk> {
@@ -63,14 +64,18 @@ pub(crate) struct Found<D: Disk> {
     pub(crate) garbage: Vec<String>,
 }
 
-/// Formats an empty directory: the journal with its first round, and then the manifest.
+/// Formats an empty directory: the journal with its first round, the folder `set-aside`, and then the manifest.
 pub(crate) fn format<D: Disk>(
     disk: &D,
     options: &Options,
     names: &[String],
     extents: usize,
 ) -> Result<(), Error> {
-    if let Some(name) = names.iter().find(|name| !UNFORMATTED.contains(&name.as_str())) {
+    let is_foreign = |name: &&String| match name.as_str() {
+        SET_ASIDE => disk.list(SET_ASIDE).is_ok_and(|kept| !kept.is_empty()),
+        name => !UNFORMATTED.contains(&name),
+    };
+    if let Some(name) = names.iter().find(is_foreign) {
         return Err(Error::Foreign(format!(
             "the data directory holds {name:?} but no {MANIFEST:?}: it is not duramen's; \
              choose an empty directory"
@@ -87,6 +92,8 @@ pub(crate) fn format<D: Disk>(
             disk.remove_dir(JOURNAL_DIR)?; // formatting was interrupted
         }
         disk.create_dir(JOURNAL_DIR)?;
+        // A start on a full disk may need the folder, and has no room to make it.
+        disk.create_dir(SET_ASIDE)?;
         disk.sync_dir("")
     };
     prepare().map_err(|source| disk_error("creating", JOURNAL_DIR, source))?;

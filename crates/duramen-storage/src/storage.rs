@@ -189,6 +189,8 @@ pub struct Storage<D: Disk> {
     requests: Vec<SyncRequest<D::File>>,
     next_sync: u64,
     pub(crate) done: Vec<Done>,
+    /// The extent with the last round of ops; behind it are States and holds that checkpoints wrote.
+    ops_extent: u64,
     /// Rounds with content came since the last closing round.
     unclosed: bool,
     closing: bool,
@@ -210,7 +212,9 @@ impl<D: Disk> Storage<D> {
         let catalog = Arc::new(Catalog::new(options.open_files_max));
         let mut reserve = Reserve::open(&disk, &options)?;
         let (journal, found) = recovery::recover(&disk, &options, &catalog, &mut reserve)?;
+        let ops_extent = journal.head_sequence();
         let mut storage = Self {
+            ops_extent,
             reserve,
             lacks_room: false,
             unrestored: BTreeSet::new(),
@@ -367,12 +371,14 @@ impl<D: Disk> Storage<D> {
         buffer.clear();
         buffer.resize(ROUND_HEADER_BYTES, 0);
         self.take_urgent(&mut round, &mut buffer);
+        let own_bytes = buffer.len();
         if (!full || free > 1) && self.dirty_files() < self.options.dirty_files_max() {
             self.take_installing(&mut round, &mut buffer);
             self.take_queue(&mut round, &mut buffer)?;
         } else if buffer.len() == ROUND_HEADER_BYTES && !self.journal.tail_unpublished() {
             return Ok(None); // checkpoints come first: they free the journal, and close files
         }
+        let has_ops = buffer.len() > own_bytes;
         self.take_riders(&mut round, &mut buffer);
         // Records of the riders are hints: a closing round that carries only them closes.
         round.has_content = !(round.replicas.is_empty()
@@ -386,6 +392,9 @@ impl<D: Disk> Storage<D> {
         assert!(fits, "a round of {} bytes would overrun its extent", buffer.len());
         let (lsn, file) = self.journal.write_round(&mut buffer)?;
         assert!(lsn == round.lsn, "the journal numbers rounds as we do");
+        if has_ops {
+            self.ops_extent = self.journal.head_sequence();
+        }
         self.metrics.rounds += 1;
         self.metrics.journal_bytes += buffer.len() as u64;
         if buffer.capacity() <= BUFFER_BYTES_KEPT {

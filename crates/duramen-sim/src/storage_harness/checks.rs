@@ -74,14 +74,18 @@ impl World {
         Ok(())
     }
 
-    /// Does as [`World::check_reads`], but damage may be reported.
-    pub(super) fn check_rotten_reads(&mut self, timely: bool) -> Result<(), Failure> {
+    /// Does as [`World::check_reads`], but damage may be reported. `places` says which reads are certain.
+    pub(super) fn check_rotten_reads(&mut self, places: Places) -> Result<(), Failure> {
         let reader = self.storage().reader();
         for model in &self.replicas {
             let end = model.base.end_offset();
             let outcome = check_log(&reader, model, end, &mut self.chance);
+            let is_sound = outcome.is_ok();
+            if places.foreign && !is_sound && is_damaged(&reader, model, end) {
+                continue;
+            }
             self.judge(model, outcome, true)?;
-            if timely {
+            if places.timely && is_sound {
                 let outcome = check_times(&reader, model, end, &mut self.chance);
                 self.judge(model, outcome, true)?;
             }
@@ -162,6 +166,22 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// What a harm leaves certain.
+#[derive(Clone, Copy)]
+pub(super) struct Places {
+    /// Lookups by time find the right place.
+    pub(super) timely: bool,
+    /// A segment may be another log's. Such a file begins with sound batches, and only its last one shows the damage:
+    /// reads that end earlier may be of the wrong log until the file is repaired.
+    pub(super) foreign: bool,
+}
+
+/// Tells whether reading all of the log shows damage.
+fn is_damaged(reader: &Reader<SimDisk>, model: &ReplicaModel, end: i64) -> bool {
+    let digest = reader.digest(model.id, model.tip.log_start, end, u64::MAX);
+    digest.is_ok_and(|it| it.damage.is_some())
 }
 
 /// Reads the whole log in pieces of random size.

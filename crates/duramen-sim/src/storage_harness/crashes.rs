@@ -13,6 +13,7 @@ use duramen_storage::op::RecoveredReplica;
 use duramen_storage::storage::Recovered;
 
 use super::World;
+use super::checks::Places;
 use crate::disk::{Faults, SimDisk};
 use crate::failure::{Failure, wrong};
 use crate::model::ReplicaModel;
@@ -254,7 +255,7 @@ impl World {
         let name = format!("bit {bit} of byte {at} of {path} flipped");
         // Index files have Kafka's form, without checksums: rot in one may misdirect a
         // lookup by time, never the bytes of a read.
-        self.judge_start(&name, !path.ends_with("index"))
+        self.judge_start(&name, Places { timely: !path.ends_with("index"), foreign: false })
     }
 
     pub(super) fn adopt_rotten(&mut self, found: &Recovered) -> Result<(), Failure> {

@@ -11,6 +11,7 @@
 use duramen_storage::Storage;
 use duramen_storage::storage::Error;
 
+use super::checks::Places;
 use super::{Files, World};
 use crate::failure::{Failure, wrong};
 use crate::trace::tell;
@@ -95,22 +96,23 @@ impl World {
             Harm::Copied(from, to) => vec![(Some(files[&from].clone()), to)],
             Harm::Restored(path, old) => vec![(Some(old), path)],
         };
-        let timely = !touched.iter().any(|(_, path)| path.ends_with("index"));
+        let touches = |kind: &str| touched.iter().any(|(_, path)| path.ends_with(kind));
+        let places = Places { timely: !touches("index"), foreign: touches(".log") };
         for (bytes, path) in touched {
             self.disk.put(&path, bytes);
         }
-        self.judge_start(&name, timely)
+        self.judge_start(&name, places)
     }
 
     /// Judges a start over harm that may be noticed.
-    pub(super) fn judge_start(&mut self, name: &str, timely: bool) -> Result<(), Failure> {
+    pub(super) fn judge_start(&mut self, name: &str, places: Places) -> Result<(), Failure> {
         match Storage::open(self.disk.clone(), self.options.clone()) {
             Err(Error::Damaged { .. } | Error::Foreign(_)) => Ok(()),
             Err(error) => wrong(format!("{name}: {}", super::chain(&error))),
             Ok((storage, found)) => {
                 self.storage = Some(storage);
                 let outcome =
-                    self.adopt_rotten(&found).and_then(|()| self.check_rotten_reads(timely));
+                    self.adopt_rotten(&found).and_then(|()| self.check_rotten_reads(places));
                 outcome.map_err(|failure| Failure::correctness(format!("{name}: {}", failure.what)))
             }
         }

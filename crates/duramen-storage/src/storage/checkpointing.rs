@@ -24,11 +24,11 @@ const _: () =
     assert!(ENTRIES_WITHOUT_IMAGE < ENTRIES_MAX, "a checkpoint asks for a snapshot first");
 
 impl<D: Disk> Storage<D> {
-    /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half full. Starts
-    /// checkpoints of the replicas with the oldest unsynced files, if too many files are open. Moves on the
-    /// checkpoints that wait for a snapshot.
+    /// Starts checkpoints of the replicas that hold the oldest extent, if they are due. Starts checkpoints of the
+    /// replicas with the oldest unsynced files, if too many files are open. Moves on the checkpoints that wait for a
+    /// snapshot.
     pub(super) fn run_checkpoints(&mut self) -> Result<(), Error> {
-        let due = self.journal.live_extents() >= (self.extents_wanted() as u64 / 2).max(2);
+        let due = self.is_due();
         let tail = self.journal.tail();
         let mut starting: Vec<ReplicaId> = self.checkpoints.forced.iter().copied().collect();
         if due {
@@ -59,6 +59,15 @@ impl<D: Disk> Storage<D> {
             self.checkpoints.running.insert(id, Stage::Imaging);
         }
         self.capture_imaged()
+    }
+
+    /// Tells whether the journal is half full, and a checkpoint would free some of it. A checkpoint frees the records
+    /// of ops, and writes holds anew: without ops in live extents each one would only make the next one due.
+    fn is_due(&self) -> bool {
+        let live = self.journal.live_extents();
+        let is_filled = live >= (self.extents_wanted() as u64 / 2).max(2);
+        let has_ops = self.ops_extent >= self.journal.tail();
+        is_filled && (has_ops || live + 1 >= self.journal.extent_count() as u64)
     }
 
     /// Returns the number of extents that the journal should have: its present number, or more where a great many
