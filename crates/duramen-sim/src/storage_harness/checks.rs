@@ -81,7 +81,8 @@ impl World {
             let end = model.base.end_offset();
             let outcome = check_log(&reader, model, end, &mut self.chance);
             let is_sound = outcome.is_ok();
-            if places.foreign && !is_sound && is_damaged(&reader, model, end) {
+            let may_differ = places.alike || places.foreign && is_damaged(&reader, model, end);
+            if may_differ && !is_sound {
                 continue;
             }
             self.judge(model, outcome, true)?;
@@ -176,6 +177,8 @@ pub(super) struct Places {
     /// A segment may be another log's. Such a file begins with sound batches, and only its last one shows the damage:
     /// reads that end earlier may be of the wrong log until the file is repaired.
     pub(super) foreign: bool,
+    /// Such a segment has a batch that ends at the right one's last byte and offset: nothing shows the damage.
+    pub(super) alike: bool,
 }
 
 /// Tells whether reading all of the log shows damage.

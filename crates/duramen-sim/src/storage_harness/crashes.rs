@@ -255,7 +255,8 @@ impl World {
         let name = format!("bit {bit} of byte {at} of {path} flipped");
         // Index files have Kafka's form, without checksums: rot in one may misdirect a
         // lookup by time, never the bytes of a read.
-        self.judge_start(&name, Places { timely: !path.ends_with("index"), foreign: false })
+        let timely = !path.ends_with("index");
+        self.judge_start(&name, Places { timely, foreign: false, alike: false })
     }
 
     pub(super) fn adopt_rotten(&mut self, found: &Recovered) -> Result<(), Failure> {

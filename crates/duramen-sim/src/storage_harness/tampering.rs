@@ -8,6 +8,8 @@
 //! Tests:      with the harness; `tests/promises/tampering.rs` has every file and every harm of one directory.
 //! Start at:   [`World::tamper`].
 
+use bytes::Bytes;
+use duramen_protocol::batch::batches;
 use duramen_storage::Storage;
 use duramen_storage::storage::Error;
 
@@ -34,6 +36,14 @@ enum Harm {
 
 fn is_journal(path: &str) -> bool {
     path.starts_with("journal/")
+}
+
+/// Returns the end offset of the batch that ends at this byte of a segment, if one does.
+fn end_offset_at(segment: &[u8], at: usize) -> Option<i64> {
+    let batches = batches(Bytes::copy_from_slice(segment.get(..at)?));
+    let ends: Result<Vec<i64>, _> =
+        batches.map(|it| it.map(|it| it.header().end_offset())).collect();
+    ends.ok()?.last().copied()
 }
 
 impl World {
@@ -97,7 +107,13 @@ impl World {
             Harm::Restored(path, old) => vec![(Some(old), path)],
         };
         let touches = |kind: &str| touched.iter().any(|(_, path)| path.ends_with(kind));
-        let places = Places { timely: !touches("index"), foreign: touches(".log") };
+        let is_alike = |(bytes, path): &(Option<Vec<u8>>, String)| {
+            let (own, len) = (&files[path], files[path].len());
+            let end = end_offset_at(own, len);
+            end.is_some() && bytes.as_ref().is_some_and(|it| end_offset_at(it, len) == end)
+        };
+        let alike = touched.iter().any(is_alike);
+        let places = Places { timely: !touches("index"), foreign: touches(".log"), alike };
         for (bytes, path) in touched {
             self.disk.put(&path, bytes);
         }
