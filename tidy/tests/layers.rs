@@ -25,7 +25,7 @@ const RULES: [Rule; 6] = [
     Rule {
         package: "duramen_storage",
         rooms: "descriptor sabotage disk entry history op options format encoding error keys journal manifest \
-                replica_state record sync catalog replica reader indexing reserve describe checkpoint fuzzing \
+                replica_state record sync catalog holds replica reader indexing reserve describe checkpoint fuzzing \
                 compaction set_aside recovery staging storage mending scrub lib",
         upward: &[],
         circle: 0,

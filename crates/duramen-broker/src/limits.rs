@@ -221,8 +221,8 @@ pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
 pub(crate) const FAST_LATE_TICKS: u64 = 2;
 /// Most letters of a leader that wait for such payload; Raft sends later ones again.
 pub(crate) const FAST_LATE_LETTERS_MAX: usize = 64;
-/// Ticks for which a leader sends whole letters to a follower that lacked payload: one second.
-pub(crate) const FAST_WHOLE_TICKS: u64 = 20;
+/// Ticks for which a leader sends whole letters to a follower that lacked payload: five seconds.
+pub(crate) const FAST_WHOLE_TICKS: u64 = 100;
 /// Ticks after which a follower offers its leader what it still holds: one second. The copy for the leader may be lost.
 pub(crate) const FAST_OFFERED_TICKS: u64 = 20;
 /// Shortest time between the beginnings of two stretches of a partition, in microseconds.

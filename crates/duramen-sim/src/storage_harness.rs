@@ -17,9 +17,11 @@ mod workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use duramen_storage::op::HoldId;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest, SyncStep};
 use duramen_storage::{Done, ReplicaId, Storage};
 
+use crate::batch::Records;
 use crate::disk::{Counters, Faults, SimDisk, SimFile};
 use crate::failure::{Failure, wrong};
 use crate::model::ReplicaModel;
@@ -106,6 +108,8 @@ struct World {
     work: Prng,
     tampering: Prng,
     holding: Prng,
+    /// Records of the holds that are batches.
+    held: BTreeMap<HoldId, Records>,
     /// All files as they once were.
     copies: Vec<Files>,
     replicas: Vec<ReplicaModel>,
@@ -223,6 +227,7 @@ impl World {
             work: Prng::new(seed, "workload"),
             tampering: Prng::new(seed, "tampering"),
             holding: Prng::new(seed, "holding"),
+            held: BTreeMap::new(),
             copies: Vec::new(),
             replicas: Vec::new(),
             deletions: Vec::new(),

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use crate::encoding::ImageSource;
 use crate::format::GIVEN;
 use crate::history::PastEntry;
-use crate::op::{Compacted, ConfState, Content, HardState, Hold, Identity, LogEntry, TermRun};
+use crate::op::{
+    Compacted, ConfState, Content, HardState, Hold, HoldId, Identity, LogEntry, TermRun,
+};
 use crate::record::{self, Record};
 use crate::replica_state::{Replacement, ReplicaState, SegmentState};
 
@@ -125,16 +127,25 @@ fn of_record(record: &Record) -> Description {
         }
         Record::Emptied { .. } => ("emptied", Vec::new()),
         Record::Held { hold: Hold { id, payload }, .. } => {
-            let fields = vec![
-                ("stretch_term", id.stretch.term.into()),
-                ("stretch_index", id.stretch.index.into()),
-                ("number", id.number.into()),
-                ("payload_bytes", (payload.len() as u64).into()),
-            ];
+            let mut fields = of_hold_id(*id);
+            fields.push(("payload_bytes", (payload.len() as u64).into()));
             ("held", fields)
+        }
+        Record::AppendHeld { entry, id, .. } => {
+            let mut fields = of_entry(entry);
+            fields.push(("hold", of_hold_id(*id).into()));
+            ("append_held", fields)
         }
     };
     Description { kind, replica: record.replica().0, fields }
+}
+
+fn of_hold_id(id: HoldId) -> Fields {
+    vec![
+        ("stretch_term", id.stretch.term.into()),
+        ("stretch_index", id.stretch.index.into()),
+        ("number", id.number.into()),
+    ]
 }
 
 fn of_identity(identity: &Identity) -> Value {

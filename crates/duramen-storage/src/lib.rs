@@ -23,6 +23,7 @@ mod format;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod history;
+mod holds;
 pub mod indexing;
 pub mod journal;
 pub mod keys;

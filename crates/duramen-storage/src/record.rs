@@ -39,6 +39,7 @@ const COMPACTED: u8 = 14;
 const STATE_4: u8 = 15;
 const EMPTIED: u8 = 16;
 const HELD: u8 = 17;
+const APPEND_HELD: u8 = 18;
 
 /// One fact the node must not forget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub(crate) enum Record {
     Emptied { replica: ReplicaId },
     /// A batch is kept beside the log.
     Held { replica: ReplicaId, hold: Hold },
+    /// A batch was appended that a Held record of the journal has, with another header.
+    AppendHeld { replica: ReplicaId, entry: LogEntry, id: HoldId, header: Bytes },
 }
 
 impl Record {
@@ -90,7 +93,8 @@ impl Record {
             | Self::Synced { replica, .. }
             | Self::Compacted { replica, .. }
             | Self::Emptied { replica }
-            | Self::Held { replica, .. } => *replica,
+            | Self::Held { replica, .. }
+            | Self::AppendHeld { replica, .. } => *replica,
             Self::State { state, .. } => state.replica,
         }
     }
@@ -117,6 +121,7 @@ impl Record {
             Self::Compacted { .. } => COMPACTED,
             Self::Emptied { .. } => EMPTIED,
             Self::Held { .. } => HELD,
+            Self::AppendHeld { .. } => APPEND_HELD,
         };
         let start = out.len();
         out.put_u8(kind);
@@ -155,10 +160,13 @@ impl Record {
             Self::Synced { index, .. } => out.put_u64(*index),
             Self::Compacted { replacement, .. } => replacement.encode(out),
             Self::Held { hold: Hold { id, payload }, .. } => {
-                out.put_u64(id.stretch.term);
-                out.put_u64(id.stretch.index);
-                out.put_u64(id.number);
+                put_hold_id(out, *id);
                 out.put_slice(payload);
+            }
+            Self::AppendHeld { entry, id, header, .. } => {
+                put_entry(out, entry);
+                put_hold_id(out, *id);
+                out.put_slice(header);
             }
         }
     }
@@ -196,12 +204,18 @@ impl Record {
             SYNCED => Self::Synced { replica, index: body.try_get_u64()? },
             EMPTIED => Self::Emptied { replica },
             HELD => {
-                let stretch = Stretch { term: body.try_get_u64()?, index: body.try_get_u64()? };
-                let id = HoldId { stretch, number: body.try_get_u64()? };
+                let id = get_hold_id(body)?;
                 if body.len() < BATCH_HEADER_BYTES {
                     return Err(Malformed("a batch that is held lacks its header"));
                 }
                 Self::Held { replica, hold: Hold { id, payload: body.split_to(body.len()) } }
+            }
+            APPEND_HELD => {
+                let (entry, id) = (get_entry(body)?, get_hold_id(body)?);
+                if !matches!(entry.content, Content::Batch(_)) {
+                    return Err(Malformed("an internal entry names a batch that is held"));
+                }
+                Self::AppendHeld { replica, entry, id, header: take(body, BATCH_HEADER_BYTES)? }
             }
             COMPACTED => {
                 Self::Compacted { replica, replacement: Box::new(Replacement::decode(body)?) }
@@ -228,6 +242,17 @@ impl Record {
             Err(Malformed("an internal entry has a payload"))
         }
     }
+}
+
+fn put_hold_id(out: &mut Vec<u8>, id: HoldId) {
+    out.put_u64(id.stretch.term);
+    out.put_u64(id.stretch.index);
+    out.put_u64(id.number);
+}
+
+fn get_hold_id(body: &mut Bytes) -> Result<HoldId, Malformed> {
+    let stretch = Stretch { term: body.try_get_u64()?, index: body.try_get_u64()? };
+    Ok(HoldId { stretch, number: body.try_get_u64()? })
 }
 
 /// Reads all records of a round's body.

@@ -29,9 +29,10 @@ use crate::format::{
     INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES, TIME_ENTRY_BYTES,
     segment_stem,
 };
+use crate::holds::Holds;
 use crate::journal::{Journal, Round, Scan, extent_path};
 use crate::manifest::Manifest;
-use crate::op::{Content, Hold, HoldId, RecoveredReplica};
+use crate::op::{Content, Hold, HoldId, LogEntry, RecoveredReplica};
 use crate::options::Options;
 use crate::record::{self, Record};
 use crate::replica::Replica;
@@ -277,25 +278,55 @@ fn take_hold(it: &mut Replaying, hold: &Hold, lsn: u64, as_of: u64) {
     }
 }
 
+fn append(
+    it: &mut Replaying,
+    entry: &LogEntry,
+    payload: Option<Bytes>,
+    (options, lsn): (&Options, u64),
+) -> Result<(), Error> {
+    let state = &mut it.state;
+    if !state.accepts(entry) {
+        return Err(journal_damaged(format!(
+            "in round {lsn}, entry {} of replica {} does not follow entry {}",
+            entry.index,
+            state.replica.0,
+            state.last_index()
+        )));
+    }
+    let place = state.append(entry.clone(), options.index_interval_bytes);
+    if let (Some((segment, at)), Content::Batch(batch)) = (place, &entry.content) {
+        let length = batch.length;
+        let is_whole = payload.as_ref().is_none_or(|it| it.len() == length as usize);
+        assert!(is_whole, "a payload in the journal is the whole batch");
+        it.places.insert(entry.index, Place { segment, at, length, payload });
+    }
+    Ok(())
+}
+
 fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Result<(), Error> {
     let state = &mut it.state;
     match record {
         Record::Append { entry, payload, .. } => {
-            if !state.accepts(entry) {
+            append(it, entry, payload.clone(), (options, lsn))?;
+        }
+        Record::AppendHeld { entry, id, header, .. } => {
+            let held = it.holds.get(id).filter(|it| it.len() >= header.len());
+            let keeps_own = sabotage::is(Bug::HeldHeaderKept);
+            let header_of =
+                |held: &Bytes| if keeps_own { held.slice(..header.len()) } else { header.clone() };
+            let whole =
+                held.map(|it| Bytes::from([&header_of(it)[..], &it[header.len()..]].concat()));
+            let fits = |whole: &Bytes| match &entry.content {
+                Content::Batch(batch) => batch.matches(whole),
+                Content::Internal(_) => false,
+            };
+            let Some(payload) = whole.filter(fits) else {
                 return Err(journal_damaged(format!(
-                    "in round {lsn}, entry {} of replica {} does not follow entry {}",
-                    entry.index,
-                    state.replica.0,
-                    state.last_index()
+                    "in round {lsn}, entry {} of replica {} names a batch that is not there",
+                    entry.index, state.replica.0
                 )));
-            }
-            let place = state.append(entry.clone(), options.index_interval_bytes);
-            if let (Some((segment, at)), Content::Batch(batch)) = (place, &entry.content) {
-                let (length, payload) = (batch.length, payload.clone());
-                let is_whole = payload.as_ref().is_none_or(|it| it.len() == length as usize);
-                assert!(is_whole, "a payload in the journal is the whole batch");
-                it.places.insert(entry.index, Place { segment, at, length, payload });
-            }
+            };
+            append(it, entry, Some(payload), (options, lsn))?;
         }
         Record::Truncate { from, .. } => {
             if *from > state.prev_index && !sabotage::is(Bug::TruncateNotReplayed) {
@@ -493,16 +524,20 @@ fn take_in<D: Disk>(
     if let Some(damage) = &damage {
         tracing::error!(replica = id.0, dir, damage, "durable data is damaged");
     }
-    let holds = it.holds.iter().map(|(id, payload)| Hold { id: *id, payload: payload.clone() });
-    let holds = holds.collect();
-    let recovered = RecoveredReplica { holds, lacks_room, ..it.state.recovered(image, damage) };
+    let mut holds = Holds::default();
+    for (id, payload) in it.holds {
+        holds.insert(Hold { id, payload });
+    }
+    let found = holds.iter().collect();
+    let recovered =
+        RecoveredReplica { holds: found, lacks_room, ..it.state.recovered(image, damage) };
     let mut replica = Replica::new(it.state, Arc::clone(&files), it.live_from);
     replica.dir_made = is_present
         || (!replica.state.segments.is_empty() && (is_restored || disk.list(&dir).is_ok()));
     let is_needed = it.first_since_capture.is_none_or(|first| it.live_from <= first);
     assert!(is_needed, "replay needs all records since the checkpoint");
     replica.first_since_capture = it.first_since_capture;
-    replica.holds = it.holds;
+    replica.holds = holds;
     FoundReplica { replica, recovered, is_restored }
 }
 

@@ -14,11 +14,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::catalog::{LogFiles, Segment, WrittenPart};
 use crate::format::{segment_stem, stem_of_dir};
-use crate::op::{HardState, HoldId};
+use crate::holds::Holds;
+use crate::op::HardState;
 use crate::replica_state::{ReplicaState, SegmentState};
 use crate::sync::SyncStep;
 use crate::{Disk, ReplicaId, SET_ASIDE};
@@ -83,7 +82,7 @@ pub(crate) struct Replica<D: Disk> {
     pub(crate) files: Arc<LogFiles<D>>,
     pub(crate) pending: VecDeque<Ticket>,
     /// Batches beside the log, by their places.
-    pub(crate) holds: BTreeMap<HoldId, Bytes>,
+    pub(crate) holds: Holds,
     /// Segments with unsynced bytes.
     pub(crate) dirty: BTreeMap<i64, Dirty<D::File>>,
     /// The round in which the first of them became dirty.
@@ -130,7 +129,7 @@ impl<D: Disk> Replica<D> {
             state,
             files,
             pending: VecDeque::new(),
-            holds: BTreeMap::new(),
+            holds: Holds::default(),
             dirty: BTreeMap::new(),
             dirty_since: None,
             checkpointing: Vec::new(),

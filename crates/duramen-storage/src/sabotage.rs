@@ -230,6 +230,8 @@ pub enum Bug {
     ResetForgetsHeld,
     /// Replay passes over holds.
     HeldNotReplayed,
+    /// Replay appends a held batch with the header that it was held with.
+    HeldHeaderKept,
     /// A member gives a new leader its holds before the leader's term is on its disk.
     SealBeforeSync,
     /// A member gives a new leader its holds and goes on in its own term.

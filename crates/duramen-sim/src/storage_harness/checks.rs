@@ -169,13 +169,13 @@ impl World {
     }
 }
 
-/// What a harm leaves certain.
+/// Reads that are certain after a harm.
 #[derive(Clone, Copy)]
 pub(super) struct Places {
     /// Lookups by time find the right place.
     pub(super) timely: bool,
-    /// A segment may be another log's. Such a file begins with sound batches, and only its last one shows the damage:
-    /// reads that end earlier may be of the wrong log until the file is repaired.
+    /// A segment may be another log's. Such a file begins with sound batches, and only its last one shows the damage.
+    /// Reads that end earlier may be of the wrong log, until the file is repaired.
     pub(super) foreign: bool,
     /// Such a segment has a batch that ends at the right one's last byte and offset: nothing shows the damage.
     pub(super) alike: bool,

@@ -8,11 +8,12 @@
 //! Tests:      with the harness.
 //! Start at:   [`World::adopt_holds`].
 
-use bytes::Bytes;
+use duramen_protocol::compression::Codec;
 use duramen_storage::op::{Hold, HoldId, Stretch};
 use duramen_storage::{Op, OpKind, ReplicaId};
 
 use super::World;
+use crate::batch::Records;
 use crate::failure::{Failure, wrong};
 use crate::trace::tell;
 
@@ -58,14 +59,43 @@ impl World {
         let number = self.clock;
         let term = self.replicas[at].tip.hard_state.term;
         let stretch = Stretch { term, index: self.holding.between(1, 3) };
-        let payload = Bytes::from(self.holding.bytes(size));
-        let hold = Hold { id: HoldId { stretch, number }, payload };
+        let id = HoldId { stretch, number };
+        let payload = if self.holding.chance(500) {
+            let records = self.records_to_hold(number, size);
+            let payload = records.encode(0, term);
+            self.held.insert(id, records);
+            payload
+        } else {
+            self.holding.bytes(size)
+        };
+        let hold = Hold { id, payload: payload.into() };
         let model = &mut self.replicas[at];
         model.holds.submit(hold.clone());
         let id = model.id;
         self.report.ops += 1;
         tell(|| format!("submit {}: hold {:?} of {size} bytes", id.0, hold.id));
         self.storage().submit(Op { replica: id, kind: OpKind::Hold(hold) });
+    }
+
+    fn records_to_hold(&mut self, number: u64, size: usize) -> Records {
+        let sequence = i32::try_from(number).expect("small");
+        Records {
+            timestamps: vec![1_700_000_000_000],
+            value: self.holding.bytes(size),
+            producer: (9, 0, sequence),
+            log_append_time: false,
+            codec: Codec::None,
+        }
+    }
+
+    /// Returns the records of a batch that a replica holds, for its log, now and then.
+    pub(super) fn records_held(&mut self, at: usize) -> Option<Records> {
+        if !self.holding.chance(400) {
+            return None;
+        }
+        let known = self.replicas[at].holds.kept();
+        let known: Vec<&Records> = known.iter().filter_map(|id| self.held.get(id)).collect();
+        if known.is_empty() { None } else { Some((*self.holding.pick(&known)).clone()) }
     }
 
     /// Notes that a hold is said to be on disk.

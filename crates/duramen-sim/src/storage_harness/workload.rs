@@ -213,7 +213,7 @@ impl World {
         }
         let mut appends = Vec::new();
         for _ in 0..self.work.between(1, 4) {
-            let entry = Arc::new(self.entry(&state, hard_state.term));
+            let entry = Arc::new(self.entry(at, &state, hard_state.term));
             state.entries.push(Arc::clone(&entry));
             appends.push(entry);
         }
@@ -230,7 +230,7 @@ impl World {
         self.submit(id, OpKind::Write { ticket, appends, hard_state, must_sync: true });
     }
 
-    fn entry(&mut self, state: &State, term: u64) -> ModelEntry {
+    fn entry(&mut self, at: usize, state: &State, term: u64) -> ModelEntry {
         let index = state.last_index() + 1;
         if self.work.chance(150) {
             let size = self.work.index(60);
@@ -239,6 +239,7 @@ impl World {
             return ModelEntry { entry, payload: Bytes::new(), records: None };
         }
         let records = self.records();
+        let records = self.records_held(at).unwrap_or(records);
         let payload = Bytes::from(records.encode(state.end_offset(), term));
         let active = state.segments().last().map_or(SEGMENT_BYTES, |segment| segment.size);
         let starts = active + payload.len() as u64 > SEGMENT_BYTES || self.work.chance(20);

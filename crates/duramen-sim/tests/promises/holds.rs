@@ -61,8 +61,11 @@ impl World {
 
     /// Holds a batch, as the first of its stretch or later.
     fn hold(&mut self, index: u64, number: u64) {
+        self.hold_batch(index, number, batch(i64::try_from(number).unwrap(), 0, 700));
+    }
+
+    fn hold_batch(&mut self, index: u64, number: u64, payload: Bytes) {
         let id = HoldId { stretch: Stretch { term: 2, index }, number };
-        let payload = batch(i64::try_from(number).unwrap(), 0, 700);
         self.submitted.insert(id, payload.clone());
         self.submit(OpKind::Hold(Hold { id, payload }));
     }
@@ -212,6 +215,55 @@ fn a_hold_that_was_let_go_is_forgotten_with_the_rounds_before_a_checkpoint() {
     let (_, found) = Storage::open(world.disk.kill(), options()).unwrap();
     let found: Vec<HoldId> = found.replicas[0].holds.iter().map(|hold| hold.id).collect();
     assert_eq!(found, world.reported.keys().copied().collect::<Vec<_>>());
+}
+
+/// Holds a batch, appends it with another header, and has that replayed.
+fn append_what_is_held(world: &mut World) -> Result<(), String> {
+    let journal_bytes = |world: &World| world.storage.metrics().journal_bytes;
+    // Less than the journal takes at most, and more than fits into a page with its record.
+    let size = 4000;
+    world.hold_batch(1, 1, batch(0, 0, size));
+    world.settle().unwrap();
+    let mut written = Vec::new();
+    for _ in 0..2 {
+        let before = journal_bytes(world);
+        world.write(world.last.0 + 1, size);
+        world.settle().unwrap();
+        written.push(journal_bytes(world) - before);
+    }
+    // The journal has whole pages.
+    if written[0] + 4096 > written[1] {
+        return Err(format!("the journal got the batch twice: {written:?}"));
+    }
+    world.disk = world.disk.power_loss();
+    let (storage, found) =
+        Storage::open(world.disk.clone(), options()).map_err(|it| it.to_string())?;
+    let end = found.replicas[0].end_offset;
+    assert_eq!(end, 2);
+    for offset in 0..end {
+        let range = storage.reader().locate(REPLICA, offset, end, 1, true).unwrap().unwrap();
+        let bytes = storage.reader().read(REPLICA, &range).map_err(|it| it.to_string())?;
+        if bytes[..] != batch(offset, 1, size)[..] {
+            return Err(format!("batch {offset} is not the one that was appended"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_batch_that_is_held_goes_into_the_journal_once() {
+    append_what_is_held(&mut World::new(3)).unwrap();
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_held_batch_that_is_replayed_as_it_was_held_is_found() {
+    use duramen_storage::sabotage::{Bug, plant};
+
+    plant(Some(Bug::HeldHeaderKept));
+    let outcome = append_what_is_held(&mut World::new(3));
+    plant(None);
+    assert!(outcome.unwrap_err().contains("names a batch that is not there"));
 }
 
 #[cfg(feature = "sabotage")]

@@ -5,7 +5,8 @@
 //! Interface:  `Storage::take_hold`, `let_go_of`, `hold_again`, `report_held`.
 //! Invariants: a hold that was reported is in a round that replay reads, until it is let go. Replay reads the holds of
 //!             all live rounds, also of those before a State: so neither a cut nor a new beginning loses one. Before a
-//!             checkpoint frees rounds, it writes all holds anew.
+//!             checkpoint frees rounds, it writes all holds anew. A record of an append may name a hold
+//!             instead of having its bytes. Replay finds the hold that storage had when it wrote the record.
 //! Never:      segments; a decision on what is needed: the node lets go.
 //! Tests:      `tests/promises/holds.rs` of `duramen-sim`, and the storage scenario there.
 //! Start at:   `Storage::take_hold`.
@@ -27,7 +28,7 @@ impl<D: Disk> Storage<D> {
         let most = self.journal.body_bytes_max() / 4;
         assert!(hold.payload.len() <= most, "a hold leaves room for others in its round");
         let replica = self.replicas.get_mut(&id).expect("the caller found it");
-        replica.holds.insert(hold.id, hold.payload.clone());
+        replica.holds.insert(hold.clone());
         if sabotage::is(Bug::HeldBeforeSync) {
             self.done.push(Done::Held { replica: id, hold: hold.id });
         } else {
@@ -41,7 +42,7 @@ impl<D: Disk> Storage<D> {
     pub(super) fn let_go_of(&mut self, id: ReplicaId, holds: &[HoldId]) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         for hold in holds {
-            replica.holds.remove(hold);
+            replica.holds.remove(*hold);
         }
     }
 
@@ -51,10 +52,7 @@ impl<D: Disk> Storage<D> {
         if sabotage::is(Bug::CheckpointForgetsHeld) {
             return;
         }
-        let holds = replica.holds.iter().map(|(hold, payload)| {
-            let hold = Hold { id: *hold, payload: payload.clone() };
-            Record::Held { replica: id, hold }
-        });
+        let holds = replica.holds.iter().map(|hold| Record::Held { replica: id, hold });
         self.urgent.extend(holds);
     }
 

@@ -17,6 +17,7 @@ use super::{
     begins_anew,
 };
 use crate::checkpoint::Stage;
+use crate::descriptor::BATCH_HEADER_BYTES;
 use crate::disk::{ignore_missing, is_full};
 use crate::encoding::ImageSource;
 use crate::error::{Error, disk_error};
@@ -362,8 +363,16 @@ impl<D: Disk> Storage<D> {
         buffer: &mut Vec<u8>,
     ) {
         let replica = self.replicas.get_mut(&id).expect("the caller found it");
-        let journaled = (bulk.is_none() && !payload.is_empty()).then(|| payload.clone());
-        Record::Append { replica: id, entry: entry.clone(), payload: journaled }.encode(buffer);
+        let is_journaled = bulk.is_none() && !payload.is_empty();
+        let held = is_journaled.then(|| replica.holds.record_of(&payload)).flatten();
+        let record = if let Some(hold) = held {
+            let header = payload.slice(..BATCH_HEADER_BYTES);
+            Record::AppendHeld { replica: id, entry: entry.clone(), id: hold, header }
+        } else {
+            let payload = is_journaled.then(|| payload.clone());
+            Record::Append { replica: id, entry: entry.clone(), payload }
+        };
+        record.encode(buffer);
         let descriptor = match &entry.content {
             Content::Batch(descriptor) => Some(*descriptor),
             Content::Internal(_) => None,

@@ -358,6 +358,19 @@ pub(crate) fn held_script(disk: &FsDisk) {
     driver.die();
 }
 
+/// Content of the fixture of version 8: a replica whose log has a batch that lies beside it too.
+pub(crate) fn appended_script(disk: &FsDisk) {
+    let mut driver = Driver::open(disk, options());
+    driver.create(1, "appended", 0, 10);
+    driver.batch(1, true, (9, 0, 0), 100); // index 2, offsets 0..3
+    driver.hold(1, (1, 2), 1, &layout::batch(0, -1, 1_000_030, (9, 0, 3), 1, 100));
+    driver.settle();
+    driver.batch(1, false, (9, 0, 3), 100); // index 3, offset 3
+    driver.settle();
+    driver.conf(1);
+    driver.die();
+}
+
 /// A batch as a client sends it, that is held.
 pub(crate) fn held(sequence: i32) -> Vec<u8> {
     layout::batch(0, -1, 1_000_000, (9, 0, sequence), 1, 40)

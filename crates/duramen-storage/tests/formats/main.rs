@@ -3,8 +3,8 @@
 //! `tests/fixtures/v1` is a data directory as the first version of the format wrote it, left by a process
 //! that died; `v3` is one with States of version 2, `v4` one with logs that were compacted,
 //! `v5` one with a log that was given to another replica, `v6` one with a mark, rounds that count the journal's files, and
-//! logs that were trimmed to their ends, and `v7` one with batches beside a log. They are never written again. A later version gets a directory of its
-//! own, made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs from `v1` in the
+//! logs that were trimmed to their ends, `v7` one with batches beside a log, and `v8` one whose log has such a batch. They are
+//! never written again. A later version gets a directory of its own, made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs from `v1` in the
 //! manifest alone, so that is all it holds.
 
 mod disk;
@@ -343,6 +343,36 @@ fn the_directory_of_version_7_has_batches_beside_a_log() {
     assert_eq!(bodies, [(1, body(4, 2, 0)), (1, body(2, 17, 3)), (1, body(4, 1, 7))]);
     let found = driver.recovered[0].holds.iter().map(|hold| hold.payload.to_vec());
     assert_eq!(found.collect::<Vec<_>>(), [3, 7, 0].map(driver::held));
+}
+
+#[test]
+fn the_directory_of_version_8_has_an_entry_whose_batch_is_beside_the_log() {
+    let kept = kept(8);
+    make_if_asked(8, driver::appended_script);
+    let scratch = Scratch::new("formats-v8");
+    copy(&kept, &scratch.0);
+    // The journal alone has to have the batch.
+    let segment = scratch.0.join("appended-0/00000000000000000000.log");
+    let whole = fs::read(&segment).expect("it is kept");
+    let batch = layout::batch(3, 1, 1_000_030, (9, 0, 3), 1, 100);
+    fs::write(&segment, &whole[..whole.len() - batch.len()]).expect("it can be written");
+    let driver = Driver::open(&FsDisk::new(&scratch.0), options());
+    let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
+    assert_eq!(describe_all(&driver), expected);
+    assert_eq!(fs::read(&segment).expect("it is there"), whole);
+    // By the document: the entry, stretch and number of the hold, and the header of the batch.
+    let appended = records_of(&kept).filter(|it| it.0 == 18);
+    let bodies: Vec<_> = appended.map(|it| (it.1, it.2)).collect();
+    let body = Fields::new()
+        .u64(3)
+        .u64(1)
+        .u8(1)
+        .raw(&layout::descriptor(&batch, false))
+        .u64(1)
+        .u64(2)
+        .u64(1)
+        .raw(&batch[..61]);
+    assert_eq!(bodies, [(1, body.0)]);
 }
 
 #[test]
