@@ -29,6 +29,7 @@ pub(crate) struct Holds {
 
 impl Holds {
     pub(crate) fn insert(&mut self, Hold { id, payload }: Hold) {
+        self.remove(id);
         if let Some(producer) = producer_of(&payload) {
             self.by_producer.insert(producer, id);
         }
@@ -92,8 +93,10 @@ mod tests {
         holds.insert(Hold { id: id(3), payload: batch(0, 1, 1) });
         holds.remove(id(1));
         assert_eq!(holds.record_of(&batch(9, 1, 1)), Some(id(3)), "the later one is there");
+        holds.insert(Hold { id: id(3), payload: batch(0, 4, 4) });
+        assert_eq!(holds.record_of(&batch(9, 1, 1)), None, "another batch took its place");
         holds.remove(id(3));
-        assert_eq!(holds.record_of(&batch(9, 1, 1)), None);
+        assert_eq!(holds.record_of(&batch(9, 4, 4)), None);
         assert_eq!(holds.iter().map(|it| it.id).collect::<Vec<_>>(), [id(2)]);
     }
 }
