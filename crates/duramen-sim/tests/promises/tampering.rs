@@ -499,3 +499,11 @@ fn planted_bugs_of_recovery_are_caught() {
         assert!(is_caught, "{bug:?} is not caught");
     }
 }
+
+/// A start on a full disk may need the folder, and has no room to make it.
+#[test]
+fn a_new_directory_has_the_folder_for_what_is_set_aside() {
+    let disk = SimDisk::new(1);
+    Storage::open(disk.clone(), options()).unwrap();
+    assert_eq!(disk.power_loss().list(SET_ASIDE).unwrap(), [""; 0]);
+}
