@@ -250,6 +250,33 @@ fn append_what_is_held(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
+/// A checkpoint writes holds anew: without ops since then, another one would free nothing.
+#[test]
+fn holds_that_fill_an_extent_make_no_checkpoint_after_another() {
+    let mut world = World::new(4);
+    for number in 1..16 {
+        world.hold_batch(1, number, batch(i64::try_from(number).unwrap(), 0, 4000));
+        world.settle().unwrap();
+    }
+    for _ in 0..WRITES {
+        world.write(world.last.0 + 1, 3000);
+        world.settle().unwrap();
+    }
+    for _ in 0..20 {
+        world.settle().unwrap();
+    }
+    let rested = world.storage.metrics();
+    for _ in 0..100 {
+        world.settle().unwrap();
+    }
+    let later = world.storage.metrics();
+    assert!(rested.checkpoints > 0, "the journal was half full");
+    assert_eq!(
+        (later.checkpoints, later.journal_bytes),
+        (rested.checkpoints, rested.journal_bytes)
+    );
+}
+
 #[test]
 fn a_batch_that_is_held_goes_into_the_journal_once() {
     append_what_is_held(&mut World::new(3)).unwrap();
