@@ -248,7 +248,8 @@ pub struct Append {
     pub target: Target,
     /// The records, with their guard.
     pub batch: CheckedBatch,
-    /// Id of each record, or none. A guard that does not hold because an earlier append of these ids did is no refusal.
+    /// Id of each record, or none. Without a session, a guard that does not hold because an earlier append of these ids
+    /// did is no refusal.
     pub ids: Vec<Bytes>,
     /// True for an append with a place among others. If its client exceeds a quota, it is late instead of refused.
     pub is_patient: bool,

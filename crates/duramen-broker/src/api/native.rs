@@ -209,7 +209,9 @@ fn append(
     let producer = (batch.header.producer_id, batch.header.producer_epoch);
     let is_held =
         matches!(target, Target::Queue(_)) && guarded::is_of_queue(partition, &batch.guard);
-    let identified = batch.guard.last.filter(|_| !ids.is_empty()).map(|after| {
+    // A duplicate of another writer's append is none of the session's: its next request would leave a gap.
+    let is_sought = !ids.is_empty() && !batch.header.has_producer();
+    let identified = batch.guard.last.filter(|_| is_sought).map(|after| {
         let queue = batch.guard.queue.clone().filter(|_| is_held);
         Identified { after, queue: queue.unwrap_or_default(), ids }
     });

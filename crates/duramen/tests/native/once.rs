@@ -169,6 +169,40 @@ async fn a_session_with_a_name_keeps_earlier_holders_out() {
     assert_ne!(nameless.id, older.id);
 }
 
+/// A session counts its own records. If another writer appended the ids first, the answer is no duplicate.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_knows_its_own_appends_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 1).await;
+    let (mut logs, mut queues) = (node.logs().await, node.queues().await);
+    let open = OpenSessionRequest { name: "writer".into() };
+    let older = logs.open_session(open.clone()).await.unwrap().into_inner();
+    let newer = logs.open_session(open).await.unwrap().into_inner();
+    let append =
+        |session, id: &str, last| EnqueueRequest { session: Some(session), ..named(&[id], last) };
+    let first = queues.enqueue(append(older, "a", None)).await.unwrap().into_inner();
+    let refused = queues.enqueue(append(newer, "a", None)).await.unwrap_err();
+    assert_eq!(slug(&refused), "last-mismatch");
+    let second = queues.enqueue(append(newer, "b", first.last)).await.unwrap().into_inner();
+    let again = queues.enqueue(append(newer, "b", first.last)).await.unwrap().into_inner();
+    assert_eq!(again, EnqueueResponse { duplicate: true, ..second });
+    let next = Session { sequence: 1, ..newer };
+    queues.enqueue(append(next, "c", second.last)).await.unwrap();
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a", "b", "c"]);
+    let topic = duramen::proto::CreateTopicRequest { name: "log".into(), ..Default::default() };
+    node.topics().await.create_topic(topic).await.unwrap();
+    let append = |session| AppendRequest {
+        topic: "log".into(),
+        records: vec![message("a")],
+        guard: Some(behind(None)),
+        session: Some(session),
+        ..AppendRequest::default()
+    };
+    assert!(!logs.append(append(older)).await.unwrap().into_inner().duplicate);
+    assert!(logs.append(append(older)).await.unwrap().into_inner().duplicate);
+    assert_eq!(slug(&logs.append(append(newer)).await.unwrap_err()), "last-mismatch");
+}
+
 /// A node that is killed and started again.
 struct Mortal {
     dir: PathBuf,
