@@ -75,13 +75,15 @@ impl World {
     }
 
     /// Does as [`World::check_reads`], but damage may be reported. `places` says which reads are certain.
-    pub(super) fn check_rotten_reads(&mut self, places: Places) -> Result<(), Failure> {
+    pub(super) fn check_rotten_reads(&mut self, places: &Places) -> Result<(), Failure> {
         let reader = self.storage().reader();
         for model in &self.replicas {
             let end = model.base.end_offset();
             let outcome = check_log(&reader, model, end, &mut self.chance);
             let is_sound = outcome.is_ok();
-            let may_differ = places.alike || places.foreign && is_damaged(&reader, model, end);
+            let is_in = |directories: &[String]| directories.contains(&directory(model));
+            let may_differ =
+                is_in(&places.alike) || is_in(&places.foreign) && is_damaged(&reader, model, end);
             if may_differ && !is_sound {
                 continue;
             }
@@ -141,10 +143,8 @@ impl World {
             if dir == "journal" || dir == SET_ASIDE {
                 continue;
             }
-            let owner = self.replicas.iter().find(|model| {
-                !model.deleted
-                    && dir == format!("{}-{}", model.identity.topic, model.identity.partition)
-            });
+            let owner =
+                self.replicas.iter().find(|model| !model.deleted && dir == directory(model));
             let Some(owner) = owner else {
                 return Err(Failure::correctness(format!("{path} is left behind")));
             };
@@ -169,16 +169,20 @@ impl World {
     }
 }
 
-/// Reads that are certain after a harm.
-#[derive(Clone, Copy)]
+/// Reads that are certain after a harm, and directories in which others are not.
 pub(super) struct Places {
     /// Lookups by time find the right place.
     pub(super) timely: bool,
-    /// A segment may be another log's. Such a file begins with sound batches, and only its last one shows the damage.
-    /// Reads that end earlier may be of the wrong log, until the file is repaired.
-    pub(super) foreign: bool,
-    /// Such a segment has a batch that ends at the right one's last byte and offset: nothing shows the damage.
-    pub(super) alike: bool,
+    /// Where a segment may be another log's. Such a file begins with sound batches, and only its last one shows the
+    /// damage. Reads that end earlier may be of the wrong log, until the file is repaired.
+    pub(super) foreign: Vec<String>,
+    /// Where such a segment has a batch that ends at the right one's last byte and offset: nothing shows the damage.
+    pub(super) alike: Vec<String>,
+}
+
+/// Returns the name of a replica's directory.
+fn directory(model: &ReplicaModel) -> String {
+    format!("{}-{}", model.identity.topic, model.identity.partition)
 }
 
 /// Tells whether reading all of the log shows damage.

@@ -256,7 +256,7 @@ impl World {
         // Index files have Kafka's form, without checksums: rot in one may misdirect a
         // lookup by time, never the bytes of a read.
         let timely = !path.ends_with("index");
-        self.judge_start(&name, Places { timely, foreign: false, alike: false })
+        self.judge_start(&name, &Places { timely, foreign: Vec::new(), alike: Vec::new() })
     }
 
     pub(super) fn adopt_rotten(&mut self, found: &Recovered) -> Result<(), Failure> {

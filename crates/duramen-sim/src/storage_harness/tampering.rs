@@ -34,6 +34,9 @@ enum Harm {
     Restored(String, Vec<u8>),
 }
 
+/// A file's new bytes, if it is still there, and its path.
+type Touched = (Option<Vec<u8>>, String);
+
 fn is_journal(path: &str) -> bool {
     path.starts_with("journal/")
 }
@@ -96,7 +99,7 @@ impl World {
             other => format!("{other:?}"),
         };
         tell(|| name.clone());
-        let touched: Vec<(Option<Vec<u8>>, String)> = match harm {
+        let touched: Vec<Touched> = match harm {
             Harm::Cut(path, len) => vec![(Some(files[&path][..len].to_vec()), path)],
             Harm::Lost(path) => vec![(None, path)],
             Harm::Swapped(one, other) => {
@@ -106,22 +109,27 @@ impl World {
             Harm::Copied(from, to) => vec![(Some(files[&from].clone()), to)],
             Harm::Restored(path, old) => vec![(Some(old), path)],
         };
-        let touches = |kind: &str| touched.iter().any(|(_, path)| path.ends_with(kind));
-        let is_alike = |(bytes, path): &(Option<Vec<u8>>, String)| {
+        let timely = !touched.iter().any(|(_, path)| path.ends_with("index"));
+        let segments = touched.iter().filter(|(_, path)| path.ends_with(".log"));
+        let directories = |touched: Vec<&Touched>| {
+            let named = touched.into_iter().filter_map(|(_, path)| path.split_once('/'));
+            named.map(|(directory, _)| directory.to_owned()).collect()
+        };
+        let is_alike = |(bytes, path): &&Touched| {
             let (own, len) = (&files[path], files[path].len());
             let end = end_offset_at(own, len);
             end.is_some() && bytes.as_ref().is_some_and(|it| end_offset_at(it, len) == end)
         };
-        let alike = touched.iter().any(is_alike);
-        let places = Places { timely: !touches("index"), foreign: touches(".log"), alike };
+        let alike = directories(segments.clone().filter(is_alike).collect());
+        let places = Places { timely, foreign: directories(segments.collect()), alike };
         for (bytes, path) in touched {
             self.disk.put(&path, bytes);
         }
-        self.judge_start(&name, places)
+        self.judge_start(&name, &places)
     }
 
     /// Judges a start over harm that may be noticed.
-    pub(super) fn judge_start(&mut self, name: &str, places: Places) -> Result<(), Failure> {
+    pub(super) fn judge_start(&mut self, name: &str, places: &Places) -> Result<(), Failure> {
         match Storage::open(self.disk.clone(), self.options.clone()) {
             Err(Error::Damaged { .. } | Error::Foreign(_)) => Ok(()),
             Err(error) => wrong(format!("{name}: {}", super::chain(&error))),
