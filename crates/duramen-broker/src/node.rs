@@ -118,7 +118,7 @@ impl Node {
                 let kind = if replica == self.core.controller.group.id() {
                     Some(self.core.controller.image_op())
                 } else {
-                    self.core.partitions.get(&replica).map(Partition::image)
+                    self.core.partitions.get(&replica).map(|it| it.image())
                 };
                 self.core.out.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
             }
@@ -322,7 +322,7 @@ impl Node {
                 partitions.clone().map(|it| it.group.left_behind()).sum::<usize>()
                     + self.core.controller.group.left_behind(),
             ),
-            producers: count(partitions.clone().map(Partition::producers_len).sum()),
+            producers: count(partitions.clone().map(|it| it.producers_len()).sum()),
             fetch_sessions: count(self.sessions.len()),
             share_sessions: count(self.shares.sessions.len()),
             share_partitions: count(self.shares.len()),
@@ -437,7 +437,7 @@ impl Node {
         self.core.held_bytes += partition.held_bytes();
         self.core.peers.tick(found.replica);
         self.quiescence.begin(found.replica);
-        self.core.partitions.insert(found.replica, partition);
+        self.core.partitions.insert(found.replica, Box::new(partition));
         self.core.mark_dirty(found.replica);
     }
 }

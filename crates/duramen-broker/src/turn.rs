@@ -22,7 +22,7 @@ use crate::core::{Parked, Signal, Timer, mark};
 use crate::event::{Action, Event, Now, RequestKey};
 use crate::node::queues::Waiter;
 use crate::node::{Node, node_of, replicas};
-use crate::partition::{Effects, Partition};
+use crate::partition::Effects;
 use crate::peer::Frame;
 use crate::quotas::QuotaKey;
 use crate::raft::GroupId;
@@ -125,7 +125,7 @@ impl Node {
         );
         debug_assert_eq!(
             core.held_bytes,
-            core.partitions.values().map(Partition::held_bytes).sum::<usize>(),
+            core.partitions.values().map(|it| it.held_bytes()).sum::<usize>(),
             "held bytes are those of all replicas"
         );
         debug_assert!(

@@ -472,7 +472,7 @@ pub(super) fn stretches(node: &Node) -> Vec<DescribedStretch> {
             members: members.iter().filter_map(broker).collect(),
         })
     };
-    node.core.partitions.values().filter_map(of).collect()
+    node.core.partitions.values().filter_map(|it| of(it)).collect()
 }
 
 /// Leader and stretch of a partition, for clients: -1 stands for whatever is not known.

@@ -291,7 +291,7 @@ pub(super) fn partition_of(
         .and_then(|replica| node.core.partitions.get(&replica));
     let led = match node.core.leader_of(topic, partition_index) {
         Some(led) => Some(led).filter(|(id, _)| node.core.may_lead(*id)),
-        None => first_leader(node, partition, replicas),
+        None => first_leader(node, partition.map(AsRef::as_ref), replicas),
     };
     let own_epoch = partition.map_or(-1, |partition| partition.group.epoch());
     let (leader_id, leader_epoch) = led.unwrap_or((-1, own_epoch));

@@ -620,7 +620,7 @@ fn last(partition: &Partition) -> Option<Position> {
 
 /// Tells whether a replica knows the last record's term. One that knows nothing to be committed behind a trim does not.
 fn knows_last(node: &Node, replica: ReplicaId) -> bool {
-    let last = node.core.partitions.get(&replica).and_then(last);
+    let last = node.core.partitions.get(&replica).and_then(|it| last(it));
     last.is_none_or(|last| last.term >= 0)
 }
 

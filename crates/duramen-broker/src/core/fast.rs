@@ -9,9 +9,9 @@ use super::{Core, mark};
 use crate::checked_batch::{BatchIds, CheckedBatch};
 use crate::limits::FAST_NODE_HELD_BYTES_MAX;
 use crate::metadata_records::PlacedReplica;
+use crate::partition::Slot;
 use crate::partition::fast::{Fast, Outcome};
 use crate::partition::members::Opening;
-use crate::partition::{Partition, Slot};
 use crate::peer::KNOWS_STRETCHES;
 use crate::raft::GroupId;
 
@@ -62,7 +62,7 @@ impl Core {
         let partition = self.partitions.get_mut(&replica).expect("it was just found");
         let fast = partition.ask_fast(ids, slot);
         self.mark_if(replica, matches!(fast, Fast::Waits(_)));
-        (fast, self.partitions.get(&replica).map_or(-1, Partition::log_start))
+        (fast, self.partitions.get(&replica).map_or(-1, |it| it.log_start()))
     }
 
     /// Has a replica open a stretch, if none is open.

@@ -84,10 +84,14 @@ impl Core {
     /// Returns the number of partitions led here with replicas that are not in sync.
     pub(crate) fn under_replicated(&self) -> usize {
         let own = self.options.facts.broker_id;
-        let lacks_some = |partition: &&Partition| {
+        let lacks_some = |partition: &Partition| {
             let placed = self.placed_all(partition.id);
             self.in_sync(partition.id, own, &placed).len() < placed.len()
         };
-        self.partitions.values().filter(|it| it.group.is_serving()).filter(lacks_some).count()
+        self.partitions
+            .values()
+            .filter(|it| it.group.is_serving())
+            .filter(|it| lacks_some(it))
+            .count()
     }
 }

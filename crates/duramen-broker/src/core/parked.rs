@@ -291,7 +291,7 @@ impl ParkedFetch {
         &self,
         key: RequestKey,
         sessions: &mut FetchSessions,
-        partitions: &mut BTreeMap<ReplicaId, Partition>,
+        partitions: &mut BTreeMap<ReplicaId, Box<Partition>>,
     ) {
         sessions.unpark(self.fetch.session_id, key);
         for (_, replica) in &self.waits_on {

@@ -43,7 +43,7 @@ use crate::limits::{
     SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::node::sweep::interval_us;
-use crate::partition::{Appended, Partition, Slot};
+use crate::partition::{Appended, Slot};
 use crate::raft::Group;
 
 mod groups;
@@ -402,7 +402,7 @@ impl Coordinators {
             assert!(is_one, "{replica:?} trims below {before} after the renewal");
         }
         if cfg!(debug_assertions) {
-            let log_start = core.partitions.get(&replica).map(Partition::log_start);
+            let log_start = core.partitions.get(&replica).map(|it| it.log_start());
             let first = view.first_live();
             let is_there = first.zip(log_start).is_none_or(|(first, start)| start <= first);
             assert!(is_there, "{replica:?}: the log from {log_start:?} has the record {first:?}");

@@ -137,7 +137,7 @@ fn instantiate(node: &mut Node, topic_id: Uuid, partition: i32) -> Option<Replic
     }
     node.core.peers.tick(id);
     node.quiescence.begin(id);
-    node.core.partitions.insert(id, made);
+    node.core.partitions.insert(id, Box::new(made));
     node.core.mark_dirty(id);
     if let Some(kind) = kind {
         node.coordinators.note_coordinated(&mut node.core, id, kind);

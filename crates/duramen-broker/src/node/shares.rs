@@ -255,7 +255,7 @@ impl Shares {
         }
         let (key, replica) = core.share_target(&request.context, group, target)?;
         let rules = core.share_rules(group);
-        let log_start = core.partitions.get(&replica).map_or(0, Partition::log_start);
+        let log_start = core.partitions.get(&replica).map_or(0, |it| it.log_start());
         let entry = self.entries.get_mut(&key).filter(|entry| entry.replica == replica);
         // No member holds any record of it here.
         let part = entry.and_then(Entry::known).ok_or(ErrorCode::InvalidRecordState)?;

@@ -29,7 +29,6 @@ use duramen_storage::staging::Stage;
 use super::Repairs;
 use crate::core::{Core, mark};
 use crate::event::{Action, LogRead, MadeBy, ReadLog};
-use crate::partition::Partition;
 use crate::peer::{Frame, Letter, PrefixGiven, PrefixWanted};
 use crate::raft::GroupId;
 
@@ -366,7 +365,7 @@ impl Feeds {
     pub(crate) fn on_prefix_read(&mut self, core: &mut Core, read: LogRead) {
         let Some(serving) = self.serving.remove(&read.ticket) else { return };
         let Serving { broker_id, nonce, compaction, below } = serving;
-        let log_start = core.partitions.get(&read.replica).map_or(0, Partition::log_start);
+        let log_start = core.partitions.get(&read.replica).map_or(0, |it| it.log_start());
         let given = match read.batches {
             Ok(batches) => {
                 let is_last = batches.is_empty() || last_end(&batches) >= below;

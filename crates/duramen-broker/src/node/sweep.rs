@@ -9,7 +9,6 @@ use crate::core::{Core, Timer};
 use crate::event::Now;
 use crate::limits::{CLEANING_MS_MIN, SWEEP_PAUSE_US, SWEEP_SLICE};
 use crate::metadata_records::ALL_BROKERS;
-use crate::partition::Partition;
 
 /// Where a sweep stands.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,7 +134,7 @@ impl Sweeps {
                 core.mark_dirty(*replica);
             }
             let partition = core.partitions.get_mut(replica);
-            if partition.is_some_and(Partition::retry_compaction) {
+            if partition.is_some_and(|it| it.retry_compaction()) {
                 core.mark_dirty(*replica);
             }
         }

@@ -12,7 +12,6 @@ use crate::event::RequestKey;
 use crate::limits::SHARE_LINGER_US;
 use crate::native::{Decision, Problem, Settlement};
 use crate::node::Coordinators;
-use crate::partition::Partition;
 use crate::shares::ShareKey;
 use crate::shares::partition::{
     ACCEPT, Acknowledgement, GAP, Limits, Plan, REJECT, RELEASE, RENEW, Rules,
@@ -44,7 +43,7 @@ impl Shares {
         let (group, worker) = &request.member;
         let (key, replica) = core.share_target(&request.context, group, target)?;
         let rules = core.share_rules(group);
-        let log_start = core.partitions.get(&replica).map_or(0, Partition::log_start);
+        let log_start = core.partitions.get(&replica).map_or(0, |it| it.log_start());
         let all_lost = || Ok(said.iter().map(|it| it.offset).collect());
         let entry = self.entries.get_mut(&key).filter(|entry| entry.replica == replica);
         let Some(entry) = entry else { return all_lost() };

@@ -37,7 +37,7 @@ fn follower() -> Harness {
     heartbeat.set_msg_type(MessageType::MsgHeartbeat);
     (heartbeat.from, heartbeat.to, heartbeat.term) = (peer, own, 9);
     partition.group.on_message(heartbeat, Vec::new());
-    it.node.core.partitions.insert(ReplicaId(own), partition);
+    it.node.core.partitions.insert(ReplicaId(own), Box::new(partition));
     it.node.quiescence.begin(ReplicaId(own));
     it
 }
