@@ -34,13 +34,19 @@ class FarDuramen(MeasuredDuramen):
 class Relay:
     """Links of a network, by number, and the process that delays them."""
 
-    def __init__(self, links, bytes_per_second):
-        command = [_relay_binary(), "-rate", str(bytes_per_second), *links]
+    def __init__(self, links):
+        command = [_relay_binary(), *links]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._hear("ready")
 
     def delay(self, number, milliseconds):
-        self.process.stdin.write(f"{number} {round(milliseconds * 1000)}\n")
+        self._say(f"{number} {round(milliseconds * 1000)}")
+
+    def rate(self, bytes_per_second):
+        self._say(f"rate {bytes_per_second}")
+
+    def _say(self, line):
+        self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         self._hear("done")
 
@@ -64,7 +70,7 @@ def _relay_binary():
 class Network:
     """The ways of a cluster: of clients to each node, and of each node to each other."""
 
-    def __init__(self, kind, nodes, bytes_per_second=0):
+    def __init__(self, kind, nodes):
         self.nodes = range(1, nodes + 1)
         # Where nodes listen: for clients, for each other, and Kafka's controllers.
         self.ports, self.node_ports, self.controllers = ({node: launcher.free_port() for node in self.nodes} for _ in range(3))
@@ -75,11 +81,15 @@ class Network:
         self.between = {way: launcher.free_port() for way in ways}
         links = [f"{HOST}:{port}={HOST}:{self.ports[node]},0,metered" for (_, node), port in self.clients.items()]
         links += [f"{HOST}:{port}={HOST}:{self.node_ports[node]},0" for (_, node), port in self.between.items()]
-        self.relay = Relay(links, bytes_per_second)
+        self.relay = Relay(links)
 
     @property
     def bootstrap(self):
         return ",".join(f"{HOST}:{port}" for port in self.clients.values())
+
+    def set_wire(self, bytes_per_second):
+        """What all connections of clients carry together, to the nodes; 0 is any number."""
+        self.relay.rate(bytes_per_second)
 
     def set(self, client_ms, node_ms, client_of=None, slower=None, by_ms=0):
         """One-way delays: of clients, but for the nodes that `client_of` names, and between nodes. All ways of the
@@ -104,10 +114,10 @@ class FarCluster(launcher.Cluster):
         self.network.relay.close()
 
 
-def start(variant, directory, nodes, bytes_per_second=0):
+def start(variant, directory, nodes):
     """A cluster of so many nodes, with as many replicas of everything, without any delay yet."""
     kind, settings = VARIANTS[variant]
-    network = Network(kind, nodes, bytes_per_second)
+    network = Network(kind, nodes)
     make = _duramen if kind == "duramen" else _kafka
     settings = {**settings, "default.replication.factor": str(nodes), "min.insync.replicas": str(nodes // 2 + 1)}
     made = [make(variant, Path(directory) / f"node-{node}", node, network, settings) for node in network.nodes]

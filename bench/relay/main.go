@@ -6,8 +6,8 @@
 // connect takes no time, which takes a round trip on a real network.
 //
 // Each link is LISTEN=TARGET,DELAY_US. All metered links share a wire of --rate bytes a second from their diallers to
-// their targets. A line `N DELAY_US` on stdin changes the delay of the N-th link, from 0 on; the answer on stdout is
-// `done`. The first line there is `ready`. The relay ends with its stdin.
+// their targets. A line `N DELAY_US` on stdin changes the delay of the N-th link, from 0 on, and `rate BYTES` the rate; the
+// answer on stdout is `done`. The first line there is `ready`. The relay ends with its stdin.
 package main
 
 import (
@@ -40,9 +40,14 @@ func main() {
 	fmt.Println("ready")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var number int
-		var us int64
+		var us, rate int64
+		if _, err := fmt.Sscanf(lines.Text(), "rate %d", &rate); err == nil && rate >= 0 {
+			relay.meter.rate.Store(rate)
+			fmt.Println("done")
+			continue
+		}
 		if _, err := fmt.Sscanf(lines.Text(), "%d %d", &number, &us); err != nil || relay.delay(number, microseconds(us)) != nil {
-			log.Fatalf("no link and delay: %q", lines.Text())
+			log.Fatalf("no link and delay, and no rate: %q", lines.Text())
 		}
 		fmt.Println("done")
 	}

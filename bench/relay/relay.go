@@ -45,7 +45,7 @@ type link struct {
 
 // wire carries a number of bytes a second, those of several ways one after the other.
 type wire struct {
-	rate   int64
+	rate   atomic.Int64 // 0 is any number
 	freeAt time.Duration
 }
 
@@ -80,8 +80,9 @@ func newRelay(rate int64) (*relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relay{epoll: epoll, doors: make(map[int]*link), ends: make(map[int]*end), buffer: make([]byte, pieceBytes),
-		meter: wire{rate: rate}, nowBase: time.Now()}, nil
+	made := &relay{epoll: epoll, doors: make(map[int]*link), ends: make(map[int]*end), buffer: make([]byte, pieceBytes), nowBase: time.Now()}
+	made.meter.rate.Store(rate)
+	return made, nil
 }
 
 // listen begins a link before the relay runs, and returns its address.
@@ -99,7 +100,7 @@ func (r *relay) listen(from, target string, delay time.Duration, isMetered bool)
 	if err != nil {
 		return "", err
 	}
-	made := &link{isMetered: isMetered && r.meter.rate > 0}
+	made := &link{isMetered: isMetered}
 	made.target = syscall.SockaddrInet4{Port: address.Port, Addr: [4]byte(address.IP.To4())}
 	made.delay.Store(int64(delay))
 	door, err := syscall.Dup(int(file.Fd()))
@@ -234,8 +235,8 @@ func (r *relay) read(way *way) {
 	var bytes []byte
 	if !way.isEnded {
 		bytes = append(bytes, r.buffer[:count]...)
-		if way.isMetered {
-			r.meter.freeAt = max(r.meter.freeAt, due) + time.Duration(int64(count)*int64(time.Second)/r.meter.rate)
+		if rate := r.meter.rate.Load(); way.isMetered && rate > 0 {
+			r.meter.freeAt = max(r.meter.freeAt, due) + time.Duration(int64(count)*int64(time.Second)/rate)
 			due = r.meter.freeAt
 		}
 	}

@@ -110,7 +110,7 @@ impl World {
             Harm::Restored(path, old) => vec![(Some(old), path)],
         };
         let timely = !touched.iter().any(|(_, path)| path.ends_with("index"));
-        let segments = touched.iter().filter(|(_, path)| path.ends_with(".log"));
+        let segments = touched.iter().filter(|(_, path)| path.rsplit('.').next() == Some("log"));
         let directories = |touched: Vec<&Touched>| {
             let named = touched.into_iter().filter_map(|(_, path)| path.split_once('/'));
             named.map(|(directory, _)| directory.to_owned()).collect()
