@@ -13,6 +13,7 @@ from pathlib import Path
 
 import report_fast
 import report_queues
+import report_small_requests
 import report_work_queues
 from tables import DASH, get, number, ratio, table
 
@@ -57,6 +58,7 @@ def scenario(name, found):
         "work_queues": report_work_queues.work_queues,
         **report_queues.TABLES,
         **report_fast.TABLES,
+        **report_small_requests.TABLES,
     }[name](found)
 
 

@@ -18,6 +18,7 @@ import peers
 import queues
 import report
 import scenarios
+import small_requests
 import traffic
 import work_queues
 
@@ -47,6 +48,7 @@ SCENARIOS = {
 OWN_BROKERS = {
     "lifecycle": scenarios.lifecycle,
     "slow_syncs": scenarios.slow_syncs,
+    "small_requests": small_requests.small_requests,
     "queue_edits": queues.edits,
     "queue_cost": queues.cost,
     "fast_latency": fast.latency,
@@ -172,7 +174,7 @@ def variants_of(name, quick):
         return WITH_PEERS[name][1 if quick else 0]
     if name in fast.VARIANTS:
         return fast.VARIANTS[name][1 if quick else 0]
-    if name == "slow_syncs":
+    if name in ("slow_syncs", "small_requests"):
         return ["duramen"]
     if name in WITHOUT_SYNCS:
         return ["duramen", "kafka"]

@@ -35,6 +35,7 @@ use duramen_storage::storage::Facts;
 use duramen_storage::{Done, Options, Storage};
 
 mod erasing;
+mod hot;
 mod memory;
 mod queue_checks;
 use memory::MemoryDisk;
@@ -77,7 +78,11 @@ fn options(facts: Facts) -> Options {
 impl Broker {
     fn open(disk: MemoryDisk, seed: u64) -> Self {
         let facts = Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] };
-        let (storage, found) = Storage::open(disk.clone(), options(facts)).expect("opens");
+        Self::open_with(disk, seed, options(facts))
+    }
+
+    fn open_with(disk: MemoryDisk, seed: u64, options: Options) -> Self {
+        let (storage, found) = Storage::open(disk.clone(), options).expect("opens");
         let metadata_tail = read_plan::metadata_tail(&storage.reader(), &found.replicas);
         let settings = BrokerSettings::from_pairs(&[]).expect("no mistakes");
         let options = NodeOptions {
@@ -255,6 +260,10 @@ impl Broker {
             configs,
             ..CreatableTopic::default()
         };
+        self.create_topic(topic);
+    }
+
+    fn create_topic(&mut self, topic: CreatableTopic) {
         let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
         let Response::CreateTopics(response) = self.ask(request, 7) else { panic!("other") };
         assert_eq!(response.topics[0].error_code, 0);

@@ -1,13 +1,17 @@
-//! A disk in memory: everything written stays, which is all that these tests ask of it.
+//! A disk in memory: everything written stays, until it is stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duramen_storage::Disk;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MemoryDisk(Arc<Mutex<Names>>);
+pub(crate) struct MemoryDisk {
+    names: Arc<Mutex<Names>>,
+    is_stopped: Arc<AtomicBool>,
+}
 
 #[derive(Debug, Default)]
 struct Names {
@@ -26,7 +30,12 @@ impl MemoryFile {
 
 impl MemoryDisk {
     fn names(&self) -> MutexGuard<'_, Names> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps nothing that is written from now on.
+    pub(crate) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
     }
 
     /// Bytes of all files whose paths begin so.
@@ -86,6 +95,9 @@ impl Disk for MemoryDisk {
     }
 
     fn write_at(&self, file: &MemoryFile, bufs: &[&[u8]], at: u64) -> io::Result<()> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let mut bytes = file.bytes();
         let mut at = position(at);
         for buf in bufs {
