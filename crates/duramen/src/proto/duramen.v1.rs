@@ -35,7 +35,8 @@ pub struct Record {
     #[prost(int64, tag = "4")]
     pub timestamp_ms: i64,
     /// The writer's name for the record, of 1 to 64 bytes; the record has it as its header `duramen-id`. If all records
-    /// of an append under a guard have one, the same append may be sent again: it is taken once.
+    /// of an append under a guard have one, the same append may be sent again: it is taken once. In a session, its
+    /// sequence does this alone.
     #[prost(string, optional, tag = "5")]
     pub id: ::core::option::Option<::prost::alloc::string::String>,
     /// For workers, in a topic with queue.enable=true.
