@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
+use duramen_protocol::BatchHeader;
+use duramen_protocol::batch::CHECKSUMMED_FROM;
 use duramen_protocol::messages::ProduceRequest;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
@@ -14,11 +16,10 @@ pub(crate) const VERSION: i16 = 12;
 pub(crate) const PREFIX: usize = 4;
 /// Place of the correlation id in a request, behind the prefix.
 pub(crate) const CORRELATION: Range<usize> = 4..8;
-/// Places in a batch. The checksum is of all that follows it.
+/// Place of the base offset in a batch.
 pub(crate) const BASE_OFFSET: Range<usize> = 0..8;
-const CRC: Range<usize> = 17..21;
-const LAST_DELTA: Range<usize> = 23..27;
-const BATCH_HEADER_BYTES: usize = 61;
+/// Most bytes of a topic's name: its length, plus one, is a byte in the answer.
+const NAME_BYTES_MAX: usize = 126;
 
 pub(crate) fn int32(bytes: &[u8], at: Range<usize>) -> Option<i32> {
     Some(i32::from_be_bytes(bytes.get(at)?.try_into().ok()?))
@@ -68,11 +69,11 @@ impl Produce {
         let correlation_id = int32(frame, CORRELATION).with_context(short)?;
         let client_id = frame.get(8..10).with_context(short)?;
         let client_id = i16::from_be_bytes([client_id[0], client_id[1]]).max(0);
-        // Its tags follow, then the transactional id, which is null.
-        let mut at = 10 + usize::try_from(client_id)? + 2;
-        at += 2 + 4;
+        // Its tags follow, the transactional id, which is null, acks and the timeout.
+        let mut at = 10 + usize::try_from(client_id)? + 1 + 1 + 2 + 4;
         ensure!(varint(frame, &mut at)? == 2, "one topic is served at a time");
         let len = varint(frame, &mut at)? - 1;
+        ensure!(len <= NAME_BYTES_MAX, "a topic's name has at most {NAME_BYTES_MAX} bytes here");
         let name = at..at + len;
         at += len;
         ensure!(varint(frame, &mut at)? == 2, "one partition is served at a time");
@@ -81,10 +82,9 @@ impl Produce {
         let len = varint(frame, &mut at)? - 1;
         let batch = at..at + len;
         let bytes = frame.get(batch.clone()).with_context(short)?;
-        ensure!(len >= BATCH_HEADER_BYTES, "a batch has {BATCH_HEADER_BYTES} bytes or more");
-        let crc = int32(bytes, CRC).map(i32::cast_unsigned);
-        ensure!(crc == Some(crc32c::crc32c(&bytes[CRC.end..])), "the batch is damaged");
-        let count = i64::from(int32(bytes, LAST_DELTA).with_context(short)?) + 1;
+        let header = BatchHeader::parse(bytes)?;
+        ensure!(header.crc == crc32c::crc32c(&bytes[CHECKSUMMED_FROM..]), "the batch is damaged");
+        let count = i64::from(header.last_offset_delta) + 1;
         Ok(Self { correlation_id, name, partition, batch, count })
     }
 }
@@ -116,8 +116,7 @@ pub(crate) fn answer(
     out.extend(correlation_id.to_be_bytes());
     // No tags; one topic.
     out.extend([0, 2]);
-    // A name of 127 bytes or more would need a longer number.
-    out.push(u8::try_from(name.len() + 1).unwrap_or(0x7f));
+    out.push(u8::try_from(name.len() + 1).expect("a name is as short as its request's was"));
     out.extend_from_slice(name);
     out.push(2);
     out.extend(partition.to_be_bytes());
