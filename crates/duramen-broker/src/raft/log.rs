@@ -1,7 +1,7 @@
 //! Log as the Raft library reads it: descriptors in memory, which the disk follows. Older descriptors are present only
 //! while a follower needs them, made again from segments (`catching_up.rs`).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use duramen_storage::Descriptor;
@@ -341,8 +341,10 @@ pub(super) fn conf_to_raft(conf: &ConfState) -> eraftpb::ConfState {
 
 /// Collects peers in the order of their ids, each of them once.
 pub(super) fn sorted(peers: impl Iterator<Item = u64>) -> Vec<u64> {
-    let peers: BTreeSet<u64> = peers.collect();
-    peers.into_iter().collect()
+    let mut peers: Vec<u64> = peers.collect();
+    peers.sort_unstable();
+    peers.dedup();
+    peers
 }
 
 /// Returns a membership as we keep it, sorted, with the index of the entry that set it, and the number of the move.
