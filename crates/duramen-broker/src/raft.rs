@@ -462,7 +462,8 @@ impl Group {
         if self.failed.is_some() || self.is_beginning() || !self.is_acceptable(&message) {
             return;
         }
-        if self.may_cut(&message) {
+        let is_withheld = self.may_cut(&message);
+        if is_withheld {
             (message, payloads) = (self.beat_of(message.from, message.term), Vec::new());
         }
         if let Some(damage) = self.damage_shown_by(&message) {
@@ -502,8 +503,13 @@ impl Group {
             self.bytes_in_flight -= before.map_or(0, |before| before.len() as u64);
         }
         self.pace.heard.insert(message.from, self.pace.ticks);
+        let said = self.raw.raft.msgs.len();
         // An error only says that the message is not for this state; it is dropped.
         self.guarded(|raw| raw.step(message).ok());
+        if is_withheld {
+            // The leader would send the entries again for each answer, and each time get one more.
+            self.raw.raft.msgs.truncate(said);
+        }
     }
 
     /// Reports to the library that a message for a peer was not sent.

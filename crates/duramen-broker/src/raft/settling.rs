@@ -54,8 +54,8 @@ impl Group {
         beat
     }
 
-    /// Tells whether a letter could take entries away that are kept. Then this replica hears only who leads, and the
-    /// leader sends the entries again.
+    /// Tells whether a letter could take entries away that are kept. Then this replica hears only who leads, and
+    /// does not answer. The leader sends the entries again after a later heartbeat.
     pub(super) fn may_cut(&self, message: &Message) -> bool {
         let is_cut = [MessageType::MsgAppend, MessageType::MsgSnapshot];
         self.gates.keeps_end

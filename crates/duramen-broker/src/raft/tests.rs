@@ -235,6 +235,29 @@ fn a_follower_does_not_acknowledge_what_it_has_not_synced() {
 }
 
 #[test]
+fn a_follower_that_keeps_its_end_answers_no_append_and_hears_it_again_later() {
+    let mut cluster = Cluster::new(2);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    let before = cluster.peers[1].log.len();
+    cluster.peers[1].group.keep_end(true);
+    cluster.propose(0, "a");
+    cluster.collect(0);
+    // If it answered, the leader would send the append at once again, for ever.
+    let steps = (0..200).take_while(|_| cluster.step(0)).count();
+    assert!(steps < 200, "the two go on and on");
+    assert_eq!(cluster.peers[1].log.len(), before, "it keeps its end");
+    cluster.peers[1].group.keep_end(false);
+    for _ in 0..10 {
+        cluster.peers[0].group.tick();
+        cluster.collect(0);
+        cluster.settle();
+    }
+    assert_eq!(cluster.peers[1].log.len(), before + 1, "the leader sent it again");
+    cluster.check();
+}
+
+#[test]
 fn a_leader_that_cannot_give_what_only_it_has_lets_another_lead() {
     let mut cluster = Cluster::new(3);
     (0..3).for_each(|at| cluster.collect(at));
