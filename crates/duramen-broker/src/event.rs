@@ -244,6 +244,8 @@ pub struct LogRead {
     pub batches: Result<Bytes, String>,
     /// True if there are none because the medium has lost one.
     pub is_damaged: bool,
+    /// True if there are none because a compaction has changed or removed them, and they were wanted as appended.
+    pub is_changed: bool,
 }
 
 /// A question about a log, answered off the node's thread.

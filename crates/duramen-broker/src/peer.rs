@@ -201,6 +201,8 @@ duramen_protocol::message! {
     pub(crate) struct RangeGiven {
         nonce: u64 [0..],
         batches: Bytes [0..],
+        /// A compaction has changed or removed them at the sender.
+        is_changed: bool [0.., tag 0 in 0..],
     }
     /// The sender's replica lacks what a compaction left of a log: from an offset on, if the receiver has done that
     /// very one.

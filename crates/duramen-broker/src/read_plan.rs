@@ -331,7 +331,8 @@ pub fn metadata_tail<D: Disk>(
 /// Reads the part of a log that a node asked for.
 pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     let &ReadLog { replica, from, pass, end, bytes_max, peer, ticket, made_by } = wanted;
-    let read = || -> Result<_, ReadError> {
+    let mut is_changed = false;
+    let mut read = || -> Result<_, ReadError> {
         let from = reader.pass(replica, from, pass)?;
         let range = reader.locate(replica, from, end, bytes_max, true)?;
         let is_as_wanted = match (made_by, &range) {
@@ -341,6 +342,8 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
             (MadeBy::Compaction(index), None) => reader.compaction(replica)? == index,
             (MadeBy::Compaction(index), Some(range)) => range.compaction == index,
         };
+        is_changed = made_by == MadeBy::Appends
+            && (!is_as_wanted || range.is_none() && reader.compaction(replica)? > 0);
         if !is_as_wanted {
             return Err(ReadError::Removed);
         }
@@ -368,7 +371,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
         }
         Err(error) => (from, false, Err(text_of(&error))),
     };
-    LogRead { replica, from, peer, ticket, begins_segment, batches, is_damaged }
+    LogRead { replica, from, peer, ticket, begins_segment, batches, is_damaged, is_changed }
 }
 
 /// Returns the size of the whole batches, up to the first that is not wanted, and the offset after them.

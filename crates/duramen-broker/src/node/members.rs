@@ -167,7 +167,7 @@ pub(crate) struct Members {
     decided: Option<u64>,
     /// Index of this node's own registration, once it is proposed.
     pub(crate) registration: Option<u64>,
-    /// Replicas here that were found damaged at the start.
+    /// Replicas here that are damaged beyond repair in place.
     pub(super) useless: BTreeSet<ReplicaId>,
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use duramen_protocol::wire::Uuid;
+use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use crate::core::Core;
@@ -13,9 +14,11 @@ use crate::node::Members;
 use crate::peer::{Reassigned, Useless};
 use crate::raft::Approach;
 
-/// Replicas that were found damaged at the start, beyond repair in place: others take their place.
+/// Replicas that are damaged beyond repair in place: others take their place.
 impl Members {
-    pub(crate) fn tell_of_useless(&mut self, core: &mut Core) {
+    /// Reports these replicas, and those that were found damaged at the start, until they are gone.
+    pub(crate) fn tell_of_useless(&mut self, core: &mut Core, found: Vec<ReplicaId>) {
+        self.useless.extend(found);
         let here = &core.partitions;
         self.useless.retain(|replica| here.contains_key(replica));
         let told: Vec<_> = self

@@ -12,6 +12,9 @@
 //!
 //! Repair does not depend on Raft: all replicas have the same bytes at the same offsets, so that any of them can give a
 //! range. The damaged replica goes on to follow or to lead meanwhile. The node refuses only reads of damaged ranges.
+//!
+//! Compaction ends that: a replica that is damaged before it compacts can neither compact nor be repaired, once all
+//! others have compacted. Then the cluster replaces it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,6 +67,8 @@ struct Hole {
     end: i64,
     /// True if no replica has more of the range now.
     is_given_up: bool,
+    /// Nodes where a compaction has changed the range.
+    changed: BTreeSet<i32>,
 }
 
 /// Contents of a question: ranges, asked replicas, and term. The same question most likely gets the same answer.
@@ -106,9 +111,16 @@ pub(crate) struct Repairs {
     /// Reads for other nodes: node and its number for the read, by ticket.
     serving: BTreeMap<u64, (i32, u64)>,
     tickets: u64,
+    /// Replicas that no other can repair any more, for [`Repairs::take_useless`].
+    useless: Vec<ReplicaId>,
 }
 
 impl Repairs {
+    /// Takes the replicas that are damaged where all others have compacted their logs since.
+    pub(crate) fn take_useless(&mut self) -> Vec<ReplicaId> {
+        std::mem::take(&mut self.useless)
+    }
+
     /// Numbers a read for another node.
     pub(super) fn next_ticket(&mut self) -> u64 {
         self.tickets += 1;
@@ -128,6 +140,7 @@ impl Open {
             batches: BytesMut::new(),
             end: range.offset,
             is_given_up: false,
+            changed: BTreeSet::new(),
         };
         Self { holes: ranges.iter().map(hole).collect(), ..Self::default() }
     }
@@ -154,6 +167,12 @@ impl Open {
     fn lacks(&self) -> Option<usize> {
         let lacks = |hole: &Hole| hole.end < hole.range.end_offset && !hole.is_given_up;
         self.holes.iter().position(lacks).filter(|_| self.bytes() < MEND_BYTES_MAX)
+    }
+
+    /// Tells whether compactions have changed all ranges on these nodes.
+    fn is_changed_on(&self, others: &[PlacedReplica]) -> bool {
+        let is_changed = |hole: &Hole| others.iter().all(|it| hole.changed.contains(&it.broker_id));
+        !others.is_empty() && self.holes.iter().all(is_changed)
     }
 
     /// Tells whether any of the ranges reaches past this log start.
@@ -402,6 +421,14 @@ impl Repairs {
                     "no other replica has what is damaged here: this node asks again; see docs/operations.md, \"A damaged partition\""
                 );
             }
+            if are_all_heard && is_committed && open.is_changed_on(&question.others) {
+                tracing::warn!(
+                    replica = key.0.0,
+                    segment = key.1,
+                    "all other replicas have compacted what is damaged here: the cluster replaces this one"
+                );
+                self.useless.push(key.0);
+            }
             let is_stuck = open.not_before_tick > 0 && !is_committed;
             open.rest(ticks);
             if is_committed {
@@ -470,7 +497,7 @@ impl Repairs {
         let has = |committed: i64| wanted.offset < wanted.end_offset.min(committed);
         let log = log.filter(|(_, (_, committed, _))| has(*committed));
         let Some((replica, (_, committed, _))) = log else {
-            let refusal = RangeGiven { nonce: wanted.nonce, batches: Bytes::new() };
+            let refusal = RangeGiven { nonce: wanted.nonce, ..RangeGiven::default() };
             core.peers.frame_to(broker_id).ranges_given.push(refusal);
             return;
         };
@@ -494,7 +521,8 @@ impl Repairs {
         let Some((broker_id, nonce)) = self.serving.remove(&read.ticket) else { return };
         let batches = read.batches.unwrap_or_default();
         core.counters.ranges_given += u64::from(!batches.is_empty());
-        core.peers.frame_to(broker_id).ranges_given.push(RangeGiven { nonce, batches });
+        let given = RangeGiven { nonce, batches, is_changed: read.is_changed };
+        core.peers.frame_to(broker_id).ranges_given.push(given);
     }
 
     /// Takes another node's batches for a range, or its answer that it has none.
@@ -504,8 +532,12 @@ impl Repairs {
         let is_this =
             |asked: &mut Asked| (asked.nonce, asked.broker_id) == (given.nonce, broker_id);
         let Some(asked) = open.asked.take_if(is_this) else { return };
-        if !open.holes[asked.range].take(given.batches.clone()) {
+        let hole = &mut open.holes[asked.range];
+        if !hole.take(given.batches.clone()) {
             open.refused.insert(broker_id);
+            if given.is_changed {
+                hole.changed.insert(broker_id);
+            }
         }
         self.ask_for_ranges(core, key);
     }

@@ -15,7 +15,7 @@ use crate::raft::{GroupId, ReadFor, TIMEOUT_NOW};
 
 /// Ticks the groups of several voters. Missed ticks are not made up for, because they would end terms for nothing.
 pub(super) fn tick_peers(node: &mut Node) {
-    let Node { core, quiescence, members, settling, .. } = node;
+    let Node { core, quiescence, members, settling, repairs, .. } = node;
     core.schedule_ticks();
     core.is_controller_dirty |= core.controller.group.tick();
     quiescence.tick_groups(core);
@@ -27,7 +27,7 @@ pub(super) fn tick_peers(node: &mut Node) {
         core.ask_leader();
         members.tend_members(core);
         reassignments::go_on(core);
-        members.tell_of_useless(core);
+        members.tell_of_useless(core, repairs.take_useless());
     }
 }
 

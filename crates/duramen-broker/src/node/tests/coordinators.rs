@@ -49,7 +49,16 @@ fn log_bytes(it: &Harness) -> usize {
 
 fn answer(wanted: &ReadLog, batches: Result<Bytes, String>) -> LogRead {
     let &ReadLog { replica, from, peer, ticket, .. } = wanted;
-    LogRead { replica, from, peer, ticket, begins_segment: false, batches, is_damaged: false }
+    LogRead {
+        replica,
+        from,
+        peer,
+        ticket,
+        begins_segment: false,
+        batches,
+        is_damaged: false,
+        is_changed: false,
+    }
 }
 
 #[test]

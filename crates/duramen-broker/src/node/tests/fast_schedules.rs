@@ -428,6 +428,7 @@ impl World {
                 begins_segment: false,
                 batches: damage.map_or(Ok(found), Err),
                 is_damaged: self.is_damaged,
+                is_changed: false,
             };
             replica.partition.on_own_read(&read);
         } else if let Some(wanted) = replica.reads.pop() {

@@ -357,6 +357,8 @@ pub(super) struct Harness {
     pub sent: Vec<(i32, PeerFrame)>,
     /// What is read cannot be.
     pub are_reads_broken: bool,
+    /// True if they do so because a compaction has changed what is there.
+    pub are_reads_changed: bool,
     /// Segments that it wants mended.
     pub mends: Vec<Mend>,
     pub compactions: Vec<Order>,
@@ -443,6 +445,7 @@ impl Harness {
             looks: Vec::new(),
             sent: Vec::new(),
             are_reads_broken: false,
+            are_reads_changed: false,
             mends: Vec::new(),
             compactions: Vec::new(),
             orders: Vec::new(),
@@ -739,8 +742,16 @@ impl Harness {
             }
             let broken = self.are_reads_broken.then(|| "broken".to_owned());
             let batches = broken.map_or(Ok(bytes.into()), Err);
-            let (begins_segment, is_damaged) = (false, false);
-            let read = LogRead { replica, from, peer, ticket, begins_segment, batches, is_damaged };
+            let read = LogRead {
+                replica,
+                from,
+                peer,
+                ticket,
+                begins_segment: false,
+                batches,
+                is_damaged: false,
+                is_changed: self.are_reads_changed,
+            };
             self.node.step(self.now, Event::LogRead(read), &mut actions);
         }
         self.act(actions);

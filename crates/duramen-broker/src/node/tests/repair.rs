@@ -137,6 +137,33 @@ fn what_nobody_has_stays_told_and_is_asked_for_again() {
     assert!(trio.nodes[0].mends.pop().is_some());
 }
 
+#[test]
+fn a_replica_is_replaced_once_all_others_have_compacted_what_is_damaged_there() {
+    for at in 0..3 {
+        let (mut trio, replica, ranges) = filled(at);
+        let others: Vec<usize> = (0..3).filter(|other| *other != at).collect();
+        for other in &others {
+            (trio.nodes[*other].are_reads_broken, trio.nodes[*other].are_reads_changed) =
+                (true, *other == others[0]);
+        }
+        trio.nodes[at].step(damage(replica, &ranges[1..2]));
+        pass(&mut trio, 250);
+        assert_eq!(trio.replica(at, "t", 0), replica, "one of them may have it again");
+        trio.nodes[others[1]].are_reads_changed = true;
+        // The same question rests for up to five minutes.
+        pass(&mut trio, 7000);
+        for other in &others {
+            trio.nodes[*other].are_reads_broken = false;
+        }
+        pass(&mut trio, 400);
+        assert_ne!(trio.replica(at, "t", 0), replica);
+        assert_eq!(trio.nodes[at].store.deleted, [replica]);
+        let after = trio.replica(at, "t", 0);
+        assert_eq!(trio.nodes[at].node.core.partitions[&after].committed(), 4);
+        assert_eq!(trio.nodes[at].node.metrics().segments_damaged, 0);
+    }
+}
+
 /// A segment is damaged of which no other node can read what it has, and that has been so for long.
 fn asked_in_vain() -> (Trio, ReplicaId) {
     let (mut trio, replica, ranges) = filled(0);
