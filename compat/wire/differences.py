@@ -194,8 +194,8 @@ DIFFERENCES = {
     ),
     "settings of a topic that Kafka does not have": (
         {()},
-        {("errors.deadletterqueue.group.enable", "queue.enable", "queue.erase.lag.ms")},
-        "Dead letters of share groups (KIP-1191) are in no release of Apache Kafka yet, and queues are Duramen's own.",
+        {("errors.deadletterqueue.group.enable", "fast.append.enable", "queue.enable", "queue.erase.lag.ms")},
+        "Dead letters of share groups (KIP-1191) are in no release of Apache Kafka yet. Queues and fast appends are Duramen's own.",
     ),
     "unknown setting of a broker": (
         {0},
