@@ -81,7 +81,7 @@ use reloading::{Limits, Load, Reloading};
 use scrubbing::Scrubbing;
 use seats::Seats;
 use settings::ServerSettings;
-use threads::{Common, Errand, Input, Ready};
+use threads::{Common, Errand, Input, Ready, ToNode};
 
 /// Longest time a stop waits for other nodes to lead the partitions that this node led.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
@@ -91,8 +91,17 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 /// Clients that may wait to be accepted.
 const BACKLOG: u32 = 4096;
 
-/// Threads that serve sockets; more than a few only contend for the node's thread.
+/// Threads that serve sockets where the machine's cores decide; more than a few only contend for the node's thread.
 const SOCKET_THREADS_MAX: usize = 8;
+
+/// Threads that serve other nodes, the native API and clients with much to read, where the node's thread serves others.
+const FAR_THREADS: usize = 2;
+
+/// Most cores with which the node's thread serves clients by default. With more, other threads take that work off it.
+const NEAR_CORES_MAX: usize = 2;
+
+/// Tasks that the node's thread runs between two looks at its sockets.
+const NEAR_EVENT_INTERVAL: u32 = 512;
 
 /// A server that runs.
 #[derive(Debug)]
@@ -115,7 +124,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     listener: tokio::task::JoinHandle<()>,
     native_listener: Option<tokio::task::JoinHandle<()>>,
-    node: Arc<Inbox<Input>>,
+    node: ToNode,
     orders: Arc<Inbox<Errand>>,
     threads: Vec<JoinHandle<()>>,
     health: Arc<Health>,
@@ -146,19 +155,19 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
 pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server> {
     let (settings, broker) = ServerSettings::split(config)?;
     let (connections_max, files_max) = share_descriptors();
-    let runtime = runtime()?;
+    let (threads, is_near) = socket_threads(settings.network_threads);
+    let runtime = runtime(threads)?;
     let hangups = hangups(&runtime)?;
     let Sockets { listen, native, http, for_nodes } = bind_all(config, &settings, &runtime)?;
     let address = listen.local_addr()?;
     let advertised = advertised(config, &settings, address);
-    let parts = Common::default();
+    let (parts, inputs) = Common::new();
     let given = broker.given().clone();
     let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
     if for_nodes.is_some() {
         parts.health.set_stranger(Some("this node starts".to_owned()));
     }
-    let sources =
-        http::Sources { metrics: Arc::clone(&parts.metrics), health: Arc::clone(&parts.health) };
+    let sources = sources(&parts);
     let http_address = http.map(|http| serve_http(http, sources.clone(), &runtime)).transpose()?;
     let others = for_nodes.map(|(socket, at)| (socket, at, runtime.handle(), &parts));
     let native_address = native.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -168,18 +177,20 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
-    let made = Arc::default();
+    let near = near_runtime()?;
+    let clients = if is_near { near.handle() } else { runtime.handle() }.clone();
+    let (made, at_node) = (Arc::default(), (near, inputs));
     let indexing = start_indexing(&settings, &node, reader.clone(), &parts)?;
     let threads = vec![
         indexing,
-        core_loop::start(node, actions, clock, reads, links.clone(), parts.clone())?,
+        core_loop::start((node, actions, clock), reads, links.clone(), parts.clone(), at_node)?,
         storage_worker::start(storage, Arc::clone(&made), parts.clone())?,
     ];
     start_scrubbing(&settings, reader.clone(), made, parts.clone())?;
     let (stop, stopped) = watch::channel(false);
     let (limits, current) = watch::channel(Limits::of(&settings, connections_max));
-    let shared = share(&settings, &current.borrow(), &parts, reader, stopped.clone());
-    runtime.spawn(ring(shared.clone()));
+    let far = is_near.then(|| runtime.handle().clone());
+    let shared = share(&settings, &current, &parts, reader, (stopped.clone(), far));
     let Common { node, orders, health, drained, .. } = parts;
     let (seats, send_buffer_bytes) = (Arc::new(Seats::default()), settings.send_buffer_bytes);
     let native = native.map(|socket| {
@@ -187,9 +198,10 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
         serve_native((socket, seats, limits), &shared, (sources, heartbeat), &runtime)
     });
     let native = native.transpose()?;
-    let listener = Listener { socket: listen, seats, limits: current, send_buffer_bytes, shared };
-    let listener = runtime.spawn(listener.run(stopped, STOP_GRACE));
-    let (config, inbox) = (config.clone(), Arc::clone(&node));
+    let socket = on_runtime(listen, &clients)?;
+    let listener = Listener { socket, seats, limits: current, send_buffer_bytes, shared };
+    let listener = clients.spawn(listener.run(stopped, STOP_GRACE));
+    let (config, inbox) = (config.clone(), node.clone());
     let reloading = Reloading { config, given, limits, connections_max, node: inbox };
     announce(&links, &runtime, (address, advertised.clone(), facts.broker_id));
     Ok(Server {
@@ -214,18 +226,24 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     })
 }
 
+/// Returns the state that the view from outside shows.
+fn sources(parts: &Common) -> http::Sources {
+    http::Sources { metrics: Arc::clone(&parts.metrics), health: Arc::clone(&parts.health) }
+}
+
 /// Returns the state that connections share.
 fn share(
     settings: &ServerSettings,
-    limits: &Limits,
+    limits: &watch::Receiver<Limits>,
     parts: &Common,
     reader: Reader<RealDisk>,
-    stop: watch::Receiver<bool>,
+    (stop, far): (watch::Receiver<bool>, Option<Handle>),
 ) -> Shared {
+    let limits = limits.borrow();
     let gauge = parts.metrics.network.in_flight_bytes.clone();
     Shared {
-        node: Arc::clone(&parts.node),
-        bell: Arc::default(),
+        node: parts.node.clone(),
+        far,
         reader,
         budget: Budget::new(settings.in_flight_bytes_max, gauge),
         metrics: Arc::clone(&parts.metrics),
@@ -235,11 +253,6 @@ fn share(
         idle_max: limits.idle_max,
         stop,
     }
-}
-
-/// Wakes the node's thread for its connections, for ever.
-async fn ring(shared: Shared) {
-    shared.bell.serve(&shared.node).await;
 }
 
 /// Serves metrics and health from now on; returns where.
@@ -261,9 +274,8 @@ fn serve_native(
     runtime: &Runtime,
 ) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let address = socket.local_addr()?;
-    let (node, bell) = (Arc::clone(&shared.node), Arc::clone(&shared.bell));
     let waiting = sources.metrics.native.reads_waiting.clone();
-    let calls = Calls::new(node, bell, shared.reader.clone(), waiting);
+    let calls = Calls::new(shared.node.clone(), shared.reader.clone(), waiting);
     let (router, stop) = (native::router(&calls, sources, heartbeat)?, shared.stop.clone());
     tracing::info!(%address, "serving the native API");
     let budget = Arc::clone(&shared.budget);
@@ -351,13 +363,40 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-fn runtime() -> anyhow::Result<Runtime> {
+/// Returns the number of threads that serve sockets, and whether clients begin on the node's thread.
+fn socket_threads(given: Option<usize>) -> (usize, bool) {
+    match given {
+        None if cores() <= NEAR_CORES_MAX => (FAR_THREADS, true),
+        None => (cores().min(SOCKET_THREADS_MAX), false),
+        Some(0) => (FAR_THREADS, true),
+        Some(threads) => (threads, false),
+    }
+}
+
+fn runtime(threads: usize) -> anyhow::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("duramen-socket")
-        .worker_threads(cores().clamp(2, SOCKET_THREADS_MAX))
+        .worker_threads(threads)
         .enable_all()
         .build()
         .context("cannot start the threads that serve sockets")
+}
+
+/// Makes the runtime of the node's thread. All tasks that are ready run before it looks at sockets again, so that one
+/// turn of the node serves all that has arrived.
+fn near_runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .event_interval(NEAR_EVENT_INTERVAL)
+        .enable_all()
+        .build()
+        .context("cannot start the node's thread")
+}
+
+/// Hands a socket to another runtime.
+fn on_runtime(socket: TcpListener, runtime: &Handle) -> std::io::Result<TcpListener> {
+    let socket = socket.into_std()?;
+    let _entered = runtime.enter();
+    TcpListener::from_std(socket)
 }
 
 /// Binds an address; must be called within the runtime.
@@ -480,7 +519,7 @@ fn start_indexing(
 ) -> std::io::Result<JoinHandle<()>> {
     let limits =
         duramen_storage::indexing::Limits::new(node.queue_seed(), free_bytes_min(settings));
-    let (orders, node) = (Arc::clone(&common.orders), Arc::clone(&common.node));
+    let (orders, node) = (Arc::clone(&common.orders), common.node.clone());
     indexing::start(Indexing { reader, limits, orders, node })
 }
 

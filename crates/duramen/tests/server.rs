@@ -8,6 +8,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use duramen_client::{Client, Connection, NewTopic, Options};
+use duramen_protocol::compression::Codec;
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
+use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
+use duramen_protocol::messages::{FetchRequest, ProduceRequest};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -448,4 +455,66 @@ fn the_example_configuration_is_printed_and_accepted() {
     let data = directory.path().join("data");
     let node = Node::start(&data, &["--config", file.to_str().unwrap()]);
     assert_serves(&mut node.connect(), 1);
+}
+
+/// A produce of one record of this many bytes; compressed if they are zeros.
+fn produce_of(bytes: usize, is_compressed: bool) -> ProduceRequest {
+    let (codec, byte) = if is_compressed { (Codec::Gzip, 0) } else { (Codec::None, b'x') };
+    let mut batch = BatchBuilder::new().codec(codec);
+    let value = vec![byte; bytes];
+    batch.push(&NewRecord { value: Some(&value), ..NewRecord::default() }).unwrap();
+    let partition = PartitionProduceData { index: 0, records: Some(batch.build().unwrap()) };
+    let topic = TopicProduceData {
+        name: "t".to_owned(),
+        partition_data: vec![partition],
+        ..TopicProduceData::default()
+    };
+    let topic_data = vec![topic];
+    ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data, ..ProduceRequest::default() }
+}
+
+fn fetch_of_all() -> FetchRequest {
+    let partition = FetchPartition { partition_max_bytes: 1 << 20, ..FetchPartition::default() };
+    let partitions = vec![partition];
+    let topic = FetchTopic { topic: "t".to_owned(), partitions, ..FetchTopic::default() };
+    let (max_bytes, topics) = (1 << 20, vec![topic]);
+    let max_wait_ms = 30_000;
+    FetchRequest { max_wait_ms, min_bytes: 1, max_bytes, topics, ..FetchRequest::default() }
+}
+
+#[tokio::test]
+async fn a_connection_that_moves_to_other_threads_keeps_the_order_of_its_answers() {
+    // A frame above 256 KiB, and one whose record takes long to check.
+    let (large, heavy) = (|| produce_of(300_000, false), || produce_of(4 << 20, true));
+    for threads in ["num.network.threads=0", "num.network.threads=2"] {
+        let directory = tempfile::tempdir().unwrap();
+        let node = Node::start(directory.path(), &["--set", threads]);
+        let address = node.address.to_string();
+        let client = Client::connect(Options::new([address.clone()])).await.unwrap();
+        let (name, replication_factor) = ("t".to_owned(), -1);
+        let topic = NewTopic { name, partitions: 1, replication_factor, ..NewTopic::default() };
+        client.create_topic(&topic, false).await.unwrap();
+        let mut offset = 0;
+        for first in [large(), heavy(), produce_of(1, false)] {
+            let connection = Connection::open(&address, client.options()).await.unwrap();
+            let mut produces = Vec::new();
+            for request in [produce_of(1, false), first, produce_of(2, false)] {
+                produces.push(connection.start(&request).await.unwrap());
+            }
+            let fetch = connection.start(&fetch_of_all()).await.unwrap();
+            for request in [produce_of(3, false), heavy(), large(), produce_of(4, false)] {
+                produces.push(connection.start(&request).await.unwrap());
+            }
+            for produce in produces {
+                let answer = produce.answer().await.unwrap();
+                let part = &answer.responses[0].partition_responses[0];
+                assert_eq!((part.error_code, part.base_offset), (0, offset), "{threads}");
+                offset += 1;
+            }
+            let fetched = fetch.answer().await.unwrap();
+            let part = &fetched.responses[0].partitions[0];
+            assert_eq!(part.error_code, 0);
+            assert!(part.records.as_ref().is_some_and(|it| it.len() > 60), "{threads}");
+        }
+    }
 }

@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use duramen_broker::session::{Session, SessionStep};
+use duramen_broker::session::{Heavy, Session, SessionStep};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::block_in_place;
 
@@ -54,6 +54,16 @@ impl Checking {
             session.on_frame(frame)
         };
         let SessionStep::Heavy(heavy) = step else { return step };
+        self.on_heavy(session, heavy, waited).await
+    }
+
+    /// Goes on with a frame whose records expand to much.
+    pub async fn on_heavy(
+        &self,
+        session: &mut Session,
+        heavy: Box<Heavy>,
+        waited: &mut Duration,
+    ) -> SessionStep {
         let _turn = turn(&self.heavy, waited).await;
         block_in_place(|| session.on_heavy(*heavy))
     }

@@ -6,20 +6,22 @@
 //! Invariants: a connection's trouble is its own: bad bytes, a slow reader or a panic end it with one
 //!             log line, and nobody else notices. Its session and the node's budget bound its memory.
 //!             Whatever way it ends, the node is told. While it waits for room to
-//!             read, it still answers.
+//!             read, it still answers. On the node's thread it reads no file, and checks nothing that takes long:
+//!             before that it moves, for good.
 //! Never:      protocol decisions (`duramen_broker::session`), waiting for the disk on a thread that
 //!             serves other connections.
 //! Tests:      `tests/server.rs`; `compat/hostile`.
 //! Start at:   [`Connection::run`].
 //!
 //! Estimate a produce of 2 KiB: one `recv` for as many frames as have arrived, one `sendmsg` for as many
-//! replies as are ready; wake-ups: this task by the socket, the node's thread by the event, this
-//! task by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches only).
+//! replies as are ready. On the node's thread no other thread is woken, and elsewhere two are: the node's by the
+//! event, this task's by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches only).
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -27,24 +29,25 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use duramen_broker::event::{ConnectionId, Event, Reply};
-use duramen_broker::session::{Outgoing, Session, SessionStep};
+use duramen_broker::session::{Heavy, Outgoing, Session, SessionStep};
 use duramen_storage::Reader;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::budget::{self, Budget, Charge};
-use super::checking::Checking;
+use super::checking::{Checking, LARGE_FRAME};
 use super::complaints::Complaints;
 use super::disk::RealDisk;
 use super::framing;
-use super::inbox::Inbox;
 use super::metrics::Metrics;
 use super::plans::{self, Resolved};
 use super::sending::{Part, STALL_MAX, Sender};
-use super::threads::{Input, Routed};
+use super::threads::{Input, Routed, ToNode};
 
 /// Bytes that are read behind a request that has to be answered first.
 const AHEAD: usize = 8 * 1024;
@@ -52,35 +55,13 @@ const AHEAD: usize = 8 * 1024;
 /// Longest silence of a connection where no limit is set.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Wakes the node's thread once for all that the connections of one round of the runtime have given
-/// it, rather than once for each.
-#[derive(Debug, Default)]
-pub struct Bell(Notify);
-
-impl Bell {
-    pub(crate) fn ring(&self) {
-        self.0.notify_one();
-    }
-
-    /// Passes the ringing on for ever.
-    pub async fn serve(&self, node: &Inbox<Input>) {
-        loop {
-            self.0.notified().await;
-            // Tasks that are ready run first, and so add their events. With nothing else to do
-            // this returns at once: it is no timer.
-            tokio::task::yield_now().await;
-            node.wake();
-        }
-    }
-}
-
 /// State that all connections share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// The node's inbox.
-    pub node: Arc<Inbox<Input>>,
-    /// Wakes it.
-    pub bell: Arc<Bell>,
+    /// The way into the node's thread.
+    pub node: ToNode,
+    /// Runtime to which a connection moves that would hold up the thread that serves it; `None` where none would.
+    pub far: Option<Handle>,
     /// Reader for fetches and lookups by time.
     pub reader: Reader<RealDisk>,
     /// Metrics that connections count.
@@ -118,6 +99,19 @@ pub struct Connection {
     trail: plans::Trail,
     /// Time of the last request or answer.
     active_at: Instant,
+    /// Work that has to wait for the move to other threads, if the connection has to move.
+    moving: Option<Moving>,
+}
+
+/// Reason of a move.
+#[derive(Debug)]
+enum Moving {
+    /// A large frame begins, or a large response was sent: the client may ask for more of them.
+    Large,
+    /// A request whose records take long to check.
+    Heavy(Box<Heavy>),
+    /// A reply that reads files.
+    Reply(u64, Reply),
 }
 
 /// Event that wakes a connection.
@@ -136,6 +130,14 @@ enum Woken {
     Rested,
     /// The client may have been silent for too long.
     Idle,
+}
+
+/// Way in which a connection leaves its thread without trouble.
+enum Left {
+    /// All is answered, and the server stops.
+    Done,
+    /// The connection goes on elsewhere.
+    Moved,
 }
 
 /// Reason that a connection ends.
@@ -182,12 +184,15 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
     let session =
         Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into(), host_of(peer));
     let mut connection = Connection::new(stream, session, replies, shared);
-    let end = connection.run().await;
+    let mut end = connection.run().await;
+    if let Ok(Left::Moved) = &end {
+        (connection, end) = connection.go_on_far().await;
+    }
     if let Err(End::Malformed(_)) = &end {
         metrics.network.frames_malformed.inc();
     }
     match connection.explain(end) {
-        Ok(()) | Err(End::Gone) => tracing::debug!(%peer, "connection ended"),
+        Ok(_) | Err(End::Gone) => tracing::debug!(%peer, "connection ended"),
         Err(_) if !connection.shared.complaints.may_say() => {}
         Err(End::Closed(reason)) => tracing::info!(%peer, reason, "connection closed"),
         Err(End::Malformed(reason)) => {
@@ -229,11 +234,37 @@ impl Connection {
             resolved: HashMap::new(),
             trail: plans::Trail::default(),
             active_at: Instant::now(),
+            moving: None,
             shared,
         }
     }
 
-    async fn run(&mut self) -> Result<(), End> {
+    /// Goes on in another runtime, and returns when it ends there. It ends with this task, too.
+    async fn go_on_far(mut self) -> (Self, Result<Left, End>) {
+        let far = self.shared.far.take().expect("only a connection that is near moves");
+        let mut task = JoinSet::new();
+        task.spawn_on(
+            async move {
+                let end = match self.register() {
+                    Ok(()) => self.run().await,
+                    Err(error) => Err(error.into()),
+                };
+                (self, end)
+            },
+            &far,
+        );
+        let ended = task.join_next().await.expect("there is one task");
+        ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    }
+
+    /// Lets this thread's runtime watch the socket.
+    fn register(&mut self) -> io::Result<()> {
+        let socket = self.stream.as_fd().try_clone_to_owned()?;
+        self.stream = TcpStream::from_std(socket.into())?;
+        Ok(())
+    }
+
+    async fn run(&mut self) -> Result<Left, End> {
         let mut stop = self.shared.stop.clone();
         let budget = Arc::clone(&self.shared.budget);
         // These stay registered from one wait to the next, and are looked at last.
@@ -243,10 +274,14 @@ impl Connection {
         let mut rested = pin!(tokio::time::sleep(FOREVER));
         let mut room: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         let mut stopping = false;
+        self.go_on_after_move().await?;
         loop {
             self.take_frames().await?;
+            if self.moving.is_some() {
+                return Ok(Left::Moved);
+            }
             if stopping && !self.session.is_waiting() {
-                return Ok(());
+                return Ok(Left::Done);
             }
             // Bytes after a request that has to be answered first stay here unread, so that the connection notices
             // when the client goes.
@@ -356,7 +391,7 @@ impl Connection {
     }
 
     /// Logs a client that goes in the middle of a frame.
-    fn explain(&self, end: Result<(), End>) -> Result<(), End> {
+    fn explain(&self, end: Result<Left, End>) -> Result<Left, End> {
         match end {
             Err(End::Gone) if self.part_since.is_some() => {
                 Err(End::Closed(format!("the client went {}", self.part())))
@@ -388,14 +423,20 @@ impl Connection {
         let mut events = Vec::new();
         let mut answers = Vec::new();
         let result = self.frames(&mut events, &mut answers).await;
-        if !events.is_empty() {
-            self.shared.metrics.network.requests.inc_by(events.len() as u64);
-            self.shared.node.push_quietly(events);
-            self.shared.bell.ring();
-            self.recharge();
-        }
+        self.hand_on(events);
         self.send(answers).await?;
         result
+    }
+
+    fn hand_on(&mut self, events: Vec<Input>) {
+        if events.is_empty() {
+            return;
+        }
+        self.shared.metrics.network.requests.inc_by(events.len() as u64);
+        for event in events {
+            self.shared.node.push(event);
+        }
+        self.recharge();
     }
 
     async fn frames(
@@ -403,7 +444,12 @@ impl Connection {
         events: &mut Vec<Input>,
         answers: &mut Vec<Outgoing>,
     ) -> Result<(), End> {
-        while self.wants_more() {
+        while self.wants_more() && self.moving.is_none() {
+            let is_large = framing::whole(&self.buf).is_some_and(|it| it > LARGE_FRAME);
+            if is_large && self.shared.far.is_some() {
+                self.moving = Some(Moving::Large);
+                break;
+            }
             let frame = framing::next_frame(&mut self.buf, self.shared.frame_bytes_max)
                 .map_err(|error| End::Malformed(error.to_string()))?;
             let Some(frame) = frame else {
@@ -419,21 +465,58 @@ impl Connection {
             self.active_at = Instant::now();
             self.shared.metrics.network.received_bytes.inc_by(frame.len() as u64);
             let mut waited = Duration::ZERO;
-            let step = self.shared.checking.on_frame(&mut self.session, frame, &mut waited).await;
-            match step {
-                SessionStep::Request { sequence, mut context, request } => {
-                    let spent = self.active_at.elapsed().saturating_sub(waited);
-                    context.spent_us = u64::try_from(spent.as_micros()).unwrap_or(u64::MAX);
-                    let connection = self.session.connection();
-                    let event = Event::Request { connection, sequence, context, request };
-                    events.push(Input::Event(event));
-                }
-                SessionStep::Reply(outgoing) => answers.extend(outgoing),
-                SessionStep::Heavy(_) => unreachable!("it was checked at length"),
-                SessionStep::Close(reason) => return Err(End::Malformed(reason)),
-            }
+            let step = if self.shared.far.is_some() {
+                self.session.on_frame(frame)
+            } else {
+                self.shared.checking.on_frame(&mut self.session, frame, &mut waited).await
+            };
+            self.take_step(step, waited, events, answers)?;
         }
         Ok(())
+    }
+
+    fn take_step(
+        &mut self,
+        step: SessionStep,
+        waited: Duration,
+        events: &mut Vec<Input>,
+        answers: &mut Vec<Outgoing>,
+    ) -> Result<(), End> {
+        match step {
+            SessionStep::Request { sequence, mut context, request } => {
+                let spent = self.active_at.elapsed().saturating_sub(waited);
+                context.spent_us = u64::try_from(spent.as_micros()).unwrap_or(u64::MAX);
+                let connection = self.session.connection();
+                let event = Event::Request { connection, sequence, context, request };
+                events.push(Input::Event(event));
+            }
+            SessionStep::Reply(outgoing) => answers.extend(outgoing),
+            SessionStep::Heavy(heavy) => {
+                assert!(self.shared.far.is_some(), "elsewhere it is checked at length");
+                self.moving = Some(Moving::Heavy(heavy));
+            }
+            SessionStep::Close(reason) => return Err(End::Malformed(reason)),
+        }
+        Ok(())
+    }
+
+    /// Does the work for which the connection has moved here.
+    async fn go_on_after_move(&mut self) -> Result<(), End> {
+        match self.moving.take() {
+            None | Some(Moving::Large) => Ok(()),
+            Some(Moving::Heavy(heavy)) => {
+                let (mut events, mut answers, mut waited) =
+                    (Vec::new(), Vec::new(), Duration::ZERO);
+                let checking = Arc::clone(&self.shared.checking);
+                let step = checking.on_heavy(&mut self.session, heavy, &mut waited).await;
+                self.take_step(step, waited, &mut events, &mut answers)?;
+                self.hand_on(events);
+                self.send(answers).await
+            }
+            Some(Moving::Reply(sequence, reply)) => {
+                self.take_replies(Routed::Reply(sequence, reply)).await
+            }
+        }
     }
 
     /// Encodes the replies that are ready, and sends those whose turn it is in one go.
@@ -444,9 +527,14 @@ impl Connection {
         while let Some(routed) = next {
             match routed {
                 Routed::Reply(sequence, mut reply) => {
+                    let reads = !matches!(reply, Reply::Nothing { .. } | Reply::Response(_));
+                    if reads && self.shared.far.is_some() {
+                        self.moving = Some(Moving::Reply(sequence, reply));
+                        break;
+                    }
                     self.rest(reply.rest_ms());
                     // A ready response does not wait for one that may have to be read.
-                    if !matches!(reply, Reply::Nothing { .. } | Reply::Response(_)) {
+                    if reads {
                         self.send(std::mem::take(&mut outgoing)).await?;
                     }
                     let mut resolved =
@@ -461,6 +549,10 @@ impl Connection {
                 Routed::Close(reason) => closing = Some(reason),
             }
             next = self.replies.try_recv().ok();
+        }
+        let is_large = outgoing.iter().any(|it| it.frame.bytes.len() > LARGE_FRAME);
+        if is_large && self.shared.far.is_some() && self.moving.is_none() {
+            self.moving = Some(Moving::Large);
         }
         self.send(outgoing).await?;
         self.active_at = Instant::now();

@@ -13,9 +13,8 @@
 //! with all that arrived meanwhile. Its reply costs one channel send and at most one wake-up of its
 //! connection's task. One wake-up of this thread a turn, not an event.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,14 +24,15 @@ use duramen_broker::{Action, ConnectionId, Event, Node, Now, read_plan};
 use duramen_storage::Reader;
 use duramen_storage::op::Done;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::runtime::Handle;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::task::yield_now;
+use tokio::time::timeout_at;
 
 use super::disk::RealDisk;
 use super::ending;
-use super::inbox::Inbox;
 use super::peers::Links;
-use super::threads::{Chore, Common, Errand, Input, Routed, Work};
+use super::threads::{Chore, Common, Errand, Input, Routed, ToNode, Work};
 
 /// Events in one turn at most: storage should not wait longer for the first of them.
 const TURN_EVENTS_MAX: usize = 2048;
@@ -92,18 +92,17 @@ fn slept_ms() -> i64 {
     read_ms(ClockId::Boottime).saturating_sub(monotonic_ms)
 }
 
-/// Starts the node's thread. `actions` are those of opening the node. The handle ends after
-/// [`Input::Stop`].
+/// Starts the node's thread, which also runs all other tasks of `runtime`. `actions` are those of opening the node. The
+/// handle ends after [`Input::Stop`].
 pub fn start(
-    node: Node,
-    actions: Vec<Action>,
-    clock: Clock,
+    (node, actions, clock): (Node, Vec<Action>, Clock),
     reads: Reads,
     links: Links,
     common: Common,
+    (runtime, inputs): (Runtime, UnboundedReceiver<Input>),
 ) -> io::Result<JoinHandle<()>> {
     ending::spawn("duramen-node", move || {
-        let mut core = CoreLoop {
+        let core = CoreLoop {
             reads,
             links,
             node,
@@ -118,7 +117,10 @@ pub fn start(
             turn_longest: Duration::ZERO,
             stopping: false,
         };
-        core.run();
+        // A task among the others: what they have is taken in one turn, and woken without a call of the kernel.
+        let task = runtime.spawn(core.run(inputs));
+        runtime.block_on(task).expect("the node's task ends in good order");
+        runtime.shutdown_background();
     })
 }
 
@@ -132,16 +134,16 @@ pub struct Reads {
 }
 
 impl Reads {
-    fn start(&self, wanted: ReadLog, node: &Arc<Inbox<Input>>) {
-        let (reader, node) = (self.reader.clone(), Arc::clone(node));
+    fn start(&self, wanted: ReadLog, node: &ToNode) {
+        let (reader, node) = (self.reader.clone(), node.clone());
         self.runtime.spawn_blocking(move || {
             let read = read_plan::log_slice(&reader, &wanted);
             node.push(Input::Event(Event::LogRead(read)));
         });
     }
 
-    fn look(&self, wanted: Look, node: &Arc<Inbox<Input>>) {
-        let (reader, node) = (self.reader.clone(), Arc::clone(node));
+    fn look(&self, wanted: Look, node: &ToNode) {
+        let (reader, node) = (self.reader.clone(), node.clone());
         self.runtime.spawn_blocking(move || {
             node.push(Input::Event(read_plan::look(&reader, &wanted)));
         });
@@ -168,19 +170,21 @@ struct CoreLoop {
 }
 
 impl CoreLoop {
-    fn run(&mut self) {
-        let mut waiting = VecDeque::new();
+    async fn run(mut self, mut inputs: UnboundedReceiver<Input>) {
+        let mut waiting = Vec::new();
         self.route();
-        loop {
-            if waiting.is_empty() {
-                if self.stopping {
-                    break;
-                }
-                self.common.health.end(&self.common.health.node);
-                self.common.node.take_all(&mut waiting, self.wake_at());
-                self.common.health.begin(&self.common.health.node);
+        while !self.stopping || !inputs.is_empty() {
+            self.common.health.end(&self.common.health.node);
+            let coming = inputs.recv_many(&mut waiting, TURN_EVENTS_MAX);
+            // With a deadline nothing may come.
+            match self.wake_at() {
+                None => _ = coming.await,
+                Some(at) => _ = timeout_at(at.into(), coming).await,
             }
+            self.common.health.begin(&self.common.health.node);
             self.turn(&mut waiting);
+            // Replies go out, and what has arrived meanwhile is read, before the next turn.
+            yield_now().await;
         }
         self.figures();
         self.common.work.push(Work::Stop);
@@ -192,7 +196,7 @@ impl CoreLoop {
         [deadline, figures].into_iter().flatten().min()
     }
 
-    fn turn(&mut self, waiting: &mut VecDeque<Input>) {
+    fn turn(&mut self, waiting: &mut Vec<Input>) {
         let began = Instant::now();
         let suspended_ms = self.clock.take_suspension();
         let now = self.clock.now();
@@ -200,9 +204,9 @@ impl CoreLoop {
             tracing::info!(ms, "the machine was suspended");
             self.node.step(now, Event::Suspended { ms }, &mut self.actions);
         }
-        let count = waiting.len().min(TURN_EVENTS_MAX);
+        let count = waiting.len();
         let mut lap = began;
-        for input in waiting.drain(..count) {
+        for input in waiting.drain(..) {
             self.accept(now, input);
             let after = Instant::now();
             self.node.took(u64::try_from((after - lap).as_micros()).unwrap_or(u64::MAX));

@@ -1,6 +1,6 @@
 //! # Room card: inbox
 //!
-//! Purpose:    queue the input of one thread: the node's, the storage's, a sync thread.
+//! Purpose:    queue the input of one thread that waits for nothing else: the storage's, a sync thread.
 //! Owns:       [`Inbox`].
 //! Interface:  [`Inbox::push`], [`Inbox::push_all`], [`Inbox::take_all`], [`Inbox::take_one`].
 //! Invariants: a taker gets all that waits by one lock and one swap; a push wakes it only when it
@@ -49,19 +49,6 @@ impl<T> Inbox<T> {
     pub fn push_all(&self, items: impl IntoIterator<Item = T>) {
         let mut queue = self.lock();
         queue.items.extend(items);
-        if !queue.items.is_empty() {
-            self.release(queue);
-        }
-    }
-
-    /// Adds several, in order, and leaves waking to [`Inbox::wake`].
-    pub fn push_quietly(&self, items: impl IntoIterator<Item = T>) {
-        self.lock().items.extend(items);
-    }
-
-    /// Wakes a sleeper if something waits.
-    pub fn wake(&self) {
-        let queue = self.lock();
         if !queue.items.is_empty() {
             self.release(queue);
         }

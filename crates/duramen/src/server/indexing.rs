@@ -25,7 +25,7 @@ use duramen_storage::indexing::{Indexer, Limits, Step};
 use super::disk::RealDisk;
 use super::ending;
 use super::inbox::Inbox;
-use super::threads::{Errand, Input};
+use super::threads::{Errand, Input, ToNode};
 
 /// Pause after a piece of a merge: with pieces of 1 MiB, merges read at most 32 MiB a second.
 const MERGE_PAUSE: Duration = Duration::from_millis(31);
@@ -48,8 +48,8 @@ pub struct Indexing {
     pub limits: Limits,
     /// Inbox of orders.
     pub orders: Arc<Inbox<Errand>>,
-    /// Inbox of the node.
-    pub node: Arc<Inbox<Input>>,
+    /// The way into the node's thread.
+    pub node: ToNode,
 }
 
 /// Starts the thread. It ends after [`Errand::Stop`].

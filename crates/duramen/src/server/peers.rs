@@ -113,7 +113,7 @@ impl Peers {
             standing,
             here: Arc::default(),
             greetings: sender,
-            node: Arc::clone(&common.node),
+            node: common.node.clone(),
             metrics,
             complaints: Arc::default(),
         };

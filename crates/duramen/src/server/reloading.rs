@@ -11,17 +11,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use duramen_broker::Event;
 use duramen_broker::configs::{BROKER_CONFIGS, Settings, find};
 use tokio::sync::watch;
 
-use super::inbox::Inbox;
 use super::seats::SeatLimits;
 use super::settings::ServerSettings;
-use super::threads::Input;
+use super::threads::{Input, ToNode};
 use crate::config::{Config, Mistakes, ON_SIGHUP};
 use crate::telemetry;
 
@@ -65,8 +63,8 @@ pub struct Reloading {
     pub limits: watch::Sender<Limits>,
     /// Connections that there are descriptors for.
     pub connections_max: usize,
-    /// The node's inbox.
-    pub node: Arc<Inbox<Input>>,
+    /// The way into the node's thread.
+    pub node: ToNode,
 }
 
 impl fmt::Debug for Reloading {

@@ -38,6 +38,8 @@ pub struct ServerSettings {
     pub frame_bytes_max: u32,
     /// `socket.send.buffer.bytes`, if it is not left to the kernel.
     pub send_buffer_bytes: Option<usize>,
+    /// `num.network.threads`, unless the machine's cores decide.
+    pub network_threads: Option<usize>,
     /// `queued.max.request.bytes`.
     pub in_flight_bytes_max: u64,
     /// `log.scrub.interval.ms`, if segments are read again at all.
@@ -123,6 +125,8 @@ impl ServerSettings {
             frame_bytes_max: u32::try_from(size("socket.request.max.bytes")).unwrap_or(u32::MAX),
             send_buffer_bytes: number("socket.send.buffer.bytes")
                 .and_then(|bytes| usize::try_from(bytes).ok()),
+            network_threads: number("num.network.threads")
+                .and_then(|threads| usize::try_from(threads).ok()),
             scrub_interval: number("log.scrub.interval.ms")
                 .filter(|ms| *ms > 0)
                 .map(Duration::from_millis),

@@ -60,7 +60,7 @@ impl Survivor {
         let cluster_id = random()?;
         let Survival { founder, ops, .. } = self.survival;
         self.storage.secede(cluster_id, founder).context("cannot write the manifest")?;
-        let parts = Common::default();
+        let (parts, _inputs) = Common::new();
         let work = parts.work.clone();
         let thread = storage_worker::start(self.storage, std::sync::Arc::default(), parts)?;
         work.push(Work::Ops(ops));

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    say what the threads of a server hand to each other, and what they share.
 //! Owns:       the messages of each queue; [`Common`].
-//! Interface:  [`Input`], [`Routed`], [`Work`], [`Chore`], [`Ready`], [`Common`].
+//! Interface:  [`Input`], [`ToNode`], [`Routed`], [`Work`], [`Chore`], [`Ready`], [`Common`].
 //! Invariants: each queue has one kind of message, and each kind one reader.
 //! Never:      the work of a thread, or the queue itself (see `inbox`).
 //! Tests:      those of the threads.
@@ -20,7 +20,7 @@ use duramen_storage::mending::{Mend, Mended};
 use duramen_storage::op::{Done, Op};
 use duramen_storage::staging::{Stage, Staged};
 use duramen_storage::storage::SyncId;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::health::Health;
@@ -36,11 +36,29 @@ pub enum Errand {
     Stop,
 }
 
+/// The way into the node's thread. The bytes in flight of each connection and of the node bound the inputs where they
+/// enter the process (see `server::budget`).
+#[derive(Clone, Debug)]
+pub struct ToNode(UnboundedSender<Input>);
+
+impl ToNode {
+    /// Makes the way, and its end in the node's thread.
+    pub fn open() -> (Self, UnboundedReceiver<Input>) {
+        let (sender, inputs) = unbounded_channel();
+        (Self(sender), inputs)
+    }
+
+    /// Adds one input. A node that has ended takes none.
+    pub fn push(&self, input: Input) {
+        let _ = self.0.send(input);
+    }
+}
+
 /// State that the threads share.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Common {
-    /// Inbox of the node's thread.
-    pub node: Arc<Inbox<Input>>,
+    /// The way into the node's thread.
+    pub node: ToNode,
     /// Inbox of the storage thread.
     pub work: Arc<Inbox<Work>>,
     /// Inbox of the scrubbing thread, which works on data at rest.
@@ -53,6 +71,23 @@ pub struct Common {
     pub health: Arc<Health>,
     /// Signal that the node leads nothing any more that others could lead.
     pub drained: Arc<Notify>,
+}
+
+impl Common {
+    /// Makes the state of a new process, and the end of the way into its node's thread.
+    pub fn new() -> (Self, UnboundedReceiver<Input>) {
+        let (node, inputs) = ToNode::open();
+        let common = Self {
+            node,
+            work: Arc::default(),
+            chores: Arc::default(),
+            orders: Arc::default(),
+            metrics: Arc::default(),
+            health: Arc::default(),
+            drained: Arc::default(),
+        };
+        (common, inputs)
+    }
 }
 
 /// Input of the node's thread.

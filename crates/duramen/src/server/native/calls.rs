@@ -18,11 +18,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::problems::Fault;
-use crate::server::connection::Bell;
 use crate::server::disk::RealDisk;
-use crate::server::inbox::Inbox;
 use crate::server::plans::waiting;
-use crate::server::threads::{Input, Routed};
+use crate::server::threads::{Input, Routed, ToNode};
 
 /// The first number of a call's connection. Clients of Kafka's protocol count from 1, and the node itself from 1 << 63.
 const FIRST: u64 = 1 << 62;
@@ -34,8 +32,7 @@ const PATIENT_REST_MAX: Duration = Duration::from_secs(30);
 /// The way to the node, for all clients of the native API.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
-    node: Arc<Inbox<Input>>,
-    bell: Arc<Bell>,
+    node: ToNode,
     reader: Reader<RealDisk>,
     numbers: Arc<AtomicU64>,
     /// Reads that wait for more.
@@ -71,20 +68,15 @@ pub(crate) struct Call {
 }
 
 impl Calls {
-    pub(crate) fn new(
-        node: Arc<Inbox<Input>>,
-        bell: Arc<Bell>,
-        reader: Reader<RealDisk>,
-        waiting: Gauge,
-    ) -> Self {
-        Self { node, bell, reader, numbers: Arc::new(AtomicU64::new(FIRST)), waiting }
+    pub(crate) fn new(node: ToNode, reader: Reader<RealDisk>, waiting: Gauge) -> Self {
+        Self { node, reader, numbers: Arc::new(AtomicU64::new(FIRST)), waiting }
     }
 
     /// Begins a call of this client.
     pub(crate) fn begin(&self, caller: &Caller) -> Call {
         let connection = ConnectionId(self.numbers.fetch_add(1, Ordering::Relaxed));
         let (to_call, replies) = unbounded_channel();
-        self.node.push_quietly([Input::Connected(connection, to_call)]);
+        self.node.push(Input::Connected(connection, to_call));
         Call { calls: self.clone(), caller: caller.clone(), connection, replies, sequence: 0 }
     }
 }
@@ -130,8 +122,7 @@ impl Call {
         self.sequence += 1;
         let request = Box::new(request);
         let event = Event::Request { connection, sequence, context, request };
-        self.calls.node.push_quietly([Input::Event(event)]);
-        self.calls.bell.ring();
+        self.calls.node.push(Input::Event(event));
         match self.replies.recv().await {
             Some(Routed::Reply(_, reply)) => Ok(reply),
             Some(Routed::Close(reason)) => Err(Fault::outcome_unknown(reason)),

@@ -23,8 +23,7 @@ use super::standing::{Standing, hex};
 use super::traffic::{PeerMetrics, Traffic};
 use crate::server::complaints::Complaints;
 use crate::server::framing::{self, FrameError};
-use crate::server::inbox::Inbox;
-use crate::server::threads::Input;
+use crate::server::threads::{Input, ToNode};
 
 /// Connections that nodes may have here. A way that breaks leaves some behind for a while.
 const CONNECTIONS_MAX: usize = 64;
@@ -51,7 +50,7 @@ pub(super) struct Arrivals {
     pub(super) here: Arc<Mutex<BTreeMap<[u8; 16], usize>>>,
     /// Inbox of greetings while the cluster forms; nobody takes them after that.
     pub(super) greetings: mpsc::Sender<Greeting>,
-    pub(super) node: Arc<Inbox<Input>>,
+    pub(super) node: ToNode,
     pub(super) metrics: PeerMetrics,
     pub(super) complaints: Arc<Complaints>,
 }

@@ -1,6 +1,7 @@
 //! Two of the nodes of a cluster, over real sockets of this machine.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::iter;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use duramen_storage::storage::Facts;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::notice::Notice;
 use super::*;
@@ -24,6 +26,7 @@ fn voter(id: u8) -> Voter {
 struct Side {
     runtime: Runtime,
     common: Common,
+    inputs: RefCell<UnboundedReceiver<Input>>,
     peers: Peers,
     address: SocketAddr,
 }
@@ -37,7 +40,7 @@ fn side(other: &HostPort) -> Side {
 fn side_after(other: &HostPort, before: impl FnOnce(SocketAddr)) -> Side {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
-    let common = Common::default();
+    let (common, inputs) = Common::new();
     let socket = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = socket.local_addr().unwrap();
     let own = HostPort { host: "127.0.0.1".to_owned(), port: address.port() };
@@ -51,7 +54,7 @@ fn side_after(other: &HostPort, before: impl FnOnce(SocketAddr)) -> Side {
     };
     before(address);
     let peers = Peers::start(place, runtime.handle(), &common);
-    Side { runtime, common, peers, address }
+    Side { runtime, common, inputs: RefCell::new(inputs), peers, address }
 }
 
 fn nowhere() -> HostPort {
@@ -83,8 +86,8 @@ fn give(side: &Side, bytes: &[u8]) -> (usize, bool) {
         stream.write_all(bytes).await.unwrap();
         let mut answer = [0; 1];
         let read = timeout(Duration::from_millis(300), stream.read(&mut answer)).await;
-        let mut waiting = VecDeque::new();
-        side.common.node.take_all(&mut waiting, Some(Instant::now()));
+        let mut inputs = side.inputs.borrow_mut();
+        let waiting: Vec<Input> = iter::from_fn(|| inputs.try_recv().ok()).collect();
         assert!(waiting.iter().all(|input| matches!(input, Input::Peer(..))));
         (waiting.len(), read.is_err())
     })

@@ -1,12 +1,14 @@
 //! The worker over a disk whose syncs of the journal are released by hand.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
+use std::thread;
 
 use bytes::Bytes;
 use duramen_sim::disk::{SimDisk, SimFile};
 use duramen_storage::ReplicaId;
 use duramen_storage::op::{Append, ConfState, Content, Done, HardState, Identity, LogEntry};
 use duramen_storage::storage::{Facts, Options};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
 
@@ -158,6 +160,7 @@ impl Disk for GatedDisk {
 struct Running {
     gate: Arc<Gate>,
     common: Common,
+    inputs: UnboundedReceiver<Input>,
     thread: JoinHandle<()>,
     persisted: Vec<u64>,
 }
@@ -179,10 +182,10 @@ impl Running {
             recovered_at_once: 1,
         };
         let (storage, _) = Storage::open(disk, options).unwrap();
-        let common = Common::default();
+        let (common, inputs) = Common::new();
         // Work that waits for an idle moment here waits for ever.
         let thread = start_with(storage, Arc::default(), common.clone(), 10 * PATIENCE).unwrap();
-        let mut running = Self { gate, common, thread, persisted: Vec::new() };
+        let mut running = Self { gate, common, inputs, thread, persisted: Vec::new() };
         let identity = Identity { topic: "t".into(), topic_id: [3; 16], partition: 0 };
         let conf = ConfState { voters: vec![1], ..ConfState::default() };
         running.give(vec![OpKind::Create { ticket: 1, identity, conf }]);
@@ -205,22 +208,23 @@ impl Running {
         let deadline = Instant::now() + PATIENCE;
         while !self.persisted.contains(&ticket) {
             assert!(Instant::now() < deadline, "{ticket} was never durable");
-            self.hear(Some(deadline));
+            if !self.hear() {
+                thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 
-    /// Takes the reports of the worker.
-    fn hear(&mut self, until: Option<Instant>) {
-        let mut inputs = VecDeque::new();
-        self.common.node.take_all(&mut inputs, until);
-        let done = inputs.into_iter().filter_map(|input| match input {
-            Input::Storage(done) => Some(done),
-            _ => None,
-        });
-        self.persisted.extend(done.flatten().filter_map(|done| match done {
-            Done::Persisted { ticket, .. } => Some(ticket),
-            _ => None,
-        }));
+    /// Takes the reports of the worker. Returns whether there were any.
+    fn hear(&mut self) -> bool {
+        let before = self.persisted.len();
+        while let Ok(input) = self.inputs.try_recv() {
+            let Input::Storage(done) = input else { continue };
+            self.persisted.extend(done.into_iter().filter_map(|done| match done {
+                Done::Persisted { ticket, .. } => Some(ticket),
+                _ => None,
+            }));
+        }
+        self.persisted.len() > before
     }
 
     fn end(self) {
@@ -251,7 +255,7 @@ fn everything_submitted_before_a_round_begins_is_in_it() {
     }
     gate.change(|state| (state.permits, state.holds_writes) = (1, true));
     drop(gate.wait("the next round is written", |state| state.is_writing));
-    running.hear(Some(Instant::now()));
+    running.hear();
     assert_eq!(running.persisted, [1], "the first one is told before the next round is written");
     gate.change(|state| (state.permits, state.holds_writes) = (1, false));
     running.wait_for(2 + APPENDERS);
