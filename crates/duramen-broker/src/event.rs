@@ -225,6 +225,20 @@ impl ReadLog {
     pub fn is_for_mending(&self) -> bool {
         self.ticket >= MENDING_TICKETS
     }
+
+    /// Answers with batches, or with a reason without more to it.
+    pub fn answer(&self, batches: Result<Bytes, String>) -> LogRead {
+        LogRead {
+            replica: self.replica,
+            from: self.from,
+            peer: self.peer,
+            ticket: self.ticket,
+            begins_segment: false,
+            batches,
+            is_damaged: false,
+            is_changed: false,
+        }
+    }
 }
 
 /// Result of a [`ReadLog`].

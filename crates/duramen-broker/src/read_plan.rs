@@ -330,7 +330,7 @@ pub fn metadata_tail<D: Disk>(
 
 /// Reads the part of a log that a node asked for.
 pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
-    let &ReadLog { replica, from, pass, end, bytes_max, peer, ticket, made_by } = wanted;
+    let &ReadLog { replica, from, pass, end, bytes_max, made_by, .. } = wanted;
     let mut is_changed = false;
     let mut read = || -> Result<_, ReadError> {
         let from = reader.pass(replica, from, pass)?;
@@ -371,7 +371,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
         }
         Err(error) => (from, false, Err(text_of(&error))),
     };
-    LogRead { replica, from, peer, ticket, begins_segment, batches, is_damaged, is_changed }
+    LogRead { from, begins_segment, is_damaged, is_changed, ..wanted.answer(batches) }
 }
 
 /// Returns the size of the whole batches, up to the first that is not wanted, and the offset after them.

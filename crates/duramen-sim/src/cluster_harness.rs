@@ -48,7 +48,7 @@ use fast::Writers;
 use leaving::Leaving;
 use member::{Log, Member};
 use network::{Network, Weather};
-use sleep::{LATE_US, Lulls, METADATA, Watch};
+use sleep::{Lulls, METADATA, Watch};
 use space::Space;
 
 #[derive(Default)]
@@ -752,86 +752,11 @@ impl World {
         self.stuck(&format!("no progress: {}", self.clients.waiting()))
     }
 
-    /// Waits until all groups are quiesced, while no client asks for anything. Then one machine fails in some way, and
-    /// others lead its groups soon, though no client asks for that either.
-    fn sleep_through_faults(&mut self) -> Result<(), Failure> {
-        for _ in 0..self.chance.below(3) {
-            self.fall_asleep()?;
-            let count = self.members.len();
-            let mut at = self.chance.index(count);
-            match self.chance.below(4) {
-                // A machine that was taken out is of no use to anybody.
-                _ if self.members[at].is_out => continue,
-                0 => {
-                    self.kill(at, true);
-                    self.members[at].down_until_us = self.mono_us + LATE_US + 1_500_000;
-                }
-                1 => self.members[at].freeze(self.mono_us + LATE_US + 1_500_000),
-                _ => at = self.network.cut(count),
-            }
-            tell(|| format!("machine {at} fails while all sleep"));
-            self.pass(LATE_US + 1_000_000)?;
-            // Of two that are left both may stand for the same election, and again for the next.
-            for _ in 0..4 {
-                if self.check_led_without(at).is_err() {
-                    self.pass(100_000)?;
-                }
-            }
-            self.check_led_without(at)?;
-            self.network.heal();
-            self.pass(600_000)?;
-            self.report.nights += 1;
-        }
-        self.fall_asleep()
-    }
-
-    /// Waits until all groups are quiesced, while no client asks for anything, and any machine may fail: also where
-    /// disks were lost.
-    fn fall_asleep(&mut self) -> Result<(), Failure> {
-        let late_us = self.mono_us + 12_000_000;
-        let is_whole = |it: &Self| {
-            it.report.wiped == 0
-                || (0..it.members.len()).all(|at| it.members[at].is_out || it.can_spare(at))
-        };
-        while !self.watch.is_all_asleep() || !is_whole(self) {
-            if self.mono_us > late_us {
-                return self.stuck(if self.watch.is_all_asleep() {
-                    "disks that were lost have no successors:"
-                } else {
-                    "not all groups sleep:"
-                });
-            }
-            self.pass(50_000)?;
-        }
-        self.pass(100_000)
-    }
-
     fn pass(&mut self, us: u64) -> Result<(), Failure> {
         let until_us = self.mono_us + us;
         while self.mono_us < until_us {
             self.disturb()?;
             self.step(0)?;
-        }
-        Ok(())
-    }
-
-    /// Checks that others lead each group of several replicas, if this machine is of no use to them: dead, frozen, or
-    /// cut off from all.
-    fn check_led_without(&self, at: usize) -> Result<(), Failure> {
-        let others = (0..self.members.len()).filter(|other| *other != at);
-        let is_cut = |other| self.network.is_cut(at, other) || self.network.is_cut(other, at);
-        let is_gone = !self.members[at].machine.is_alive() || self.members[at].is_frozen();
-        if !is_gone && !others.clone().all(is_cut) {
-            return Ok(());
-        }
-        let all: Vec<_> =
-            others.flat_map(|other| self.members[other].machine.standings()).collect();
-        let of = |log: Log| all.iter().filter(move |it| (it.topic_id, it.partition) == log);
-        for it in all.iter().filter(|it| it.voters.len() > 2) {
-            let log = (it.topic_id, it.partition);
-            if !of(log).any(|it| it.serves) {
-                return self.stuck(&format!("nobody leads {log:?} without machine {at}:"));
-            }
         }
         Ok(())
     }

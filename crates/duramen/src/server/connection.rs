@@ -239,6 +239,11 @@ impl Connection {
         }
     }
 
+    /// Tells whether the node's thread serves the connection, which must not be held up.
+    fn is_near(&self) -> bool {
+        self.shared.far.is_some()
+    }
+
     /// Goes on in another runtime, and returns when it ends there. It ends with this task, too.
     async fn go_on_far(mut self) -> (Self, Result<Left, End>) {
         let far = self.shared.far.take().expect("only a connection that is near moves");
@@ -446,7 +451,7 @@ impl Connection {
     ) -> Result<(), End> {
         while self.wants_more() && self.moving.is_none() {
             let is_large = framing::whole(&self.buf).is_some_and(|it| it > LARGE_FRAME);
-            if is_large && self.shared.far.is_some() {
+            if is_large && self.is_near() {
                 self.moving = Some(Moving::Large);
                 break;
             }
@@ -465,7 +470,7 @@ impl Connection {
             self.active_at = Instant::now();
             self.shared.metrics.network.received_bytes.inc_by(frame.len() as u64);
             let mut waited = Duration::ZERO;
-            let step = if self.shared.far.is_some() {
+            let step = if self.is_near() {
                 self.session.on_frame(frame)
             } else {
                 self.shared.checking.on_frame(&mut self.session, frame, &mut waited).await
@@ -492,7 +497,7 @@ impl Connection {
             }
             SessionStep::Reply(outgoing) => answers.extend(outgoing),
             SessionStep::Heavy(heavy) => {
-                assert!(self.shared.far.is_some(), "elsewhere it is checked at length");
+                assert!(self.is_near(), "elsewhere it is checked at length");
                 self.moving = Some(Moving::Heavy(heavy));
             }
             SessionStep::Close(reason) => return Err(End::Malformed(reason)),
@@ -528,7 +533,7 @@ impl Connection {
             match routed {
                 Routed::Reply(sequence, mut reply) => {
                     let reads = !matches!(reply, Reply::Nothing { .. } | Reply::Response(_));
-                    if reads && self.shared.far.is_some() {
+                    if reads && self.is_near() {
                         self.moving = Some(Moving::Reply(sequence, reply));
                         break;
                     }
@@ -551,7 +556,7 @@ impl Connection {
             next = self.replies.try_recv().ok();
         }
         let is_large = outgoing.iter().any(|it| it.frame.bytes.len() > LARGE_FRAME);
-        if is_large && self.shared.far.is_some() && self.moving.is_none() {
+        if is_large && self.is_near() && self.moving.is_none() {
             self.moving = Some(Moving::Large);
         }
         self.send(outgoing).await?;

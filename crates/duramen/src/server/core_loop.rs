@@ -9,9 +9,9 @@
 //! Tests:      `tests/`; the node itself is judged by the simulator.
 //! Start at:   [`CoreLoop::turn`].
 //!
-//! Estimate for a produce of 2 KiB at 128 in flight: its event costs a lock and a push. Its turn is shared
+//! Estimate for a produce of 2 KiB at 128 in flight: its event costs one channel send. Its turn is shared
 //! with all that arrived meanwhile. Its reply costs one channel send and at most one wake-up of its
-//! connection's task. One wake-up of this thread a turn, not an event.
+//! connection's task. On another thread that is a call of the kernel.
 
 use std::collections::HashMap;
 use std::io;

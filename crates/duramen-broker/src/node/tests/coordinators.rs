@@ -17,7 +17,7 @@ use super::harness::{Harness, SHORTAGE, bytes_of};
 use super::internal_topics::GROUPS;
 use super::topics::delete;
 use super::trio::Trio;
-use crate::event::{Event, LogRead, ReadLog};
+use crate::event::Event;
 use crate::limits::GROUP_LOG_AGAIN_US;
 
 const ONE_PARTITION: [(&str, &str); 2] =
@@ -45,20 +45,6 @@ fn restart_without_reading(it: &mut Harness) {
 fn log_bytes(it: &Harness) -> usize {
     let stored = &it.store.replicas[&it.replica(GROUPS)];
     stored.batches(stored.log_start, i64::MAX).iter().map(Bytes::len).sum()
-}
-
-fn answer(wanted: &ReadLog, batches: Result<Bytes, String>) -> LogRead {
-    let &ReadLog { replica, from, peer, ticket, .. } = wanted;
-    LogRead {
-        replica,
-        from,
-        peer,
-        ticket,
-        begins_segment: false,
-        batches,
-        is_damaged: false,
-        is_changed: false,
-    }
 }
 
 #[test]
@@ -94,7 +80,7 @@ fn a_log_that_cannot_be_read_is_not_passed_over() {
     restart_without_reading(&mut it);
     let wanted = it.reads.pop().expect("it loads");
     let batches = Err("the medium has rotted".to_owned());
-    let read = answer(&wanted, batches);
+    let read = wanted.answer(batches);
     it.node.step(it.now, Event::LogRead(read), &mut Vec::new());
     assert_eq!(offset_of(&mut it, "g", "t"), Err(ErrorCode::NotCoordinator));
     assert_eq!(commit(&mut it, "g", "t", 7), ErrorCode::NotCoordinator);
@@ -109,7 +95,7 @@ fn a_log_that_could_not_be_read_is_read_again_later() {
     for _ in 0..2 {
         let wanted = it.reads.pop().expect("it loads");
         let batches = Err("the medium does not answer".to_owned());
-        let read = answer(&wanted, batches);
+        let read = wanted.answer(batches);
         it.node.step(it.now, Event::LogRead(read), &mut Vec::new());
         it.pass_ms(GROUP_LOG_AGAIN_US / 1000 - 100);
         assert_eq!(it.reads.len(), 0, "not at once");
@@ -151,7 +137,7 @@ fn a_record_that_this_version_does_not_know_is_not_passed_over() {
         NewRecord { key: Some(b"\0\x63later"), value: Some(b"\0\0"), ..NewRecord::default() };
     batch.push(&record).expect("a good record");
     let batches = Ok(batch.build().expect("a good batch"));
-    let read = answer(&wanted, batches);
+    let read = wanted.answer(batches);
     it.node.step(it.now, Event::LogRead(read), &mut Vec::new());
     assert_eq!(offset_of(&mut it, "g", "t"), Err(ErrorCode::NotCoordinator));
     it.pass_ms(2 * GROUP_LOG_AGAIN_US / 1000);

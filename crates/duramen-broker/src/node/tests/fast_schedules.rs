@@ -420,16 +420,8 @@ impl World {
         if let Some(wanted) = replica.own_reads.pop() {
             let found = stored.batches(wanted.from, wanted.end).concat().into();
             let damage = self.is_damaged.then(|| "it is damaged".to_owned());
-            let read = LogRead {
-                replica: id,
-                from: wanted.from,
-                peer: wanted.peer,
-                ticket: wanted.ticket,
-                begins_segment: false,
-                batches: damage.map_or(Ok(found), Err),
-                is_damaged: self.is_damaged,
-                is_changed: false,
-            };
+            let answer = wanted.answer(damage.map_or(Ok(found), Err));
+            let read = LogRead { is_damaged: self.is_damaged, ..answer };
             replica.partition.on_own_read(&read);
         } else if let Some(wanted) = replica.reads.pop() {
             let batches = Ok(stored.batches(wanted.from, wanted.end).concat().into());

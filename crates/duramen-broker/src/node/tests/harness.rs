@@ -731,27 +731,19 @@ impl Harness {
         let reads = std::mem::take(&mut self.reads);
         let any = !reads.is_empty();
         let mut actions = Vec::new();
-        for ReadLog { replica, from, pass, end, bytes_max, peer, ticket, .. } in reads {
-            assert_eq!(pass, 0, "only followers' reads pass over anything");
+        for wanted in reads {
+            assert_eq!(wanted.pass, 0, "only followers' reads pass over anything");
             let mut bytes = Vec::new();
-            for batch in self.store.replicas[&replica].batches(from, end) {
-                if !bytes.is_empty() && bytes.len() + batch.len() > bytes_max as usize {
+            for batch in self.store.replicas[&wanted.replica].batches(wanted.from, wanted.end) {
+                if !bytes.is_empty() && bytes.len() + batch.len() > wanted.bytes_max as usize {
                     break;
                 }
                 bytes.extend_from_slice(&batch);
             }
             let broken = self.are_reads_broken.then(|| "broken".to_owned());
             let batches = broken.map_or(Ok(bytes.into()), Err);
-            let read = LogRead {
-                replica,
-                from,
-                peer,
-                ticket,
-                begins_segment: false,
-                batches,
-                is_damaged: false,
-                is_changed: self.are_reads_changed,
-            };
+            let is_changed = self.are_reads_changed;
+            let read = LogRead { is_changed, ..wanted.answer(batches) };
             self.node.step(self.now, Event::LogRead(read), &mut actions);
         }
         self.act(actions);
