@@ -163,6 +163,8 @@ pub(crate) struct Controller {
     configuring: BTreeSet<i32>,
     /// Directories that a proposal retires.
     retiring: BTreeSet<Uuid>,
+    /// Nodes that a proposal registers.
+    registering: BTreeSet<i32>,
     /// Nodes that report full disks: new partitions prefer other nodes as leaders.
     pub(crate) full: BTreeSet<i32>,
     next_peer_id: u64,
@@ -231,6 +233,7 @@ impl Controller {
             creating: BTreeMap::new(),
             changing: BTreeSet::new(),
             retiring: BTreeSet::new(),
+            registering: BTreeSet::new(),
             full: BTreeSet::new(),
             configuring: BTreeSet::new(),
             segment_bytes: None,
@@ -254,6 +257,11 @@ impl Controller {
     /// Tells whether a change of a topic is proposed and not committed yet.
     pub(crate) fn is_changing(&self, topic_id: Uuid) -> bool {
         self.changing.contains(&topic_id)
+    }
+
+    /// Tells whether a registration of a node is proposed and not committed yet.
+    pub(crate) fn is_registering(&self, broker_id: i32) -> bool {
+        self.registering.contains(&broker_id)
     }
 
     /// Tells whether a change that may give a node replicas is proposed and not committed yet.
@@ -641,6 +649,9 @@ impl Controller {
                 MetadataRecord::RetireDirectory(RetireDirectory { directory_id }) => {
                     self.retiring.insert(*directory_id);
                 }
+                MetadataRecord::RegisterBroker(RegisterBroker { broker_id, .. }) => {
+                    self.registering.insert(*broker_id);
+                }
                 _ => {}
             }
         }
@@ -779,6 +790,7 @@ impl Controller {
                 !self.is_placing() && self.configuring.is_empty() && self.retiring.is_empty(),
                 "only a leader has decisions under way"
             );
+            assert!(self.registering.is_empty(), "only a leader registers nodes");
             return;
         }
         assert!(self.next_peer_id >= self.image.next_peer_id, "an id of a replica is given once");
@@ -867,6 +879,9 @@ impl Controller {
             MetadataRecord::RetireDirectory(RetireDirectory { directory_id }) => {
                 self.retiring.remove(directory_id);
             }
+            MetadataRecord::RegisterBroker(RegisterBroker { broker_id, .. }) => {
+                self.registering.remove(broker_id);
+            }
             _ => {}
         }
     }
@@ -881,6 +896,7 @@ impl Controller {
         self.changing.clear();
         self.configuring.clear();
         self.retiring.clear();
+        self.registering.clear();
         self.next_peer_id = self.image.next_peer_id;
         self.next_producer_id = self.image.next_producer_id;
         if !self.group.is_alone() {

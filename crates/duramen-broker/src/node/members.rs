@@ -178,6 +178,11 @@ pub(crate) fn admit(core: &mut Core, registration: &RegisterBroker, replaces: bo
     {
         return;
     }
+    // Another directory may be about to take the place. It is retired only once it is known, and no replica may be
+    // placed in a directory that nobody has and nobody retired. The speaker asks again.
+    if core.controller.is_registering(broker_id) {
+        return;
+    }
     let mut records = Vec::new();
     if let Some(before) = core.directory_of(broker_id) {
         // An empty directory may be a mount that is missing, and the lost one may be whole. An operator who lets a

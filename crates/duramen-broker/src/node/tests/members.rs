@@ -8,13 +8,16 @@ use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, CreateTopicsRequest, FindCoordinatorRequest,
     InitProducerIdRequest, UnregisterBrokerRequest,
 };
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
 use super::harness::{batch, new_topic};
 use super::trio::{TICK_MS, Trio};
 use crate::controller::quorum::is_of_directory;
 use crate::internal_topics::GROUPS;
-use crate::limits::PEER_QUIET_TICKS;
+use crate::limits::{PEER_QUIET_TICKS, PEER_SILENT_TICKS};
+use crate::metadata_records::RegisterBroker;
+use crate::node::members;
 use crate::raft::Group;
 
 /// Nothing that the tests wait for takes longer.
@@ -150,6 +153,35 @@ fn a_wiped_node_is_followed_by_its_new_directory() {
     assert!([wiped, third].contains(&leads));
     let part = trio.produce(leads, "t", batch(&["b"]));
     assert_eq!((part.error_code, part.base_offset), (0, 1));
+}
+
+/// No replica of a directory that nobody has any more would ever be made anew, unless that directory is retired.
+#[test]
+fn a_directory_that_is_wiped_before_it_is_registered_is_retired_all_the_same() {
+    let mut trio = Trio::new(&[]);
+    let controller = trio.controller();
+    trio.cut.extend((0..3).filter(|at| *at != controller));
+    let admit = |trio: &mut Trio, directory_id, replaces| {
+        let core = &mut trio.nodes[controller].node.core;
+        let own = core.registration_record();
+        members::admit(core, &RegisterBroker { broker_id: 99, directory_id, ..own }, replaces);
+    };
+    let (first, second) = (Uuid([8; 16]), Uuid([9; 16]));
+    admit(&mut trio, first, false);
+    admit(&mut trio, second, true);
+    trio.cut.clear();
+    wait(&mut trio, "one is registered", |trio| {
+        trio.nodes[controller].node.core.controller.image.brokers.contains_key(&99)
+    });
+    // A node that was just registered counts as heard for a while.
+    trio.pass_ms((PEER_SILENT_TICKS + 2) * TICK_MS);
+    admit(&mut trio, second, true);
+    wait(&mut trio, "the second is registered", |trio| {
+        let image = &trio.nodes[controller].node.core.controller.image;
+        image.brokers.get(&99).is_some_and(|it| it.directory_id == second)
+    });
+    let image = &trio.nodes[controller].node.core.controller.image;
+    assert!(image.retired.contains(&first), "its replicas are lost");
 }
 
 /// A mount that is missing looks like a disk that was lost: only an operator knows.
