@@ -1,11 +1,12 @@
 """Says what is wrong with what a group processed and committed."""
 
 
-def judge(sent, processed, committed):
+def judge(sent, processed, committed, moves_back=False):
     """Returns sentences.
 
     `sent` is {(partition, offset): value}. `processed` is [(partition, offset, value)] of all members. `committed` is
     [{partition: offset}], the group's positions as they were seen one after the other; the last are those at the end.
+    With `moves_back` the client may move a position back.
     """
     wrong = []
     seen = {}
@@ -14,7 +15,7 @@ def judge(sent, processed, committed):
             wrong.append(f"at {partition}/{offset} {value!r} was processed, sent was {sent.get((partition, offset))!r}")
         seen[partition, offset] = value
     wrong += [f"{partition}/{offset} was never processed" for partition, offset in sorted(sent.keys() - seen.keys())]
-    wrong += _moves_back(committed)
+    wrong += [] if moves_back else _moves_back(committed)
     ends = {}
     for partition, offset in sent:
         ends[partition] = max(ends.get(partition, 0), offset + 1)

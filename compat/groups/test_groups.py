@@ -56,6 +56,9 @@ COUNTS = {"duramen": (1, 3), "kafka": (1,)}
 ONLY_ON_ONE = {"kcat"}
 # kcat commits the record that it is handed while it ends, and does not print it.
 LEAVES_IN_SILENCE = {"kcat"}
+# kafka-go commits a record that it was handed before a rebalance as a member of the next generation (reader.go, version
+# 0.4.51: `CommitMessages` goes to the generation at hand). The new owner of the partition may have committed more.
+COMMITS_LATE = {"kafka-go"}
 
 
 class Feed:
@@ -240,7 +243,7 @@ class Group:
         repeated = len(processed) - len({one[:2] for one in processed})
         looks = len(self.positions.seen)
         print(f"     {self.name}: {len(sent)} sent, {repeated} processed again, {looks} looks at the positions\n", end="")
-        wrong = judge(sent, processed, self.positions.end())
+        wrong = judge(sent, processed, self.positions.end(), moves_back=self.name in COMMITS_LATE)
         assert not wrong, "\n".join(wrong[:20])
 
     def end(self):

@@ -19,6 +19,7 @@ def harmed(harm):
 def test_a_sound_history_passes_with_repeats_too():
     equal(judge(SENT, PROCESSED, COMMITTED), [])
     equal(judge(SENT, PROCESSED + PROCESSED[:4], COMMITTED), [])
+    equal(judge(SENT, PROCESSED, [*COMMITTED[:3], {}, COMMITTED[3]], moves_back=True), [])
 
 
 def test_every_harm_is_found():
