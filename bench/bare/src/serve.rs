@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use crate::frames::{BASE_OFFSET, PREFIX, Produce, answer, int32};
 
 const EXTENT_BYTES: u64 = 64 << 20;
 const PAGE: usize = 4096;
+/// Bytes of a segment after which their write-back begins, so that no sync finds many.
+const WRITE_BACK_BYTES: u64 = 512 << 10;
 /// Bytes of a segment after which it is synced, by a thread of its own, and after which it begins anew.
 const SEGMENT_SYNC_BYTES: u64 = 16 << 20;
 const SEGMENT_BYTES: u64 = 1 << 30;
@@ -101,6 +103,7 @@ struct Files {
     segment: File,
     segment_path: PathBuf,
     segment_at: u64,
+    segment_started: u64,
     segment_synced: u64,
     /// Segments to be synced in the background.
     background: Sender<File>,
@@ -131,6 +134,7 @@ impl Files {
             segment,
             segment_path,
             segment_at: 0,
+            segment_started: 0,
             segment_synced: 0,
             background,
         })
@@ -162,6 +166,10 @@ impl Files {
             assert_eq!(written, len, "the disk has room");
             self.segment_at += len as u64;
         }
+        if self.segment_at - self.segment_started >= WRITE_BACK_BYTES {
+            start_write_back(&self.segment, self.segment_started..self.segment_at);
+            self.segment_started = self.segment_at;
+        }
         if self.segment_at - self.segment_synced >= SEGMENT_SYNC_BYTES {
             self.segment_synced = self.segment_at;
             let segment = self.segment.try_clone()?;
@@ -170,10 +178,19 @@ impl Files {
         if self.segment_at >= SEGMENT_BYTES {
             fs::remove_file(&self.segment_path)?;
             self.segment = File::create(&self.segment_path)?;
-            (self.segment_at, self.segment_synced) = (0, 0);
+            (self.segment_at, self.segment_started, self.segment_synced) = (0, 0, 0);
         }
         Ok(())
     }
+}
+
+/// Has the kernel begin to write a range to the medium, and does not wait. A refusal costs speed alone.
+#[expect(unsafe_code, reason = "rustix has no such call")]
+fn start_write_back(file: &File, range: Range<u64>) {
+    let place = (i64::try_from(range.start), i64::try_from(range.end - range.start));
+    let (Ok(at), Ok(len)) = place else { return };
+    // SAFETY: the descriptor is open as long as `file` is borrowed, and the call touches no memory of ours.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), at, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// The thread that syncs.
