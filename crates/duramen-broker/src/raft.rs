@@ -25,7 +25,7 @@ use duramen_storage::op::{
 use duramen_storage::sabotage::{self, Bug};
 use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
 use moving::Moving;
-use raft::eraftpb::{Message, MessageType};
+use raft::eraftpb::{Entry, Message, MessageType};
 use raft::{RawNode, StateRole};
 use shared::Late;
 use shipping::Shipping;
@@ -611,10 +611,10 @@ impl Group {
 
     /// Appends an entry of ours. Returns its index.
     pub(crate) fn propose_internal(&mut self, entry: &[u8]) -> Result<u64, Refused> {
-        self.propose([&[TAG_INTERNAL][..], entry].concat())
+        self.propose([&[TAG_INTERNAL][..], entry].concat().into())
     }
 
-    fn propose(&mut self, data: Vec<u8>) -> Result<u64, Refused> {
+    fn propose(&mut self, data: Bytes) -> Result<u64, Refused> {
         if self.failed.is_some() {
             return Err(Refused::Failed);
         }
@@ -629,7 +629,11 @@ impl Group {
         }
         self.wake();
         let before = self.raw.raft.raft_log.last_index();
-        let proposed = self.guarded(|raw| raw.propose(Vec::new(), data));
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgPropose);
+        message.from = self.id.0;
+        message.set_entries(vec![Entry { data, ..Entry::default() }].into());
+        let proposed = self.guarded(|raw| raw.raft.step(message));
         match proposed {
             None => Err(Refused::Failed),
             Some(Err(_)) => Err(Refused::NotLeader),

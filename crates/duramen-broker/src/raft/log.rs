@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use duramen_storage::Descriptor;
+use duramen_storage::descriptor::{self, Descriptor};
 use duramen_storage::history::{self, History};
 use duramen_storage::op::{
     Compacted, ConfState, Content, Given, HardState, LogEntry, SegmentMeta, TermRun,
@@ -391,14 +391,18 @@ pub(crate) fn internal_of(bytes: &[u8]) -> Result<Option<&[u8]>, ()> {
     }
 }
 
-/// Returns the data of an entry for a batch.
-pub(super) fn data_of(batch: &Descriptor) -> Vec<u8> {
-    [&[TAG_BATCH][..], &batch.encode()].concat()
+/// Returns the data of an entry for a batch, in one allocation, which the library's clones share.
+pub(super) fn data_of(batch: &Descriptor) -> Bytes {
+    let mut data = [TAG_BATCH; 1 + descriptor::ENCODED_BYTES];
+    data[1..].copy_from_slice(&batch.encode());
+    Bytes::from_owner(data)
 }
 
-fn to_raft(entry: &LogEntry) -> Entry {
+/// Returns an entry as the library has it; the data of a batch only if it is sent.
+fn to_raft(entry: &LogEntry, is_sent: bool) -> Entry {
     let (kind, data) = match &entry.content {
-        Content::Batch(descriptor) => (EntryType::EntryNormal, Bytes::from(data_of(descriptor))),
+        Content::Batch(descriptor) if is_sent => (EntryType::EntryNormal, data_of(descriptor)),
+        Content::Batch(_) => (EntryType::EntryNormal, Bytes::new()),
         Content::Internal(bytes) => {
             let kind = match bytes.get(1) {
                 Some(1) => EntryType::EntryConfChange,
@@ -435,6 +439,9 @@ impl Storage for GroupLog {
         if low <= self.history.index {
             return Err(Error::Store(StorageError::Compacted));
         }
+        // Only what a follower lacks may be waited for. Else the library applies the entries or looks for changes of
+        // membership, and `Group::apply` takes each batch from this log.
+        let is_sent = context.can_async();
         // An entry weighs what its payload weighs, not its descriptor.
         let bytes_max = max_size.into().unwrap_or(u64::MAX);
         let mut bytes = 0u64;
@@ -459,7 +466,7 @@ impl Storage for GroupLog {
             if bytes > bytes_max && !entries.is_empty() {
                 break;
             }
-            entries.push(to_raft(entry));
+            entries.push(to_raft(entry, is_sent));
         }
         Ok(entries)
     }
