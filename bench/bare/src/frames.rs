@@ -34,9 +34,9 @@ pub(crate) fn produce(topic: &str, records: usize, size: usize) -> anyhow::Resul
         builder.push(&record)?;
     }
     let batch = builder.build()?;
-    let partition_data = vec![PartitionProduceData { index: 0, records: Some(batch) }];
-    let name = topic.to_owned();
-    let topic_data = vec![TopicProduceData { name, partition_data, ..Default::default() }];
+    let partition_data = [PartitionProduceData { index: 0, records: Some(batch) }].into();
+    let name = topic.into();
+    let topic_data = [TopicProduceData { name, partition_data, ..Default::default() }].into();
     let request: Request =
         ProduceRequest { acks: -1, timeout_ms: 60_000, topic_data, ..Default::default() }.into();
     let header = RequestHeader {

@@ -305,9 +305,9 @@ fn batch(sequence: Option<i32>) -> Bytes {
 }
 
 fn produce(name: &str, index: i32, records: Bytes) -> Request {
-    let partition_data = vec![PartitionProduceData { index, records: Some(records) }];
-    let name = name.to_owned();
-    let topic_data = vec![TopicProduceData { name, partition_data, ..Default::default() }];
+    let partition_data = [PartitionProduceData { index, records: Some(records) }].into();
+    let name = name.into();
+    let topic_data = [TopicProduceData { name, partition_data, ..Default::default() }].into();
     ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data, ..Default::default() }.into()
 }
 

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use duramen_protocol::{ApiKey, ErrorCode};
+use smol_str::SmolStr;
 
 use crate::native::Name;
 
@@ -26,7 +27,7 @@ pub struct RequestContext {
     /// Principal of the client; `User:ANONYMOUS` until there is authentication.
     pub principal: Arc<str>,
     /// The client's name for itself.
-    pub client_id: Option<String>,
+    pub client_id: Option<SmolStr>,
     /// The listener's name.
     pub listener: Arc<str>,
     /// Where the client is, as Kafka prints it: `/127.0.0.1`.

@@ -16,12 +16,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duramen_protocol::compression::{Codec, CompressionError};
 use duramen_protocol::records::{self, RecordError, RecordSummary};
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::wire::{Few, Uuid};
 use duramen_protocol::{
     ApiKey, BatchHeader, DecodeError, EncodedFrame, ErrorCode, Request, RequestHeader, Response,
     decode_request_counted, encode_response,
 };
 use duramen_storage::op::Stretch;
+use smol_str::SmolStr;
 
 use crate::access::Api;
 pub use crate::access::RequestContext;
@@ -89,7 +90,7 @@ pub struct PreparedProduce {
     /// True if a batch is marked as part of a transaction.
     pub is_transactional: bool,
     /// By topic, in the order of the request.
-    pub topics: Vec<PreparedTopic>,
+    pub topics: Few<PreparedTopic>,
 }
 
 impl PreparedProduce {
@@ -104,11 +105,11 @@ impl PreparedProduce {
 #[derive(Debug)]
 pub struct PreparedTopic {
     /// Its name; empty from version 13 on.
-    pub name: String,
+    pub name: SmolStr,
     /// Its id, from version 13 on.
     pub id: Uuid,
     /// Its partitions, in the order of the request.
-    pub partitions: Vec<PreparedPartition>,
+    pub partitions: Few<PreparedPartition>,
 }
 
 /// One partition of a [`PreparedTopic`].
@@ -128,7 +129,7 @@ pub struct PreparedFast {
     /// As in the request.
     pub timeout_ms: i32,
     /// By topic, in the order of the request.
-    pub topics: Vec<PreparedFastTopic>,
+    pub topics: Few<PreparedFastTopic>,
 }
 
 impl PreparedFast {
@@ -145,7 +146,7 @@ pub struct PreparedFastTopic {
     /// Its id.
     pub id: Uuid,
     /// Its partitions, in the order of the request.
-    pub partitions: Vec<PreparedFastPartition>,
+    pub partitions: Few<PreparedFastPartition>,
 }
 
 /// One partition of a [`PreparedFastTopic`].
@@ -193,7 +194,7 @@ pub enum SessionStep {
     /// A request whose records take long to check: go on with [`Session::on_heavy`], where no other client waits.
     Heavy(Box<Heavy>),
     /// The session answered by itself; send these, if any are next in order.
-    Reply(Vec<Outgoing>),
+    Reply(Few<Outgoing>),
     /// Close the connection, after a log line with this reason.
     Close(String),
 }
@@ -384,7 +385,7 @@ impl Session {
         let Heavy { header, request, .. } = appending;
         let version = request.batches_version(header.api_version);
         let mut checked =
-            Checked { batches: Vec::new(), is_transactional: false, is_too_large: false };
+            Checked { batches: Few::new(), is_transactional: false, is_too_large: false };
         let mut left = bytes_max;
         for (partition, records) in request.batches() {
             let limits = records::Limits {
@@ -441,7 +442,7 @@ impl Session {
         &mut self,
         sequence: u64,
         response: Option<Response>,
-    ) -> Result<Vec<Outgoing>, String> {
+    ) -> Result<Few<Outgoing>, String> {
         let at = sequence.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let slot = at.and_then(|at| self.slots.get_mut(at));
         let Some(slot) = slot else { return Err(format!("no request {sequence} is waiting")) };
@@ -458,7 +459,7 @@ impl Session {
         };
         self.bytes -= bytes;
         self.others -= usize::from(!appending::is_pipelined(api));
-        let mut outgoing = Vec::new();
+        let mut outgoing = Few::new();
         while let Some(Slot::Done(_) | Slot::Nothing) = self.slots.front() {
             if let Some(Slot::Done(frame)) = self.slots.pop_front() {
                 outgoing.push(Outgoing { sequence: self.first, frame });
@@ -478,7 +479,7 @@ type Finding = (BatchHeader, RecordSummary, Guard);
 
 /// Results of the checks of a request's batches, in their order.
 struct Checked {
-    batches: Vec<Result<Finding, Rejection>>,
+    batches: Few<Result<Finding, Rejection>>,
     is_transactional: bool,
     /// Records of some batch take more than they may, all together.
     is_too_large: bool,

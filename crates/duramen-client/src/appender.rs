@@ -281,11 +281,12 @@ pub(crate) fn produce(
         transactional_id: None,
         acks: acks.code(),
         timeout_ms,
-        topic_data: vec![TopicProduceData {
-            name: topic.to_owned(),
+        topic_data: [TopicProduceData {
+            name: topic.into(),
             topic_id: leader.topic_id,
-            partition_data: vec![partition],
-        }],
+            partition_data: [partition].into(),
+        }]
+        .into(),
     }
 }
 

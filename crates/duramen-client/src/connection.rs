@@ -179,7 +179,7 @@ impl Connection {
         correlation_id: i32,
     ) -> Result<Bytes, Error> {
         let api = Api::of(C::API);
-        let client_id = Some(self.options.client_id.clone());
+        let client_id = Some(self.options.client_id.as_str().into());
         let api_key = api.key.code();
         let header = RequestHeader { api_key, api_version, correlation_id, client_id };
         let frame = encode_request_of(&header, api.key, request);

@@ -427,7 +427,7 @@ impl FastAppender {
             last_sequence: last,
             records,
         };
-        let topics = vec![AppendFastTopic { topic_id, partitions: vec![partition] }];
+        let topics = [AppendFastTopic { topic_id, partitions: [partition].into() }].into();
         AppendFastRequest { wait, timeout_ms: self.options.timeout_ms, topics }
     }
 

@@ -101,10 +101,10 @@ fn appended(code: ErrorCode, base_offset: i64) -> Response {
         PartitionProduceResponse { error_code: code.code(), base_offset, ..Default::default() };
     let topic = TopicProduceResponse {
         topic_id: Uuid::from_u128(5),
-        partition_responses: vec![answer],
+        partition_responses: [answer].into(),
         ..Default::default()
     };
-    ProduceResponse { responses: vec![topic], ..Default::default() }.into()
+    ProduceResponse { responses: [topic].into(), ..Default::default() }.into()
 }
 
 fn batch(value: &str) -> BytesMut {

@@ -11,6 +11,7 @@
 //! Start at:   [`decode_request`].
 
 use bytes::Bytes;
+use smol_str::SmolStr;
 
 use crate::api::{Api, ApiKey};
 use crate::messages::{self, any_message, for_each_api};
@@ -67,7 +68,7 @@ pub fn decode_header(d: &mut Decoder) -> Result<(RequestHeader, &'static Api), D
     let api_key = d.i16()?;
     let api_version = d.i16()?;
     let correlation_id = d.i32()?;
-    let client_id = String::read_nullable(d, HEADER);
+    let client_id = SmolStr::read_nullable(d, HEADER);
     let Ok(key) = ApiKey::from_code(api_key) else {
         let client_id = client_id.unwrap_or_default();
         let header = RequestHeader { api_key, api_version, correlation_id, client_id };

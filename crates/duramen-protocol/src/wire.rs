@@ -24,7 +24,7 @@ pub use decoder::Decoder;
 pub use encoder::{Encoder, Hole, RecordData, varint_len, varlong_len};
 pub use error::{DecodeError, EncodeError};
 pub use field::{
-    ALLOCATION_FACTOR, Ctx, FieldSpec, Message, Nullable, STRING_BYTES_MAX, Versions, Wire,
+    ALLOCATION_FACTOR, Ctx, Few, FieldSpec, Message, Nullable, STRING_BYTES_MAX, Versions, Wire,
     read_nullable_struct, write_nullable_struct,
 };
 pub use header::RequestHeader;

@@ -112,9 +112,9 @@ fn batch() -> Bytes {
 
 #[test]
 fn a_produce_of_one_partition_costs_a_handful_of_allocations_and_no_copy() {
-    let partition_data = vec![PartitionProduceData { index: 0, records: Some(batch()) }];
+    let partition_data = [PartitionProduceData { index: 0, records: Some(batch()) }].into();
     let topic = TopicProduceData { name: "topic".into(), partition_data, ..Default::default() };
-    let produce = ProduceRequest { acks: -1, topic_data: vec![topic], ..Default::default() };
+    let produce = ProduceRequest { acks: -1, topic_data: [topic].into(), ..Default::default() };
     let header = RequestHeader {
         api_key: ApiKey::Produce.code(),
         api_version: 9,

@@ -744,9 +744,9 @@ async fn leave_open(bootstrap: &str) {
     let mut batch = BatchBuilder::new().producer(producer.id, producer.epoch, 0).transactional();
     batch.push(&NewRecord { value: Some(b"v"), ..NewRecord::default() }).unwrap();
     let records = Some(batch.build().unwrap());
-    let partition_data = vec![PartitionProduceData { index: 0, records }];
+    let partition_data = [PartitionProduceData { index: 0, records }].into();
     let topic_data =
-        vec![TopicProduceData { name: "t".into(), partition_data, ..Default::default() }];
+        [TopicProduceData { name: "t".into(), partition_data, ..Default::default() }].into();
     let transactional_id = Some("open".to_owned());
     let request = ProduceRequest { transactional_id, acks: -1, timeout_ms: 30_000, topic_data };
     let answer = client.call_any(&request).await.unwrap();

@@ -465,11 +465,11 @@ fn produce_of(bytes: usize, is_compressed: bool) -> ProduceRequest {
     batch.push(&NewRecord { value: Some(&value), ..NewRecord::default() }).unwrap();
     let partition = PartitionProduceData { index: 0, records: Some(batch.build().unwrap()) };
     let topic = TopicProduceData {
-        name: "t".to_owned(),
-        partition_data: vec![partition],
+        name: "t".into(),
+        partition_data: [partition].into(),
         ..TopicProduceData::default()
     };
-    let topic_data = vec![topic];
+    let topic_data = [topic].into();
     ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data, ..ProduceRequest::default() }
 }
 

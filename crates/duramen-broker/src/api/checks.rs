@@ -57,7 +57,7 @@ pub(super) fn caller(node: &mut Node, key: RequestKey, context: &RequestContext)
     Caller {
         key,
         context: context.clone(),
-        client_id: context.client_id.clone().unwrap_or_default(),
+        client_id: context.client_id.as_deref().unwrap_or_default().to_owned(),
         client_host: context.client_host.to_string(),
         fresh: node.core.fresh_id(),
     }

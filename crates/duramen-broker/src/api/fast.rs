@@ -19,7 +19,7 @@ use duramen_protocol::messages::append_fast::{AppendedFast, AppendedFastTopic};
 use duramen_protocol::messages::describe_fast::{DescribedFast, DescribedFastTopic};
 use duramen_protocol::messages::describe_replicas::DescribedStretch;
 use duramen_protocol::messages::{AppendFastResponse, DescribeFastRequest, DescribeFastResponse};
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::wire::{Few, Uuid};
 use duramen_storage::op::{ReplicaId, Stretch};
 
 use super::produce;
@@ -137,7 +137,7 @@ fn append(
     for (at, topic) in request.topics.into_iter().enumerate() {
         let PreparedFastTopic { id: topic_id, partitions } = topic;
         let admitted = produce::admit(node, &context, topic_id);
-        let mut answers = Vec::with_capacity(partitions.len());
+        let mut answers = Few::with_capacity(partitions.len());
         for (place, partition) in partitions.into_iter().enumerate() {
             let slot = Slot::Request { key, topic: at, partition: place };
             let mut part = AppendedFast { index: partition.index, ..Default::default() };

@@ -4,7 +4,7 @@ use duramen_protocol::messages::ProduceResponse;
 use duramen_protocol::messages::produce::{
     BatchIndexAndErrorMessage, PartitionProduceResponse, TopicProduceResponse,
 };
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::wire::{Few, Uuid};
 use duramen_protocol::{BatchHeader, ErrorCode};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
@@ -122,7 +122,7 @@ pub(crate) fn append(
     for (at, topic) in request.topics.into_iter().enumerate() {
         let PreparedTopic { name, id, partitions } = topic;
         let found = resolve(node, context, &name, id);
-        let mut answers = Vec::with_capacity(partitions.len());
+        let mut answers = Few::with_capacity(partitions.len());
         for (slot, partition) in partitions.into_iter().enumerate() {
             let slot = Slot::Request { key, topic: at, partition: slot };
             let PreparedPartition { index, batch } = partition;

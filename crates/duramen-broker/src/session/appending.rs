@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use duramen_protocol::messages::append_fast::{AppendFastPartition, AppendFastTopic};
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::{AppendFastRequest, ProduceRequest};
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::wire::{Few, Uuid};
 use duramen_protocol::{ApiKey, ErrorCode};
 use duramen_storage::op::Stretch;
 
@@ -77,9 +77,9 @@ impl Appending {
 fn prepare(request: ProduceRequest, version: i16, checked: Checked) -> PreparedProduce {
     let adds_itself = version >= FIRST_THAT_ADDS;
     let mut batches = checked.batches.into_iter();
-    let mut topics = Vec::with_capacity(request.topic_data.len());
+    let mut topics = Few::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
-        let mut partitions = Vec::with_capacity(topic.partition_data.len());
+        let mut partitions = Few::with_capacity(topic.partition_data.len());
         for partition in topic.partition_data {
             let found = batches.next().expect("every batch was checked");
             let batch = found.map(|found| {
@@ -161,7 +161,7 @@ trait Topic {
     /// Returns the topic's name and id; one of them may be empty.
     fn name(&self) -> (&str, Uuid);
     fn parts(&self) -> &[Self::Part];
-    fn parts_mut(&mut self) -> &mut Vec<Self::Part>;
+    fn parts_mut(&mut self) -> &mut Few<Self::Part>;
     fn index(part: &Self::Part) -> i32;
 }
 
@@ -176,7 +176,7 @@ impl Topic for TopicProduceData {
         &self.partition_data
     }
 
-    fn parts_mut(&mut self) -> &mut Vec<Self::Part> {
+    fn parts_mut(&mut self) -> &mut Few<Self::Part> {
         &mut self.partition_data
     }
 
@@ -196,7 +196,7 @@ impl Topic for AppendFastTopic {
         &self.partitions
     }
 
-    fn parts_mut(&mut self) -> &mut Vec<Self::Part> {
+    fn parts_mut(&mut self) -> &mut Few<Self::Part> {
         &mut self.partitions
     }
 
@@ -207,7 +207,7 @@ impl Topic for AppendFastTopic {
 
 /// Keeps only the last batch of a partition that a request names more than once. Kafka does the same, and no client
 /// that we test depends on more.
-fn drop_repeated<T: Topic>(topics: &mut Vec<T>) {
+fn drop_repeated<T: Topic>(topics: &mut Few<T>) {
     let count: usize = topics.iter().map(|topic| topic.parts().len()).sum();
     if count <= 1 {
         return;

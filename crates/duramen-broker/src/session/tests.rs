@@ -9,7 +9,7 @@ use duramen_protocol::messages::{
     ApiVersionsResponse, AppendFastRequest, MetadataRequest, ProduceRequest,
 };
 use duramen_protocol::records::{BatchBuilder, NewRecord};
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::wire::{Few, Uuid};
 use duramen_protocol::{ErrorCode, Request, RequestHeader, Response, encode_request};
 
 use super::{Prepared, PreparedFastPartition, Session, SessionStep};
@@ -78,9 +78,9 @@ fn records_that_expand_to_much_are_checked_at_length_and_to_too_much_are_refused
 
 #[test]
 fn a_partition_named_hundreds_of_thousands_of_times_takes_no_time() {
-    let partition_data = vec![PartitionProduceData::default(); 250_000];
+    let partition_data = vec![PartitionProduceData::default(); 250_000].into();
     let topic = TopicProduceData { name: "t".into(), partition_data, ..Default::default() };
-    let produce = ProduceRequest { topic_data: vec![topic], ..ProduceRequest::default() };
+    let produce = ProduceRequest { topic_data: [topic].into(), ..ProduceRequest::default() };
     let mut session = session();
     let step = session.on_frame(encoded(&Request::Produce(produce), 9));
     let SessionStep::Request { request, .. } = step else { panic!("{step:?}") };
@@ -169,11 +169,12 @@ fn fast_batch(value: &str) -> Bytes {
 }
 
 fn fast_frame(partitions: Vec<AppendFastPartition>) -> Bytes {
-    let topics = vec![AppendFastTopic { topic_id: Uuid::from_u128(1), partitions }];
+    let partitions = partitions.into();
+    let topics = [AppendFastTopic { topic_id: Uuid::from_u128(1), partitions }].into();
     encoded(&AppendFastRequest { topics, ..Default::default() }.into(), 0)
 }
 
-fn prepared(partitions: Vec<AppendFastPartition>) -> Vec<PreparedFastPartition> {
+fn prepared(partitions: Vec<AppendFastPartition>) -> Few<PreparedFastPartition> {
     let step = session().on_frame(fast_frame(partitions));
     let SessionStep::Request { request, .. } = step else { panic!("{step:?}") };
     let Prepared::Fast(mut fast) = *request else { panic!() };
@@ -202,6 +203,6 @@ fn produce_frame(batches: &[Bytes]) -> Bytes {
     };
     let partition_data = (0..).zip(batches).map(of).collect();
     let topic = TopicProduceData { name: "t".into(), partition_data, ..Default::default() };
-    let produce = ProduceRequest { topic_data: vec![topic], ..ProduceRequest::default() };
+    let produce = ProduceRequest { topic_data: [topic].into(), ..ProduceRequest::default() };
     encoded(&Request::Produce(produce), 9)
 }

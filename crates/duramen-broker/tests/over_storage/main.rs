@@ -286,10 +286,9 @@ impl Broker {
     }
 
     fn produce(&mut self, topic: &str, records: Bytes) -> i64 {
-        let partition_data = vec![PartitionProduceData { index: 0, records: Some(records) }];
-        let topic =
-            TopicProduceData { name: topic.to_owned(), partition_data, ..Default::default() };
-        let topic_data = vec![topic];
+        let partition_data = [PartitionProduceData { index: 0, records: Some(records) }].into();
+        let topic = TopicProduceData { name: topic.into(), partition_data, ..Default::default() };
+        let topic_data = [topic].into();
         let request =
             ProduceRequest { acks: -1, timeout_ms: 1000, topic_data, ..Default::default() };
         let Response::Produce(response) = self.ask(request, 9) else { panic!("other") };

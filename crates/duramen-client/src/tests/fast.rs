@@ -170,8 +170,8 @@ fn refused(code: ErrorCode) -> Response {
 }
 
 fn of(part: AppendedFast) -> Response {
-    let topic = AppendedFastTopic { partitions: vec![part], ..Default::default() };
-    AppendFastResponse { topics: vec![topic], ..Default::default() }.into()
+    let topic = AppendedFastTopic { partitions: [part].into(), ..Default::default() };
+    AppendFastResponse { topics: [topic].into(), ..Default::default() }.into()
 }
 
 /// Starts both nodes.

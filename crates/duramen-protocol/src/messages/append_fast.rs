@@ -32,20 +32,20 @@
 use bytes::Bytes;
 
 use crate::messages::declare::declare;
-use crate::wire::Uuid;
+use crate::wire::{Few, Uuid};
 
 declare! {
     /// Request of `AppendFast`. `wait` is 0 or 1. `timeout_ms` bounds the wait, as in Produce; 0 stands for a second.
     pub struct AppendFastRequest: versions 0..=0, flexible 0.. {
         wait: i8 [0..],
         timeout_ms: i32 [0..],
-        topics: Vec<AppendFastTopic> [0..],
+        topics: Few<AppendFastTopic> [0..],
     }
 
     /// Stands in [`AppendFastRequest::topics`].
     pub struct AppendFastTopic {
         topic_id: Uuid [0..],
-        partitions: Vec<AppendFastPartition> [0..],
+        partitions: Few<AppendFastPartition> [0..],
     }
 
     /// Stands in [`AppendFastTopic::partitions`]. The stretch is -1, -1 where the client knows none. The producer's id
@@ -65,13 +65,13 @@ declare! {
     /// Response of `AppendFast`.
     pub struct AppendFastResponse: versions 0..=0, flexible 0.. {
         throttle_time_ms: i32 [0..],
-        topics: Vec<AppendedFastTopic> [0..],
+        topics: Few<AppendedFastTopic> [0..],
     }
 
     /// Stands in [`AppendFastResponse::topics`].
     pub struct AppendedFastTopic {
         topic_id: Uuid [0..],
-        partitions: Vec<AppendedFast> [0..],
+        partitions: Few<AppendedFast> [0..],
     }
 
     /// Stands in [`AppendedFastTopic::partitions`]. The stretch is the one that the leader has open now: -1, -1 and no

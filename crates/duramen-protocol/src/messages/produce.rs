@@ -1,9 +1,10 @@
 //! `Produce` (key 0): append record batches.
 
 use bytes::Bytes;
+use smol_str::SmolStr;
 
 use crate::messages::declare::declare;
-use crate::wire::Uuid;
+use crate::wire::{Few, Uuid};
 
 declare! {
     /// Request of `Produce`.
@@ -11,14 +12,14 @@ declare! {
         transactional_id: Option<String> [3.., nullable 3..],
         acks: i16 [0..],
         timeout_ms: i32 [0..],
-        topic_data: Vec<TopicProduceData> [0..],
+        topic_data: Few<TopicProduceData> [0..],
     }
 
     /// Stands in [`ProduceRequest::topic_data`].
     pub struct TopicProduceData {
-        name: String [0..=12, ignorable],
+        name: SmolStr [0..=12, ignorable],
         topic_id: Uuid [13.., ignorable],
-        partition_data: Vec<PartitionProduceData> [0..],
+        partition_data: Few<PartitionProduceData> [0..],
     }
 
     /// Stands in [`TopicProduceData::partition_data`].
@@ -29,16 +30,16 @@ declare! {
 
     /// Response of `Produce`.
     pub struct ProduceResponse: versions 3..=13, flexible 9.. {
-        responses: Vec<TopicProduceResponse> [0..],
+        responses: Few<TopicProduceResponse> [0..],
         throttle_time_ms: i32 [1.., ignorable],
         node_endpoints: Vec<NodeEndpoint> [10.., tag 0 in 10..],
     }
 
     /// Stands in [`ProduceResponse::responses`].
     pub struct TopicProduceResponse {
-        name: String [0..=12, ignorable],
+        name: SmolStr [0..=12, ignorable],
         topic_id: Uuid [13.., ignorable],
-        partition_responses: Vec<PartitionProduceResponse> [0..],
+        partition_responses: Few<PartitionProduceResponse> [0..],
     }
 
     /// Stands in [`TopicProduceResponse::partition_responses`].

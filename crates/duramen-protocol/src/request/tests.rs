@@ -12,7 +12,7 @@ use crate::messages::{MetadataRequest, ProduceRequest, SaslHandshakeRequest};
 use crate::wire::DecodeError;
 
 fn header(api: ApiKey, api_version: i16, client_id: Option<&str>) -> RequestHeader {
-    let client_id = client_id.map(String::from);
+    let client_id = client_id.map(Into::into);
     RequestHeader { api_key: api.code(), api_version, correlation_id: 0x0102_0304, client_id }
 }
 
@@ -117,9 +117,9 @@ fn records_of_a_produce_are_slices_of_its_frame() {
     for version in 3..=13 {
         let partition = PartitionProduceData { index: 2, records: records.clone() };
         let topic =
-            TopicProduceData { partition_data: vec![partition], ..TopicProduceData::default() };
+            TopicProduceData { partition_data: [partition].into(), ..TopicProduceData::default() };
         let produce =
-            ProduceRequest { acks: -1, topic_data: vec![topic], ..ProduceRequest::default() };
+            ProduceRequest { acks: -1, topic_data: [topic].into(), ..ProduceRequest::default() };
         let frame = encoded(&header(ApiKey::Produce, version, Some("p")), produce.clone());
         let (_, request) = decode_request(frame.clone()).expect("reads");
         let Request::Produce(decoded) = request else { panic!("{request:?}") };
@@ -132,18 +132,18 @@ fn records_of_a_produce_are_slices_of_its_frame() {
 #[test]
 fn the_arrays_of_a_request_have_a_bounded_number_of_elements_together() {
     let topic = |partitions: usize| {
-        let partition_data = vec![PartitionProduceData::default(); partitions];
+        let partition_data = vec![PartitionProduceData::default(); partitions].into();
         TopicProduceData { name: "t".into(), partition_data, ..Default::default() }
     };
     let read = |topic_data| {
         let produce = ProduceRequest { topic_data, ..Default::default() };
         decode_request_counted(encoded(&header(ApiKey::Produce, 9, None), produce))
     };
-    let (.., elements) = read(vec![topic(2), topic(3)]).expect("few");
+    let (.., elements) = read(vec![topic(2), topic(3)].into()).expect("few");
     assert_eq!(elements, 2 + 2 + 3);
     let (.., elements) =
-        read(vec![topic(REQUEST_ELEMENTS_MAX - 3), topic(1)]).expect("just few enough");
+        read(vec![topic(REQUEST_ELEMENTS_MAX - 3), topic(1)].into()).expect("just few enough");
     assert_eq!(elements, REQUEST_ELEMENTS_MAX);
-    let one_more = read(vec![topic(REQUEST_ELEMENTS_MAX - 3), topic(2)]);
+    let one_more = read(vec![topic(REQUEST_ELEMENTS_MAX - 3), topic(2)].into());
     assert_eq!(one_more, Err(DecodeError::TooManyElements { max: REQUEST_ELEMENTS_MAX }));
 }

@@ -2,8 +2,9 @@
 //! stream every choice is the smallest one, so shrinking the bytes shrinks the value.
 
 use bytes::Bytes;
+use smol_str::SmolStr;
 
-use super::{Ctx, RecordData, Uuid};
+use super::{Ctx, Few, RecordData, Uuid};
 
 /// The stream.
 pub(crate) struct Entropy<'a> {
@@ -87,6 +88,12 @@ impl Sample for String {
     }
 }
 
+impl Sample for SmolStr {
+    fn sample(entropy: &mut Entropy<'_>, ctx: Ctx) -> Self {
+        String::sample(entropy, ctx).into()
+    }
+}
+
 impl Sample for Bytes {
     fn sample(entropy: &mut Entropy<'_>, ctx: Ctx) -> Self {
         String::sample(entropy, ctx).into_bytes().into()
@@ -103,6 +110,12 @@ impl<T: Sample> Sample for Vec<T> {
     fn sample(entropy: &mut Entropy<'_>, ctx: Ctx) -> Self {
         let ctx = ctx.with_nullable(false);
         (0..entropy.len()).map(|_| T::sample(entropy, ctx)).collect()
+    }
+}
+
+impl<T: Sample> Sample for Few<T> {
+    fn sample(entropy: &mut Entropy<'_>, ctx: Ctx) -> Self {
+        Vec::sample(entropy, ctx).into()
     }
 }
 

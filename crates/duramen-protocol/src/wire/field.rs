@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
+use smol_str::SmolStr;
 
 use super::{DecodeError, Decoder, EncodeError, Encoder, RecordData, Uuid};
 
@@ -140,6 +142,9 @@ impl Ctx {
     }
 }
 
+/// An array that mostly has one element, which then takes no allocation.
+pub type Few<T> = SmallVec<[T; 1]>;
+
 /// A type that can be a field.
 pub trait Wire: Sized {
     /// Returns the fewest bytes any value takes; at least 1, so that array lengths can be checked against it.
@@ -227,6 +232,21 @@ fn null_error(d: &Decoder) -> DecodeError {
     d.malformed("null where the field must be present")
 }
 
+fn read_str<T>(
+    d: &mut Decoder,
+    ctx: Ctx,
+    own: impl FnOnce(&str) -> T,
+) -> Result<Option<T>, DecodeError> {
+    let Some(len) = d.length(ctx.flexible, true)? else { return Ok(None) };
+    if len > STRING_BYTES_MAX {
+        return Err(d.malformed("string is too long"));
+    }
+    match std::str::from_utf8(d.take(len)?) {
+        Ok(text) => Ok(Some(own(text))),
+        Err(_) => Err(d.malformed("string is not UTF-8")),
+    }
+}
+
 fn write_str(text: &str, e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
     if text.len() > STRING_BYTES_MAX {
         return Err(EncodeError::TooLong { what: "string", len: text.len() });
@@ -250,17 +270,32 @@ impl Wire for String {
 
 impl Nullable for String {
     fn read_nullable(d: &mut Decoder, ctx: Ctx) -> Result<Option<Self>, DecodeError> {
-        let Some(len) = d.length(ctx.flexible, true)? else { return Ok(None) };
-        if len > STRING_BYTES_MAX {
-            return Err(d.malformed("string is too long"));
-        }
-        match std::str::from_utf8(d.take(len)?) {
-            Ok(text) => Ok(Some(text.to_owned())),
-            Err(_) => Err(d.malformed("string is not UTF-8")),
-        }
+        read_str(d, ctx, str::to_owned)
     }
     fn write_null(e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
         e.length(None, ctx.flexible, true, "string")
+    }
+}
+
+/// For names of requests that come often: short ones take no allocation.
+impl Wire for SmolStr {
+    fn bytes_min(ctx: Ctx) -> usize {
+        String::bytes_min(ctx)
+    }
+    fn read(d: &mut Decoder, ctx: Ctx) -> Result<Self, DecodeError> {
+        Self::read_nullable(d, ctx)?.ok_or_else(|| null_error(d))
+    }
+    fn write(&self, e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
+        write_str(self, e, ctx)
+    }
+}
+
+impl Nullable for SmolStr {
+    fn read_nullable(d: &mut Decoder, ctx: Ctx) -> Result<Option<Self>, DecodeError> {
+        read_str(d, ctx, |text| Self::new(text))
+    }
+    fn write_null(e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
+        String::write_null(e, ctx)
     }
 }
 
@@ -340,6 +375,24 @@ impl Nullable for RecordData {
     }
 }
 
+/// Reads the length of an array, and claims its elements.
+fn read_len<T: Wire>(d: &mut Decoder, ctx: Ctx) -> Result<Option<usize>, DecodeError> {
+    let Some(len) = d.length(ctx.flexible, false)? else { return Ok(None) };
+    // The claim is checked against what is really there before any room is made for it.
+    let needed = len.checked_mul(T::bytes_min(ctx.with_nullable(false)).max(1));
+    if needed.is_none_or(|needed| needed > d.remaining()) {
+        return Err(d.malformed("array is longer than its frame"));
+    }
+    d.expect_elements(len)?;
+    Ok(Some(len))
+}
+
+fn write_array<T: Wire>(elements: &[T], e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
+    e.length(Some(elements.len()), ctx.flexible, false, "array")?;
+    let ctx = ctx.with_nullable(false);
+    elements.iter().try_for_each(|element| element.write(e, ctx))
+}
+
 impl<T: Wire> Wire for Vec<T> {
     fn bytes_min(ctx: Ctx) -> usize {
         if ctx.flexible { 1 } else { 4 }
@@ -348,30 +401,38 @@ impl<T: Wire> Wire for Vec<T> {
         Self::read_nullable(d, ctx)?.ok_or_else(|| null_error(d))
     }
     fn write(&self, e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
-        e.length(Some(self.len()), ctx.flexible, false, "array")?;
-        let ctx = ctx.with_nullable(false);
-        self.iter().try_for_each(|element| element.write(e, ctx))
+        write_array(self, e, ctx)
     }
 }
 
 impl<T: Wire> Nullable for Vec<T> {
     fn read_nullable(d: &mut Decoder, ctx: Ctx) -> Result<Option<Self>, DecodeError> {
-        let Some(len) = d.length(ctx.flexible, false)? else { return Ok(None) };
-        let ctx = ctx.with_nullable(false);
-        // The claim is checked against what is really there before any room is made for it.
-        let needed = len.checked_mul(T::bytes_min(ctx).max(1));
-        if needed.is_none_or(|needed| needed > d.remaining()) {
-            return Err(d.malformed("array is longer than its frame"));
-        }
-        d.expect_elements(len)?;
+        let Some(len) = read_len::<T>(d, ctx)? else { return Ok(None) };
         let mut elements = Self::with_capacity(len.min(ELEMENTS_UPFRONT));
         for _ in 0..len {
-            elements.push(T::read(d, ctx)?);
+            elements.push(T::read(d, ctx.with_nullable(false))?);
         }
         Ok(Some(elements))
     }
     fn write_null(e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
         e.length(None, ctx.flexible, false, "array")
+    }
+}
+
+impl<T: Wire> Wire for Few<T> {
+    fn bytes_min(ctx: Ctx) -> usize {
+        Vec::<T>::bytes_min(ctx)
+    }
+    fn read(d: &mut Decoder, ctx: Ctx) -> Result<Self, DecodeError> {
+        let len = read_len::<T>(d, ctx)?.ok_or_else(|| null_error(d))?;
+        let mut elements = Self::with_capacity(len.min(ELEMENTS_UPFRONT));
+        for _ in 0..len {
+            elements.push(T::read(d, ctx.with_nullable(false))?);
+        }
+        Ok(elements)
+    }
+    fn write(&self, e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
+        write_array(self, e, ctx)
     }
 }
 

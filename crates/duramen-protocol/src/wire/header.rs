@@ -1,5 +1,7 @@
 //! The header of a request as data: an error of the decoder carries it.
 
+use smol_str::SmolStr;
+
 /// Header before every request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestHeader {
@@ -10,5 +12,5 @@ pub struct RequestHeader {
     /// Comes back in the response.
     pub correlation_id: i32,
     /// The client's name for itself.
-    pub client_id: Option<String>,
+    pub client_id: Option<SmolStr>,
 }

@@ -502,7 +502,7 @@ fn append(topic_id: Uuid, wait: i8, stretch: Stretch, records: Bytes) -> AppendF
     let (stretch_term, stretch_index) = stretch;
     let records = Some(records);
     let part = AppendFastPartition { stretch_term, stretch_index, records, ..Default::default() };
-    let topics = vec![AppendFastTopic { topic_id, partitions: vec![part] }];
+    let topics = [AppendFastTopic { topic_id, partitions: [part].into() }].into();
     AppendFastRequest { wait, timeout_ms: 1_000, topics }
 }
 

@@ -17,9 +17,9 @@ async fn leave_open(bootstrap: &str, id: &str, topic: &str) {
     let mut batch = BatchBuilder::new().producer(producer.id, producer.epoch, 0).transactional();
     batch.push(&NewRecord { value: Some(b"v"), ..NewRecord::default() }).unwrap();
     let records = Some(batch.build().unwrap());
-    let partition_data = vec![PartitionProduceData { index: 0, records }];
+    let partition_data = [PartitionProduceData { index: 0, records }].into();
     let topic_data =
-        vec![TopicProduceData { name: topic.into(), partition_data, ..Default::default() }];
+        [TopicProduceData { name: topic.into(), partition_data, ..Default::default() }].into();
     let request = ProduceRequest {
         transactional_id: Some(id.into()),
         acks: -1,

@@ -932,9 +932,9 @@ async fn produce(client: &Client, token: &str, keys: &[&str]) -> i16 {
         batch.push(&NewRecord { key, value, headers, ..NewRecord::default() }).unwrap();
     }
     let records = Some(batch.build().unwrap());
-    let partition_data = vec![PartitionProduceData { index: 0, records }];
+    let partition_data = [PartitionProduceData { index: 0, records }].into();
     let topic_data =
-        vec![TopicProduceData { name: "t".into(), partition_data, ..Default::default() }];
+        [TopicProduceData { name: "t".into(), partition_data, ..Default::default() }].into();
     let request =
         ProduceRequest { transactional_id: None, acks: -1, timeout_ms: 30_000, topic_data };
     let answer = client.call_any(&request).await.unwrap();

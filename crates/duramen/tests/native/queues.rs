@@ -233,9 +233,9 @@ pub(super) async fn produce(
         batch.push(&record).unwrap();
     }
     let records = Some(batch.build().unwrap());
-    let partition_data = vec![PartitionProduceData { index: 0, records }];
+    let partition_data = [PartitionProduceData { index: 0, records }].into();
     let topic_data =
-        vec![TopicProduceData { name: "t".into(), partition_data, ..Default::default() }];
+        [TopicProduceData { name: "t".into(), partition_data, ..Default::default() }].into();
     let transactional_id = transaction.map(|_| "open".to_owned());
     let request = ProduceRequest { transactional_id, acks: -1, timeout_ms: 30_000, topic_data };
     let answer = client.call_any(&request).await.unwrap();

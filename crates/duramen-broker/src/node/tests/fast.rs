@@ -46,7 +46,7 @@ fn ask(topic_id: Uuid, first_sequence: i32, last_sequence: i32) -> AppendFastReq
 }
 
 fn of(topic_id: Uuid, wait: i8, partition: AppendFastPartition) -> AppendFastRequest {
-    let topics = vec![AppendFastTopic { topic_id, partitions: vec![partition] }];
+    let topics = [AppendFastTopic { topic_id, partitions: [partition].into() }].into();
     AppendFastRequest { wait, timeout_ms: 5_000, topics }
 }
 

@@ -817,7 +817,7 @@ impl Harness {
             api_key: api.code(),
             api_version: version,
             correlation_id,
-            client_id: Some("test".to_owned()),
+            client_id: Some("test".into()),
         };
         self.asked.insert((connection, correlation_id), (api, version));
         let frame = encode_request(&header, request).expect("a good request").bytes;
@@ -947,11 +947,11 @@ pub(super) fn new_topic(name: &str, partitions: i32, configs: &[(&str, &str)]) -
 pub(super) fn produce_request(topic: &str, records: Bytes, acks: i16) -> ProduceRequest {
     let partition = PartitionProduceData { index: 0, records: Some(records) };
     let topic = TopicProduceData {
-        name: topic.to_owned(),
-        partition_data: vec![partition],
+        name: topic.into(),
+        partition_data: [partition].into(),
         ..TopicProduceData::default()
     };
-    ProduceRequest { acks, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() }
+    ProduceRequest { acks, timeout_ms: 30_000, topic_data: [topic].into(), ..Default::default() }
 }
 
 pub(super) fn fetch_request(topic: &str, offset: i64) -> FetchRequest {

@@ -372,14 +372,14 @@ impl Queuers {
         let ttl_ms = self.ttl_ms(work);
         let (number, batch) = self.batch(queues, (false, ttl_ms, None), work, wall_ms);
         let batch = CheckedBatch::of(batch, partition).expect("it is right");
-        let partitions = vec![PreparedPartition { index: partition, batch: Ok(batch) }];
-        let topic = PreparedTopic { name: TOPIC.to_owned(), id: Uuid::default(), partitions };
+        let partitions = [PreparedPartition { index: partition, batch: Ok(batch) }].into();
+        let topic = PreparedTopic { name: TOPIC.into(), id: Uuid::default(), partitions };
         let request = PreparedProduce {
             acks: -1,
             timeout_ms: 10_000,
             transactional_id: None,
             is_transactional: false,
-            topics: vec![topic],
+            topics: [topic].into(),
         };
         (Question::Produce { number }, Prepared::Produce(request))
     }
@@ -555,7 +555,7 @@ impl Queuers {
         let request = FetchRequest {
             replica_id: -1,
             max_bytes: 2000,
-            topics: vec![topic],
+            topics: [topic].into(),
             ..FetchRequest::default()
         };
         (Question::Fetch { partition, offset, due, gone }, Prepared::Request(request.into()))
@@ -1002,5 +1002,5 @@ fn create() -> Request {
         configs: configs.into_iter().map(config).collect(),
         ..CreatableTopic::default()
     };
-    CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() }.into()
+    CreateTopicsRequest { topics: [topic].into(), timeout_ms: 10_000, ..Default::default() }.into()
 }

@@ -68,9 +68,9 @@ pub(super) type Asking<Question> = (Question, Request, i16);
 pub(super) type Target = (Place, Option<Uuid>);
 
 pub(super) fn produce((place, id): &Target, acks: i16, bytes: Bytes) -> ProduceRequest {
-    let partition_data = vec![PartitionProduceData { index: place.1, records: Some(bytes) }];
-    let (name, topic_id) = (place.0.clone(), id.unwrap_or(Uuid::ZERO));
-    let topic_data = vec![TopicProduceData { name, topic_id, partition_data }];
+    let partition_data = [PartitionProduceData { index: place.1, records: Some(bytes) }].into();
+    let (name, topic_id) = (place.0.as_str().into(), id.unwrap_or(Uuid::ZERO));
+    let topic_data = [TopicProduceData { name, topic_id, partition_data }].into();
     ProduceRequest { acks, timeout_ms: TIMEOUT_MS, topic_data, ..ProduceRequest::default() }
 }
 

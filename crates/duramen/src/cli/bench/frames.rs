@@ -201,7 +201,7 @@ pub(super) fn fetch(
         api_key: ApiKey::Fetch.code(),
         api_version: FETCH_VERSION,
         correlation_id: 0,
-        client_id: Some(CLIENT_ID.to_owned()),
+        client_id: Some(CLIENT_ID.into()),
     };
     Ok(encode_request_of(&header, ApiKey::Fetch, &request)?.bytes)
 }

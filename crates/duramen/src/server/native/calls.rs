@@ -101,7 +101,7 @@ impl Call {
     fn context(&self, version: i16, api: Api) -> RequestContext {
         RequestContext {
             principal: Arc::clone(&self.caller.principal),
-            client_id: self.caller.client_id.clone(),
+            client_id: self.caller.client_id.as_deref().map(Into::into),
             listener: "NATIVE".into(),
             client_host: Arc::clone(&self.caller.host),
             api,

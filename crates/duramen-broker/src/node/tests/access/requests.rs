@@ -124,7 +124,8 @@ fn of_fast_appends(api: ApiKey, names: Names<'_>) -> Option<(Request, i16)> {
                 ..Default::default()
             };
             let topics =
-                vec![AppendFastTopic { topic_id: names.topic_id, partitions: vec![partition] }];
+                [AppendFastTopic { topic_id: names.topic_id, partitions: [partition].into() }]
+                    .into();
             (AppendFastRequest { wait: 1, timeout_ms: 1_000, topics }.into(), 0)
         }
         _ => return None,

@@ -218,14 +218,14 @@ impl Messages {
         let messages = messages.collect();
         let (batch, bytes) = self.batch(messages, wall_ms);
         let checked = CheckedBatch::of(bytes, partition).expect("it is right");
-        let partitions = vec![PreparedPartition { index: partition, batch: Ok(checked) }];
-        let topic = PreparedTopic { name: TOPIC.to_owned(), id: Uuid::default(), partitions };
+        let partitions = [PreparedPartition { index: partition, batch: Ok(checked) }].into();
+        let topic = PreparedTopic { name: TOPIC.into(), id: Uuid::default(), partitions };
         let request = PreparedProduce {
             acks: -1,
             timeout_ms: 10_000,
             transactional_id: None,
             is_transactional: false,
-            topics: vec![topic],
+            topics: [topic].into(),
         };
         (Question::Enqueue { batch }, Prepared::Produce(request))
     }
