@@ -197,7 +197,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     ("a log forgets the fences of its queues", Bug::Peers(Inside::FenceNotRestated), 9373),
     ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 11_453),
-    ("an erasure waits for no index", Bug::Peers(Inside::EraseUnindexed), 349),
+    ("an erasure waits for no index", Bug::Peers(Inside::EraseUnindexed), 13),
     ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 2077),
     ("an erasure takes what expires later", Bug::Peers(Inside::ExpiredTooSoon), 93),
     ("an erasure takes a queue's last element", Bug::Peers(Inside::ExpiredLastGoes), 29),
