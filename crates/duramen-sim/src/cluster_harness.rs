@@ -699,6 +699,9 @@ impl World {
                     }
                     let seen = (batch.bytes().len(), crc32c::crc32c(batch.bytes()));
                     let before = self.committed.insert((log, header.base_offset), seen);
+                    if before.is_none() {
+                        tell(|| format!("committed {}-{}: {header:?}", log.0[0], log.1));
+                    }
                     if before.is_some_and(|before| before != seen) {
                         return wrong(format!(
                             "machine {at}: what is committed at {} of {log:?} is another batch",

@@ -10,8 +10,8 @@ use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
-use super::Coordinators;
 use super::view::{Effect, Expired, Sight, View};
+use super::{Coordinators, Stage};
 use crate::core::{Core, Parked, Signal};
 use crate::event::{Now, RequestKey};
 use crate::groups::coordinator::{Coordinator, Output};
@@ -203,8 +203,15 @@ impl Coordinators {
         commits: bool,
     ) {
         let Some(shard) = self.shards.get_mut(&replica) else { return };
-        if !shard.is_serving() {
-            return;
+        match &mut shard.stage {
+            Stage::Loading { end, .. } => {
+                // The marker may be behind the end of what is being read. So it is read, too.
+                let committed = core.partitions.get(&replica).map_or(*end, |it| it.committed());
+                *end = committed.max(*end);
+                return;
+            }
+            Stage::Failed { .. } => return,
+            Stage::Serving => {}
         }
         if let Some(groups) = shard.as_view_mut::<Coordinator>() {
             groups.on_marker(producer_id, commits);

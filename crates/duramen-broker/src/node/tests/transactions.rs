@@ -23,7 +23,8 @@ use duramen_storage::op::Done;
 
 use super::harness::{Harness, batch, builder, fetch_request, produce_request};
 use super::trio::Trio;
-use crate::internal_topics::partition_of;
+use crate::event::ReadLog;
+use crate::internal_topics::{GROUPS, partition_of};
 
 const FEW: [(&str, &str); 2] =
     [("transaction.state.log.num.partitions", "2"), ("offsets.topic.num.partitions", "2")];
@@ -416,6 +417,40 @@ fn offsets_move_with_their_transaction() {
             let told = stranger.commit_offset(&mut it, "t", 1);
             assert_eq!(told, ErrorCode::InvalidProducerEpoch);
         }
+    }
+}
+
+/// The leader of a log writes markers from its election on, and its coordinator may still be reading the log.
+#[test]
+fn a_transaction_that_ends_while_groups_are_loaded_takes_its_offsets_with_it() {
+    for (commits, after) in [(true, 5), (false, -1)] {
+        let mut it = Harness::new(&FEW);
+        it.create("t", &[]);
+        let mut producer = Producer::new(&mut it, "x", 2);
+        assert_eq!(producer.commit_offset(&mut it, "t", 5), ErrorCode::None);
+        let wall_ms = it.now.wall_ms;
+        it = Harness::slow(std::mem::take(&mut it.store), &FEW, 2);
+        it.now.wall_ms = wall_ms;
+        for _ in 0..10 {
+            it.persist();
+            it.run();
+        }
+        let is_of_groups = |it: &Harness, read: &ReadLog| {
+            it.store.replicas[&read.replica].identity.topic == GROUPS
+        };
+        let reads = std::mem::take(&mut it.reads).into_iter();
+        let (of_groups, others): (Vec<_>, _) = reads.partition(|read| is_of_groups(&it, read));
+        let [ReadLog { replica, end, .. }] = of_groups[..] else { panic!("{of_groups:?}") };
+        it.reads = others;
+        it.is_prompt = true;
+        it.run();
+        assert_eq!(producer.end(&mut it, commits), ErrorCode::None);
+        it.pass_ms(100);
+        let markers = it.store.replicas[&replica].batches(end, i64::MAX).len();
+        assert_eq!(markers, 1, "the marker is written behind what is read");
+        it.reads = of_groups;
+        it.run();
+        assert_eq!(offset_of(&mut it, true), Ok(after));
     }
 }
 

@@ -429,6 +429,7 @@ impl Transactors {
             (Question::Offsets, Response::OffsetFetch(it)) if it.groups[0].error_code == 0 => {
                 let told = it.groups[0].topics[0].partitions.iter();
                 let told: Vec<_> = told.map(|it| (it.error_code, it.committed_offset)).collect();
+                tell(|| format!("  offsets of transactions: {told:?}"));
                 self.check_end(&told)?;
             }
             (Question::Offsets, Response::OffsetFetch(_)) => {}
