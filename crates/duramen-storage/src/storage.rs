@@ -68,8 +68,8 @@ const EXTENTS_AT_FIRST: usize = 4;
 const ENTRIES_MAX: usize = 256;
 /// Entries of one write that one round takes.
 const ENTRIES_A_ROUND: usize = 4096;
-/// Largest round buffer that is kept for reuse, in bytes.
-const BUFFER_BYTES_KEPT: usize = 256 * 1024;
+/// Largest round buffer that is kept for reuse, in bytes. A round of 128 appends of 2 KiB takes half of that.
+const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
 /// Largest snapshot that goes into the journal, in bytes; a larger one gets a file.
 const INLINE_IMAGE_BYTES: usize = 256 * 1024;
 

@@ -15,7 +15,8 @@
 //!
 //! Estimate a produce of 2 KiB: one `recv` for as many frames as have arrived, one `sendmsg` for as many
 //! replies as are ready. On the node's thread no other thread is woken, and elsewhere two are: the node's by the
-//! event, this task's by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches only).
+//! event, this task's by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches that
+//! arrive together).
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -30,6 +31,7 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::session::{Heavy, Outgoing, Session, SessionStep};
+use duramen_protocol::wire::Few;
 use duramen_storage::Reader;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -89,6 +91,7 @@ pub struct Connection {
     session: Session,
     replies: UnboundedReceiver<Routed>,
     buf: BytesMut,
+    room: framing::Room,
     charge: Charge,
     /// Time when an incomplete frame began to arrive.
     part_since: Option<Instant>,
@@ -228,6 +231,7 @@ impl Connection {
             session,
             replies,
             buf: BytesMut::new(),
+            room: framing::Room::default(),
             charge: Charge::new(&shared.budget),
             part_since: None,
             rests_until: None,
@@ -410,7 +414,7 @@ impl Connection {
     /// no bytes that arrive meanwhile are missed.
     async fn read(&mut self) -> Result<(), End> {
         let room =
-            framing::make_room(&mut self.buf, self.shared.frame_bytes_max, framing::ROOM_MIN);
+            framing::make_room(&mut self.buf, self.shared.frame_bytes_max, self.room.bytes());
         let mut space = (&mut self.buf).limit(room);
         let mut reading = pin!(self.stream.read_buf(&mut space));
         match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
@@ -425,15 +429,15 @@ impl Connection {
     /// Hands the frames that have arrived to the session, and what comes of them to the node, with
     /// one wake-up.
     async fn take_frames(&mut self) -> Result<(), End> {
-        let mut events = Vec::new();
-        let mut answers = Vec::new();
+        let mut events = Few::new();
+        let mut answers = Few::new();
         let result = self.frames(&mut events, &mut answers).await;
         self.hand_on(events);
         self.send(answers).await?;
         result
     }
 
-    fn hand_on(&mut self, events: Vec<Input>) {
+    fn hand_on(&mut self, events: Few<Input>) {
         if events.is_empty() {
             return;
         }
@@ -446,8 +450,8 @@ impl Connection {
 
     async fn frames(
         &mut self,
-        events: &mut Vec<Input>,
-        answers: &mut Vec<Outgoing>,
+        events: &mut Few<Input>,
+        answers: &mut Few<Outgoing>,
     ) -> Result<(), End> {
         while self.wants_more() && self.moving.is_none() {
             let is_large = framing::whole(&self.buf).is_some_and(|it| it > LARGE_FRAME);
@@ -466,6 +470,7 @@ impl Connection {
                 break;
             };
             self.part_since = None;
+            self.room.follow(frame.len(), events.is_empty() && self.buf.is_empty());
             self.charge.end_frame();
             self.active_at = Instant::now();
             self.shared.metrics.network.received_bytes.inc_by(frame.len() as u64);
@@ -484,8 +489,8 @@ impl Connection {
         &mut self,
         step: SessionStep,
         waited: Duration,
-        events: &mut Vec<Input>,
-        answers: &mut Vec<Outgoing>,
+        events: &mut Few<Input>,
+        answers: &mut Few<Outgoing>,
     ) -> Result<(), End> {
         match step {
             SessionStep::Request { sequence, mut context, request } => {
@@ -511,7 +516,7 @@ impl Connection {
             None | Some(Moving::Large) => Ok(()),
             Some(Moving::Heavy(heavy)) => {
                 let (mut events, mut answers, mut waited) =
-                    (Vec::new(), Vec::new(), Duration::ZERO);
+                    (Few::new(), Few::new(), Duration::ZERO);
                 let checking = Arc::clone(&self.shared.checking);
                 let step = checking.on_heavy(&mut self.session, heavy, &mut waited).await;
                 self.take_step(step, waited, &mut events, &mut answers)?;
@@ -526,7 +531,7 @@ impl Connection {
 
     /// Encodes the replies that are ready, and sends those whose turn it is in one go.
     async fn take_replies(&mut self, first: Routed) -> Result<(), End> {
-        let mut outgoing = Vec::new();
+        let mut outgoing = Few::new();
         let mut closing = None;
         let mut next = Some(first);
         while let Some(routed) = next {
@@ -565,11 +570,11 @@ impl Connection {
         closing.map_or(Ok(()), |reason| Err(End::Closed(reason)))
     }
 
-    async fn send(&mut self, outgoing: Vec<Outgoing>) -> Result<(), End> {
+    async fn send(&mut self, outgoing: Few<Outgoing>) -> Result<(), End> {
         if outgoing.is_empty() {
             return Ok(());
         }
-        let mut parts = Vec::with_capacity(outgoing.len());
+        let mut parts = Few::with_capacity(outgoing.len());
         for Outgoing { sequence, frame } in outgoing {
             let resolved =
                 if frame.holes.is_empty() { None } else { self.resolved.remove(&sequence) };
@@ -609,7 +614,7 @@ impl Connection {
 }
 
 /// Cuts a frame at its holes and puts the files' parts there.
-fn cut(frame: duramen_protocol::EncodedFrame, resolved: Option<Resolved>, parts: &mut Vec<Part>) {
+fn cut(frame: duramen_protocol::EncodedFrame, resolved: Option<Resolved>, parts: &mut Few<Part>) {
     let mut bytes = frame.bytes;
     let mut taken = 0;
     let mut files: Vec<_> =

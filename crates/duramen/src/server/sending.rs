@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use duramen_protocol::wire::Few;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
@@ -112,7 +113,7 @@ impl Sender {
     }
 
     async fn write_all(&self, stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<()> {
-        let mut slices: Vec<IoSlice<'_>> = parts
+        let mut slices: Few<IoSlice<'_>> = parts
             .iter()
             .filter_map(|part| match part {
                 Part::Bytes(bytes) if !bytes.is_empty() => Some(IoSlice::new(bytes)),
