@@ -43,6 +43,7 @@ pub mod ending;
 pub(crate) mod figures;
 pub mod framing;
 pub mod health;
+pub(crate) mod home;
 pub mod http;
 pub mod inbox;
 pub mod indexing;
@@ -178,7 +179,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let reader = storage.reader();
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
     let near = near_runtime()?;
-    let clients = if is_near { near.handle() } else { runtime.handle() }.clone();
+    let clients = if is_near { go_near(&near, &links) } else { runtime.handle().clone() };
     let (made, at_node) = (Arc::default(), (near, inputs));
     let indexing = start_indexing(&settings, &node, reader.clone(), &parts)?;
     let threads = vec![
@@ -390,6 +391,12 @@ fn near_runtime() -> anyhow::Result<Runtime> {
         .enable_all()
         .build()
         .context("cannot start the node's thread")
+}
+
+/// Returns the runtime of the node's thread for clients, and has links move there, too.
+fn go_near(near: &Runtime, links: &Links) -> Handle {
+    links.go_to(near.handle());
+    near.handle().clone()
 }
 
 /// Hands a socket to another runtime.

@@ -314,7 +314,7 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("node.id", Int, "-1", "", AtLeast(-1),
         "Id of the node, which its data directory fixes. -1 is the id in the data directory, or 1 for a new directory."),
     row("num.network.threads", Int, "-1", "", Between(-1, 64),
-        "Threads that serve sockets. 0: clients begin on the node's thread, where a small request wakes no other thread, and two threads serve the rest. -1: 0 on a machine of up to two cores, else one thread a core, at most 8."),
+        "Threads that serve sockets. 0: clients begin on the node's thread, and other nodes are served there, so that a small request wakes no other thread; two threads serve the rest. -1: 0 on a machine of up to two cores, else one thread a core, at most 8."),
     row("num.partitions", Int, "1", "", AtLeast(1),
         "Partitions of a new topic whose creation does not set a number."),
     row("offset.metadata.max.bytes", Int, "4096", "", AtLeast(0),

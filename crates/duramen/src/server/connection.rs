@@ -22,7 +22,6 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -46,6 +45,7 @@ use super::checking::{Checking, LARGE_FRAME};
 use super::complaints::Complaints;
 use super::disk::RealDisk;
 use super::framing;
+use super::home::{Left, watched_here};
 use super::metrics::Metrics;
 use super::plans::{self, Resolved};
 use super::sending::{Part, STALL_MAX, Sender};
@@ -135,14 +135,6 @@ enum Woken {
     Idle,
 }
 
-/// Way in which a connection leaves its thread without trouble.
-enum Left {
-    /// All is answered, and the server stops.
-    Done,
-    /// The connection goes on elsewhere.
-    Moved,
-}
-
 /// Reason that a connection ends.
 enum End {
     /// The client closed it, or the network did; nothing to say.
@@ -188,7 +180,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
         Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into(), host_of(peer));
     let mut connection = Connection::new(stream, session, replies, shared);
     let mut end = connection.run().await;
-    if let Ok(Left::Moved) = &end {
+    if let Ok(Left::Moves) = &end {
         (connection, end) = connection.go_on_far().await;
     }
     if let Err(End::Malformed(_)) = &end {
@@ -254,8 +246,11 @@ impl Connection {
         let mut task = JoinSet::new();
         task.spawn_on(
             async move {
-                let end = match self.register() {
-                    Ok(()) => self.run().await,
+                let end = match watched_here(&self.stream) {
+                    Ok(stream) => {
+                        self.stream = stream;
+                        self.run().await
+                    }
                     Err(error) => Err(error.into()),
                 };
                 (self, end)
@@ -264,13 +259,6 @@ impl Connection {
         );
         let ended = task.join_next().await.expect("there is one task");
         ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
-    }
-
-    /// Lets this thread's runtime watch the socket.
-    fn register(&mut self) -> io::Result<()> {
-        let socket = self.stream.as_fd().try_clone_to_owned()?;
-        self.stream = TcpStream::from_std(socket.into())?;
-        Ok(())
     }
 
     async fn run(&mut self) -> Result<Left, End> {
@@ -287,7 +275,7 @@ impl Connection {
         loop {
             self.take_frames().await?;
             if self.moving.is_some() {
-                return Ok(Left::Moved);
+                return Ok(Left::Moves);
             }
             if stopping && !self.session.is_waiting() {
                 return Ok(Left::Done);

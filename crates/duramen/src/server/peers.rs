@@ -3,10 +3,10 @@
 //! Purpose:    connections between the nodes of one cluster.
 //! Owns:       the listener for nodes, one outgoing connection to each other node, with its queue, the forming of a
 //!             cluster, this node's standing.
-//! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`], [`Links::place`].
+//! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`], [`Links::place`], [`Links::go_to`].
 //! Invariants: nobody waits for a node that is slow, frozen or gone: frames beyond its queue are dropped and counted.
 //!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else.
-//!             A frame is decoded where it was read, not on the node's thread.
+//!             A frame is decoded where it was read: on the node's thread only where that serves clients, too.
 //! Never:      the content of frames (see the broker's `turn/frames.rs`); passwords: nobody is asked for one yet, so
 //!             the listener belongs on a network of its own.
 //! Tests:      here, in `peers/`, and `tests/cluster.rs` with real processes.
@@ -28,6 +28,7 @@ use tokio::time::timeout;
 
 use super::chance::random;
 use super::disk::RealDisk;
+use super::home::Home;
 use super::threads::Common;
 use crate::config::HostPort;
 
@@ -96,6 +97,7 @@ impl Peers {
         let (sender, greetings) = mpsc::channel(GREETINGS_MAX);
         let HostPort { host, port } = address;
         let standing = Arc::new(Standing::new(&identity, replaces, Arc::clone(&common.health)));
+        let (move_home, home) = Home::at(runtime.clone());
         let dialling = Dialling {
             own: NodeAddress { broker_id: facts.broker_id, host, port },
             listed: nodes.keys().copied().collect(),
@@ -103,6 +105,8 @@ impl Peers {
             standing: Arc::clone(&standing),
             metrics: metrics.clone(),
             runtime: runtime.clone(),
+            home: home.clone(),
+            move_home,
         };
         let forming = Forming::new(identity, nodes.keys().copied());
         // Before anybody is heard: what others say of an address counts for those that are not known.
@@ -116,6 +120,7 @@ impl Peers {
             node: common.node.clone(),
             metrics,
             complaints: Arc::default(),
+            home,
         };
         runtime.spawn(arrivals.run(socket));
         Self { links, forming, identity: watched, greetings }

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use duramen_broker::limits::PEER_FRAME_BYTES_MAX;
 use duramen_broker::peer::PeerFrame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use super::forming::judge;
@@ -23,6 +23,7 @@ use super::standing::{Standing, hex};
 use super::traffic::{PeerMetrics, Traffic};
 use crate::server::complaints::Complaints;
 use crate::server::framing::{self, FrameError};
+use crate::server::home::{Home, Left, live, watched_here};
 use crate::server::threads::{Input, ToNode};
 
 /// Connections that nodes may have here. A way that breaks leaves some behind for a while.
@@ -37,6 +38,8 @@ const WAITING_KIB_MAX: u32 = 32 << 10;
 const ROOM_MIN: usize = 48 << 10;
 /// Time between two judgements of whether the speaker is a member: it may be removed meanwhile.
 const JUDGED_EVERY: Duration = Duration::from_secs(1);
+/// Complaint about a connection that begins with something else than a greeting.
+const NOBODY: &str = "it does not say who it is";
 /// Pause in accepting when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -53,6 +56,7 @@ pub(super) struct Arrivals {
     pub(super) node: ToNode,
     pub(super) metrics: PeerMetrics,
     pub(super) complaints: Arc<Complaints>,
+    pub(super) home: Home,
 }
 
 impl Arrivals {
@@ -73,75 +77,16 @@ impl Arrivals {
                 continue;
             };
             let arrivals = self.clone();
-            tokio::spawn(async move {
-                if let Err(error) = arrivals.serve(stream).await {
-                    arrivals.complain(address, &error);
-                }
-                drop(seat);
-            });
+            let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
+            let (messages, speaker) = (Messages::of(stream), None);
+            let hearing = Hearing { arrivals, address, messages, room, speaker, _seat: seat };
+            tokio::spawn(live(hearing, |it| &mut it.arrivals.home, Hearing::stay));
         }
     }
 
     fn complain(&self, address: SocketAddr, why: &anyhow::Error) {
         if self.complaints.may_say() {
             tracing::warn!(%address, "a connection between nodes is closed: {why:#}");
-        }
-    }
-
-    /// Reads until the other side closes, which is no mistake, or makes one. Judges meanwhile whether it is a member.
-    async fn serve(&self, stream: TcpStream) -> anyhow::Result<()> {
-        stream.set_nodelay(true)?;
-        let address = stream.peer_addr()?;
-        let mut messages = Messages {
-            stream,
-            buf: BytesMut::new(),
-            bytes_max: GREETING_BYTES_MAX,
-            since: Instant::now(),
-        };
-        let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
-        let mut speaker: Option<Speaker> = None;
-        let mut judged = interval(JUDGED_EVERY);
-        loop {
-            let message = tokio::select! {
-                message = messages.next() => message?,
-                _ = judged.tick() => {
-                    if let Some(speaker) = &mut speaker {
-                        self.tell(speaker, &mut messages).await?;
-                    }
-                    continue;
-                }
-            };
-            let Some((kind, body)) = message else { return Ok(()) };
-            if kind == Kind::Greeting {
-                let identity = self.greeted(body).await?;
-                messages.bytes_max = PEER_FRAME_BYTES_MAX;
-                let told = speaker.take().and_then(|it| it.told);
-                let here = Here::of(self, identity.directory_id);
-                let traffic = self.metrics.of(identity.broker_id);
-                let new = Speaker { identity, address, traffic, told, _here: here };
-                let speaker = speaker.insert(new);
-                self.tell(speaker, &mut messages).await?;
-                messages.since = Instant::now();
-                continue;
-            }
-            let Some(Speaker { traffic, .. }) = &speaker else {
-                bail!("it does not say who it is")
-            };
-            if kind == Kind::Notice {
-                let notice = Notice::decode(&body).map_err(anyhow::Error::msg)?;
-                self.standing.hear(&notice);
-                continue;
-            }
-            traffic.received_frames.inc();
-            traffic.received_bytes.inc_by(body.len() as u64);
-            let kib = u32::try_from(body.len().div_ceil(1024)).unwrap_or(u32::MAX);
-            let frame = PeerFrame::decode(&body)?;
-            if self.identity.borrow().cluster_id.is_none() {
-                continue; // there is no node yet to take it
-            }
-            let waits = Arc::clone(&room).acquire_many_owned(kib.clamp(1, WAITING_KIB_MAX)).await?;
-            self.node.push(Input::Peer(Box::new(frame), waits));
-            messages.since = Instant::now();
         }
     }
 
@@ -193,6 +138,87 @@ impl Arrivals {
     }
 }
 
+/// A connection that another node opened.
+struct Hearing {
+    arrivals: Arrivals,
+    address: SocketAddr,
+    messages: Messages,
+    /// Room for frames that wait for the node's thread.
+    room: Arc<Semaphore>,
+    speaker: Option<Speaker>,
+    _seat: OwnedSemaphorePermit,
+}
+
+impl Hearing {
+    async fn stay(mut self) -> Option<Self> {
+        match self.hear().await {
+            Ok(Left::Moves) => return Some(self),
+            Ok(Left::Done) => {}
+            Err(error) => self.arrivals.complain(self.address, &error),
+        }
+        None
+    }
+
+    /// Reads until the other side closes, which is no mistake, or makes one. Judges meanwhile whether it is a member.
+    async fn hear(&mut self) -> anyhow::Result<Left> {
+        self.messages.stream = watched_here(&self.messages.stream)?;
+        self.messages.stream.set_nodelay(true)?;
+        let mut judged = interval(JUDGED_EVERY);
+        loop {
+            let Self { arrivals, messages, speaker, .. } = self;
+            let message = tokio::select! {
+                message = messages.next() => message?,
+                () = arrivals.home.changed() => return Ok(Left::Moves),
+                _ = judged.tick() => {
+                    if let Some(speaker) = speaker {
+                        arrivals.tell(speaker, messages).await?;
+                    }
+                    continue;
+                }
+            };
+            let Some((kind, body)) = message else { return Ok(Left::Done) };
+            match kind {
+                Kind::Greeting => self.take_greeting(body).await?,
+                Kind::Notice => {
+                    ensure!(self.speaker.is_some(), NOBODY);
+                    let notice = Notice::decode(&body).map_err(anyhow::Error::msg)?;
+                    self.arrivals.standing.hear(&notice);
+                }
+                Kind::Frame => self.take_frame(&body).await?,
+            }
+        }
+    }
+
+    async fn take_greeting(&mut self, body: Bytes) -> anyhow::Result<()> {
+        let Self { arrivals, address, messages, speaker, .. } = self;
+        let identity = arrivals.greeted(body).await?;
+        messages.bytes_max = PEER_FRAME_BYTES_MAX;
+        let told = speaker.take().and_then(|it| it.told);
+        let here = Here::of(arrivals, identity.directory_id);
+        let traffic = arrivals.metrics.of(identity.broker_id);
+        let new = Speaker { identity, address: *address, traffic, told, _here: here };
+        arrivals.tell(speaker.insert(new), messages).await?;
+        messages.since = Instant::now();
+        Ok(())
+    }
+
+    async fn take_frame(&mut self, body: &Bytes) -> anyhow::Result<()> {
+        let Self { arrivals, messages, room, speaker, .. } = self;
+        let Speaker { traffic, .. } = speaker.as_ref().context(NOBODY)?;
+        traffic.received_frames.inc();
+        traffic.received_bytes.inc_by(body.len() as u64);
+        let kib = u32::try_from(body.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        let frame = PeerFrame::decode(body)?;
+        if arrivals.identity.borrow().cluster_id.is_none() {
+            return Ok(()); // there is no node yet to take it
+        }
+        let waits = Arc::clone(room).acquire_many_owned(kib.clamp(1, WAITING_KIB_MAX)).await?;
+        arrivals.node.push(Input::Peer(Box::new(frame), waits));
+        messages.since = Instant::now();
+        Ok(())
+    }
+}
+
 /// Node that speaks on a connection.
 struct Speaker {
     identity: Identity,
@@ -238,6 +264,10 @@ struct Messages {
 }
 
 impl Messages {
+    fn of(stream: TcpStream) -> Self {
+        Self { stream, buf: BytesMut::new(), bytes_max: GREETING_BYTES_MAX, since: Instant::now() }
+    }
+
     async fn next(&mut self) -> anyhow::Result<Option<(Kind, Bytes)>> {
         loop {
             let message = framing::next_frame(&mut self.buf, self.bytes_max);

@@ -21,6 +21,7 @@ use super::notice::Notice;
 use super::traffic::Traffic;
 use crate::config::HostPort;
 use crate::server::framing;
+use crate::server::home::{Home, Left, live, watched_here};
 
 /// Time between two greetings of a node that is no member yet.
 const GREET_AGAIN: Duration = Duration::from_millis(500);
@@ -125,24 +126,38 @@ pub(super) struct Dialler {
     pub(super) address: watch::Receiver<HostPort>,
     pub(super) links: Links,
     pub(super) identity: watch::Receiver<Identity>,
+    pub(super) home: Home,
+    /// Connection that goes on in another runtime.
+    pub(super) talking: Option<Talking>,
+}
+
+/// A connection, and the bytes of an answer that is not whole.
+#[derive(Debug)]
+pub(super) struct Talking {
+    stream: TcpStream,
+    answer: BytesMut,
 }
 
 impl Dialler {
-    /// Connects, and again whenever the connection ends, until the process does.
-    pub(super) async fn run(mut self) {
+    /// Connects, and again whenever the connection ends, until the process does or the home changes.
+    pub(super) async fn run(self) {
+        live(self, |it| &mut it.home, Self::stay).await;
+    }
+
+    async fn stay(mut self) -> Option<Self> {
         let peer = self.broker_id;
         let mut pause = REDIAL_MIN;
         let mut is_told = false;
         loop {
-            let at = self.address.borrow_and_update().clone();
-            let address = at.to_string();
-            match Self::connect(&at).await {
-                Ok(stream) => {
-                    tracing::info!(peer, address, "connected to another node");
-                    self.link.traffic.connects.inc();
+            let address = self.address.borrow().to_string();
+            match self.open().await {
+                Ok(mut talking) => {
                     let began = Instant::now();
-                    self.link.set_connected(true);
-                    let ended = self.talk(stream).await;
+                    let ended = self.talk(&mut talking).await;
+                    if let Ok(Left::Moves) = ended {
+                        self.talking = Some(talking);
+                        return Some(self);
+                    }
                     self.link.set_connected(false);
                     let why = ended
                         .err()
@@ -169,6 +184,19 @@ impl Dialler {
         }
     }
 
+    /// Goes on with the connection that there is, or connects.
+    async fn open(&mut self) -> anyhow::Result<Talking> {
+        if let Some(Talking { stream, answer }) = self.talking.take() {
+            return Ok(Talking { stream: watched_here(&stream)?, answer });
+        }
+        let at = self.address.borrow_and_update().clone();
+        let stream = Self::connect(&at).await?;
+        tracing::info!(peer = self.broker_id, address = %at, "connected to another node");
+        self.link.traffic.connects.inc();
+        self.link.set_connected(true);
+        Ok(Talking { stream, answer: BytesMut::new() })
+    }
+
     async fn connect(at: &HostPort) -> anyhow::Result<TcpStream> {
         let address = (at.host.as_str(), at.port);
         let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
@@ -179,10 +207,10 @@ impl Dialler {
         Ok(stream)
     }
 
-    async fn talk(&mut self, mut stream: TcpStream) -> anyhow::Result<()> {
-        self.greet(&mut stream).await?;
+    async fn talk(&mut self, talking: &mut Talking) -> anyhow::Result<Left> {
+        let Talking { stream, answer } = talking;
+        self.greet(stream).await?;
         let mut again = interval(GREET_AGAIN);
-        let mut answer = BytesMut::new();
         loop {
             tokio::select! {
                 (frames, notice) = self.link.take() => {
@@ -190,23 +218,24 @@ impl Dialler {
                     let frames = frames.into_iter().map(|it| (Kind::Frame, it.into_parts()));
                     let notice = notice.map(|it| (Kind::Notice, vec![it.encode()]));
                     let messages = notice.into_iter().chain(frames);
-                    self.send(&mut stream, Parts::of(messages)).await?;
+                    self.send(stream, Parts::of(messages)).await?;
                     self.link.traffic.sent_frames.inc_by(count);
                 }
                 // Nobody changes it any more once it is a member.
                 Ok(()) = self.identity.changed() => {
-                    self.greet(&mut stream).await?;
+                    self.greet(stream).await?;
                 }
+                () = self.home.changed() => return Ok(Left::Moves),
                 Ok(()) = self.address.changed() => bail!("the node is elsewhere now"),
                 _ = again.tick() => {
                     // Until it is a member, what it has to say may have been said too early.
                     if self.identity.borrow().cluster_id.is_none() {
-                        self.greet(&mut stream).await?;
+                        self.greet(stream).await?;
                     }
                 }
-                read = stream.read_buf(&mut answer) => match read? {
-                    0 => return Ok(()),
-                    _ => self.take_answers(&mut answer)?,
+                read = stream.read_buf(answer) => match read? {
+                    0 => return Ok(Left::Done),
+                    _ => self.take_answers(answer)?,
                 },
             }
         }

@@ -14,6 +14,7 @@ use super::notice::Notice;
 use super::standing::Standing;
 use super::traffic::PeerMetrics;
 use crate::config::HostPort;
+use crate::server::home::Home;
 
 /// Nodes that are dialled at most, and the longest name of one: all of them fit into a greeting.
 const NODES_MAX: usize = 100;
@@ -40,6 +41,8 @@ pub(super) struct Dialling {
     pub(super) standing: Arc<Standing>,
     pub(super) metrics: PeerMetrics,
     pub(super) runtime: Handle,
+    pub(super) home: Home,
+    pub(super) move_home: watch::Sender<Handle>,
 }
 
 /// A node that was heard of.
@@ -64,6 +67,13 @@ impl Links {
         let link = self.known().get(&to).map(|known| Arc::clone(&known.link));
         if let Some(link) = link {
             link.push(frame);
+        }
+    }
+
+    /// Moves the tasks that talk with other nodes to another runtime.
+    pub fn go_to(&self, runtime: &Handle) {
+        if let Some(dialling) = &self.0.dialling {
+            dialling.move_home.send_replace(runtime.clone());
         }
     }
 
@@ -130,6 +140,8 @@ impl Links {
             address: addresses,
             identity: dialling.identity.clone(),
             links: self.clone(),
+            home: dialling.home.clone(),
+            talking: None,
         };
         dialling.runtime.spawn(dialler.run());
         Known { link, address }

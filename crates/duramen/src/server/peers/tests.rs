@@ -156,6 +156,46 @@ fn a_node_greets_whoever_it_dials_sends_frames_and_comes_again() {
 }
 
 #[test]
+fn connections_go_on_in_the_runtime_that_they_move_to() {
+    let runtime = Runtime::new().unwrap();
+    let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address =
+        HostPort { host: "127.0.0.1".to_owned(), port: other.local_addr().unwrap().port() };
+    let side = side(&address);
+    let frame = message(2, &PeerFrame::default().encode());
+    let (begun, rest) = frame.split_at(frame.len() - 3);
+    let mut inputs = side.inputs.borrow_mut();
+    let (mut incoming, mut outgoing) = runtime.block_on(async {
+        let (mut outgoing, _) = other.accept().await.unwrap();
+        assert_eq!(read(&mut outgoing).await.0, 1);
+        let mut incoming = TcpStream::connect(side.address).await.unwrap();
+        incoming.write_all(&[&greeting(2)[..], &frame, begun].concat()).await.unwrap();
+        assert!(matches!(inputs.recv().await, Some(Input::Peer(..))));
+        (incoming, outgoing)
+    });
+    let home = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    side.peers.links.go_to(home.handle());
+    runtime.block_on(async {
+        incoming.write_all(&[rest, &frame].concat()).await.unwrap();
+        // The rest may come in front of the move, and then nothing does: nothing runs that runtime.
+        while timeout(Duration::from_millis(200), inputs.recv()).await.is_ok() {
+            incoming.write_all(&frame).await.unwrap();
+        }
+    });
+    home.block_on(async {
+        assert!(matches!(inputs.recv().await, Some(Input::Peer(..))));
+        side.peers.links.send(2, PeerFrame::default());
+        let mut kinds = vec![read(&mut outgoing).await.0];
+        while kinds.last() != Some(&2) {
+            kinds.push(read(&mut outgoing).await.0);
+        }
+        assert!(kinds.len() <= 2, "{kinds:?}: it greets again at most");
+    });
+    let text = side.common.metrics.encode().unwrap();
+    assert!(text.contains("duramen_peer_connects_total{peer=\"2\"} 1"), "{text}");
+}
+
+#[test]
 fn a_node_that_reads_nothing_holds_nobody_up_and_little_memory() {
     let runtime = Runtime::new().unwrap();
     let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
