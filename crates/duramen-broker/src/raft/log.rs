@@ -297,6 +297,11 @@ impl GroupLog {
         })
     }
 
+    /// Tells whether the entry at `index` is at hand, and a batch.
+    pub(super) fn is_batch(&self, index: u64) -> bool {
+        self.at_hand(index).is_some_and(|entry| matches!(entry.content, Content::Batch(_)))
+    }
+
     /// Returns an entry that can be had without a read.
     pub(super) fn at_hand(&self, index: u64) -> Option<&LogEntry> {
         if index > self.before.0 {

@@ -171,6 +171,11 @@ impl Group {
                 ));
                 return;
             }
+            let without_data = message.entries.iter().filter(|it| it.data.is_empty());
+            for entry in without_data.filter(|_| is_append) {
+                let is_batch = self.raw.store().is_batch(entry.index);
+                assert!(!is_batch, "the batch at {} leaves with its descriptor", entry.index);
+            }
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 turn.snapshots.push(message);
                 continue;
