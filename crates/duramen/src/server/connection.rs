@@ -15,8 +15,7 @@
 //!
 //! Estimate a produce of 2 KiB: one `recv` for as many frames as have arrived, one `sendmsg` for as many
 //! replies as are ready. On the node's thread no other thread is woken, and elsewhere two are: the node's by the
-//! event, this task's by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches that
-//! arrive together).
+//! event, this task's by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches only).
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -91,7 +90,6 @@ pub struct Connection {
     session: Session,
     replies: UnboundedReceiver<Routed>,
     buf: BytesMut,
-    room: framing::Room,
     charge: Charge,
     /// Time when an incomplete frame began to arrive.
     part_since: Option<Instant>,
@@ -223,7 +221,6 @@ impl Connection {
             session,
             replies,
             buf: BytesMut::new(),
-            room: framing::Room::default(),
             charge: Charge::new(&shared.budget),
             part_since: None,
             rests_until: None,
@@ -402,7 +399,7 @@ impl Connection {
     /// no bytes that arrive meanwhile are missed.
     async fn read(&mut self) -> Result<(), End> {
         let room =
-            framing::make_room(&mut self.buf, self.shared.frame_bytes_max, self.room.bytes());
+            framing::make_room(&mut self.buf, self.shared.frame_bytes_max, framing::ROOM_MIN);
         let mut space = (&mut self.buf).limit(room);
         let mut reading = pin!(self.stream.read_buf(&mut space));
         match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
@@ -458,7 +455,6 @@ impl Connection {
                 break;
             };
             self.part_since = None;
-            self.room.follow(frame.len(), events.is_empty() && self.buf.is_empty());
             self.charge.end_frame();
             self.active_at = Instant::now();
             self.shared.metrics.network.received_bytes.inc_by(frame.len() as u64);

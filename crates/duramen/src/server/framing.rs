@@ -2,7 +2,7 @@
 //!
 //! Purpose:    cut a byte stream into Kafka's frames.
 //! Owns:       the length prefix, the largest frame, what to say of bytes that are no frame.
-//! Interface:  [`next_frame`], [`make_room`], [`Room`], [`whole`], [`FrameError`].
+//! Interface:  [`next_frame`], [`make_room`], [`whole`], [`FrameError`].
 //! Invariants: memory follows the bytes that arrived, never the length that was announced.
 //! Never:      the contents of a frame.
 //! Tests:      below; `tests/` sends garbage to a real server.
@@ -13,55 +13,11 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Bytes of the length prefix.
 const PREFIX: usize = 4;
 
-/// Room for the first read of a frame, in bytes, while nothing is known of the client: a few small requests.
+/// The first read of a client's connection, and of one whose buffer is used up: a few small requests.
 pub const ROOM_MIN: usize = 8 * 1024;
 
 /// A frame of at least this size gets a buffer of its own.
 const SOLE_FRAME: usize = 32 * 1024;
-
-/// The smallest room for the first read of a frame, in bytes.
-const ROOM_LEAST: usize = 512;
-
-/// Frames in a row that are alone and much smaller than the room, after which the room shrinks.
-const SMALL_IN_A_ROW: u8 = 8;
-
-/// Room for the first read of the next frame, by the frames before it. Many clients send one request and wait: their
-/// next frame is about as long as the last one, and alone in its buffer.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    bytes: usize,
-    small: u8,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self { bytes: ROOM_MIN, small: 0 }
-    }
-}
-
-impl Room {
-    /// Returns the room in bytes.
-    pub const fn bytes(self) -> usize {
-        self.bytes
-    }
-
-    /// Notes a frame of `len` bytes, and whether no other bytes came with it.
-    pub fn follow(&mut self, len: usize, is_alone: bool) {
-        let fitting = (PREFIX + len + len / 8).clamp(ROOM_LEAST, ROOM_MIN);
-        let is_small = is_alone && !is_most_of(fitting, self.bytes);
-        self.small = if is_small { self.small + 1 } else { 0 };
-        if !is_alone {
-            self.bytes = ROOM_MIN;
-        } else if fitting > self.bytes || self.small == SMALL_IN_A_ROW {
-            (self.bytes, self.small) = (fitting, 0);
-        }
-    }
-}
-
-/// Tells whether a buffer of `capacity` bytes may live as long as `len` bytes in it.
-const fn is_most_of(len: usize, capacity: usize) -> bool {
-    len >= capacity / 4 * 3
-}
 
 /// Reason why a stream cannot be cut into frames, with a guess at the peer's protocol.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,10 +48,10 @@ pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, F
         return Ok(None);
     }
     buf.advance(PREFIX);
-    // A frame that is alone takes the buffer with it, unless most of that is unused. So it owns its memory: its
-    // batch can then be changed in place.
-    let owns = buf.len() == len && (len >= SOLE_FRAME || is_most_of(len, buf.capacity()));
-    let frame = if owns { std::mem::take(buf) } else { buf.split_to(len) };
+    // A large frame that is alone takes the buffer with it, and so owns its memory: its batch can
+    // then be changed in place.
+    let frame =
+        if buf.len() == len && len >= SOLE_FRAME { std::mem::take(buf) } else { buf.split_to(len) };
     Ok(Some(frame.freeze()))
 }
 
@@ -104,9 +60,6 @@ pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, F
 /// rest of a large frame is read without the bytes that follow, so that it is alone in its buffer.
 pub fn make_room(buf: &mut BytesMut, frame_max: u32, room_min: usize) -> usize {
     let wanted = room_wanted(buf, frame_max, room_min);
-    if buf.is_empty() && !is_most_of(wanted, buf.capacity()) {
-        *buf = BytesMut::new();
-    }
     buf.reserve(wanted);
     match announced(buf, frame_max) {
         Ok(Some(len)) if len >= SOLE_FRAME => wanted,
@@ -210,31 +163,6 @@ mod tests {
         };
         assert_eq!(large.len(), 300_000);
         assert!(large.try_into_mut().is_ok());
-    }
-
-    #[test]
-    fn frames_of_one_length_come_to_own_their_memory() {
-        let (mut buf, mut room) = (BytesMut::new(), Room::default());
-        let mut arrives = |body: &[u8], room: &mut Room| {
-            let bytes = frame(body);
-            while buf.len() < bytes.len() {
-                let space = make_room(&mut buf, MAX, room.bytes());
-                let at = buf.len();
-                buf.extend_from_slice(&bytes[at..bytes.len().min(at + space)]);
-            }
-            let frame = next_frame(&mut buf, MAX).unwrap().unwrap();
-            room.follow(frame.len(), buf.is_empty());
-            frame
-        };
-        let owned: Vec<bool> =
-            (0..12).map(|_| arrives(&[7; 2100], &mut room).try_into_mut().is_ok()).collect();
-        assert_eq!(owned, [[false; 8].as_slice(), &[true; 4]].concat());
-        let memory = arrives(&[7; 2300], &mut room).try_into_mut().unwrap().capacity();
-        assert!(memory < 2300 + 2300 / 3, "{memory} bytes are held for 2300");
-        assert_eq!(arrives(&[7; 5000], &mut room), [7; 5000][..]);
-        assert_eq!(room.bytes(), 5629);
-        room.follow(100, false);
-        assert_eq!(room.bytes(), ROOM_MIN);
     }
 
     #[test]

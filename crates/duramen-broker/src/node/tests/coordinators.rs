@@ -30,17 +30,6 @@ fn with_groups() -> Harness {
     it
 }
 
-/// The node dies, and comes back; what it wants to read is not read yet.
-fn restart_without_reading(it: &mut Harness) {
-    let wall_ms = it.now.wall_ms;
-    *it = Harness::slow(std::mem::take(&mut it.store), &ONE_PARTITION, 9);
-    it.now.wall_ms = wall_ms;
-    for _ in 0..10 {
-        it.persist();
-        it.run();
-    }
-}
-
 /// Bytes of batches that the log holds from its start on.
 fn log_bytes(it: &Harness) -> usize {
     let stored = &it.store.replicas[&it.replica(GROUPS)];
@@ -53,7 +42,7 @@ fn groups_are_served_once_their_log_was_read_to_its_end() {
     for offset in 0..200 {
         assert_eq!(commit(&mut it, "g", "t", offset), ErrorCode::None);
     }
-    restart_without_reading(&mut it);
+    it.restart_without_reading(&ONE_PARTITION, 9);
     let loading = ErrorCode::CoordinatorLoadInProgress;
     assert_eq!(it.reads.len(), 1);
     assert_eq!(offset_of(&mut it, "g", "t"), Err(loading));
@@ -77,7 +66,7 @@ fn groups_are_served_once_their_log_was_read_to_its_end() {
 fn a_log_that_cannot_be_read_is_not_passed_over() {
     let mut it = with_groups();
     assert_eq!(commit(&mut it, "g", "t", 5), ErrorCode::None);
-    restart_without_reading(&mut it);
+    it.restart_without_reading(&ONE_PARTITION, 9);
     let wanted = it.reads.pop().expect("it loads");
     let batches = Err("the medium has rotted".to_owned());
     let read = wanted.answer(batches);
@@ -91,7 +80,7 @@ fn a_log_that_cannot_be_read_is_not_passed_over() {
 fn a_log_that_could_not_be_read_is_read_again_later() {
     let mut it = with_groups();
     assert_eq!(commit(&mut it, "g", "t", 5), ErrorCode::None);
-    restart_without_reading(&mut it);
+    it.restart_without_reading(&ONE_PARTITION, 9);
     for _ in 0..2 {
         let wanted = it.reads.pop().expect("it loads");
         let batches = Err("the medium does not answer".to_owned());
@@ -113,7 +102,7 @@ fn a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offsets() {
     it.create("u", &[]);
     assert_eq!(commit(&mut it, "g", "t", 5), ErrorCode::None);
     assert_eq!(commit(&mut it, "g", "u", 6), ErrorCode::None);
-    restart_without_reading(&mut it);
+    it.restart_without_reading(&ONE_PARTITION, 9);
     it.is_prompt = true;
     let reads = std::mem::take(&mut it.reads);
     delete(&mut it, "t");
@@ -130,7 +119,7 @@ fn a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offsets() {
 fn a_record_that_this_version_does_not_know_is_not_passed_over() {
     let mut it = with_groups();
     assert_eq!(commit(&mut it, "g", "t", 5), ErrorCode::None);
-    restart_without_reading(&mut it);
+    it.restart_without_reading(&ONE_PARTITION, 9);
     let wanted = it.reads.pop().expect("it loads");
     let mut batch = BatchBuilder::new();
     let record =

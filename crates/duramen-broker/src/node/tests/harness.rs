@@ -473,6 +473,17 @@ impl Harness {
         self.run();
     }
 
+    /// The node dies, and comes back; what it wants to read is not read yet.
+    pub(super) fn restart_without_reading(&mut self, pairs: &[(&str, &str)], seed: u64) {
+        let wall_ms = self.now.wall_ms;
+        *self = Self::slow(std::mem::take(&mut self.store), pairs, seed);
+        self.now.wall_ms = wall_ms;
+        for _ in 0..10 {
+            self.persist();
+            self.run();
+        }
+    }
+
     fn act(&mut self, actions: Vec<Action>) {
         if actions.iter().any(|action| matches!(action, Action::Storage(_))) {
             self.store.turns += 1;

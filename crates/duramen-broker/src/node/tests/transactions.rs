@@ -428,13 +428,7 @@ fn a_transaction_that_ends_while_groups_are_loaded_takes_its_offsets_with_it() {
         it.create("t", &[]);
         let mut producer = Producer::new(&mut it, "x", 2);
         assert_eq!(producer.commit_offset(&mut it, "t", 5), ErrorCode::None);
-        let wall_ms = it.now.wall_ms;
-        it = Harness::slow(std::mem::take(&mut it.store), &FEW, 2);
-        it.now.wall_ms = wall_ms;
-        for _ in 0..10 {
-            it.persist();
-            it.run();
-        }
+        it.restart_without_reading(&FEW, 2);
         let is_of_groups = |it: &Harness, read: &ReadLog| {
             it.store.replicas[&read.replica].identity.topic == GROUPS
         };

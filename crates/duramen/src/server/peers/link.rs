@@ -139,11 +139,12 @@ pub(super) struct Talking {
 }
 
 impl Dialler {
-    /// Connects, and again whenever the connection ends, until the process does or the home changes.
+    /// Connects, and again whenever the connection ends, until the process does.
     pub(super) async fn run(self) {
         live(self, |it| &mut it.home, Self::stay).await;
     }
 
+    /// Does so at one home. Returns itself where it has to move.
     async fn stay(mut self) -> Option<Self> {
         let peer = self.broker_id;
         let mut pause = REDIAL_MIN;

@@ -57,6 +57,13 @@ fn side_after(other: &HostPort, before: impl FnOnce(SocketAddr)) -> Side {
     Side { runtime, common, inputs: RefCell::new(inputs), peers, address }
 }
 
+/// Returns the listener of another node, and its address.
+fn listening(runtime: &Runtime) -> (TcpListener, HostPort) {
+    let socket = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    (socket, HostPort { host: "127.0.0.1".to_owned(), port })
+}
+
 fn nowhere() -> HostPort {
     HostPort { host: "127.0.0.1".to_owned(), port: 1 }
 }
@@ -130,9 +137,7 @@ async fn read(stream: &mut TcpStream) -> (u8, Vec<u8>) {
 #[test]
 fn a_node_greets_whoever_it_dials_sends_frames_and_comes_again() {
     let runtime = Runtime::new().unwrap();
-    let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-    let address =
-        HostPort { host: "127.0.0.1".to_owned(), port: other.local_addr().unwrap().port() };
+    let (other, address) = listening(&runtime);
     let side = side(&address);
     runtime.block_on(async {
         for _ in 0..2 {
@@ -158,9 +163,7 @@ fn a_node_greets_whoever_it_dials_sends_frames_and_comes_again() {
 #[test]
 fn connections_go_on_in_the_runtime_that_they_move_to() {
     let runtime = Runtime::new().unwrap();
-    let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-    let address =
-        HostPort { host: "127.0.0.1".to_owned(), port: other.local_addr().unwrap().port() };
+    let (other, address) = listening(&runtime);
     let side = side(&address);
     let frame = message(2, &PeerFrame::default().encode());
     let (begun, rest) = frame.split_at(frame.len() - 3);
@@ -198,9 +201,7 @@ fn connections_go_on_in_the_runtime_that_they_move_to() {
 #[test]
 fn a_node_that_reads_nothing_holds_nobody_up_and_little_memory() {
     let runtime = Runtime::new().unwrap();
-    let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-    let address =
-        HostPort { host: "127.0.0.1".to_owned(), port: other.local_addr().unwrap().port() };
+    let (other, address) = listening(&runtime);
     let side = side(&address);
     let _silent = runtime.block_on(other.accept()).unwrap();
     let began = Instant::now();
@@ -266,9 +267,7 @@ fn a_greeting_that_came_before_the_start_does_not_move_a_listed_node() {
 #[test]
 fn a_directory_without_a_place_is_told_so_and_so_is_the_one_that_has_it() {
     let runtime = Runtime::new().unwrap();
-    let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-    let address =
-        HostPort { host: "127.0.0.1".to_owned(), port: other.local_addr().unwrap().port() };
+    let (other, address) = listening(&runtime);
     let side = side(&address);
     let directories = [(1, [1; 16]), (2, [2; 16])].into();
     side.peers.links.follow(Membership {
