@@ -455,8 +455,7 @@ fn behind<D: Disk>(
 }
 
 fn found_element(records: &Records, record: &Record<'_>, position: Position) -> FoundElement {
-    let id = record.headers.into_iter().find(|it| it.key == ID_HEADER.as_bytes());
-    let id = id.and_then(|it| it.value).map(Bytes::copy_from_slice);
+    let id = id_of(record).map(Bytes::copy_from_slice);
     FoundElement { position, content: records.offset(record), id, digest: digest_of(record) }
 }
 
@@ -546,11 +545,7 @@ pub(super) fn repeated<D: Disk>(
     let mut left = ids.iter();
     let mut found = None;
     let mut take = |record: &Record<'_>, position| {
-        let is_next = left.next().is_some_and(|id| {
-            let is_it = |key, value| key == ID_HEADER.as_bytes() && value == Some(&id[..]);
-            record.headers.into_iter().any(|it| is_it(it.key, it.value))
-        });
-        if !is_next {
+        if left.next().is_none_or(|id| id_of(record) != Some(id)) {
             found = None;
             return Taken::Last;
         }
@@ -560,20 +555,24 @@ pub(super) fn repeated<D: Disk>(
     };
     if !span.name.is_empty() {
         let edits = Edits::of(&*index_of(reader, span)?, span)?;
-        let mut has_begun = false;
+        let (mut whole, mut has_begun) = (None, false);
         // An earlier attempt is one, whatever became of its elements since. It stands behind those that were withdrawn
         // before it.
-        elements(reader, span, Which::All, |_, record, position| {
-            let is_first = record.headers.into_iter().any(|it| {
-                it.key == ID_HEADER.as_bytes() && it.value == ids.first().map(|id| &id[..])
-            });
+        elements(reader, span, Which::All, |records, record, position| {
+            if !has_begun {
+                whole = whole_attempt(records, repeat, position);
+                if whole.is_some() {
+                    return Taken::Last;
+                }
+            }
+            let is_first = id_of(record) == ids.first().map(|id| &id[..]);
             if !has_begun && !is_first && edits.is_cut(position.offset) {
                 return Taken::More;
             }
             has_begun = true;
             take(record, position)
         })?;
-        return Ok(found.filter(|_| left.len() == 0));
+        return Ok(whole.or(found.filter(|_| left.len() == 0)));
     }
     // An attempt on a log stands right behind the position that it expected.
     if span.has_skipped {
@@ -588,15 +587,46 @@ pub(super) fn repeated<D: Disk>(
     }
     let unreadable = |_| QueueError::Unreadable(header.base_offset);
     let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(unreadable)?;
+    let (term, entry) = (header.partition_leader_epoch, header.base_offset);
+    let whole = whole_attempt(&records, repeat, Position { term, entry, offset: entry });
+    if whole.is_some() {
+        return Ok(whole);
+    }
     for record in &records {
         let record = record.map_err(unreadable)?;
         let offset = records.offset(&record);
-        let (term, entry) = (header.partition_leader_epoch, header.base_offset);
         if take(&record, Position { term, entry, offset }) == Taken::Last {
             break;
         }
     }
     Ok(found.filter(|_| left.len() == 0))
+}
+
+/// Returns the first and last position of a batch that one append made, of which erasure may have taken records.
+/// Erasure leaves the other records their places, and the batch its length.
+fn whole_attempt(
+    records: &Records,
+    Repeat { span, ids }: &Repeat,
+    Position { term, entry, .. }: Position,
+) -> Option<(Position, Position)> {
+    let at = |offset| Position { term, entry, offset };
+    let is_in_place = |record: Result<Record<'_>, _>| {
+        record.is_ok_and(|record| {
+            let place = usize::try_from(records.offset(&record) - entry).ok();
+            let id = place.and_then(|place| ids.get(place)).map(|id| &id[..]);
+            let is_own = span.name.is_empty() || record.key == Some(&span.name[..]);
+            is_own && id.is_some() && id_of(&record) == id
+        })
+    };
+    let is_as_long = usize::try_from(records.last_offset() - entry + 1) == Ok(ids.len());
+    let is_it = is_as_long && span.from <= entry && records.iter().all(is_in_place);
+    is_it.then(|| (at(entry), at(records.last_offset())))
+}
+
+/// Returns the id that an append gave a record.
+fn id_of<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
+    let id = record.headers.into_iter().find(|it| it.key == ID_HEADER.as_bytes());
+    id.and_then(|it| it.value)
 }
 
 /// Returns the extent of a queue.

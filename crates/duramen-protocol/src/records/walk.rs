@@ -22,6 +22,7 @@ pub struct Records {
     pub(super) payload: Bytes,
     count: i32,
     base_offset: i64,
+    last_offset: i64,
     base_timestamp: i64,
     append_time: Option<i64>,
 }
@@ -46,6 +47,7 @@ impl Records {
             payload,
             count: header.record_count,
             base_offset: header.base_offset,
+            last_offset: header.last_offset(),
             base_timestamp: header.base_timestamp,
             append_time,
         })
@@ -72,6 +74,11 @@ impl Records {
     /// Returns a record's offset in the log.
     pub fn offset(&self, record: &Record<'_>) -> i64 {
         self.base_offset.saturating_add(i64::from(record.offset_delta))
+    }
+
+    /// Returns the offset of the last record that the batch had when it was appended.
+    pub fn last_offset(&self) -> i64 {
+        self.last_offset
     }
 
     /// Returns a record's timestamp, as consumers see it.

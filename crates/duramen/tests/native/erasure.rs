@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use duramen::proto::{
-    CreateTopicRequest, DeleteQueueRequest, EnqueueRequest, GetQueueRequest, Guard, Position,
-    Record, ReplaceRequest, Schedule, TrimQueueRequest, guard, schedule,
+    CreateTopicRequest, DeleteQueueRequest, EnqueueRequest, EnqueueResponse, GetQueueRequest,
+    Guard, Position, Record, ReplaceRequest, Schedule, TrimQueueRequest, guard, schedule,
 };
 use duramen_client::{Client, Options};
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::Node;
 use super::edits::{consume, delete, of};
 use super::queues::{all, enqueue};
+use super::{Node, slug};
 
 /// Time after which a test fails that waits for the disk, in seconds.
 const PATIENCE_S: u64 = 120;
@@ -189,23 +189,55 @@ async fn the_name_of_a_deleted_queue_leaves_the_disk_with_its_statements() {
     assert_eq!(holding(dir.path(), &["mallory", "a3", "a6"]), [""; 0]);
 }
 
-/// Enqueues messages that expire after so many milliseconds. Returns the position of the first.
-async fn enqueue_expiring(node: &Node, queue: &str, values: &[&str], ttl_ms: u64) -> Position {
+/// Returns messages for a queue that expire after so many milliseconds, each with its value as its id.
+fn expiring(queue: &str, values: &[&str], ttl_ms: u64) -> EnqueueRequest {
     let end = Some(schedule::End::TtlMs(ttl_ms));
     let schedule = Some(Schedule { end, ..Schedule::default() });
     let message = |value: &&str| Record {
         value: Some((*value).to_owned().into()),
+        id: Some((*value).to_owned()),
         schedule,
         ..Record::default()
     };
-    let messages = values.iter().map(message).collect();
-    let enqueue = EnqueueRequest {
+    EnqueueRequest {
         topic: "t".into(),
         queue: Bytes::copy_from_slice(queue.as_bytes()),
-        messages,
+        messages: values.iter().map(message).collect(),
         ..EnqueueRequest::default()
-    };
+    }
+}
+
+/// Enqueues messages that expire after so many milliseconds. Returns the position of the first.
+async fn enqueue_expiring(node: &Node, queue: &str, values: &[&str], ttl_ms: u64) -> Position {
+    let enqueue = expiring(queue, values, ttl_ms);
     node.queues().await.enqueue(enqueue).await.unwrap().into_inner().first.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_append_is_known_by_what_erasure_has_left_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path());
+    create(&node, "86400000").await;
+    let mut queues = node.queues().await;
+    let guarded = |ids: &[&str]| EnqueueRequest {
+        guard: Some(Guard { last: Some(guard::Last::None(true)), fence: None }),
+        ..expiring("bob", ids, 1)
+    };
+    let ids = ["over-0", "over-1", "last-2"];
+    let first = queues.enqueue(guarded(&ids)).await.unwrap().into_inner();
+    enqueue(&mut queues, "alice", &["stays"]).await;
+    await_erasure(dir.path(), &["over"]).await;
+    let again = queues.enqueue(guarded(&ids)).await.unwrap().into_inner();
+    assert_eq!(again, EnqueueResponse { duplicate: true, ..first });
+    for other in [
+        &["over-1", "last-2"][..],
+        &["last-2", "over-1", "over-0"],
+        &["over-0", "over-1", "last-3"],
+        &["over-0", "over-1", "last-2", "next-3"],
+    ] {
+        let refused = queues.enqueue(guarded(other)).await.unwrap_err();
+        assert_eq!(slug(&refused), "last-mismatch", "{other:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

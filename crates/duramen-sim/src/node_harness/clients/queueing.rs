@@ -200,6 +200,8 @@ pub(super) struct Queuers {
     unanswered: Vec<u64>,
     session: Option<Session>,
     is_last_phase: bool,
+    /// Numbers of batches of which nothing can be left: a leader refused to append them a second time.
+    erased: BTreeSet<u64>,
     /// Queues to read through before the run is over, each with the position to go on behind.
     unread: BTreeMap<String, Option<Position>>,
     /// Partitions to consume to their ends before the run is over, each with the offset to go on at.
@@ -216,6 +218,11 @@ pub(super) struct Queuers {
 
 fn id_of(batch: u64, index: u8) -> Vec<u8> {
     format!("{batch}-{index}").into_bytes()
+}
+
+/// Returns the number of the batch in whose record a value is.
+fn number_in(value: &[u8]) -> Option<u64> {
+    value.get(..8).and_then(|it| it.try_into().ok()).map(u64::from_be_bytes)
 }
 
 fn name_of(number: u64) -> String {
@@ -495,6 +502,18 @@ impl Queuers {
         batch.is_some_and(|it| it.is_brief)
     }
 
+    /// Tells whether all elements of a batch may be erased, so that no node finds an earlier attempt to append it.
+    fn may_be_erased(&self, number: u64) -> bool {
+        let sent = &self.sent[&number];
+        let known = self.queues.get(&sent.elements[0].0);
+        let may_be_gone = |element: usize| {
+            let of = (number, u8::try_from(element).expect("few"));
+            let at = self.of.get(&of);
+            at.zip(known).is_some_and(|(at, known)| known.edits.may_lack_content(*at))
+        };
+        sent.is_brief || (0..sent.elements.len()).all(may_be_gone)
+    }
+
     /// Notes that a question gets no answer.
     pub(super) fn on_lost(&mut self, question: &Question) {
         if let Question::Enqueue { number, .. } = question
@@ -752,12 +771,16 @@ impl Queuers {
                 self.on_lost(question);
                 refusal(question, problem)
             }
-            (Question::Enqueue { number, guard, acked, .. }, Err(problem)) => {
+            (Question::Enqueue { number, guard, acked, is_again, .. }, Err(problem)) => {
                 if let Problem::LastMismatch(last) = problem {
                     self.on_mismatch((*number, *guard, *acked), *last)?;
                 }
-                self.on_refused(*number)?;
                 self.settle(*number, false);
+                if *is_again && self.may_be_erased(*number) {
+                    self.erased.insert(*number);
+                    return Ok(());
+                }
+                self.on_refused(*number)?;
                 refusal(question, problem)
             }
             (Question::Retrieve { queue, after, .. }, Err(Problem::Trimmed(first, _))) => {
@@ -864,11 +887,9 @@ impl Queuers {
         gone: &Gone,
         seen: &BTreeSet<i64>,
     ) -> Result<(), Failure> {
-        let number: Option<[u8; 8]> = value.get(..8).and_then(|it| it.try_into().ok());
-        let (Some(number), Some(index)) = (number, value.get(8)) else {
+        let (Some(number), Some(index)) = (number_in(value), value.get(8)) else {
             return wrong(format!("{queue}: nobody sent {value:?}"));
         };
-        let number = u64::from_be_bytes(number);
         let Some(sent) = self.sent.get(&number) else {
             return wrong(format!("{queue}: nobody sent batch {number}"));
         };
@@ -927,6 +948,10 @@ impl Queuers {
             before = shown.position.offset;
             self.on_shown((queue, *is_certain), shown, gone, &seen)?;
             seen.insert(before);
+            let number = number_in(&shown.value).filter(|it| *is_last && self.erased.contains(it));
+            if let Some(number) = number {
+                return wrong(format!("{queue}: batch {number} was refused, and is there"));
+            }
         }
         if next.is_some_and(|next| next.offset < before) {
             return wrong(format!("{queue}: a page ends at {next:?}, and shows {before}"));
