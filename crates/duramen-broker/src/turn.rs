@@ -296,11 +296,8 @@ impl Node {
                 replicas::reconcile(self);
             }
         }
-        let mut made = Vec::new();
         let may_be_gone = outcome.leads.is_some() || !outcome.changes.is_empty();
-        for change in outcome.changes {
-            replicas::follow_change(self, change, &mut made);
-        }
+        let made = replicas::follow_changes(self, outcome.changes);
         if may_be_gone {
             self.core.note_departures(outcome.leads.is_some());
         }

@@ -2,13 +2,13 @@
 //!
 //! Purpose:    the replicas on this node: those that the metadata places in its directory, and no others.
 //! Owns:       creation and deletion of replicas, and their settings.
-//! Interface:  [`follow_change`] for each change of the metadata, [`reconcile`] after a start or a new
+//! Interface:  [`follow_changes`] for the changes of the metadata, [`reconcile`] after a start or a new
 //!             image of the metadata.
 //! Invariants: the node deletes a partition's former replica before it creates another one. A directory has at most one
 //!             replica of a partition.
 //! Never:      the placement of replicas (see `controller`), their work.
 //! Tests:      `node/tests`; `duramen-sim`.
-//! Start at:   [`follow_change`].
+//! Start at:   [`follow_changes`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -69,18 +69,34 @@ impl Core {
     }
 }
 
-pub(crate) fn follow_change(node: &mut Node, change: Change, made: &mut Vec<GroupId>) {
+/// Follows the changes of one turn, of which the image already has all. At the first one it may place a replica here
+/// whose predecessor goes by a later one, so those that are gone go first.
+pub(crate) fn follow_changes(node: &mut Node, changes: Vec<Change>) -> Vec<GroupId> {
+    // While the log is replayed, replicas are there already or will be missed later.
+    if node.core.is_registered {
+        let own = node.core.own_directory();
+        let gone = changes.iter().filter_map(|change| match change {
+            Change::Placed { gone, .. } => Some(gone),
+            _ => None,
+        });
+        for replica in gone.flatten().filter(|replica| replica.directory_id == own) {
+            remove_replica(node, ReplicaId(replica.peer_id));
+        }
+    }
+    let mut made = Vec::new();
+    for change in changes {
+        follow_change(node, change, &mut made);
+    }
+    made
+}
+
+fn follow_change(node: &mut Node, change: Change, made: &mut Vec<GroupId>) {
     if matches!(change, Change::Placed { .. } | Change::Deleted(_)) {
         node.coordinators.note_topics();
     }
     match change {
-        Change::Placed { topic_id, partition, gone } => {
-            // While the log is replayed, replicas are there already or will be missed later.
+        Change::Placed { topic_id, partition, .. } => {
             if node.core.is_registered {
-                let own = node.core.own_directory();
-                for replica in gone.iter().filter(|replica| replica.directory_id == own) {
-                    remove_replica(node, ReplicaId(replica.peer_id));
-                }
                 let new = instantiate(node, topic_id, partition);
                 // One that is added is not waited for: the others serve.
                 let born = node.core.controller.image.voters_at_birth(topic_id, partition);

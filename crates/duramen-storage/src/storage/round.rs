@@ -230,6 +230,10 @@ impl<D: Disk> Storage<D> {
         if self.replicas.contains_key(&id) {
             return Err(Error::Foreign(format!("replica {} is created a second time", id.0)));
         }
+        assert!(
+            self.replicas.values().all(|other| other.state.dir() != dir),
+            "a directory is one replica's"
+        );
         let mut replica = Replica::new(state, self.catalog.insert(id), round.lsn);
         replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, bulk: 0 });
         self.replicas.insert(id, replica);

@@ -295,6 +295,27 @@ fn try_reassign(trio: &mut Trio, nodes: Option<&[usize]>) -> i16 {
     }
 }
 
+/// The image places the second replica already when the node hears of the first change.
+#[test]
+fn a_node_that_hears_late_gives_one_replica_up_before_it_makes_another() {
+    let mut trio = Trio::new(NEVER);
+    trio.create("t", 1);
+    let late = (trio.controller() + 1) % 3;
+    let former = trio.replica(late, "t", 0);
+    let others: Vec<_> = (0..3).filter(|at| *at != late).collect();
+    trio.cut.insert(late);
+    trio.pass_ms(3000);
+    reassign(&mut trio, Some(&others));
+    trio.pass_ms(3000);
+    reassign(&mut trio, Some(&[others[0], others[1], late]));
+    trio.cut.clear();
+    trio.pass_ms(3000);
+    assert_ne!(trio.replica(late, "t", 0), former);
+    assert!(!trio.nodes[late].node.core.partitions.contains_key(&former));
+    let leader = trio.leader("t", 0).expect("led");
+    assert_eq!(trio.produce(leader, "t", batch(&["a"])).error_code, 0);
+}
+
 /// Else leadership goes to and fro between the preferred replica and one that stays.
 #[test]
 fn a_move_that_is_taken_back_does_not_prefer_one_that_goes() {
