@@ -96,8 +96,8 @@ pub struct Consume {
     /// Read only committed records, as a consumer with isolation level read committed
     #[arg(long)]
     read_committed: bool,
-    /// Do not print the assigned partitions to stderr
-    #[arg(long, short, requires = "group")]
+    /// Print neither progress nor the assigned partitions to stderr
+    #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
     cluster: Cluster,
@@ -148,7 +148,7 @@ impl Consume {
 
     fn printer(&self) -> Printer {
         // Records that scroll over the terminal show the progress themselves.
-        let quiet = std::io::IsTerminal::is_terminal(&std::io::stdout());
+        let is_hidden = self.quiet || std::io::IsTerminal::is_terminal(&std::io::stdout());
         Printer {
             topic: self.topic.clone(),
             format: if self.cluster.json() {
@@ -157,7 +157,7 @@ impl Consume {
                 self.format.clone().unwrap_or_default()
             },
             left: self.count.unwrap_or(u64::MAX),
-            bar: if quiet { ProgressBar::hidden() } else { screen::counter() },
+            bar: if is_hidden { ProgressBar::hidden() } else { screen::counter() },
         }
     }
 }

@@ -27,7 +27,7 @@ fn records_come_back_as_they_were_sent() {
         0/5 k=lz4 [by=test] 3\n0/6 =no key [by=test] 6\n\
         0/7 k=zstd [by=test] 4\n0/8 =no key [by=test] 6\n";
     assert_eq!(all, expected);
-    let some = ["consume", "t", "--partition", "0", "--from", "-4", "--count", "2"];
+    let some = ["consume", "t", "--partition", "0", "--from", "-4", "-n", "2", "-q"];
     assert_eq!(node.run(&some), "lz4\nno key\n");
     assert_eq!(node.run(&["consume", "t", "--from", "end"]), "");
     assert_eq!(
