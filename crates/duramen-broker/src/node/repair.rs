@@ -14,7 +14,8 @@
 //! range. The damaged replica goes on to follow or to lead meanwhile. The node refuses only reads of damaged ranges.
 //!
 //! Compaction ends that: a replica that is damaged before it compacts can neither compact nor be repaired, once all
-//! others have compacted. Then the cluster replaces it.
+//! others have compacted. Then the cluster replaces it. One that leads hands over before, to a replica that has
+//! compacted: a leader feeds replicas that lack the log, and this one cannot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -429,6 +430,7 @@ impl Repairs {
                 );
                 self.useless.push(key.0);
             }
+            hand_over(core, key.0, open, &question.others);
             let is_stuck = open.not_before_tick > 0 && !is_committed;
             open.rest(ticks);
             if is_committed {
@@ -440,6 +442,18 @@ impl Repairs {
                 group.step_aside();
             }
         }
+    }
+}
+
+/// Hands over to a replica that has compacted the damaged ranges. That one can feed others which lack the log, and
+/// this leader cannot.
+fn hand_over(core: &mut Core, replica: ReplicaId, open: &Open, others: &[PlacedReplica]) {
+    let Some(group) = core.changing_group(replica) else { return };
+    let is_able = |it: &&PlacedReplica| open.is_changed_on(std::slice::from_ref(*it));
+    let able: BTreeSet<u64> = others.iter().filter(is_able).map(|it| it.peer_id).collect();
+    let to = group.successors().find(|id| able.contains(id));
+    if let Some(to) = to {
+        group.hand_over(to, false);
     }
 }
 

@@ -137,6 +137,22 @@ fn what_nobody_has_stays_told_and_is_asked_for_again() {
     assert!(trio.nodes[0].mends.pop().is_some());
 }
 
+/// It could not feed a replica that lacks the log.
+#[test]
+fn a_leader_hands_over_to_one_that_has_compacted_what_is_damaged_there() {
+    let leader = filled(0).0.leader("t", 0).expect("led");
+    for more in [1, 2] {
+        let (mut trio, replica, ranges) = filled(leader);
+        let to = (leader + more) % 3;
+        trio.nodes.iter_mut().for_each(|it| it.are_reads_broken = true);
+        trio.nodes[to].are_reads_changed = true;
+        trio.nodes[leader].step(damage(replica, &ranges[1..2]));
+        pass(&mut trio, 250);
+        assert_eq!(trio.leader("t", 0), Some(to));
+        assert_eq!(trio.replica(leader, "t", 0), replica, "the third one may have it again");
+    }
+}
+
 #[test]
 fn a_replica_is_replaced_once_all_others_have_compacted_what_is_damaged_there() {
     for at in 0..3 {
