@@ -222,7 +222,7 @@ pub const RARE: &[(&str, Bug, u64)] = &[
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 886),
     ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 6121),
     ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 149),
-    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 99),
+    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 9),
     ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 13),
     ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 7293),
 ];
