@@ -217,7 +217,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[];
 #[cfg(feature = "sabotage")]
 pub const RARE: &[(&str, Bug, u64)] = &[
     ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 9373),
-    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 55),
+    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 68),
     ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 49),
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 886),
     ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 6121),
