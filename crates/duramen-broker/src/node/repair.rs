@@ -431,15 +431,13 @@ impl Repairs {
                 self.useless.push(key.0);
             }
             hand_over(core, key.0, open, &question.others);
-            let is_stuck = open.not_before_tick > 0 && !is_committed;
+            let was_in_vain = open.not_before_tick > 0;
             open.rest(ticks);
             if is_committed {
                 open.note_vain(question, ticks);
             }
-            // No other replica may have the damaged entries that are not committed, and this leader could never give
-            // them. Another replica leads then, which has less, or can give them.
-            if is_stuck && let Some(group) = core.changing_group(key.0) {
-                group.step_aside();
+            if was_in_vain {
+                step_aside(core, key.0, is_committed);
             }
         }
     }
@@ -454,6 +452,17 @@ fn hand_over(core: &mut Core, replica: ReplicaId, open: &Open, others: &[PlacedR
     let to = group.successors().find(|id| able.contains(id));
     if let Some(to) = to {
         group.hand_over(to, false);
+    }
+}
+
+/// Gives up leadership that damage makes useless. No other replica may have damaged entries that are not committed, and
+/// this leader could never give them. Damage of committed ones may keep it from reading the entries behind them, and so
+/// from its first commit. Another replica leads then, which has less, or can give them.
+fn step_aside(core: &mut Core, replica: ReplicaId, is_committed: bool) {
+    if let Some(group) = core.changing_group(replica)
+        && !(is_committed && group.has_begun_term())
+    {
+        group.step_aside();
     }
 }
 

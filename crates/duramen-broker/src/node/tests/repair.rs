@@ -5,7 +5,7 @@ use duramen_protocol::messages::DeleteTopicsRequest;
 use duramen_storage::mending::{Damage, DamagedRange};
 use duramen_storage::op::{Done, ReplicaId};
 
-use super::harness::{Harness, Store, batch};
+use super::harness::{Harness, Store, batch, produce_request};
 use super::trio::{TICK_MS, Trio};
 use crate::event::Event;
 
@@ -151,6 +151,33 @@ fn a_leader_hands_over_to_one_that_has_compacted_what_is_damaged_there() {
         assert_eq!(trio.leader("t", 0), Some(to));
         assert_eq!(trio.replica(leader, "t", 0), replica, "the third one may have it again");
     }
+}
+
+/// Reads the log behind a damaged batch only by way of that batch.
+#[test]
+fn a_leader_that_damage_keeps_from_its_first_commit_leaves_it_to_others() {
+    let at = filled(0).0.leader("t", 0).expect("led");
+    let (mut trio, replica, ranges) = filled(at);
+    let others = [(at + 1) % 3, (at + 2) % 3];
+    trio.cut.extend(others);
+    // This replica alone has one more batch, which memory has lost.
+    trio.send(at, produce_request("t", batch(&["e"]), -1), 7);
+    let store = std::mem::take(&mut trio.nodes[at].store);
+    trio.restart(at, store, &[NEVER]);
+    trio.nodes.iter_mut().for_each(|it| it.are_reads_broken = true);
+    trio.cut.remove(&others[0]);
+    let term = |trio: &Trio| trio.nodes[at].node.core.partitions[&replica].group.term();
+    let leads = |trio: &Trio| trio.nodes[at].node.core.partitions[&replica].group.is_elected();
+    while !leads(&trio) {
+        pass(&mut trio, 1);
+    }
+    trio.cut.clear();
+    let first = term(&trio);
+    pass(&mut trio, 100);
+    assert!(leads(&trio) && term(&trio) == first && trio.leader("t", 0).is_none());
+    trio.nodes[at].step(damage(replica, &ranges[1..2]));
+    pass(&mut trio, 300);
+    assert!(trio.leader("t", 0).is_some_and(|leader| leader != at));
 }
 
 #[test]
