@@ -216,10 +216,8 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[];
 /// need hundreds of seeds, or a seed that runs to the limit of its time.
 #[cfg(feature = "sabotage")]
 pub const RARE: &[(&str, Bug, u64)] = &[
-    ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 9373),
+    ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 413_933),
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 68),
-    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 49),
-    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 886),
     ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 6121),
     ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 149),
     ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 9),
@@ -265,4 +263,6 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("a change of settings is answered before it is kept", Bug::Peers(Inside::AlteredBeforeKept)),
     ("a leader that has a successor refuses a guard", Bug::Peers(Inside::RefusedUncertain)),
     ("a new leader shows what was deleted", Bug::Peers(Inside::LeaderShowsEarly)),
+    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers)),
+    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit)),
 ];

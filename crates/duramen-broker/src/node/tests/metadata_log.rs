@@ -6,11 +6,13 @@ use duramen_protocol::messages::{
     DeleteTopicsRequest, FindCoordinatorRequest, InitProducerIdRequest,
 };
 use duramen_storage::op::ReplicaId;
+#[cfg(feature = "sabotage")]
+use duramen_storage::sabotage::{Bug, plant};
 
 use super::groups::{commit_request, fetch_request, fetched};
 use super::harness::{Harness, batch, new_topic};
 use super::internal_topics::GROUPS;
-use super::trio::Trio;
+use super::trio::{TICK_MS, Trio};
 
 const METADATA: ReplicaId = ReplicaId(1);
 const LOG_BYTES: u64 = 16 << 10;
@@ -147,4 +149,46 @@ fn a_deletion_that_is_only_known_by_an_image_leaves_no_offsets_either() {
     };
     let names: Vec<&str> = groups[0].topics.iter().map(|topic| topic.name.as_str()).collect();
     assert_eq!(names, ["u"]);
+}
+
+/// Asks for a producer id while the leader of the metadata hears no follower. Returns whether the asker got one then, and
+/// the id that it got in the end.
+fn id_of_a_leader_that_hears_nobody() -> (bool, i64) {
+    let mut trio = Trio::new(&[]);
+    let leader = trio.controller();
+    let (asker, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    trio.cut.insert(other);
+    let id = trio.nodes[asker].send(InitProducerIdRequest::default(), 4);
+    // The question comes to the leader, and so does the leader's block to the asker, but no acknowledgement of the block.
+    trio.deliver_between(asker, leader);
+    trio.severed = Some((asker, leader));
+    trio.talk();
+    let mut given = trio.response(asker, id);
+    let is_early = given.is_some();
+    trio.severed = None;
+    trio.cut.clear();
+    for _ in 0..200 {
+        if let Some(Response::InitProducerId(response)) = given {
+            return (is_early, response.producer_id);
+        }
+        trio.pass_ms(TICK_MS);
+        given = trio.response(asker, id);
+    }
+    panic!("no id is given")
+}
+
+#[test]
+fn producer_ids_are_given_once_their_block_is_committed() {
+    let (is_early, id) = id_of_a_leader_that_hears_nobody();
+    assert!(!is_early, "the block is not committed");
+    assert!(id >= 0);
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn producer_ids_that_are_given_too_early_are_noticed() {
+    plant(Some(Bug::IdsBeforeCommit));
+    let (is_early, _) = id_of_a_leader_that_hears_nobody();
+    plant(None);
+    assert!(is_early);
 }
