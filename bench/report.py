@@ -224,15 +224,24 @@ def tailing(found):
 
 
 def patterns(found):
-    rows = []
+    text = "### Four kinds of access, each alone and all at once\n\n" + _alone_and_together(found)
+    pinned = {variant: result["pinned"] for variant, result in found.items() if "pinned" in result}
+    if pinned:
+        text += "\n### The same, one core for the broker and one for the clients\n\n" + _alone_and_together(pinned)
+    return text
+
+
+def _alone_and_together(found):
+    rows, cores = [], []
     for variant, result in found.items():
         for name, alone in result.get("alone", {}).items():
             p99 = result["together"][name]["p99_us"]
             rows.append([name, variant, number(alone["p99_us"]), f"{number(p99)} ({p99 / alone['p99_us']:.2f})"])
+        if "broker_cores" in result:
+            cores.append(f"{variant}: {result['broker_cores']} and {result['client_cores']}")
     rows.sort(key=lambda row: row[0])
-    return "### Four kinds of access, each alone and all at once\n\n" + table(
-        ["what", "broker", "p99 alone, µs", "p99 beside the others (of alone)"], rows
-    )
+    text = table(["what", "broker", "p99 alone, µs", "p99 beside the others (of alone)"], rows)
+    return text + f"\nCores that broker and clients use, all at once: {'; '.join(cores)}.\n" if cores else text
 
 
 def groups(found):

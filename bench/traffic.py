@@ -125,23 +125,46 @@ def _tail(broker, topic, consumers, rate, seconds):
 
 
 def patterns(broker, sizes):
-    """Tailing readers, writers, long cold reads from different points, and truncation: each alone, then all at once."""
+    """Tailing readers, writers, long cold reads from different points, and truncation: each alone, then all at once.
+    Once with all cores for all, and once with one core for the broker and the other for the clients."""
     warm_up(broker, sizes)
     for topic in ("old", "tail", "written", "trimmed"):
         create(broker, topic, 1)
     fill(broker, "old", sizes.read_bytes)
     fill(broker, "trimmed", sizes.read_bytes // 4)
+    found = _alone_and_together(broker, sizes)
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return found
+    try:
+        for thread in os.listdir(f"/proc/{broker.pid}/task"):
+            os.sched_setaffinity(int(thread), cores[:1])
+        os.sched_setaffinity(0, cores[1:])
+        found["pinned"] = _alone_and_together(broker, sizes)
+    finally:
+        os.sched_setaffinity(0, cores)
+    return found
+
+
+def _alone_and_together(broker, sizes):
     files = log_files(broker, "old")
     alone = {name: work(broker, sizes, files) for name, work in PATTERNS.items()}
     together, running = {}, []
+    cpu, clients, began = machine.cpu_seconds(broker.pid), machine.children_cpu_seconds(), time.monotonic()
     for name, work in PATTERNS.items():
         running.append(threading.Thread(target=lambda name=name, work=work: together.update({name: work(broker, sizes, files)})))
         running[-1].start()
     for thread in running:
         thread.join()
+    seconds = time.monotonic() - began
     if missing := PATTERNS.keys() - together.keys():
         raise RuntimeError(f"failed beside the others: {', '.join(missing)}")
-    return {"alone": alone, "together": together}
+    return {
+        "alone": alone,
+        "together": together,
+        "broker_cores": round((machine.cpu_seconds(broker.pid) - cpu) / seconds, 2),
+        "client_cores": round((machine.children_cpu_seconds() - clients) / seconds, 2),
+    }
 
 
 def _tailing_readers(broker, sizes, _):
