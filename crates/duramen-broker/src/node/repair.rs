@@ -259,7 +259,10 @@ impl Repairs {
         let key = (damage.replica, damage.segment);
         let Some((group, committed, _)) = core.log_here(damage.replica) else { return };
         let known = self.open.get(&key);
-        if known.is_some_and(|open| open.is_ordered) || self.open.len() >= OPEN_MAX {
+        // Each read that meets the damage reports it. An answer on its way is good for all of these reports.
+        if known.is_some_and(|open| open.is_ordered || open.ranges() == damage.ranges)
+            || self.open.len() >= OPEN_MAX
+        {
             return;
         }
         let bytes: u64 = damage.ranges.iter().map(|range| range.end_at - range.at).sum();

@@ -89,6 +89,23 @@ fn whoever_does_not_answer_is_not_waited_for() {
     }
 }
 
+/// Each read of the range reports it anew, and a leader reads for a follower that lacks it at each tick.
+#[test]
+fn reports_of_known_damage_do_not_void_a_question() {
+    let (mut trio, replica, ranges) = filled(0);
+    for cut in [1, 2] {
+        trio.cut.insert(cut);
+        for _ in 0..40 {
+            trio.nodes[0].step(damage(replica, &ranges[1..2]));
+            pass(&mut trio, 1);
+        }
+        assert!(trio.nodes[0].mends.pop().is_some(), "the node that is not cut off has it");
+        trio.nodes[0].step(Event::Storage(Done::Mended { replica, segment: 0, is_done: true }));
+        trio.cut.clear();
+        pass(&mut trio, 40);
+    }
+}
+
 #[test]
 fn what_was_not_mended_is_tried_again_after_a_while() {
     let (mut trio, replica, ranges) = filled(0);
