@@ -329,8 +329,11 @@ impl Queuers {
         {
             return wrong(format!("{queue}: {at:?} deletes {question:?}"));
         }
-        self.queues.entry(queue.clone()).or_default().edits.on_deleted(offsets);
-        let suspect = offsets.first().map(|offset| (partition_of(queue), *offset));
+        // Consumers of Kafka are shown trimmed and expired elements until these are erased, and nothing deletes them.
+        let may_stay = |it: &&i64| absent > *foreign && (**it < first || expired.contains(it));
+        let deleted = offsets.iter().filter(|it| !may_stay(it)).copied().collect();
+        known.edits.on_deleted(&deleted);
+        let suspect = deleted.first().map(|offset| (partition_of(queue), *offset));
         self.suspects.extend(suspect.filter(|_| !self.is_last_phase));
         Ok(())
     }
