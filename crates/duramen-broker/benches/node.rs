@@ -10,7 +10,7 @@ use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
-use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply};
+use duramen_broker::{Action, ClientListener, ConnectionId, Event, Node, NodeOptions, Now, Reply};
 use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
@@ -131,9 +131,11 @@ struct Bench {
 fn options() -> NodeOptions {
     NodeOptions {
         facts: Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] },
-        listener: "PLAINTEXT".to_owned(),
-        host: "localhost".to_owned(),
-        port: 9092,
+        listeners: vec![ClientListener {
+            name: "PLAINTEXT".to_owned(),
+            host: "localhost".to_owned(),
+            port: 9092,
+        }],
         rack: None,
         log_dir: "/data".to_owned(),
         settings: BrokerSettings::from_pairs(&[]).expect("no mistakes"),

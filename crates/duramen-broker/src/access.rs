@@ -56,7 +56,7 @@ impl RequestContext {
         Self {
             principal: "User:ANONYMOUS".into(),
             client_id: None,
-            listener: "L".into(),
+            listener: "PLAINTEXT".into(),
             client_host: "/127.0.0.1".into(),
             api: Api::Kafka(api),
             version: 0,

@@ -50,10 +50,10 @@ mod quotas;
 mod signals;
 
 pub(crate) use certainty::Then;
-pub(crate) use membership::NATIVE;
+pub use membership::{NATIVE, NODES};
 pub(crate) use metrics::standing;
 pub use metrics::{Metrics, Readiness, Standing};
-pub use options::NodeOptions;
+pub use options::{ClientListener, NodeOptions};
 pub(crate) use parked::{
     Awaited, Describing, ElectionWanted, FastWait, Fetch, NativeWait, Parked, ParkedFetch, Place,
     QueueStage, QueueWait, ShareRequest, Told, Wanted, Worker,

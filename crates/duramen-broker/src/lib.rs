@@ -41,7 +41,7 @@ pub mod survivor;
 mod transactions;
 mod turn;
 
-pub use self::core::{Metrics, NodeOptions, Readiness, Standing};
+pub use self::core::{ClientListener, Metrics, NATIVE, NODES, NodeOptions, Readiness, Standing};
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};
 pub use node::Node;

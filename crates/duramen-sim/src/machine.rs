@@ -20,7 +20,7 @@ use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::native::{Answer, Answered, Position, Problem, Span};
 use duramen_broker::read_plan::{QueueError, Taken, queue_page};
 use duramen_broker::{
-    Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, Standing, read_plan,
+    Action, ClientListener, ConnectionId, Event, Node, NodeOptions, Now, Reply, Standing, read_plan,
 };
 use duramen_protocol::Response;
 use duramen_storage::indexing::{Indexer, Limits, Step};
@@ -161,9 +161,7 @@ pub(crate) fn node_options(
 ) -> NodeOptions {
     NodeOptions {
         facts,
-        listener: "PLAINTEXT".to_owned(),
-        host,
-        port: 9092,
+        listeners: vec![ClientListener { name: "PLAINTEXT".to_owned(), host, port: 9092 }],
         rack: None,
         log_dir: "/data".to_owned(),
         settings,
@@ -178,6 +176,11 @@ pub(crate) fn node_options(
         replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
     }
+}
+
+/// Returns a machine's name in traces.
+fn name(options: &NodeOptions) -> &str {
+    &options.listeners[0].host
 }
 
 impl Machine {
@@ -236,7 +239,7 @@ impl Machine {
         self.disk.set_faults(self.faults);
         self.starts += 1;
         let replicas = found.replicas.len();
-        tell(|| format!("{} STARTED with {replicas} replicas", self.node_options.host));
+        tell(|| format!("{} STARTED with {replicas} replicas", name(&self.node_options)));
         if self.bug == Some(NodeBug::DedupLost) {
             let all = found.replicas.iter_mut();
             for replica in all.filter(|it| !it.identity.topic.starts_with("__")) {
@@ -271,7 +274,7 @@ impl Machine {
     /// Kills the process, or cuts the power.
     pub(crate) fn die(&mut self, power: bool) {
         let how = if power { "POWER LOSS" } else { "KILL" };
-        tell(|| format!("{}: {how}", self.node_options.host));
+        tell(|| format!("{}: {how}", name(&self.node_options)));
         self.life = None;
         self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };
     }
@@ -387,7 +390,7 @@ impl Machine {
             life.waits.on_look(&life.node, rests && life.lost.is_empty());
         }
         let wanted = wanted?;
-        tell(|| format!("{}: {wanted:?}", self.node_options.host));
+        tell(|| format!("{}: {wanted:?}", name(&self.node_options)));
         Some(read_plan::look(&life.storage.reader(), &wanted))
     }
 
@@ -406,7 +409,7 @@ impl Machine {
         }
         match life.indexer.step(true) {
             Step::Indexed(indexed) => {
-                tell(|| format!("{}: {indexed:?}", self.node_options.host));
+                tell(|| format!("{}: {indexed:?}", name(&self.node_options)));
                 life.waits.on_step();
                 return Some(Event::Indexed(indexed));
             }
@@ -447,7 +450,7 @@ impl Machine {
     ) -> Reports {
         let life = self.life.as_mut().expect("a process runs while storage works");
         if let Some(fault) = life.waits.fault() {
-            return wrong(format!("{}: {fault}", self.node_options.host));
+            return wrong(format!("{}: {fault}", name(&self.node_options)));
         }
         match work(life, &self.disk) {
             Ok(done) => Ok(Some(done)),
@@ -461,7 +464,7 @@ impl Machine {
 
     /// Blames the disk's faults for an error of storage. Without such faults it is storage's own.
     fn blame(&self, error: &Error) -> Result<(), Failure> {
-        tell(|| format!("{}: {error:?}", self.node_options.host));
+        tell(|| format!("{}: {error:?}", name(&self.node_options)));
         if self.disk.is_dead() || self.disk.is_doomed() {
             return Ok(());
         }

@@ -16,6 +16,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use duramen_broker::configs::nearest;
 
 use crate::telemetry;
@@ -40,20 +41,21 @@ pub const DATA_DIR_DEFAULT: &str = "./duramen-data";
 const ENV_SET: &str = "DURAMEN_SET_";
 
 /// Keys of the file's top level.
-const FILE_KEYS: [&str; 9] = [
+const FILE_KEYS: [&str; 10] = [
     "data-dir",
     "listen",
     "advertise",
     "native",
     "node-listen",
     "http",
+    "open",
     "log",
     "log-format",
     "settings",
 ];
 
 /// Variables that flags read, for the nearest name of a misspelt one.
-const ENV_KEYS: [&str; 9] = [
+const ENV_KEYS: [&str; 10] = [
     "DURAMEN_CONFIG",
     "DURAMEN_DATA_DIR",
     "DURAMEN_LISTEN",
@@ -61,6 +63,7 @@ const ENV_KEYS: [&str; 9] = [
     "DURAMEN_NATIVE",
     "DURAMEN_NODE_LISTEN",
     "DURAMEN_HTTP",
+    "DURAMEN_OPEN",
     "DURAMEN_LOG",
     "DURAMEN_LOG_FORMAT",
 ];
@@ -71,7 +74,8 @@ pub struct ServerArgs {
     /// Data directory, created if missing [default: ./duramen-data].
     #[arg(long, value_name = "DIR", env = "DURAMEN_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Address at which clients connect [default: 127.0.0.1:9092]. Port 0 takes any free one.
+    /// Address at which clients connect [default: 127.0.0.1:9092]. Port 0 takes any free one. The setting `listeners`
+    /// gives several, each with a name.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_LISTEN")]
     pub listen: Option<String>,
     /// Address that the node advertises to clients, if it differs from --listen (behind NAT, in a container). The same
@@ -90,6 +94,10 @@ pub struct ServerArgs {
     /// Address that serves /metrics, /livez, /readyz and /healthz [default: not served].
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_HTTP")]
     pub http: Option<String>,
+    /// Lets other machines connect without being asked who they are. Without it a node listens for clients, calls of
+    /// the native API and other nodes only on addresses of this machine alone, such as 127.0.0.1.
+    #[arg(long, env = "DURAMEN_OPEN", value_parser = FalseyValueParser::new())]
+    pub open: bool,
     /// Setting with Kafka's name, such as num.partitions=3. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
@@ -103,8 +111,8 @@ pub struct ServerArgs {
 pub struct Config {
     /// Data directory.
     pub data_dir: PathBuf,
-    /// Address at which clients connect.
-    pub listen: HostPort,
+    /// Address at which clients connect, if it was given.
+    pub listen: Option<HostPort>,
     /// Address that the node advertises to clients, if it is not `listen`.
     pub advertise: Option<HostPort>,
     /// Address of the native API, if it is served.
@@ -113,6 +121,8 @@ pub struct Config {
     pub node_listen: Option<HostPort>,
     /// Address that serves metrics and health, if any.
     pub http: Option<HostPort>,
+    /// True if other machines may connect without being asked who they are.
+    pub open: bool,
     /// Given settings with Kafka's names.
     pub settings: BTreeMap<String, String>,
     /// True if this data directory asks for the place of the one that is registered under this node's id.
@@ -185,17 +195,18 @@ impl Config {
 
 impl Config {
     /// Lists the keys of a file, without its settings, with their values.
-    pub fn keys(&self) -> [(&'static str, String); 8] {
+    pub fn keys(&self) -> [(&'static str, String); 9] {
         let text =
             |address: Option<&HostPort>| address.map(ToString::to_string).unwrap_or_default();
         let format = self.log.format.unwrap_or(telemetry::Format::Human);
         [
             ("data-dir", self.data_dir.display().to_string()),
-            ("listen", self.listen.to_string()),
+            ("listen", text(self.listen.as_ref())),
             ("advertise", text(self.advertise.as_ref())),
             ("native", text(self.native.as_ref())),
             ("node-listen", text(self.node_listen.as_ref())),
             ("http", text(self.http.as_ref())),
+            ("open", self.open.to_string()),
             ("log", self.log.filter.clone().unwrap_or_default()),
             ("log-format", format.to_string()),
         ]
@@ -231,6 +242,10 @@ impl FileKeys {
                     keys.flatten("", settings, name, mistakes);
                 }
                 ("settings", _) => mistakes.push(format!("{name}: `settings` is not a table")),
+                ("open", toml::Value::Boolean(truth)) => {
+                    keys.plain.insert("open", truth.to_string());
+                }
+                ("open", _) => mistakes.push(format!("{name}: `open` is true or false")),
                 (_, toml::Value::String(text)) if FILE_KEYS.contains(&key.as_str()) => {
                     let known = FILE_KEYS.iter().find(|known| **known == key);
                     keys.plain.insert(known.expect("it is contained"), text);
@@ -309,6 +324,9 @@ impl FileKeys {
                 self.plain.insert(key, value.clone());
             }
         }
+        if args.open {
+            self.plain.insert("open", true.to_string());
+        }
         for setting in &args.settings {
             match setting.split_once('=') {
                 Some((key, value)) if !key.trim().is_empty() => {
@@ -353,13 +371,12 @@ impl FileKeys {
         let data_dir = self.plain.remove("data-dir");
         Config {
             data_dir: data_dir.map_or_else(|| DATA_DIR_DEFAULT.into(), PathBuf::from),
-            listen: listen.unwrap_or_else(|| {
-                HostPort::parse(LISTEN_DEFAULT).expect("the default is an address")
-            }),
+            listen,
             advertise,
             native,
             node_listen,
             http,
+            open: self.plain.get("open").is_some_and(|it| it == "true"),
             settings: self.settings,
             // Only ever asked for on the command line: it is for one start.
             replaces: false,

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
-use duramen_broker::{Action, Event, Founder, Node, NodeOptions, read_plan};
+use duramen_broker::{Action, ClientListener, Event, Founder, Node, NodeOptions, read_plan};
 use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Reader, Storage};
 use tokio::net::{TcpListener, TcpSocket};
@@ -81,7 +81,7 @@ use peers::{Links, Peers, Place, Standing, WAITING_SAID_EVERY};
 use reloading::{Limits, Load, Reloading};
 use scrubbing::Scrubbing;
 use seats::Seats;
-use settings::ServerSettings;
+use settings::{ListenerSettings, ServerSettings};
 use threads::{Common, Errand, Input, Ready, ToNode};
 
 /// Longest time a stop waits for other nodes to lead the partitions that this node led.
@@ -107,10 +107,10 @@ const NEAR_EVENT_INTERVAL: u32 = 512;
 /// A server that runs.
 #[derive(Debug)]
 pub struct Server {
-    /// Address on which the server listens for clients.
+    /// Address of the first listener for clients.
     pub address: SocketAddr,
-    /// Address that the server tells clients to connect to.
-    pub advertised: HostPort,
+    /// Listeners for clients, with the addresses that clients are told to connect to.
+    pub advertised: Vec<ClientListener>,
     /// Address of the native API, if the server serves it.
     pub native: Option<SocketAddr>,
     /// Address of metrics and health, if the server serves them.
@@ -123,7 +123,7 @@ pub struct Server {
     pub recovered: usize,
     runtime: Runtime,
     stop: watch::Sender<bool>,
-    listener: tokio::task::JoinHandle<()>,
+    listeners: Vec<tokio::task::JoinHandle<()>>,
     native_listener: Option<tokio::task::JoinHandle<()>>,
     node: ToNode,
     orders: Arc<Inbox<Errand>>,
@@ -159,9 +159,11 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let (threads, is_near) = socket_threads(settings.network_threads);
     let runtime = runtime(threads)?;
     let hangups = hangups(&runtime)?;
-    let Sockets { listen, native, http, for_nodes } = bind_all(config, &settings, &runtime)?;
-    let address = listen.local_addr()?;
-    let advertised = advertised(config, &settings, address);
+    let Sockets { clients: sockets, native, http, for_nodes } =
+        bind_all(config, &settings, &runtime)?;
+    let listening = addresses_of(&sockets)?;
+    let address = listening[0];
+    let advertised = advertised(&settings, &sockets)?;
     let (parts, inputs) = Common::new();
     let given = broker.given().clone();
     let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
@@ -172,7 +174,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let http_address = http.map(|http| serve_http(http, sources.clone(), &runtime)).transpose()?;
     let others = for_nodes.map(|(socket, at)| (socket, at, runtime.handle(), &parts));
     let native_address = native.as_ref().map(TcpListener::local_addr).transpose()?;
-    let addresses = (&advertised, native_at(config, native_address));
+    let addresses = (advertised.clone(), native_at(config, native_address));
     let opened = open(config, &settings, broker, addresses, storage, others)?;
 
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
@@ -199,12 +201,10 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
         serve_native((socket, seats, limits), &shared, (sources, heartbeat), &runtime)
     });
     let native = native.transpose()?;
-    let socket = on_runtime(listen, &clients)?;
-    let listener = Listener { socket, seats, limits: current, send_buffer_bytes, shared };
-    let listener = clients.spawn(listener.run(stopped, STOP_GRACE));
+    let listeners = serve_clients(sockets, &clients, (seats, current, send_buffer_bytes), &shared)?;
     let (config, inbox) = (config.clone(), node.clone());
     let reloading = Reloading { config, given, limits, connections_max, node: inbox };
-    announce(&links, &runtime, (address, advertised.clone(), facts.broker_id));
+    announce(&links, &runtime, (listening, advertised.clone(), facts.broker_id));
     Ok(Server {
         address,
         advertised,
@@ -215,7 +215,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
         recovered,
         runtime,
         stop,
-        listener,
+        listeners,
         native_listener: native,
         node,
         orders,
@@ -267,6 +267,24 @@ fn serve_http(
     Ok(address)
 }
 
+/// Lets clients in by all listeners from now on.
+fn serve_clients(
+    sockets: Vec<(TcpListener, Arc<str>)>,
+    runtime: &Handle,
+    (seats, limits, send_buffer_bytes): (Arc<Seats>, watch::Receiver<Limits>, Option<usize>),
+    shared: &Shared,
+) -> std::io::Result<Vec<tokio::task::JoinHandle<()>>> {
+    let numbers = Arc::default();
+    let listen = |(socket, name): (TcpListener, Arc<str>)| {
+        let socket = on_runtime(socket, runtime)?;
+        let (numbers, seats, limits) = (Arc::clone(&numbers), Arc::clone(&seats), limits.clone());
+        let (shared, stop) = (shared.clone(), shared.stop.clone());
+        let it = Listener { socket, name, numbers, seats, limits, send_buffer_bytes, shared };
+        Ok(runtime.spawn(it.run(stop, STOP_GRACE)))
+    };
+    sockets.into_iter().map(listen).collect()
+}
+
 /// Serves the native API from now on.
 fn serve_native(
     (socket, seats, limits): (TcpListener, Arc<Seats>, watch::Receiver<Limits>),
@@ -288,9 +306,15 @@ fn serve_native(
 fn announce(
     links: &Links,
     runtime: &Runtime,
-    (address, advertised, broker_id): (SocketAddr, HostPort, i32),
+    (listening, advertised, broker_id): (Vec<SocketAddr>, Vec<ClientListener>, i32),
 ) {
-    let say = move || tracing::info!(%address, %advertised, broker_id, "serving");
+    let say = move || {
+        for (address, listener) in listening.iter().zip(advertised) {
+            let ClientListener { name: listener, host, port } = listener;
+            let advertised = HostPort { host, port };
+            tracing::info!(%address, %advertised, broker_id, listener, "serving");
+        }
+    };
     match links.standing().cloned() {
         Some(standing) => _ = runtime.spawn(say_when_member(standing, say)),
         None => say(),
@@ -343,7 +367,9 @@ impl Server {
             tracing::warn!("this node still leads partitions, and ends nevertheless");
         }
         self.stop.send_replace(true);
-        self.runtime.block_on(self.listener)?;
+        for listener in self.listeners {
+            self.runtime.block_on(listener)?;
+        }
         if let Some(native) = self.native_listener {
             self.runtime.block_on(native)?;
         }
@@ -406,13 +432,17 @@ fn on_runtime(socket: TcpListener, runtime: &Handle) -> std::io::Result<TcpListe
     TcpListener::from_std(socket)
 }
 
+/// Returns the addresses of a name.
+fn resolved(address: &HostPort, purpose: &str) -> anyhow::Result<std::vec::IntoIter<SocketAddr>> {
+    (address.host.as_str(), address.port)
+        .to_socket_addrs()
+        .with_context(|| format!("cannot {purpose} on {address}: the name does not resolve"))
+}
+
 /// Binds an address; must be called within the runtime.
 fn bind(address: &HostPort, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
-    let addresses = (address.host.as_str(), address.port)
-        .to_socket_addrs()
-        .with_context(|| format!("cannot {purpose} on {address}: the name does not resolve"))?;
     let mut last = None;
-    for candidate in addresses {
+    for candidate in resolved(address, purpose)? {
         match listen_on(candidate) {
             Ok(listener) => return Ok(listener),
             Err(error) => last = Some(error),
@@ -438,23 +468,39 @@ fn listen_on(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Returns the address that clients are told to connect to: the configured one, else the listen address. Where the
-/// server listens on all addresses, it is the machine's name.
-fn advertised(config: &Config, settings: &ServerSettings, address: SocketAddr) -> HostPort {
-    if let Some(advertised) = &settings.advertised {
-        return advertised.clone();
-    }
-    let port = address.port();
-    if !config.listen.is_unspecified() {
-        return HostPort { host: config.listen.host.clone(), port };
-    }
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    tracing::warn!(
-        host,
-        "the node advertises this machine's name, because it listens on all addresses; if \
-         clients cannot resolve the name, give another with --advertise HOST:PORT"
-    );
-    HostPort { host, port }
+/// Returns the addresses of sockets, where a port may have been any free one.
+fn addresses_of(sockets: &[(TcpListener, Arc<str>)]) -> std::io::Result<Vec<SocketAddr>> {
+    sockets.iter().map(|(socket, _)| socket.local_addr()).collect()
+}
+
+/// Returns the addresses that clients are told to connect to: the configured one of each listener, else its own. Where
+/// a listener has all addresses, it is the machine's name.
+fn advertised(
+    settings: &ServerSettings,
+    sockets: &[(TcpListener, Arc<str>)],
+) -> std::io::Result<Vec<ClientListener>> {
+    let one = |(it, (socket, _)): (&ListenerSettings, &(TcpListener, Arc<str>))| {
+        let ListenerSettings { name, address, advertised } = it.clone();
+        let HostPort { host, port } = match advertised {
+            Some(advertised) => advertised,
+            None if !address.is_unspecified() => {
+                HostPort { port: socket.local_addr()?.port(), ..address }
+            }
+            None => {
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                tracing::warn!(
+                    host,
+                    listener = name,
+                    "the node advertises this machine's name, because it listens on all addresses; if \
+                     clients cannot resolve the name, give another with --advertise HOST:PORT, or with \
+                     advertised.listeners where there are several listeners"
+                );
+                HostPort { host, port: socket.local_addr()?.port() }
+            }
+        };
+        Ok(ClientListener { name, host, port })
+    };
+    settings.listeners.iter().zip(sockets).map(one).collect()
 }
 
 /// Returns the address of the native API, as other nodes reach it.
@@ -470,7 +516,8 @@ fn native_at(config: &Config, address: Option<SocketAddr>) -> Option<(String, u1
 
 /// Sockets on which a server listens.
 struct Sockets {
-    listen: TcpListener,
+    /// One for each listener of clients, with its name.
+    clients: Vec<(TcpListener, Arc<str>)>,
     native: Option<TcpListener>,
     http: Option<TcpListener>,
     for_nodes: Option<(TcpListener, HostPort)>,
@@ -482,11 +529,31 @@ fn bind_all(
     runtime: &Runtime,
 ) -> anyhow::Result<Sockets> {
     let _inside = runtime.enter();
+    // Nobody changes anything there, so that it may be read from other machines.
     let http = config.http.as_ref().map(|http| bind(http, "serve metrics", "--http"));
-    let native = config.native.as_ref().map(|it| bind(it, "serve the native API", "--native"));
-    let listen = bind(&config.listen, "listen", "--listen")?;
+    let native = config.native.as_ref().map(|it| {
+        ensure_closed(config, it)?;
+        bind(it, "serve the native API", "--native")
+    });
+    let listen = |it: &ListenerSettings| {
+        ensure_closed(config, &it.address)?;
+        let flag = if config.listen.is_some() { "--listen" } else { "the setting listeners:" };
+        anyhow::Ok((bind(&it.address, "listen", flag)?, Arc::from(it.name.as_str())))
+    };
+    let clients = settings.listeners.iter().map(listen).collect::<anyhow::Result<_>>()?;
     let for_nodes = listen_for_nodes(config, settings)?;
-    Ok(Sockets { listen, native: native.transpose()?, http: http.transpose()?, for_nodes })
+    Ok(Sockets { clients, native: native.transpose()?, http: http.transpose()?, for_nodes })
+}
+
+/// Refuses an address that other machines reach, where nobody is asked who they are, unless that is meant.
+fn ensure_closed(config: &Config, address: &HostPort) -> anyhow::Result<()> {
+    let is_open = |it: SocketAddr| !it.ip().to_canonical().is_loopback();
+    ensure!(
+        config.open || !resolved(address, "listen")?.any(is_open),
+        "{address} can be reached from other machines, and nobody would be asked who they are. Say --open if that is \
+         meant, or listen on 127.0.0.1"
+    );
+    Ok(())
 }
 
 /// Returns the listener for other nodes, if there may be any, and where they reach it.
@@ -508,6 +575,7 @@ fn listen_for_nodes(
         );
         return Ok(None);
     };
+    ensure_closed(config, wanted)?;
     let socket = bind(wanted, "listen for other nodes", "--node-listen")?;
     let port = socket.local_addr()?.port();
     let address = listed.cloned().unwrap_or(HostPort { host: wanted.host.clone(), port });
@@ -550,7 +618,7 @@ fn open(
     config: &Config,
     settings: &ServerSettings,
     broker: duramen_broker::configs::BrokerSettings,
-    (advertised, native_address): (&HostPort, Option<(String, u16)>),
+    (listeners, native_address): (Vec<ClientListener>, Option<(String, u16)>),
     (mut storage, recovered): (Storage<RealDisk>, Recovered),
     others: Option<(TcpListener, HostPort, &Handle, &Common)>,
 ) -> anyhow::Result<Opened> {
@@ -581,9 +649,7 @@ fn open(
     let log_dir = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let options = NodeOptions {
         facts: facts.clone(),
-        listener: "PLAINTEXT".to_owned(),
-        host: advertised.host.clone(),
-        port: advertised.port,
+        listeners,
         rack: broker
             .get("broker.rack")
             .map(|(rack, _)| rack.to_owned())

@@ -80,11 +80,12 @@ impl Node {
         let any_port = || HostPort { host: "127.0.0.1".to_owned(), port: 0 };
         let config = Config {
             data_dir: data_dir.to_owned(),
-            listen: any_port(),
+            listen: Some(any_port()),
             advertise: None,
             native: Some(any_port()),
             node_listen: None,
             http: None,
+            open: false,
             settings: BTreeMap::new(),
             replaces: false,
             log: Flags::default(),

@@ -245,6 +245,65 @@ fn a_directory_belongs_to_one_process_and_a_port_too() {
     assert!(error.contains("--listen 127.0.0.1:"), "{error}");
 }
 
+/// A node that listens where other machines reach it, and asks nobody who they are, is open by no accident.
+#[test]
+fn other_machines_are_let_in_only_where_that_is_meant() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = "127.0.0.1:0";
+    for (command, flags) in [
+        ("serve", &["--listen", "0.0.0.0:0"][..]),
+        ("dev", &["--listen", "[::]:0"]),
+        ("serve", &["--set", "listeners=PLAINTEXT://:0"]),
+        ("serve", &["--listen", here, "--native", "0.0.0.0:0"]),
+        ("serve", &["--listen", here, "--node-listen", "0.0.0.0:65535"]),
+    ] {
+        // A node that starts after all would never end.
+        let mut refused = Command::new("timeout");
+        refused.args(["30", env!("CARGO_BIN_EXE_duramen"), command]).args(flags);
+        refused.arg("--data-dir").arg(directory.path());
+        let refused = refused.output().unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{flags:?}");
+        let error = String::from_utf8(refused.stderr).unwrap();
+        assert!(error.contains("can be reached from other machines"), "{flags:?}: {error}");
+        assert!(error.contains("--open"), "{error}");
+    }
+    let mut meant = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    meant.args(["serve", "--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:1"]);
+    meant.args(["--log-format", "json", "--data-dir"]).arg(directory.path());
+    meant.env("DURAMEN_OPEN", "1").stderr(Stdio::piped());
+    drop(Node::spawn(&mut meant));
+    let mut meant = command(directory.path(), &["--native", "0.0.0.0:0", "--open"]);
+    drop(Node::spawn(&mut meant));
+}
+
+#[test]
+fn each_listener_sends_its_clients_to_listeners_of_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(["serve", "--log-format", "json", "--data-dir"]).arg(directory.path());
+    for setting in [
+        "listeners=inside://127.0.0.1:0,OUTSIDE://localhost:0",
+        "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        "advertised.listeners=OUTSIDE://outside.example:7",
+    ] {
+        command.args(["--set", setting]);
+    }
+    let mut node = Node::spawn(command.stderr(Stdio::piped()));
+    let inside = node.address;
+    let line = node.wait_for_log("\"listener\":\"OUTSIDE\"");
+    let outside: SocketAddr = field(&line, "address").parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let told = |at: SocketAddr| {
+        runtime.block_on(async {
+            let client = Client::connect(Options::new([at.to_string()])).await.unwrap();
+            let brokers = client.metadata(Some(&[]), false).await.unwrap().brokers;
+            format!("{}:{}", brokers[0].host, brokers[0].port)
+        })
+    };
+    assert_eq!(told(inside), inside.to_string());
+    assert_eq!(told(outside), "outside.example:7");
+}
+
 #[test]
 fn where_the_metadata_is_damaged_the_node_says_what_to_do() {
     let directory = tempfile::tempdir().unwrap();

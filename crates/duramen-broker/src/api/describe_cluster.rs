@@ -33,7 +33,7 @@ pub(crate) fn answer(
     }
     let unheard: BTreeSet<i32> = node.core.unheard().collect();
     let brokers = node.core.controller.image.brokers.iter().filter_map(|(&broker_id, broker)| {
-        let endpoint = broker.endpoints.first()?;
+        let endpoint = broker.endpoint(&context.listener)?;
         let is_fenced = unheard.contains(&broker_id);
         if is_fenced && !request.include_fenced_brokers {
             return None;

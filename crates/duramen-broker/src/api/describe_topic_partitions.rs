@@ -126,7 +126,7 @@ impl Page {
         let described = (0..).zip(&topic.partitions).skip(skipped).take(self.room);
         let partitions: Vec<_> = described
             .map(|(index, replicas)| {
-                let found = partition_of(node, topic, index, replicas);
+                let found = partition_of(node, context, topic, index, replicas);
                 DescribeTopicPartitionsResponsePartition {
                     error_code: found.error_code,
                     partition_index: found.partition_index,

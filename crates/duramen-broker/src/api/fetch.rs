@@ -403,7 +403,7 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
     if last_served.is_some() {
         node.sessions.rotate(session_id, last_served);
     }
-    leaders::tell_consumer(node, &mut response, fetch.context.version);
+    leaders::tell_consumer(node, &fetch.context, &mut response);
     if parts.is_empty() {
         return node.reply(key, response);
     }

@@ -6,7 +6,7 @@ use duramen_protocol::messages::find_coordinator::Coordinator;
 use duramen_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
 
 use crate::access::{Operation, Resource};
-use crate::core::{NATIVE, Parked};
+use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
 use crate::node::Node;
@@ -128,12 +128,7 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
     let located = found.and_then(|broker_id| {
         let broker_id = broker_id.filter(|id| node.core.may_lead(*id));
         let broker = broker_id.and_then(|id| node.core.controller.image.brokers.get(&id));
-        let is_native = &*context.listener == NATIVE;
-        let located = broker.and_then(|it| {
-            let native = || it.endpoints.iter().find(|it| it.listener == NATIVE);
-            let endpoint = if is_native { native() } else { it.endpoints.first() };
-            Some((it.broker_id, endpoint?))
-        });
+        let located = broker.and_then(|it| Some((it.broker_id, it.endpoint(&context.listener)?)));
         located.ok_or(ErrorCode::CoordinatorNotAvailable)
     });
     match located {

@@ -11,6 +11,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 
 use crate::node::Node;
+use crate::session::RequestContext;
 
 const PRODUCE_FROM_VERSION: i16 = 10;
 const FETCH_FROM_VERSION: i16 = 12;
@@ -19,13 +20,15 @@ const FETCH_ENDPOINTS_FROM_VERSION: i16 = 16;
 /// Leaders of partitions, for one response.
 struct Leaders<'a> {
     node: &'a Node,
+    /// The client's listener.
+    listener: &'a str,
     /// Nodes that the response names.
     named: BTreeSet<i32>,
 }
 
 impl<'a> Leaders<'a> {
-    fn new(node: &'a Node) -> Self {
-        Self { node, named: BTreeSet::new() }
+    fn new(node: &'a Node, listener: &'a str) -> Self {
+        Self { node, listener, named: BTreeSet::new() }
     }
 
     /// Returns the leader of a partition and its epoch, if the node knows one. The topic has a name or an id.
@@ -42,7 +45,7 @@ impl<'a> Leaders<'a> {
         let brokers = &self.node.core.controller.image.brokers;
         self.named.iter().filter_map(|id| {
             let broker = brokers.get(id)?;
-            let endpoint = broker.endpoints.first()?;
+            let endpoint = broker.endpoint(self.listener)?;
             let port = i32::from(endpoint.port);
             Some((broker.broker_id, endpoint.host.clone(), port, broker.rack.clone()))
         })
@@ -54,12 +57,17 @@ fn is_elsewhere(code: i16) -> bool {
 }
 
 /// Adds to a Produce response the leaders of the partitions that this node does not lead.
-pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version: i16) {
+pub(super) fn tell_producer(
+    node: &Node,
+    listener: &str,
+    response: &mut ProduceResponse,
+    version: i16,
+) {
     use produce::{LeaderIdAndEpoch, NodeEndpoint};
     if version < PRODUCE_FROM_VERSION {
         return;
     }
-    let mut leaders = Leaders::new(node);
+    let mut leaders = Leaders::new(node, listener);
     for topic in &mut response.responses {
         let parts = topic.partition_responses.iter_mut();
         for part in parts.filter(|part| is_elsewhere(part.error_code)) {
@@ -74,13 +82,14 @@ pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version
 
 /// Adds to a Fetch response the leaders of the partitions that this node does not lead, or not in the client's leader
 /// epoch.
-pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: i16) {
+pub(super) fn tell_consumer(node: &Node, context: &RequestContext, response: &mut FetchResponse) {
     use fetch::{LeaderIdAndEpoch, NodeEndpoint};
+    let version = context.version;
     if version < FETCH_FROM_VERSION {
         return;
     }
     let fenced = ErrorCode::FencedLeaderEpoch.code();
-    let mut leaders = Leaders::new(node);
+    let mut leaders = Leaders::new(node, &context.listener);
     for topic in &mut response.responses {
         let parts = topic.partitions.iter_mut();
         for part in parts.filter(|it| is_elsewhere(it.error_code) || it.error_code == fenced) {
@@ -97,9 +106,9 @@ pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: 
 }
 
 /// Adds to a `ShareFetch` response the leaders of the partitions that this node does not lead.
-pub(super) fn tell_share_consumer(node: &Node, response: &mut ShareFetchResponse) {
+pub(super) fn tell_share_consumer(node: &Node, listener: &str, response: &mut ShareFetchResponse) {
     use share_fetch::{LeaderIdAndEpoch, NodeEndpoint};
-    let mut leaders = Leaders::new(node);
+    let mut leaders = Leaders::new(node, listener);
     for topic in &mut response.responses {
         for part in &mut topic.partitions {
             if is_elsewhere(part.error_code) || is_elsewhere(part.acknowledge_error_code) {
@@ -114,9 +123,13 @@ pub(super) fn tell_share_consumer(node: &Node, response: &mut ShareFetchResponse
 }
 
 /// Adds the leaders to a `ShareAcknowledge` response in the same way.
-pub(super) fn tell_share_decider(node: &Node, response: &mut ShareAcknowledgeResponse) {
+pub(super) fn tell_share_decider(
+    node: &Node,
+    listener: &str,
+    response: &mut ShareAcknowledgeResponse,
+) {
     use share_acknowledge::{LeaderIdAndEpoch, NodeEndpoint};
-    let mut leaders = Leaders::new(node);
+    let mut leaders = Leaders::new(node, listener);
     for topic in &mut response.responses {
         for part in topic.partitions.iter_mut().filter(|part| is_elsewhere(part.error_code)) {
             let leader = leaders.of("", topic.topic_id, part.partition_index);

@@ -25,6 +25,8 @@ use crate::session::RequestContext;
 
 /// The first version that may ask by id; before, the field is there and of no use, as in Kafka.
 const FIRST_BY_ID: i16 = 12;
+/// First version whose clients know of listeners that a node lacks.
+const FIRST_WITH_LISTENERS: i16 = 6;
 /// Longest time that a client waits while its topic is created, in milliseconds. The client then asks again.
 const CREATION_MS_MAX: i32 = 5_000;
 /// Highest count of missing topics of one request that the node asks the controller to create.
@@ -121,7 +123,7 @@ pub(crate) fn answer(
 ) -> MetadataResponse {
     let image = &node.core.controller.image;
     let broker = |(node_id, broker): (i32, &crate::metadata_records::RegisterBroker)| {
-        let endpoint = broker.endpoints.first()?;
+        let endpoint = broker.endpoint(&context.listener)?;
         Some(MetadataResponseBroker {
             node_id,
             host: endpoint.host.clone(),
@@ -243,7 +245,15 @@ fn describe(
     include: bool,
 ) -> MetadataResponseTopic {
     let partitions = (0..).zip(&topic.partitions);
-    let partitions = partitions.map(|(index, replicas)| partition_of(node, topic, index, replicas));
+    let partitions = partitions.map(|(index, replicas)| {
+        let mut it = partition_of(node, context, topic, index, replicas);
+        if context.version < FIRST_WITH_LISTENERS
+            && it.error_code == ErrorCode::ListenerNotFound.code()
+        {
+            it.error_code = ErrorCode::LeaderNotAvailable.code();
+        }
+        it
+    });
     MetadataResponseTopic {
         error_code: 0,
         name: Some(topic.name.clone()),
@@ -271,9 +281,10 @@ fn first_leader(
     (may_be_first && node.core.live_brokers().any(|(id, _)| id == first)).then_some((first, -1))
 }
 
-/// Describes a partition's replicas and its leader.
+/// Describes a partition's replicas and its leader. A leader without the client's listener is out of its reach.
 pub(super) fn partition_of(
     node: &Node,
+    context: &RequestContext,
     topic: &Topic,
     partition_index: i32,
     replicas: &[PlacedReplica],
@@ -303,10 +314,19 @@ pub(super) fn partition_of(
         }
         None => (Vec::new(), nodes.clone()),
     };
+    let brokers = &node.core.controller.image.brokers;
+    let is_reachable = |(id, _): &(i32, i32)| {
+        brokers.get(id).is_some_and(|it| it.endpoint(&context.listener).is_some())
+    };
+    let error = match led {
+        Some(led) if is_reachable(&led) => None,
+        Some(_) => Some(ErrorCode::ListenerNotFound),
+        None => Some(ErrorCode::LeaderNotAvailable),
+    };
     MetadataResponsePartition {
-        error_code: if led.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.code() },
+        error_code: error.map_or(0, ErrorCode::code),
         partition_index,
-        leader_id,
+        leader_id: if error.is_some() { -1 } else { leader_id },
         leader_epoch,
         isr_nodes,
         offline_replicas,

@@ -1,5 +1,7 @@
 //! `Produce`: appends batches to logs.
 
+use std::sync::Arc;
+
 use duramen_protocol::messages::ProduceResponse;
 use duramen_protocol::messages::produce::{
     BatchIndexAndErrorMessage, PartitionProduceResponse, TopicProduceResponse,
@@ -160,11 +162,12 @@ pub(crate) fn append(
             Some(code) => hang_up(key, code, &mut node.core.out),
         }
     } else if outstanding == 0 {
-        leaders::tell_producer(node, &mut response, context.version);
+        leaders::tell_producer(node, &context.listener, &mut response, context.version);
         node.reply(key, response);
     } else {
-        let version = context.version;
-        node.core.park(key, Parked::Produce { response, outstanding, version }, deadline_us);
+        let (version, listener) = (context.version, Arc::clone(&context.listener));
+        let parked = Parked::Produce { response, outstanding, version, listener };
+        node.core.park(key, parked, deadline_us);
     }
 }
 

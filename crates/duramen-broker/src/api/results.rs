@@ -34,8 +34,8 @@ pub(super) fn count_result(node: &mut Node, key: RequestKey) {
 /// Sends the answer of a waiting request as it is by now.
 pub(super) fn answer_now(node: &mut Node, key: RequestKey) {
     match node.unpark(key) {
-        Some(Parked::Produce { mut response, version, .. }) => {
-            leaders::tell_producer(node, &mut response, version);
+        Some(Parked::Produce { mut response, version, listener, .. }) => {
+            leaders::tell_producer(node, &listener, &mut response, version);
             node.reply(key, response);
         }
         Some(Parked::Trims { response, .. }) => node.reply(key, response),

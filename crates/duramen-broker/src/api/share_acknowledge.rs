@@ -78,6 +78,6 @@ pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
             ..Default::default()
         });
     }
-    leaders::tell_share_decider(node, &mut response);
+    leaders::tell_share_decider(node, &request.context.listener, &mut response);
     node.reply(key, response);
 }

@@ -190,7 +190,7 @@ pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
         }
         partitions.push(data);
     }
-    leaders::tell_share_consumer(node, &mut response);
+    leaders::tell_share_consumer(node, &request.context.listener, &mut response);
     if parts.is_empty() {
         return node.reply(key, response);
     }

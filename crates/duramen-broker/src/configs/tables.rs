@@ -156,7 +156,7 @@ pub const GROUP_CONFIGS: &[ConfigKey] = &[
 #[rustfmt::skip]
 pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("advertised.listeners", List, "", "", Any,
-        "Address that clients connect to, as PLAINTEXT://host:port. The flag --advertise takes precedence."),
+        "Addresses that clients connect to, as NAME://HOST:PORT, one for each listener at most. A listener that is not here advertises its own address. The flag --advertise takes precedence where there is one listener."),
     row("auto.create.topics.enable", Boolean, "true", "", Any,
         "Whether the cluster creates a missing topic when a client asks for its metadata."),
     row("auto.leader.rebalance.enable", Boolean, "true", "", Any,
@@ -253,6 +253,10 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Default of the group setting share.session.timeout.ms."),
     row("leader.imbalance.check.interval.seconds", Long, "300", "", Between(1, 1_000_000_000),
         "Interval between two checks for partitions whose leader is not the preferred leader, in seconds."),
+    row("listener.security.protocol.map", List, "", "", Any,
+        "Protocol of each listener that is not named after its protocol, as NAME:PROTOCOL. PLAINTEXT asks nobody who they are, and is the only protocol yet."),
+    row("listeners", List, "PLAINTEXT://127.0.0.1:9092", "", Any,
+        "Listeners for clients, as NAME://HOST:PORT. A client learns only the addresses of the listeners with the name of its own. Without a host a listener has every address of the machine. The flag --listen gives the only one, PLAINTEXT."),
     row("log.cleaner.backoff.ms", Long, "15000", "", AtLeast(0),
         "Interval between two checks for logs to compact, in milliseconds.").dynamic(),
     row("log.cleaner.delete.retention.ms", Long, "86400000", "", AtLeast(0),

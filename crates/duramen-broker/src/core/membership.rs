@@ -1,24 +1,32 @@
 //! This node's registration, and its reports of the cluster's directories and addresses.
 
-use super::Core;
+use super::{ClientListener, Core};
 use crate::event::{Action, Membership, NodeAddress};
 use crate::metadata_records::{Endpoint, RegisterBroker};
 use crate::native::Place;
 use duramen_protocol::wire::Uuid;
 
 /// The name of the listener for other nodes, among a node's endpoints.
-const NODES: &str = "NODES";
+pub const NODES: &str = "NODES";
 /// The name of the listener for the native API.
-pub(crate) const NATIVE: &str = "NATIVE";
+pub const NATIVE: &str = "NATIVE";
+
+impl RegisterBroker {
+    /// Returns the address that the node serves on a listener, if it has one of that name.
+    pub(crate) fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
+        self.endpoints.iter().find(|it| it.listener == listener)
+    }
+}
 
 impl Core {
     pub(crate) fn registration_record(&self) -> RegisterBroker {
         let options = &self.options;
-        let endpoint = Endpoint {
-            listener: options.listener.clone(),
-            host: options.host.clone(),
-            port: options.port,
+        let endpoint = |it: &ClientListener| Endpoint {
+            listener: it.name.clone(),
+            host: it.host.clone(),
+            port: it.port,
         };
+        let for_clients = options.listeners.iter().map(endpoint);
         let named = |listener: &str, address: &Option<(String, u16)>| {
             let (host, port) = address.clone()?;
             Some(Endpoint { listener: listener.to_owned(), host, port })
@@ -29,7 +37,7 @@ impl Core {
             broker_id: options.facts.broker_id,
             directory_id: self.own_directory(),
             incarnation: options.seed,
-            endpoints: std::iter::once(endpoint).chain(for_nodes).chain(native).collect(),
+            endpoints: for_clients.chain(for_nodes).chain(native).collect(),
             rack: options.rack.clone(),
         }
     }
@@ -60,7 +68,7 @@ impl Core {
     /// Returns the address of a node's native API, if it serves one.
     pub(crate) fn native_place(&self, broker_id: i32) -> Option<Place> {
         let broker = self.controller.image.brokers.get(&broker_id)?;
-        let endpoint = broker.endpoints.iter().find(|it| it.listener == NATIVE)?;
+        let endpoint = broker.endpoint(NATIVE)?;
         Some(Place { host: endpoint.host.clone(), port: endpoint.port })
     }
 
@@ -68,7 +76,7 @@ impl Core {
     pub(crate) fn tell_nodes(&mut self) {
         self.tell_members();
         let address = |(&broker_id, broker): (&i32, &RegisterBroker)| {
-            let endpoint = broker.endpoints.iter().find(|it| it.listener == NODES)?;
+            let endpoint = broker.endpoint(NODES)?;
             Some(NodeAddress { broker_id, host: endpoint.host.clone(), port: endpoint.port })
         };
         let brokers = self.controller.image.brokers.iter();

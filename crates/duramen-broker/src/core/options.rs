@@ -1,5 +1,7 @@
 //! Options with which a node is opened.
 
+use std::fmt;
+
 use bytes::Bytes;
 use duramen_storage::storage::Facts;
 
@@ -7,17 +9,35 @@ use crate::configs::BrokerSettings;
 use crate::controller::Founder;
 use crate::limits::Memory;
 
+/// A listener for Kafka's clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientListener {
+    /// Its name: clients that come by it are sent to listeners of the same name.
+    pub name: String,
+    /// The host that its clients are told to connect to.
+    pub host: String,
+    /// The port that its clients are told to connect to.
+    pub port: u16,
+}
+
+impl fmt::Display for ClientListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, host, port } = self;
+        if host.contains(':') {
+            write!(f, "{name}://[{host}]:{port}")
+        } else {
+            write!(f, "{name}://{host}:{port}")
+        }
+    }
+}
+
 /// Options with which a node is opened.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Identity of the node, from the manifest.
     pub facts: Facts,
-    /// The listener's name, for registration.
-    pub listener: String,
-    /// The host that clients are told to connect to.
-    pub host: String,
-    /// The port that clients are told to connect to.
-    pub port: u16,
+    /// Listeners for Kafka's clients, at least one.
+    pub listeners: Vec<ClientListener>,
     /// Rack of the node, if it is known.
     pub rack: Option<String>,
     /// Its data directory, as clients are told of it.
@@ -52,12 +72,10 @@ impl NodeOptions {
     /// Lets the settings say what is so, where it was not given, or in other words: tools ask.
     pub(crate) fn settle(&mut self) {
         let id = self.facts.broker_id.to_string();
-        let host = &self.host;
-        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-        let advertised = format!("{}://{host}:{}", self.listener, self.port);
+        let advertised: Vec<String> = self.listeners.iter().map(ToString::to_string).collect();
         self.settings.settle("node.id", id.clone());
         self.settings.settle("broker.id", id);
-        self.settings.settle("advertised.listeners", advertised);
+        self.settings.settle("advertised.listeners", advertised.join(","));
         self.settings.settle("queued.max.request.bytes", self.bytes_in_flight_max.to_string());
     }
 }

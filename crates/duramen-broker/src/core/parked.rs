@@ -1,6 +1,7 @@
 //! Requests that wait: the awaited event of each, and the answer so far.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
@@ -49,7 +50,7 @@ pub(crate) enum Parked {
     /// For room for its batches.
     Stalled { context: RequestContext, request: Box<Prepared> },
     /// For its batches to be durable.
-    Produce { response: ProduceResponse, outstanding: usize, version: i16 },
+    Produce { response: ProduceResponse, outstanding: usize, version: i16, listener: Arc<str> },
     /// For its batches to be held, durable or committed, or for the end of stretches. Only a request that waits for the
     /// commit is told of errors by their codes.
     Fast {

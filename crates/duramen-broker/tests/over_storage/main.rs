@@ -7,7 +7,8 @@ use duramen_broker::configs::BrokerSettings;
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::session::{Session, SessionStep};
 use duramen_broker::{
-    Action, ConnectionId, Event, METADATA_TOPIC_ID, Node, NodeOptions, Now, Reply, read_plan,
+    Action, ClientListener, ConnectionId, Event, METADATA_TOPIC_ID, Node, NodeOptions, Now, Reply,
+    read_plan,
 };
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
@@ -87,9 +88,11 @@ impl Broker {
         let settings = BrokerSettings::from_pairs(&[]).expect("no mistakes");
         let options = NodeOptions {
             facts: found.facts,
-            listener: "PLAINTEXT".to_owned(),
-            host: "localhost".to_owned(),
-            port: 9092,
+            listeners: vec![ClientListener {
+                name: "PLAINTEXT".to_owned(),
+                host: "localhost".to_owned(),
+                port: 9092,
+            }],
             rack: None,
             log_dir: "/data".to_owned(),
             settings,

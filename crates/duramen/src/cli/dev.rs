@@ -3,8 +3,10 @@
 use std::io::Write;
 
 use clap::Args;
+use duramen_broker::ClientListener;
 
 use crate::config::{Config, HostPort, ServerArgs, environment};
+use crate::server::settings::ServerSettings;
 use crate::server::{self, Server};
 use crate::telemetry;
 
@@ -32,7 +34,10 @@ impl Dev {
     /// Runs the command until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
         let mut config = Config::load(None, &self.server, environment())?;
-        config.native.get_or_insert_with(|| native_below(&config.listen));
+        if config.native.is_none() {
+            let (settings, _) = ServerSettings::split(&config)?;
+            config.native = Some(native_below(&settings.listeners[0].address));
+        }
         if self.nodes != 1 {
             return nodes::run(self.nodes, &config);
         }
@@ -52,7 +57,9 @@ fn native_below(listen: &HostPort) -> HostPort {
 
 /// Writes the next commands to type, with the real addresses.
 fn welcome(config: &Config, server: &Server) -> String {
-    let Server { advertised: at, formatted, http, native, .. } = server;
+    let Server { advertised, formatted, http, native, .. } = server;
+    let ClientListener { host, port, .. } = &advertised[0];
+    let at = HostPort { host: host.clone(), port: *port };
     let data = config.data_dir.display();
     let state = if *formatted { "new" } else { "kept from before" };
     let metrics = match http {

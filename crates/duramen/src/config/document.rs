@@ -23,6 +23,7 @@ beats the file of `duramen serve --config FILE`:
 
     data-dir = \"/var/lib/duramen\"
     listen = \"0.0.0.0:9092\"
+    open = true
     advertise = \"broker.example.com:9092\"
     http = \"127.0.0.1:9644\"
 

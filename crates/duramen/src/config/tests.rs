@@ -20,7 +20,7 @@ fn load(text: &str, args: &ServerArgs, environment: &[(&str, &str)]) -> Result<C
 fn nothing_given_gives_the_defaults() {
     let config = Config::load(None, &ServerArgs::default(), []).unwrap();
     assert_eq!(config.data_dir, Path::new("./duramen-data"));
-    assert_eq!(config.listen.to_string(), "127.0.0.1:9092");
+    assert_eq!((config.listen, config.open), (None, false));
     assert_eq!(config.http, None);
     assert!(config.settings.is_empty());
 }
@@ -29,7 +29,7 @@ fn nothing_given_gives_the_defaults() {
 fn the_example_parses_to_the_defaults_and_so_does_all_it_comments_out() {
     let example = example();
     let plain = load(&example, &ServerArgs::default(), &[]).unwrap();
-    assert_eq!(plain.listen.to_string(), LISTEN_DEFAULT);
+    assert_eq!((plain.listen, plain.open), (None, false));
     assert_eq!(plain.data_dir, Path::new(DATA_DIR_DEFAULT));
     assert!(plain.settings.is_empty());
     let all: String = example
@@ -41,6 +41,7 @@ fn the_example_parses_to_the_defaults_and_so_does_all_it_comments_out() {
         .collect();
     let full = load(&all, &ServerArgs::default(), &[]).unwrap();
     assert_eq!(full.http.as_ref().unwrap().port, 9644);
+    assert_eq!(full.listen.unwrap().to_string(), LISTEN_DEFAULT);
     assert_eq!(full.settings["num.partitions"], "1");
     assert_eq!(full.settings["auto.create.topics.enable"], "true");
     for key in FILE_KEYS {
@@ -63,12 +64,12 @@ fn a_flag_beats_the_environment_and_that_beats_the_file() {
     let config = load(text, &args, &environment).unwrap();
     assert_eq!(config.settings["num.partitions"], "2");
     assert_eq!(config.settings["log.roll.ms"], "5");
-    assert_eq!(config.listen.port, 1);
+    assert_eq!(config.listen.unwrap().port, 1);
     args.listen = Some("[::1]:2".into());
     args.settings = vec!["num.partitions = 3".into()];
     let config = load(text, &args, &environment).unwrap();
     assert_eq!(config.settings["num.partitions"], "3");
-    assert_eq!(config.listen.to_string(), "[::1]:2");
+    assert_eq!(config.listen.unwrap().to_string(), "[::1]:2");
 }
 
 #[test]

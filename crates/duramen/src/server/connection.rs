@@ -167,15 +167,19 @@ impl Drop for Farewell {
     }
 }
 
-/// Serves one client until it goes or has to.
-pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId, shared: Shared) {
+/// Serves one client, which has come by a listener, until it goes or has to.
+pub async fn serve(
+    (stream, peer): (TcpStream, SocketAddr),
+    connection: ConnectionId,
+    listener: Arc<str>,
+    shared: Shared,
+) {
     shared.metrics.network.connections.inc();
     let (to_connection, replies) = tokio::sync::mpsc::unbounded_channel();
     shared.node.push(Input::Connected(connection, to_connection));
     let _farewell = Farewell { connection, shared: shared.clone() };
     let metrics = Arc::clone(&shared.metrics);
-    let session =
-        Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into(), host_of(peer));
+    let session = Session::new(connection, "User:ANONYMOUS".into(), listener, host_of(peer));
     let mut connection = Connection::new(stream, session, replies, shared);
     let mut end = connection.run().await;
     if let Ok(Left::Moves) = &end {

@@ -11,6 +11,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use duramen_broker::event::ConnectionId;
@@ -37,6 +38,10 @@ const SECOND: Duration = Duration::from_secs(1);
 pub struct Listener {
     /// The bound socket.
     pub socket: TcpListener,
+    /// The listener's name.
+    pub name: Arc<str>,
+    /// Numbers of the connections of all listeners.
+    pub numbers: Arc<AtomicU64>,
     /// Which connections there are.
     pub seats: Arc<Seats>,
     /// Limits of connections that begin now.
@@ -53,7 +58,6 @@ impl Listener {
     /// `grace`.
     pub async fn run(self, mut stop: watch::Receiver<bool>, grace: Duration) {
         let mut tasks = JoinSet::new();
-        let mut number = 0;
         let mut pace = Pace::new();
         while !*stop.borrow() {
             pace.max = self.limits.borrow().rate_max;
@@ -86,11 +90,12 @@ impl Listener {
                 tracing::debug!(%peer, %error, "cannot set the options of a connection");
                 continue;
             }
-            number += 1;
+            let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+            let name = Arc::clone(&self.name);
             let Limits { idle_max, frame_bytes_max, .. } = limits;
             let shared = Shared { frame_bytes_max, idle_max, ..self.shared.clone() };
             tasks.spawn(async move {
-                connection::serve(stream, peer, ConnectionId(number), shared).await;
+                connection::serve((stream, peer), ConnectionId(number), name, shared).await;
                 drop(seat);
             });
         }

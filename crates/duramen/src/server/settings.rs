@@ -1,7 +1,7 @@
 //! # Room card: settings
 //!
 //! Purpose:    what of Kafka's settings concerns sockets and this process, as values.
-//! Owns:       what an advertised address may be. Names, defaults and checks are in the broker's table.
+//! Owns:       what a listener may be (`settings/listeners.rs`). Names, defaults and checks are in the broker's table.
 //! Interface:  [`ServerSettings::split`].
 //! Invariants: all mistakes are told at once.
 //! Never:      a setting that is not in the table.
@@ -18,13 +18,17 @@ use duramen_broker::limits::NODE_BYTES_IN_FLIGHT_MAX;
 use super::seats::SeatLimits;
 use crate::config::{Config, HostPort, Mistakes};
 
+mod listeners;
+
+pub use listeners::ListenerSettings;
+
 /// Settings of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSettings {
     /// `node.id` or `broker.id`, if given; else the data directory's, or 1 for a new one.
     pub node_id: Option<i32>,
-    /// `advertised.listeners`.
-    pub advertised: Option<HostPort>,
+    /// `listeners`, with `advertised.listeners`; at least one.
+    pub listeners: Vec<ListenerSettings>,
     /// `controller.quorum.voters`: the nodes that form the cluster, with the addresses where they listen for other
     /// nodes. A node that is not among them joins their cluster. Empty for a node that is a cluster of its own.
     pub nodes: BTreeMap<i32, HostPort>,
@@ -49,16 +53,25 @@ pub struct ServerSettings {
 impl ServerSettings {
     /// Checks the settings of `config`, all of them, and takes out those of this process.
     pub fn split(config: &Config) -> Result<(Self, BrokerSettings), Mistakes> {
-        let given: Vec<(String, String)> =
-            config.settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut given = config.settings.clone();
         let mut mistakes = Vec::new();
+        let listeners = match listeners::text(config) {
+            Ok(text) => {
+                let listeners = listeners::read(config, &text, &mut mistakes);
+                if config.listen.is_some() {
+                    given.insert("listeners".to_owned(), text);
+                }
+                listeners
+            }
+            Err(problem) => {
+                mistakes.push(format!("listeners: {problem}"));
+                Vec::new()
+            }
+        };
+        let given: Vec<(String, String)> = given.into_iter().collect();
         let broker = BrokerSettings::from_pairs(&given);
         let broker = broker.map_err(|errors| {
             mistakes.extend(errors.iter().map(ToString::to_string));
-        });
-        let advertised = advertised(config).unwrap_or_else(|problem| {
-            mistakes.push(format!("advertised.listeners: {problem}"));
-            None
         });
         let overrides = config.settings.get("max.connections.per.ip.overrides");
         let overrides = overrides.map_or(Ok(HashMap::new()), |text| addresses(text));
@@ -72,7 +85,7 @@ impl ServerSettings {
             mistakes.push(format!("controller.quorum.voters: {problem}"));
             BTreeMap::new()
         });
-        let own = broker.map(|broker| (Self::own(&broker, advertised, addresses), broker));
+        let own = broker.map(|broker| (Self::own(&broker, listeners, addresses), broker));
         let own = own.and_then(|(own, broker)| match own.among(nodes) {
             Ok(own) => Ok((own, broker)),
             Err(problem) => {
@@ -103,7 +116,7 @@ impl ServerSettings {
 
     fn own(
         settings: &BrokerSettings,
-        advertised: Option<HostPort>,
+        listeners: Vec<ListenerSettings>,
         addresses: HashMap<IpAddr, usize>,
     ) -> Self {
         // A value that is no number of its type, such as -1, is the setting's "none".
@@ -112,7 +125,7 @@ impl ServerSettings {
         let size = |name: &str| number(name).expect("checked, or a default");
         Self {
             node_id: id("node.id").or_else(|| id("broker.id")),
-            advertised,
+            listeners,
             nodes: BTreeMap::new(),
             seats: SeatLimits {
                 all: usize::try_from(size("max.connections")).unwrap_or(usize::MAX),
@@ -169,31 +182,6 @@ fn addresses(text: &str) -> Result<HashMap<IpAddr, usize>, String> {
         .collect()
 }
 
-/// Reads `PLAINTEXT://host:port`, or only `host:port`; the flag beats the setting.
-fn advertised(config: &Config) -> Result<Option<HostPort>, String> {
-    if let Some(address) = &config.advertise {
-        return Ok(Some(address.clone()));
-    }
-    let text = config.settings.get("advertised.listeners").map_or("", |text| text.trim());
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let address = text.strip_prefix("PLAINTEXT://").unwrap_or(text);
-    if text.contains(',') {
-        return Err("there is one listener, so give one address".to_owned());
-    }
-    if address.contains("://") {
-        return Err("only PLAINTEXT is supported yet".to_owned());
-    }
-    match HostPort::parse(address)? {
-        HostPort { port: 0, .. } => Err("port 0 cannot be connected to".to_owned()),
-        address if address.is_unspecified() => {
-            Err(format!("clients cannot connect to {}", address.host))
-        }
-        address => Ok(Some(address)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use duramen_broker::limits::FRAME_BYTES_MAX;
@@ -215,7 +203,6 @@ mod tests {
             "connections.max.idle.ms=-1",
             "queued.max.request.bytes=-1",
             "socket.send.buffer.bytes=-1",
-            "advertised.listeners=PLAINTEXT://example.com:9092",
             "max.connections.per.ip=7",
             "max.connections.per.ip.overrides=10.0.0.1:100, [::1]:5,fe80::1:0",
         ])
@@ -225,7 +212,6 @@ mod tests {
         assert_eq!((of("10.0.0.1"), of("::1"), of("fe80::1")), (Some(&100), Some(&5), Some(&0)));
         assert_eq!(own.node_id, Some(7));
         assert_eq!(own.idle_max, None);
-        assert_eq!(own.advertised.unwrap().to_string(), "example.com:9092");
         assert_eq!(u64::from(own.frame_bytes_max), FRAME_BYTES_MAX as u64);
         assert_eq!(own.in_flight_bytes_max, NODE_BYTES_IN_FLIGHT_MAX);
         assert_eq!(own.send_buffer_bytes, None);
@@ -236,7 +222,7 @@ mod tests {
     fn nothing_given_is_the_defaults() {
         let (own, _) = split(&[]).unwrap();
         assert_eq!(own.node_id, None);
-        assert_eq!(own.advertised, None);
+        assert_eq!(own.listeners.len(), 1);
         assert_eq!(own.seats.all, 2_147_483_647);
         assert_eq!(own.seats.address, 2_147_483_647);
         assert_eq!(own.seats.addresses, HashMap::new());

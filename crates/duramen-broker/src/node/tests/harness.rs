@@ -35,6 +35,7 @@ use crate::access::Api;
 use crate::checked_batch::digest_of;
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
+use crate::core::ClientListener;
 use crate::event::{
     Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, FoundElement, FoundElements,
     LogRead, Look, Now, QueueLook, QueueLooked, ReadLog, Reply, SharePlan, Survey, Surveyed,
@@ -369,7 +370,7 @@ pub(super) struct Harness {
     pub stages: Vec<Stage>,
     /// It has nothing left that others could lead.
     pub is_drained: bool,
-    sessions: BTreeMap<ConnectionId, Session>,
+    pub sessions: BTreeMap<ConnectionId, Session>,
     asked: BTreeMap<(ConnectionId, i32), (ApiKey, i16)>,
     answers: BTreeMap<u64, Answered>,
     operations: u64,
@@ -398,9 +399,11 @@ pub(super) fn options(
 ) -> NodeOptions {
     NodeOptions {
         facts: Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] },
-        listener: "PLAINTEXT".to_owned(),
-        host: "node.example".to_owned(),
-        port: 9092,
+        listeners: vec![ClientListener {
+            name: "PLAINTEXT".to_owned(),
+            host: "node.example".to_owned(),
+            port: 9092,
+        }],
         rack: None,
         log_dir: "/data".to_owned(),
         settings,
@@ -833,7 +836,12 @@ impl Harness {
         self.asked.insert((connection, correlation_id), (api, version));
         let frame = encode_request(&header, request).expect("a good request").bytes;
         let session = self.sessions.entry(connection).or_insert_with(|| {
-            Session::new(connection, "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into())
+            Session::new(
+                connection,
+                "User:ANONYMOUS".into(),
+                "PLAINTEXT".into(),
+                "/127.0.0.1".into(),
+            )
         });
         let mut step = session.on_frame(frame.freeze().slice(4..));
         if let SessionStep::Heavy(heavy) = step {

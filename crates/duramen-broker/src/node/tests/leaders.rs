@@ -1,14 +1,17 @@
 use duramen_protocol::messages::fetch::PartitionData;
+use duramen_protocol::messages::metadata::MetadataRequestTopic;
+use duramen_protocol::messages::{DescribeClusterRequest, MetadataRequest};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::{Identity, ReplicaId};
 use raft::eraftpb::{Message, MessageType};
 
-use super::harness::{Harness, batch, fetch_request, produce_request};
+use super::harness::{Harness, ONE, batch, fetch_request, produce_request};
 use crate::metadata_records::{
     Endpoint, MetadataRecord, PlacePartition, PlacedReplica, RegisterBroker,
 };
 use crate::partition::Partition;
+use crate::session::Session;
 
 /// The topic `t` of a node whose replica follows one on node 7, in term 9.
 fn follower() -> Harness {
@@ -21,7 +24,11 @@ fn follower() -> Harness {
         broker_id: 7,
         directory_id: Uuid::from_u128(77),
         incarnation: 1,
-        endpoints: vec![Endpoint { listener: "L".into(), host: "seven".into(), port: 9777 }],
+        endpoints: vec![Endpoint {
+            listener: "PLAINTEXT".into(),
+            host: "seven".into(),
+            port: 9777,
+        }],
         rack: Some("r".into()),
     }));
     let placed =
@@ -85,4 +92,50 @@ fn a_consumer_in_another_epoch_is_told_who_leads() {
     let Response::Fetch(old) = it.ask(fetch_request("t", 0), 10) else { panic!("other") };
     let code = ErrorCode::NotLeaderOrFollower.code();
     assert_eq!(old.responses[0].partitions[0].error_code, code);
+}
+
+/// Node 7 has no listener of the client's name.
+#[test]
+fn a_client_learns_the_addresses_of_its_own_listener() {
+    let mut it = follower();
+    let endpoint = |listener: &str, port| Endpoint {
+        listener: listener.to_owned(),
+        host: "own".to_owned(),
+        port,
+    };
+    it.node.core.controller.image.apply(MetadataRecord::RegisterBroker(RegisterBroker {
+        broker_id: 0,
+        directory_id: Uuid([9; 16]),
+        incarnation: 1,
+        endpoints: vec![endpoint("PLAINTEXT", 1), endpoint("OTHER", 2)],
+        rack: None,
+    }));
+    let leader = |it: &mut Harness, version| {
+        let topics = vec![MetadataRequestTopic { name: Some("t".into()), ..Default::default() }];
+        let request = MetadataRequest { topics: Some(topics), ..Default::default() };
+        let Response::Metadata(told) = it.ask(request, version) else { panic!("other") };
+        let brokers = told.brokers.iter();
+        let brokers: Vec<_> = brokers.map(|it| (it.node_id, it.host.clone(), it.port)).collect();
+        let part = &told.topics[0].partitions[0];
+        (brokers, part.error_code, part.leader_id)
+    };
+    let node = |id: i32, host: &str, port: i32| (id, host.to_owned(), port);
+    assert_eq!(leader(&mut it, 12), (vec![node(0, "own", 1), node(7, "seven", 9777)], 0, 7));
+    it.disconnect(ONE);
+    let (user, host) = ("User:ANONYMOUS".into(), "/127.0.0.1".into());
+    it.sessions.insert(ONE, Session::new(ONE, user, "OTHER".into(), host));
+    for (version, code) in [(5, ErrorCode::LeaderNotAvailable), (6, ErrorCode::ListenerNotFound)] {
+        assert_eq!(leader(&mut it, version), (vec![node(0, "own", 2)], code.code(), -1));
+    }
+    let Response::DescribeCluster(told) =
+        it.ask(DescribeClusterRequest { endpoint_type: 1, ..Default::default() }, 1)
+    else {
+        panic!("other")
+    };
+    let brokers = told.brokers.iter();
+    let brokers: Vec<_> = brokers.map(|it| (it.broker_id, it.host.clone(), it.port)).collect();
+    assert_eq!(brokers, [node(0, "own", 2)]);
+    let id = it.send(produce_request("t", batch(&["a"]), -1), 12);
+    let Some(Response::Produce(response)) = it.response(id) else { panic!("not answered") };
+    assert!(response.node_endpoints.is_empty(), "it has no address that the client could use");
 }

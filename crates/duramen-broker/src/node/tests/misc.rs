@@ -23,7 +23,8 @@ fn api_versions_lists_what_is_served() {
 
 #[test]
 fn an_unknown_version_of_api_versions_is_answered_in_version_0() {
-    let mut session = Session::new(ONE, "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into());
+    let mut session =
+        Session::new(ONE, "User:ANONYMOUS".into(), "PLAINTEXT".into(), "/127.0.0.1".into());
     let frame = Bytes::from_static(&[0, 18, 0, 99, 0, 0, 0, 7, 0xff, 0xff]);
     let SessionStep::Reply(outgoing) = session.on_frame(frame) else { panic!("no reply") };
     let bytes = &outgoing[0].frame.bytes;
@@ -34,7 +35,8 @@ fn an_unknown_version_of_api_versions_is_answered_in_version_0() {
 
 #[test]
 fn garbage_and_apis_that_are_not_served_close_the_connection() {
-    let mut session = Session::new(ONE, "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into());
+    let mut session =
+        Session::new(ONE, "User:ANONYMOUS".into(), "PLAINTEXT".into(), "/127.0.0.1".into());
     for frame in [&[0u8, 3][..], &[0, 99, 0, 0, 0, 0, 0, 1, 0, 0], &[0, 1, 0, 4, 0, 0, 0, 1]] {
         let step = session.on_frame(Bytes::copy_from_slice(frame));
         assert!(matches!(step, SessionStep::Close(_)), "{step:?}");
@@ -92,12 +94,13 @@ fn a_node_can_move_to_a_thread_of_its_own() {
     fn moves<T: Send>(_: &T) {}
     let it = Harness::new(&[]);
     moves(&it.node);
-    moves(&Session::new(ONE, "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into()));
+    moves(&Session::new(ONE, "User:ANONYMOUS".into(), "PLAINTEXT".into(), "/127.0.0.1".into()));
 }
 
 #[test]
 fn replies_keep_the_order_of_requests() {
-    let mut session = Session::new(ONE, "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into());
+    let mut session =
+        Session::new(ONE, "User:ANONYMOUS".into(), "PLAINTEXT".into(), "/127.0.0.1".into());
     let frame = |id: u8| Bytes::copy_from_slice(&[0, 18, 0, 0, 0, 0, 0, id, 0xff, 0xff]);
     for id in 0..3 {
         assert!(matches!(session.on_frame(frame(id)), SessionStep::Request { .. }));

@@ -5,6 +5,7 @@ use duramen_storage::storage::Facts;
 
 use super::harness::{WALL_MS, settings};
 use crate::controller::{Founder, METADATA_GROUP};
+use crate::core::ClientListener;
 use crate::event::{Action, Event, Now};
 use crate::limits::{ELECTION_TICKS, GROUP_QUIET_TICKS, Memory, PEER_SILENT_TICKS, TICK_US};
 use crate::metadata_records::RegisterBroker;
@@ -25,9 +26,11 @@ fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
     };
     let options = NodeOptions {
         facts: Facts { cluster_id: CLUSTER, broker_id, directory_id },
-        listener: "PLAINTEXT".to_owned(),
-        host: "node.example".to_owned(),
-        port: 9092,
+        listeners: vec![ClientListener {
+            name: "PLAINTEXT".to_owned(),
+            host: "node.example".to_owned(),
+            port: 9092,
+        }],
         rack: None,
         log_dir: "/data".to_owned(),
         settings: settings(&[]),

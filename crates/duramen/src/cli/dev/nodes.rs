@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use crate::cli::usage::demand;
-use crate::config::{Config, HostPort};
+use crate::config::{Config, HostPort, LISTEN_DEFAULT};
 use crate::server;
 use crate::telemetry::Format;
 
@@ -55,7 +55,8 @@ pub(super) fn run(count: u16, config: &Config) -> anyhow::Result<()> {
 
 fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
     check(config)?;
-    let first = config.listen.port;
+    let listen = listen(config);
+    let first = listen.port;
     let port_of = |base: u16, id: u16| base.checked_add(id - 1);
     let node_port = |id| {
         let above = first.checked_add(NODE_PORTS_AWAY + NODES_MAX).map(|_| first + NODE_PORTS_AWAY);
@@ -77,7 +78,7 @@ fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
         let data_dir = data_dir(config, id);
         let data_dir =
             data_dir.to_str().context("the data directory's name is no text")?.to_owned();
-        let clients = address(&config.listen)?;
+        let clients = address(&listen)?;
         let mut arguments =
             ["serve", "--data-dir", &data_dir, "--listen"].map(str::to_owned).to_vec();
         arguments.push(clients.to_string());
@@ -86,6 +87,9 @@ fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
         }
         if let Some(http) = &config.http {
             arguments.extend(["--http".to_owned(), address(http)?.to_string()]);
+        }
+        if config.open {
+            arguments.push("--open".to_owned());
         }
         if let Some(filter) = &config.log.filter {
             arguments.extend(["--log".to_owned(), filter.clone()]);
@@ -103,10 +107,16 @@ fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
     (1..=count).map(plan).collect()
 }
 
+/// Returns the address of the first node's listener.
+fn listen(config: &Config) -> HostPort {
+    let default = || HostPort::parse(LISTEN_DEFAULT).expect("it is an address");
+    config.listen.clone().unwrap_or_else(default)
+}
+
 /// Refuses flags and settings that fit only one node.
 fn check(config: &Config) -> anyhow::Result<()> {
     demand(
-        config.listen.port != 0,
+        listen(config).port != 0,
         "several nodes need fixed ports; give --listen a port other than 0",
     )?;
     demand(
@@ -117,7 +127,9 @@ fn check(config: &Config) -> anyhow::Result<()> {
         config.node_listen.is_none(),
         "--node-listen is for one node; leave it out, and each node listens on a port of its own",
     )?;
-    for name in ["node.id", "broker.id", "controller.quorum.voters", "advertised.listeners"] {
+    for name in
+        ["node.id", "broker.id", "controller.quorum.voters", "listeners", "advertised.listeners"]
+    {
         let text = format!("--nodes sets {name} for each node; leave one of the two out");
         demand(!config.settings.contains_key(name), &text)?;
     }

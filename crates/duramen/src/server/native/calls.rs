@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use duramen_broker::NATIVE;
 use duramen_broker::access::{Api, RequestContext};
 use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::native::{Answer, LeasedPart, Name, Op, Position, Problem, Span};
@@ -102,7 +103,7 @@ impl Call {
         RequestContext {
             principal: Arc::clone(&self.caller.principal),
             client_id: self.caller.client_id.as_deref().map(Into::into),
-            listener: "NATIVE".into(),
+            listener: NATIVE.into(),
             client_host: Arc::clone(&self.caller.host),
             api,
             version,

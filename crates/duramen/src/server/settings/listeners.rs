@@ -1,0 +1,268 @@
+//! Listeners for Kafka's clients, from three settings: `listeners`, `listener.security.protocol.map` and
+//! `advertised.listeners`. Format of an entry: Kafka's `NAME://HOST:PORT`. Names are in capital letters, as Kafka
+//! makes them.
+
+use std::collections::BTreeMap;
+
+use duramen_broker::{NATIVE, NODES};
+
+use crate::config::{Config, HostPort, LISTEN_DEFAULT};
+
+/// The name of a listener without one, and the protocol that asks nobody who they are.
+pub(crate) const PLAINTEXT: &str = "PLAINTEXT";
+/// Kafka's security protocols.
+const PROTOCOLS: [&str; 4] = [PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
+
+/// A listener for Kafka's clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerSettings {
+    /// Its name.
+    pub name: String,
+    /// Address on which it listens.
+    pub address: HostPort,
+    /// Address that its clients are told to connect to, if it is not `address`.
+    pub advertised: Option<HostPort>,
+}
+
+/// Returns the text of `listeners`: the setting, or the one listener of `--listen`.
+pub(super) fn text(config: &Config) -> Result<String, String> {
+    match (config.settings.get("listeners"), &config.listen) {
+        (Some(_), Some(_)) => {
+            Err("the key `listen` (--listen) gives the one listener, too: leave one of them out"
+                .to_owned())
+        }
+        (Some(text), None) => Ok(text.clone()),
+        (None, Some(listen)) => Ok(format!("{PLAINTEXT}://{listen}")),
+        (None, None) => Ok(format!("{PLAINTEXT}://{LISTEN_DEFAULT}")),
+    }
+}
+
+/// Reads all listeners of `text`, at least one, and notes all mistakes.
+pub(super) fn read(
+    config: &Config,
+    text: &str,
+    mistakes: &mut Vec<String>,
+) -> Vec<ListenerSettings> {
+    let mut note = |setting: &str, problem: String| mistakes.push(format!("{setting}: {problem}"));
+    let mut all: Vec<ListenerSettings> = Vec::new();
+    for entry in entries(text) {
+        match listener(entry) {
+            Ok(one) if all.iter().any(|other| other.name == one.name) => {
+                note("listeners", format!("{} is listed twice", one.name));
+            }
+            Ok(one)
+                if all.iter().any(|it| it.address.port == one.address.port)
+                    && one.address.port != 0 =>
+            {
+                note("listeners", format!("two listeners have port {}", one.address.port));
+            }
+            Ok(one) => all.push(one),
+            Err(problem) => note("listeners", problem),
+        }
+    }
+    if entries(text).next().is_none() {
+        note("listeners", "clients need one listener at least".to_owned());
+    }
+    let given = |name: &str| config.settings.get(name).map_or("", String::as_str);
+    match protocols(given("listener.security.protocol.map")) {
+        Ok(protocols) => {
+            for it in &all {
+                match protocols.get(&it.name).map(String::as_str) {
+                    Some(PLAINTEXT) => {}
+                    Some(other) => note(
+                        "listeners",
+                        format!(
+                            "{} has the protocol {other}; only PLAINTEXT is supported yet",
+                            it.name
+                        ),
+                    ),
+                    None => note(
+                        "listener.security.protocol.map",
+                        format!("the protocol of the listener {} is missing", it.name),
+                    ),
+                }
+            }
+        }
+        Err(problem) => note("listener.security.protocol.map", problem),
+    }
+    let advertised = given("advertised.listeners");
+    if let Err(problem) = advertise(config.advertise.as_ref(), advertised, &mut all) {
+        note("advertised.listeners", problem);
+    }
+    all
+}
+
+fn entries(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
+}
+
+/// Reads a name, and makes its letters capitals.
+fn name_of(text: &str) -> Result<String, String> {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '-' | '.');
+    let name = text.to_ascii_uppercase();
+    if name.is_empty() || !name.chars().all(is_plain) {
+        return Err(format!(
+            "\"{text}\" is no listener's name: letters, digits, _, - and . make one"
+        ));
+    }
+    if [NODES, NATIVE].contains(&name.as_str()) {
+        return Err(format!("Duramen itself uses the name {name}: choose another"));
+    }
+    Ok(name)
+}
+
+/// Reads `NAME://HOST:PORT`. Without a host it is every address of the machine, as in Kafka.
+fn listener(entry: &str) -> Result<ListenerSettings, String> {
+    let (name, address) =
+        entry.split_once("://").ok_or_else(|| format!("\"{entry}\" is not NAME://HOST:PORT"))?;
+    let address = match address.strip_prefix(':') {
+        Some(port) => HostPort::parse(&format!("0.0.0.0:{port}"))?,
+        None => HostPort::parse(address)?,
+    };
+    Ok(ListenerSettings { name: name_of(name)?, address, advertised: None })
+}
+
+/// Reads `NAME:PROTOCOL` entries. Each protocol is a name of its own, too.
+fn protocols(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let own = PROTOCOLS.iter().map(|it| ((*it).to_owned(), (*it).to_owned()));
+    let mut protocols: BTreeMap<String, String> = own.collect();
+    for entry in entries(text) {
+        let (name, protocol) =
+            entry.split_once(':').ok_or_else(|| format!("\"{entry}\" is not NAME:PROTOCOL"))?;
+        let protocol = protocol.to_ascii_uppercase();
+        if !PROTOCOLS.contains(&protocol.as_str()) {
+            return Err(format!("{protocol} is none of {}", PROTOCOLS.join(", ")));
+        }
+        // Kafka's own name for a listener of controllers is in many a map, and NODES may be.
+        protocols.insert(name.trim().to_ascii_uppercase(), protocol);
+    }
+    Ok(protocols)
+}
+
+/// Gives listeners the addresses that clients are told. `flag` beats `text`, and both may leave out the name where
+/// there is one listener.
+fn advertise(
+    flag: Option<&HostPort>,
+    text: &str,
+    all: &mut [ListenerSettings],
+) -> Result<(), String> {
+    if let Some(address) = flag {
+        let [one] = all else {
+            return Err(
+                "--advertise is for one listener: give this setting in its place".to_owned()
+            );
+        };
+        one.advertised = Some(address.clone());
+        return Ok(());
+    }
+    for entry in entries(text) {
+        let (name, address) = match entry.split_once("://") {
+            Some((name, address)) => (name.to_ascii_uppercase(), address),
+            None if all.len() == 1 => (all[0].name.clone(), entry),
+            None => return Err(format!("\"{entry}\" is not NAME://HOST:PORT")),
+        };
+        let address = HostPort::parse(address)?;
+        if address.port == 0 {
+            return Err("port 0 cannot be connected to".to_owned());
+        }
+        if address.is_unspecified() {
+            return Err(format!("clients cannot connect to {}", address.host));
+        }
+        let known = all.iter_mut().find(|it| it.name == name);
+        let known = known.ok_or_else(|| format!("listeners has no {name}"))?;
+        if known.advertised.replace(address).is_some() {
+            return Err(format!("{name} is listed twice"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServerArgs;
+
+    fn read_all(settings: &[&str], args: ServerArgs) -> (Vec<ListenerSettings>, Vec<String>) {
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let config = Config::load(None, &ServerArgs { settings, ..args }, []).unwrap();
+        let mut mistakes = Vec::new();
+        let read = text(&config).map(|text| read(&config, &text, &mut mistakes));
+        match read {
+            Ok(all) => (all, mistakes),
+            Err(problem) => (Vec::new(), vec![problem]),
+        }
+    }
+
+    fn told(all: &[ListenerSettings]) -> Vec<String> {
+        let advertised = |it: &ListenerSettings| {
+            it.advertised.as_ref().map(|at| format!(" as {at}")).unwrap_or_default()
+        };
+        all.iter().map(|it| format!("{} {}{}", it.name, it.address, advertised(it))).collect()
+    }
+
+    #[test]
+    fn listeners_have_names_addresses_and_advertised_ones() {
+        for (settings, expected) in [
+            (&[][..], &["PLAINTEXT 127.0.0.1:9092"][..]),
+            (&["listeners=plaintext://:9092"], &["PLAINTEXT 0.0.0.0:9092"]),
+            (
+                &[
+                    "listeners=inside://[::1]:0, OUTSIDE://0.0.0.0:0",
+                    "listener.security.protocol.map=inside:plaintext,OUTSIDE:PLAINTEXT,CONTROLLER:SSL",
+                    "advertised.listeners=Outside://example.com:7",
+                ],
+                &["INSIDE [::1]:0", "OUTSIDE 0.0.0.0:0 as example.com:7"],
+            ),
+            (&["advertised.listeners=a:1"], &["PLAINTEXT 127.0.0.1:9092 as a:1"]),
+            (
+                &["advertised.listeners=PLAINTEXT://[::2]:1"],
+                &["PLAINTEXT 127.0.0.1:9092 as [::2]:1"],
+            ),
+        ] {
+            let (all, mistakes) = read_all(settings, ServerArgs::default());
+            assert_eq!(
+                (told(&all), mistakes),
+                (expected.iter().map(|it| (*it).to_owned()).collect(), Vec::new())
+            );
+        }
+        let args = ServerArgs { listen: Some("[::1]:1".into()), ..ServerArgs::default() };
+        let args = ServerArgs { advertise: Some("b:2".into()), ..args };
+        let (all, _) = read_all(&["advertised.listeners=a:1"], args);
+        assert_eq!(told(&all), ["PLAINTEXT [::1]:1 as b:2"], "flags beat settings");
+    }
+
+    #[test]
+    fn mistakes_in_listeners_are_named() {
+        let map = "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT";
+        for (settings, problem) in [
+            (&["listeners="][..], "one listener at least"),
+            (&["listeners=127.0.0.1:9092"], "is not NAME://HOST:PORT"),
+            (&["listeners=PLAINTEXT://127.0.0.1"], "is not HOST:PORT"),
+            (&["listeners=PLAIN TEXT://a:1"], "is no listener's name"),
+            (&["listeners=NATIVE://a:1"], "Duramen itself uses"),
+            (&["listeners=A://a:1,A://a:2", map], "A is listed twice"),
+            (&["listeners=A://a:1,B://b:1", map], "two listeners have port 1"),
+            (&["listeners=C://a:1", map], "the protocol of the listener C is missing"),
+            (&["listeners=SSL://a:1"], "only PLAINTEXT is supported yet"),
+            (&["listener.security.protocol.map=A:TLS"], "TLS is none of"),
+            (&["listener.security.protocol.map=A"], "is not NAME:PROTOCOL"),
+            (&["advertised.listeners=SSL://a:1"], "listeners has no SSL"),
+            (&["advertised.listeners=PLAINTEXT://a:1,PLAINTEXT://a:2"], "listed twice"),
+            (&["advertised.listeners=PLAINTEXT://a:0"], "port 0"),
+            (&["advertised.listeners=PLAINTEXT://0.0.0.0:1"], "clients cannot connect"),
+            (&["listeners=A://a:1,B://b:2", map, "advertised.listeners=a:1"], "is not NAME://"),
+        ] {
+            let (_, mistakes) = read_all(settings, ServerArgs::default());
+            assert!(
+                mistakes.len() == 1 && mistakes[0].contains(problem),
+                "{settings:?}: {mistakes:?}"
+            );
+        }
+        let args = ServerArgs { listen: Some("a:1".into()), ..ServerArgs::default() };
+        let (_, mistakes) = read_all(&["listeners=PLAINTEXT://a:2"], args);
+        assert!(mistakes[0].contains("leave one of them out"), "{mistakes:?}");
+        let args = ServerArgs { advertise: Some("a:1".into()), ..ServerArgs::default() };
+        let (_, mistakes) = read_all(&["listeners=A://a:1,B://b:2", map], args);
+        assert!(mistakes[0].contains("is for one listener"), "{mistakes:?}");
+    }
+}
