@@ -40,7 +40,7 @@ const RULES: [Rule; 6] = [
     },
     Rule {
         package: "duramen_client",
-        rooms: "node_id options backoff assignors error call connection client admin appender \
+        rooms: "tls node_id options backoff assignors error call connection client admin appender \
                 fast cluster fetcher offsets groups shares member transactions lib",
         upward: &[],
         circle: 0,

@@ -203,6 +203,17 @@ pub fn find(table: &'static [ConfigKey], name: &str) -> Option<&'static ConfigKe
     table.iter().find(|key| key.name == name)
 }
 
+/// Returns the beginning of the names of settings that are one listener's: Kafka's form.
+pub fn listener_prefix(listener: &str) -> String {
+    format!("listener.name.{}.", listener.to_ascii_lowercase())
+}
+
+/// Returns the setting that a name with a listener's prefix is for: those of TLS may be each listener's own.
+fn of_listener(name: &str) -> Option<&'static ConfigKey> {
+    let (_, setting) = name.strip_prefix("listener.name.")?.split_once(".ssl.")?;
+    BROKER_CONFIGS.iter().find(|row| row.name.strip_prefix("ssl.") == Some(setting))
+}
+
 /// Where a value comes from, as `DescribeConfigs` numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -422,7 +433,7 @@ impl BrokerSettings {
             if UNITS.iter().any(|(name, ..)| name == key) {
                 continue;
             }
-            let row = find(BROKER_CONFIGS, key);
+            let row = find(BROKER_CONFIGS, key).or_else(|| of_listener(key));
             let problem = match row {
                 None => Some(unknown(BROKER_CONFIGS, key)),
                 Some(row) => row.problem(value),

@@ -12,11 +12,10 @@ use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::ApiVersionsRequest;
 use duramen_protocol::wire::{Decoder, Message, Versions};
 use duramen_protocol::{RequestHeader, encode_request_of};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::call::Call;
 use crate::error::Error;
@@ -76,17 +75,25 @@ impl Connection {
     /// Fails with [`Error::Unreachable`] if nobody listens there.
     pub async fn open(address: &str, options: &Options) -> Result<Self, Error> {
         let unreachable = |source| Error::Unreachable { address: address.to_owned(), source };
-        let stream = timeout(options.request_timeout, TcpStream::connect(address))
-            .await
-            .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
-            .map_err(unreachable)?;
+        let until = Instant::now() + options.request_timeout;
+        let late = |_| unreachable(io::ErrorKind::TimedOut.into());
+        let stream = timeout_at(until, TcpStream::connect(address)).await;
+        let stream = stream.map_err(late)?.map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
-        let (read, write) = stream.into_split();
         let (outgoing, queue) = mpsc::channel(QUEUED_REQUESTS);
         let (waiting, answers) = mpsc::unbounded_channel();
         let ended = Arc::new(OnceLock::new());
-        tokio::spawn(write_frames(write, queue, waiting, ended.clone()));
-        tokio::spawn(read_frames(read, answers, ended.clone()));
+        if let Some(tls) = &options.tls {
+            let stream = timeout_at(until, tls.connect(address, stream)).await.map_err(late)?;
+            let untrusted = |source| Error::NoTls { address: address.to_owned(), source };
+            let (read, write) = tokio::io::split(stream.map_err(untrusted)?);
+            tokio::spawn(write_frames(write, queue, waiting, ended.clone()));
+            tokio::spawn(read_frames(read, answers, ended.clone()));
+        } else {
+            let (read, write) = stream.into_split();
+            tokio::spawn(write_frames(write, queue, waiting, ended.clone()));
+            tokio::spawn(read_frames(read, answers, ended.clone()));
+        }
         let mut connection = Self {
             address: address.into(),
             options: options.clone(),
@@ -248,7 +255,7 @@ fn lost(address: &str, ended: &OnceLock<String>) -> Error {
 }
 
 async fn write_frames(
-    mut socket: OwnedWriteHalf,
+    mut socket: impl AsyncWrite + Unpin,
     mut queue: mpsc::Receiver<Outgoing>,
     waiting: mpsc::UnboundedSender<Waiting>,
     ended: Arc<OnceLock<String>>,
@@ -267,7 +274,12 @@ async fn write_frames(
         if ended.get().is_some() {
             return;
         }
-        if let Err(error) = socket.write_all(&frame).await {
+        // A stream with TLS keeps bytes back until it is flushed.
+        let sent = async {
+            socket.write_all(&frame).await?;
+            socket.flush().await
+        };
+        if let Err(error) = sent.await {
             let _ = ended.set(error.to_string());
             return;
         }
@@ -277,7 +289,7 @@ async fn write_frames(
 }
 
 async fn read_frames(
-    mut socket: OwnedReadHalf,
+    mut socket: impl AsyncRead + Unpin,
     mut answers: mpsc::UnboundedReceiver<Waiting>,
     ended: Arc<OnceLock<String>>,
 ) {
@@ -301,7 +313,7 @@ async fn read_frames(
 }
 
 /// Reads one answer: its correlation id, and its body.
-async fn read_frame(socket: &mut OwnedReadHalf) -> io::Result<Option<(i32, Bytes)>> {
+async fn read_frame(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(i32, Bytes)>> {
     let length = match socket.read_i32().await {
         Ok(length) => length,
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),

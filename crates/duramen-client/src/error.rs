@@ -22,6 +22,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The broker has no TLS there, or a certificate that the client does not trust.
+    #[error("no TLS handshake with {address}")]
+    NoTls {
+        /// The broker's address.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The connection ended before the answer came.
     #[error("the connection to {address} was lost: {reason}")]
     Lost {

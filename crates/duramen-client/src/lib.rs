@@ -35,6 +35,7 @@ mod options;
 mod shares;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod transactions;
 
 pub use admin::{ListedOffset, NewTopic, OffsetAt};
@@ -53,4 +54,5 @@ pub use node_id::NodeId;
 pub use offsets::{ByPartition, Committed};
 pub use options::Options;
 pub use shares::ShareStart;
+pub use tls::Tls;
 pub use transactions::TransactionFilter;

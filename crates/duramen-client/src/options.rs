@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::tls::Tls;
+
 /// Bootstrap brokers, name and time limits of a client.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -15,6 +17,8 @@ pub struct Options {
     pub request_timeout: Duration,
     /// Longest time a request is retried while the answers say that a retry may help.
     pub retry_for: Duration,
+    /// Trust in brokers whose listeners have TLS.
+    pub tls: Option<Tls>,
 }
 
 impl Options {
@@ -27,6 +31,7 @@ impl Options {
             connect_for: Duration::ZERO,
             request_timeout: Duration::from_secs(30),
             retry_for: Duration::from_secs(30),
+            tls: None,
         }
     }
 }

@@ -34,6 +34,7 @@ mod replicas;
 pub mod screen;
 pub mod serve;
 pub mod share;
+pub mod tls;
 pub mod topic;
 pub mod txn;
 mod usage;
@@ -79,6 +80,8 @@ pub enum Command {
     Log(log::Log),
     /// Queues, one for each key of a topic: append, read, wait, list
     Queue(queue::Queue),
+    /// Make and look at certificates
+    Tls(tls::TlsCommand),
     /// Measure a broker
     Bench(bench::Bench),
     /// Print a completion script for a shell
@@ -114,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Consume(command) => command.run(),
         Command::Log(command) => command.run(),
         Command::Queue(command) => command.run(),
+        Command::Tls(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Completion(command) => command.run(Cli::command()),
         Command::Man(command) => command.run(Cli::command()),

@@ -60,8 +60,10 @@ pub mod seats;
 pub mod sending;
 pub mod settings;
 pub mod storage_worker;
+mod stream;
 pub mod surviving;
 pub mod threads;
+pub mod tls;
 
 use budget::Budget;
 use chance::random;
@@ -83,6 +85,7 @@ use scrubbing::Scrubbing;
 use seats::Seats;
 use settings::{ListenerSettings, ServerSettings};
 use threads::{Common, Errand, Input, Ready, ToNode};
+use tls::Certificates;
 
 /// Longest time a stop waits for other nodes to lead the partitions that this node led.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
@@ -159,11 +162,9 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let (threads, is_near) = socket_threads(settings.network_threads);
     let runtime = runtime(threads)?;
     let hangups = hangups(&runtime)?;
-    let Sockets { clients: sockets, native, http, for_nodes } =
+    let Sockets { clients: sockets, listening, advertised, native, http, for_nodes } =
         bind_all(config, &settings, &runtime)?;
-    let listening = addresses_of(&sockets)?;
     let address = listening[0];
-    let advertised = advertised(&settings, &sockets)?;
     let (parts, inputs) = Common::new();
     let given = broker.given().clone();
     let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
@@ -195,15 +196,17 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let far = is_near.then(|| runtime.handle().clone());
     let shared = share(&settings, &current, &parts, reader, (stopped.clone(), far));
     let Common { node, orders, health, drained, .. } = parts;
-    let (seats, send_buffer_bytes) = (Arc::new(Seats::default()), settings.send_buffer_bytes);
+    let seats = Arc::new(Seats::default());
     let native = native.map(|socket| {
         let (seats, limits) = (Arc::clone(&seats), current.clone());
         serve_native((socket, seats, limits), &shared, (sources, heartbeat), &runtime)
     });
     let native = native.transpose()?;
-    let listeners = serve_clients(sockets, &clients, (seats, current, send_buffer_bytes), &shared)?;
+    let runtimes = (&clients, runtime.handle());
+    let (listeners, certificates) =
+        serve_clients((sockets, &settings), runtimes, (seats, current), &shared)?;
     let (config, inbox) = (config.clone(), node.clone());
-    let reloading = Reloading { config, given, limits, connections_max, node: inbox };
+    let reloading = Reloading { config, given, limits, connections_max, node: inbox, certificates };
     announce(&links, &runtime, (listening, advertised.clone(), facts.broker_id));
     Ok(Server {
         address,
@@ -267,22 +270,33 @@ fn serve_http(
     Ok(address)
 }
 
-/// Lets clients in by all listeners from now on.
+/// Lets clients in by all listeners from now on. The threads of sockets serve those with TLS: a cipher would hold up
+/// the node's thread.
 fn serve_clients(
-    sockets: Vec<(TcpListener, Arc<str>)>,
-    runtime: &Handle,
-    (seats, limits, send_buffer_bytes): (Arc<Seats>, watch::Receiver<Limits>, Option<usize>),
+    (sockets, settings): (Vec<TcpListener>, &ServerSettings),
+    (near, far): (&Handle, &Handle),
+    (seats, limits): (Arc<Seats>, watch::Receiver<Limits>),
     shared: &Shared,
-) -> std::io::Result<Vec<tokio::task::JoinHandle<()>>> {
-    let numbers = Arc::default();
-    let listen = |(socket, name): (TcpListener, Arc<str>)| {
+) -> anyhow::Result<(Vec<tokio::task::JoinHandle<()>>, Arc<tls::Keeper>)> {
+    let (numbers, send_buffer_bytes) = (Arc::default(), settings.send_buffer_bytes);
+    let (mut tasks, mut certificates) = (Vec::new(), Vec::new());
+    for (socket, it) in sockets.into_iter().zip(&settings.listeners) {
+        let opened = it.tls.clone().map(|tls| Certificates::open(tls).map(Arc::new));
+        let tls = opened.transpose().map_err(anyhow::Error::msg)?;
+        certificates.extend(tls.clone());
+        let (runtime, shared) = match tls {
+            Some(_) => (far, Shared { far: None, ..shared.clone() }),
+            None => (near, shared.clone()),
+        };
         let socket = on_runtime(socket, runtime)?;
-        let (numbers, seats, limits) = (Arc::clone(&numbers), Arc::clone(&seats), limits.clone());
-        let (shared, stop) = (shared.clone(), shared.stop.clone());
-        let it = Listener { socket, name, numbers, seats, limits, send_buffer_bytes, shared };
-        Ok(runtime.spawn(it.run(stop, STOP_GRACE)))
-    };
-    sockets.into_iter().map(listen).collect()
+        let (name, numbers) = (Arc::from(it.name.as_str()), Arc::clone(&numbers));
+        let (seats, limits, stop) = (Arc::clone(&seats), limits.clone(), shared.stop.clone());
+        let it = Listener { socket, name, tls, numbers, seats, limits, send_buffer_bytes, shared };
+        tasks.push(runtime.spawn(it.run(stop, STOP_GRACE)));
+    }
+    let keeper = Arc::new(tls::Keeper::new(certificates, Arc::clone(&shared.metrics)));
+    far.spawn(Arc::clone(&keeper).watch());
+    Ok((tasks, keeper))
 }
 
 /// Serves the native API from now on.
@@ -468,19 +482,14 @@ fn listen_on(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Returns the addresses of sockets, where a port may have been any free one.
-fn addresses_of(sockets: &[(TcpListener, Arc<str>)]) -> std::io::Result<Vec<SocketAddr>> {
-    sockets.iter().map(|(socket, _)| socket.local_addr()).collect()
-}
-
 /// Returns the addresses that clients are told to connect to: the configured one of each listener, else its own. Where
 /// a listener has all addresses, it is the machine's name.
 fn advertised(
     settings: &ServerSettings,
-    sockets: &[(TcpListener, Arc<str>)],
+    sockets: &[TcpListener],
 ) -> std::io::Result<Vec<ClientListener>> {
-    let one = |(it, (socket, _)): (&ListenerSettings, &(TcpListener, Arc<str>))| {
-        let ListenerSettings { name, address, advertised } = it.clone();
+    let one = |(it, socket): (&ListenerSettings, &TcpListener)| {
+        let ListenerSettings { name, address, advertised, .. } = it.clone();
         let HostPort { host, port } = match advertised {
             Some(advertised) => advertised,
             None if !address.is_unspecified() => {
@@ -516,8 +525,10 @@ fn native_at(config: &Config, address: Option<SocketAddr>) -> Option<(String, u1
 
 /// Sockets on which a server listens.
 struct Sockets {
-    /// One for each listener of clients, with its name.
-    clients: Vec<(TcpListener, Arc<str>)>,
+    /// One for each listener of clients, in their order, with its address and the one that clients are told.
+    clients: Vec<TcpListener>,
+    listening: Vec<SocketAddr>,
+    advertised: Vec<ClientListener>,
     native: Option<TcpListener>,
     http: Option<TcpListener>,
     for_nodes: Option<(TcpListener, HostPort)>,
@@ -538,11 +549,14 @@ fn bind_all(
     let listen = |it: &ListenerSettings| {
         ensure_closed(config, &it.address)?;
         let flag = if config.listen.is_some() { "--listen" } else { "the setting listeners:" };
-        anyhow::Ok((bind(&it.address, "listen", flag)?, Arc::from(it.name.as_str())))
+        bind(&it.address, "listen", flag)
     };
-    let clients = settings.listeners.iter().map(listen).collect::<anyhow::Result<_>>()?;
+    let clients = settings.listeners.iter().map(listen).collect::<anyhow::Result<Vec<_>>>()?;
+    let listening = clients.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    let advertised = advertised(settings, &clients)?;
     let for_nodes = listen_for_nodes(config, settings)?;
-    Ok(Sockets { clients, native: native.transpose()?, http: http.transpose()?, for_nodes })
+    let (native, http) = (native.transpose()?, http.transpose()?);
+    Ok(Sockets { clients, listening, advertised, native, http, for_nodes })
 }
 
 /// Refuses an address that other machines reach, where nobody is asked who they are, unless that is meant.

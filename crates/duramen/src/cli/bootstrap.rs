@@ -2,11 +2,12 @@
 
 use std::future::Future;
 use std::net::Ipv6Addr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
-use duramen_client::{Client, Error, Options};
+use duramen_client::{Client, Error, Options, Tls};
 use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -102,6 +103,16 @@ pub struct Cluster {
     )]
     pub bootstrap: Vec<String>,
 
+    /// Connect with TLS, and trust brokers whose certificates descend from those in this file in PEM
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DURAMEN_TLS_CA",
+        hide_env_values = true,
+        help_heading = "Cluster"
+    )]
+    pub tls_ca: Option<PathBuf>,
+
     /// Form of the results.
     #[command(flatten)]
     pub output: Output,
@@ -160,17 +171,23 @@ impl Interrupt {
 impl Cluster {
     /// Connects a client to this cluster.
     pub async fn connect(&self) -> anyhow::Result<Client> {
-        self.connect_with(Options::new(&self.bootstrap)).await
+        self.connect_with(self.options()?).await
     }
 
     /// Connects a client that tries again for so long.
     pub async fn connect_trying(&self, retry_for: Duration) -> anyhow::Result<Client> {
-        self.connect_with(Options { retry_for, ..Options::new(&self.bootstrap) }).await
+        self.connect_with(Options { retry_for, ..self.options()? }).await
     }
 
     /// Connects a client that waits for no node longer than this, because nodes may be frozen.
     pub async fn connect_within(&self, request_timeout: Duration) -> anyhow::Result<Client> {
-        self.connect_with(Options { request_timeout, ..Options::new(&self.bootstrap) }).await
+        self.connect_with(Options { request_timeout, ..self.options()? }).await
+    }
+
+    /// Returns the options of every client of this cluster.
+    pub fn options(&self) -> anyhow::Result<Options> {
+        let tls = self.tls_ca.as_deref().map(Tls::trusting).transpose().context("--tls-ca")?;
+        Ok(Options { tls, ..Options::new(&self.bootstrap) })
     }
 
     async fn connect_with(&self, options: Options) -> anyhow::Result<Client> {

@@ -31,7 +31,7 @@ use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::session::{Heavy, Outgoing, Session, SessionStep};
 use duramen_protocol::wire::Few;
 use duramen_storage::Reader;
-use tokio::io::AsyncReadExt;
+use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -44,11 +44,13 @@ use super::checking::{Checking, LARGE_FRAME};
 use super::complaints::Complaints;
 use super::disk::RealDisk;
 use super::framing;
-use super::home::{Left, watched_here};
+use super::home::Left;
 use super::metrics::Metrics;
 use super::plans::{self, Resolved};
 use super::sending::{Part, STALL_MAX, Sender};
+use super::stream::Stream;
 use super::threads::{Input, Routed, ToNode};
+use super::tls;
 
 /// Bytes that are read behind a request that has to be answered first.
 const AHEAD: usize = 8 * 1024;
@@ -84,7 +86,7 @@ pub struct Shared {
 /// One client.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     shared: Shared,
     sender: Sender,
     session: Session,
@@ -167,13 +169,27 @@ impl Drop for Farewell {
     }
 }
 
-/// Serves one client, which has come by a listener, until it goes or has to.
+/// Serves one client, which has come by a listener, until it goes or has to. A listener with TLS has a configuration
+/// for it.
 pub async fn serve(
     (stream, peer): (TcpStream, SocketAddr),
     connection: ConnectionId,
-    listener: Arc<str>,
+    (listener, tls): (Arc<str>, Option<Arc<ServerConfig>>),
     shared: Shared,
 ) {
+    let stream = match tls {
+        None => Stream::Plain(stream),
+        Some(config) => match tls::accept(stream, config).await {
+            Ok(tls) => Stream::Tls(Box::new(tls)),
+            Err(error) => {
+                shared.metrics.network.tls_handshakes_failed.inc();
+                if shared.complaints.may_say() {
+                    tracing::info!(%peer, listener = &*listener, %error, "no TLS handshake");
+                }
+                return;
+            }
+        },
+    };
     shared.metrics.network.connections.inc();
     let (to_connection, replies) = tokio::sync::mpsc::unbounded_channel();
     shared.node.push(Input::Connected(connection, to_connection));
@@ -188,6 +204,7 @@ pub async fn serve(
     if let Err(End::Malformed(_)) = &end {
         metrics.network.frames_malformed.inc();
     }
+    connection.stream.say_goodbye();
     match connection.explain(end) {
         Ok(_) | Err(End::Gone) => tracing::debug!(%peer, "connection ended"),
         Err(_) if !connection.shared.complaints.may_say() => {}
@@ -211,7 +228,7 @@ pub(crate) fn host_of(peer: SocketAddr) -> Arc<str> {
 
 impl Connection {
     fn new(
-        stream: TcpStream,
+        stream: Stream,
         session: Session,
         replies: UnboundedReceiver<Routed>,
         shared: Shared,
@@ -247,11 +264,8 @@ impl Connection {
         let mut task = JoinSet::new();
         task.spawn_on(
             async move {
-                let end = match watched_here(&self.stream) {
-                    Ok(stream) => {
-                        self.stream = stream;
-                        self.run().await
-                    }
+                let end = match self.stream.move_here() {
+                    Ok(()) => self.run().await,
                     Err(error) => Err(error.into()),
                 };
                 (self, end)
@@ -405,8 +419,8 @@ impl Connection {
         let room =
             framing::make_room(&mut self.buf, self.shared.frame_bytes_max, framing::ROOM_MIN);
         let mut space = (&mut self.buf).limit(room);
-        let mut reading = pin!(self.stream.read_buf(&mut space));
-        match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
+        let stream = &mut self.stream;
+        match poll_fn(|context| Poll::Ready(stream.poll_read(context, &mut space))).await {
             Poll::Ready(Ok(0)) => return Err(End::Gone),
             Poll::Ready(Err(error)) => return Err(error.into()),
             Poll::Ready(Ok(_)) | Poll::Pending => {}
@@ -573,7 +587,7 @@ impl Connection {
 
     /// Sends, and counts bytes that the client does not read yet like bytes that it sends.
     async fn send_parts(&mut self, parts: &[Part]) -> Result<(), End> {
-        let mut sending = pin!(self.sender.send(&self.stream, parts));
+        let mut sending = pin!(self.sender.send(&mut self.stream, parts));
         let sent = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;
         if let Poll::Ready(sent) = sent {
             return Ok(sent?);

@@ -208,6 +208,20 @@ impl RealFile {
     }
 }
 
+impl RealFile {
+    /// Reads a range that is in memory, so that nothing waits for the medium.
+    pub fn read_resident(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        if pread_full(&self.file, &mut bytes, at)? < bytes.len() {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "a segment is shorter than its index says",
+            ));
+        }
+        Ok(bytes)
+    }
+}
+
 impl AsFd for RealFile {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.file.as_fd()

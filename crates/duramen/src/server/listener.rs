@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use super::connection::{self, Shared};
 use super::reloading::Limits;
 use super::seats::Seats;
+use super::tls::Certificates;
 
 /// A silent peer is probed after this, so that a machine that vanished is noticed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -40,6 +41,8 @@ pub struct Listener {
     pub socket: TcpListener,
     /// The listener's name.
     pub name: Arc<str>,
+    /// Its certificates, if it has TLS.
+    pub tls: Option<Arc<Certificates>>,
     /// Numbers of the connections of all listeners.
     pub numbers: Arc<AtomicU64>,
     /// Which connections there are.
@@ -92,10 +95,11 @@ impl Listener {
             }
             let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
             let name = Arc::clone(&self.name);
+            let tls = self.tls.as_ref().map(|it| it.current());
             let Limits { idle_max, frame_bytes_max, .. } = limits;
             let shared = Shared { frame_bytes_max, idle_max, ..self.shared.clone() };
             tasks.spawn(async move {
-                connection::serve((stream, peer), ConnectionId(number), name, shared).await;
+                connection::serve((stream, peer), ConnectionId(number), (name, tls), shared).await;
                 drop(seat);
             });
         }

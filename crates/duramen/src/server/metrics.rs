@@ -48,6 +48,10 @@ pub struct NetworkMetrics {
     pub connections_accepted: Counter,
     /// Connections refused at the limit.
     pub connections_refused: Counter,
+    /// Clients that made no TLS handshake.
+    pub tls_handshakes_failed: Counter,
+    /// Reloads of certificates that were refused.
+    pub tls_reload_failed: Counter,
     /// Connections closed for bytes that make no sense.
     pub frames_malformed: Counter,
     /// Requests that reached the node.
@@ -143,6 +147,12 @@ impl NetworkMetrics {
                 .make("connections_accepted", "Connections that the node accepted"),
             connections_refused: of
                 .make("connections_refused", "Connections that the node refused at a limit"),
+            tls_handshakes_failed: of
+                .make("tls_handshakes_failed", "Connections that ended without a TLS handshake"),
+            tls_reload_failed: of.make(
+                "tls_reload_failed",
+                "Changes of certificates that the node refused; it goes on with the last good ones",
+            ),
             frames_malformed: of.make(
                 "frames_malformed",
                 "Connections that the node closed because of malformed requests",

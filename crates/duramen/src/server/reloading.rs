@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use duramen_broker::Event;
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 use super::seats::SeatLimits;
 use super::settings::ServerSettings;
 use super::threads::{Input, ToNode};
+use super::tls;
 use crate::config::{Config, Mistakes, ON_SIGHUP};
 use crate::telemetry;
 
@@ -65,6 +67,8 @@ pub struct Reloading {
     pub connections_max: usize,
     /// The way into the node's thread.
     pub node: ToNode,
+    /// Certificates of listeners, which are read again, too.
+    pub certificates: Arc<tls::Keeper>,
 }
 
 impl fmt::Debug for Reloading {
@@ -94,6 +98,7 @@ impl Reloading {
     }
 
     fn take(&mut self, config: &Config, settings: &ServerSettings, given: &Settings) {
+        self.certificates.refresh();
         // First, so that a line in the log is true once it is read.
         self.limits.send_replace(Limits::of(settings, self.connections_max));
         let mut is_same = self.take_keys(config);

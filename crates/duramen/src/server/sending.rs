@@ -1,7 +1,8 @@
 //! # Room card: sending
 //!
 //! Purpose:    put response bytes and file ranges on a socket.
-//! Owns:       vectored writes, `sendfile`, when a range is read ahead first, when a reader is stuck.
+//! Owns:       vectored writes, `sendfile`, pieces of files to be sealed, when a range is read ahead first, when a
+//!             reader is stuck.
 //! Interface:  [`Sender::send`], [`Part`].
 //! Invariants: a range that may not be in memory is read by a thread that may wait, never by one that
 //!             serves other connections. Parts leave in order, whole, or the connection ends.
@@ -26,6 +27,8 @@ use tokio::net::TcpStream;
 
 use super::disk::RealFile;
 use super::metrics::Metrics;
+use super::stream::Stream;
+use super::tls::{SEALED_BYTES_MAX, Tls};
 
 /// Bytes sent between two looks at whether the next ones are resident.
 const CHUNK: u64 = 1024 * 1024;
@@ -73,7 +76,14 @@ pub struct Sender {
 
 impl Sender {
     /// Sends all parts in order.
-    pub async fn send(&self, stream: &TcpStream, parts: &[Part]) -> io::Result<()> {
+    pub(super) async fn send(&self, stream: &mut Stream, parts: &[Part]) -> io::Result<()> {
+        match stream {
+            Stream::Plain(tcp) => self.send_plain(tcp, parts).await,
+            Stream::Tls(tls) => self.send_sealed(tls, parts).await,
+        }
+    }
+
+    async fn send_plain(&self, stream: &TcpStream, parts: &[Part]) -> io::Result<()> {
         let mut rest = parts;
         while !rest.is_empty() {
             let run = rest.iter().take(SEND_BUFS_MAX);
@@ -97,18 +107,71 @@ impl Sender {
         let mut at = part.at;
         while at < end {
             let len = (end - at).min(CHUNK);
-            if !part.file.is_resident(at, len) {
-                let rest = end - at - len;
-                let ahead = if part.is_sequential { READ_AHEAD } else { rest.min(READ_AHEAD) };
-                let file = part.file.clone();
-                let loaded = tokio::task::spawn_blocking(move || file.load(at, len, ahead));
-                loaded.await.map_err(io::Error::other)??;
-                self.metrics.network.fetch_cold_bytes.inc_by(len);
-            }
+            self.load(part, at, len).await?;
             self.send_range(stream, &part.file, at, at + len).await?;
             at += len;
         }
         self.metrics.network.fetch_bytes.inc_by(part.len);
+        Ok(())
+    }
+
+    /// Brings bytes of a file into memory, on a thread that may wait for the medium.
+    async fn load(&self, part: &FilePart, at: u64, len: u64) -> io::Result<()> {
+        if part.file.is_resident(at, len) {
+            return Ok(());
+        }
+        let rest = part.at + part.len - at - len;
+        let ahead = if part.is_sequential { READ_AHEAD } else { rest.min(READ_AHEAD) };
+        let file = part.file.clone();
+        let loaded = tokio::task::spawn_blocking(move || file.load(at, len, ahead));
+        loaded.await.map_err(io::Error::other)??;
+        self.metrics.network.fetch_cold_bytes.inc_by(len);
+        Ok(())
+    }
+
+    /// Sends all parts in order, sealed. The next bytes are sealed only once the socket has taken the last ones.
+    async fn send_sealed(&self, tls: &mut Tls, parts: &[Part]) -> io::Result<()> {
+        for part in parts {
+            match part {
+                Part::Bytes(bytes) => self.seal(tls, bytes).await?,
+                Part::File(part) => {
+                    let (mut at, end) = (part.at, part.at + part.len);
+                    while at < end {
+                        let len = (end - at).min(SEALED_BYTES_MAX as u64);
+                        self.load(part, at, len).await?;
+                        let bytes = part.file.read_resident(at, len)?;
+                        self.seal(tls, &bytes).await?;
+                        at += len;
+                    }
+                    self.metrics.network.fetch_bytes.inc_by(part.len);
+                }
+            }
+        }
+        self.flush(tls).await
+    }
+
+    async fn seal(&self, tls: &mut Tls, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let taken = tls.seal(rest)?;
+            rest = &rest[taken..];
+            if !rest.is_empty() {
+                self.flush(tls).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn flush(&self, tls: &mut Tls) -> io::Result<()> {
+        while tls.has_sealed() {
+            match tls.write_sealed() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.until_writable(tls.tcp()).await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                written => _ = written?,
+            }
+        }
         Ok(())
     }
 
@@ -174,19 +237,24 @@ impl Sender {
             });
             match tried {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // The timer is made only where a reader makes us wait.
-                    let Ok(ready) = tokio::time::timeout(self.stall_max, stream.writable()).await
-                    else {
-                        return Err(io::Error::new(
-                            io::ErrorKind::TimedOut,
-                            "the client stopped reading its response",
-                        ));
-                    };
-                    ready?;
+                    self.until_writable(stream).await?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
+        }
+    }
+}
+
+impl Sender {
+    /// Waits for room in the socket, but not for ever. The timer is made only where a reader makes us wait.
+    async fn until_writable(&self, stream: &TcpStream) -> io::Result<()> {
+        match tokio::time::timeout(self.stall_max, stream.writable()).await {
+            Ok(ready) => ready,
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client stopped reading its response",
+            )),
         }
     }
 }
@@ -224,7 +292,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new());
         let sender = Sender { metrics, stall_max: STALL_MAX };
         let sending = tokio::spawn(async move {
-            sender.send(&server, &parts).await.unwrap();
+            sender.send(&mut Stream::Plain(server), &parts).await.unwrap();
             sender.metrics.network.fetch_cold_bytes.get()
         });
         let mut received = Vec::new();

@@ -4,14 +4,18 @@
 
 use std::collections::BTreeMap;
 
+use duramen_broker::configs::{BROKER_CONFIGS, find, listener_prefix};
 use duramen_broker::{NATIVE, NODES};
 
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
+use crate::server::tls::TlsSettings;
 
 /// The name of a listener without one, and the protocol that asks nobody who they are.
 pub(crate) const PLAINTEXT: &str = "PLAINTEXT";
+/// The protocol that encrypts, and asks nobody either.
+const SSL: &str = "SSL";
 /// Kafka's security protocols.
-const PROTOCOLS: [&str; 4] = [PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
+const PROTOCOLS: [&str; 4] = [PLAINTEXT, SSL, "SASL_PLAINTEXT", "SASL_SSL"];
 
 /// A listener for Kafka's clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub struct ListenerSettings {
     pub address: HostPort,
     /// Address that its clients are told to connect to, if it is not `address`.
     pub advertised: Option<HostPort>,
+    /// Settings of its TLS, if it has any.
+    pub tls: Option<TlsSettings>,
 }
 
 /// Returns the text of `listeners`: the setting, or the one listener of `--listen`.
@@ -44,6 +50,13 @@ pub(super) fn read(
     mistakes: &mut Vec<String>,
 ) -> Vec<ListenerSettings> {
     let mut note = |setting: &str, problem: String| mistakes.push(format!("{setting}: {problem}"));
+    let own = config.settings.keys().filter(|name| name.starts_with("listener.name."));
+    for name in own {
+        let mut listeners = entries(text).filter_map(|entry| entry.split_once("://"));
+        if !listeners.any(|(listener, _)| name.starts_with(&listener_prefix(listener))) {
+            note(name, "listeners has no listener of this name".to_owned());
+        }
+    }
     let mut all: Vec<ListenerSettings> = Vec::new();
     for entry in entries(text) {
         match listener(entry) {
@@ -66,13 +79,17 @@ pub(super) fn read(
     let given = |name: &str| config.settings.get(name).map_or("", String::as_str);
     match protocols(given("listener.security.protocol.map")) {
         Ok(protocols) => {
-            for it in &all {
+            for it in &mut all {
                 match protocols.get(&it.name).map(String::as_str) {
                     Some(PLAINTEXT) => {}
+                    Some(SSL) => match tls(config, &it.name) {
+                        Ok(tls) => it.tls = Some(tls),
+                        Err(problem) => note(&format!("the listener {}", it.name), problem),
+                    },
                     Some(other) => note(
                         "listeners",
                         format!(
-                            "{} has the protocol {other}; only PLAINTEXT is supported yet",
+                            "{} has the protocol {other}; only PLAINTEXT and SSL are supported yet",
                             it.name
                         ),
                     ),
@@ -90,6 +107,32 @@ pub(super) fn read(
         note("advertised.listeners", problem);
     }
     all
+}
+
+/// Returns a listener's settings of TLS, if its files are right. A name that begins with `listener.name.` and the
+/// listener's beats the plain one.
+fn tls(config: &Config, listener: &str) -> Result<TlsSettings, String> {
+    let value = |name: &str| {
+        let own = listener_prefix(listener) + name;
+        let given = config.settings.get(&own).or_else(|| config.settings.get(name));
+        let default = find(BROKER_CONFIGS, name).map_or("", |row| row.default);
+        given.map_or(default, String::as_str).trim().to_owned()
+    };
+    let list = |name: &str| entries(&value(name)).map(str::to_owned).collect::<Vec<_>>();
+    let keystore = value("ssl.keystore.location");
+    if keystore.is_empty() {
+        return Err("ssl.keystore.location names no file with a certificate and its key in PEM; \
+                    duramen tls init makes some to begin with"
+            .to_owned());
+    }
+    let settings = TlsSettings {
+        listener: listener.to_owned(),
+        keystore: keystore.into(),
+        protocols: list("ssl.enabled.protocols"),
+        ciphers: list("ssl.cipher.suites"),
+    };
+    settings.load()?;
+    Ok(settings)
 }
 
 fn entries(text: &str) -> impl Iterator<Item = &str> {
@@ -119,7 +162,7 @@ fn listener(entry: &str) -> Result<ListenerSettings, String> {
         Some(port) => HostPort::parse(&format!("0.0.0.0:{port}"))?,
         None => HostPort::parse(address)?,
     };
-    Ok(ListenerSettings { name: name_of(name)?, address, advertised: None })
+    Ok(ListenerSettings { name: name_of(name)?, address, advertised: None, tls: None })
 }
 
 /// Reads `NAME:PROTOCOL` entries. Each protocol is a name of its own, too.
@@ -243,7 +286,13 @@ mod tests {
             (&["listeners=A://a:1,A://a:2", map], "A is listed twice"),
             (&["listeners=A://a:1,B://b:1", map], "two listeners have port 1"),
             (&["listeners=C://a:1", map], "the protocol of the listener C is missing"),
-            (&["listeners=SSL://a:1"], "only PLAINTEXT is supported yet"),
+            (&["listeners=SASL_SSL://a:1"], "only PLAINTEXT and SSL are supported yet"),
+            (&["listeners=SSL://a:1"], "names no file"),
+            (
+                &["listeners=SSL://a:1", "ssl.keystore.location=/none.pem"],
+                "/none.pem: No such file",
+            ),
+            (&["listener.name.b.ssl.keystore.location=/a"], "no listener of this name"),
             (&["listener.security.protocol.map=A:TLS"], "TLS is none of"),
             (&["listener.security.protocol.map=A"], "is not NAME:PROTOCOL"),
             (&["advertised.listeners=SSL://a:1"], "listeners has no SSL"),

@@ -1,0 +1,456 @@
+//! # Room card: tls
+//!
+//! Purpose:    TLS of the listeners for clients: certificates from files, handshakes, sealed bytes.
+//! Owns:       the checks of certificates and keys, the configuration that new connections take, its reload.
+//! Interface:  [`Certificates::open`], [`Keeper::refresh`], [`accept`], [`Tls`].
+//! Invariants: a configuration with a mistake is never taken: the last good one stays. No session is resumed, so that
+//!             each connection shows what it has. A handshake has a bound on its time.
+//! Never:      who a client is (`duramen_broker::session`), bytes of files (`sending`).
+//! Tests:      `tests/tls.rs` with the real binary; `compat` with clients of other languages.
+//! Start at:   [`Certificates::open`].
+//!
+//! Estimate a fetch of 1 MiB: one copy from the page cache, one by the cipher, one to the socket; a `sendmsg` for each
+//! [`SEALED_BYTES_MAX`]. Without TLS there is no copy in user space.
+
+use std::io::{self, BufRead, IoSlice, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use bytes::BufMut;
+use bytes::buf::Limit;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::NoServerSessionStorage;
+use rustls::{ServerConfig, ServerConnection, SupportedProtocolVersion};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::metrics::Metrics;
+
+/// Longest time of a handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Most bytes that wait, sealed, for room in the socket.
+pub(super) const SEALED_BYTES_MAX: usize = 256 * 1024;
+/// Time between two looks at whether the files have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Settings of TLS for one listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Name of the listener.
+    pub listener: String,
+    /// `ssl.keystore.location`: a file in PEM with the certificate, those that vouch for it, and the key.
+    pub keystore: PathBuf,
+    /// `ssl.enabled.protocols`: those of `TLSv1.2` and `TLSv1.3`.
+    pub protocols: Vec<String>,
+    /// `ssl.cipher.suites`, by Java's names. Empty for all.
+    pub ciphers: Vec<String>,
+}
+
+impl TlsSettings {
+    /// Reads the files. Returns the mistake where one is missing, has expired, or does not fit the other.
+    pub fn load(&self) -> Result<Arc<ServerConfig>, String> {
+        let path = &self.keystore;
+        let about = |problem: String| format!("{}: {problem}", path.display());
+        let text = std::fs::read(path).map_err(|error| about(error.to_string()))?;
+        let chain = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+        let chain = chain.map_err(|error| about(format!("no certificate in PEM: {error}")))?;
+        let first = chain.first().ok_or_else(|| about("there is no certificate".to_owned()))?;
+        check_time(first).map_err(about)?;
+        let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+            about(format!("there is no private key that is not encrypted: {error}"))
+        })?;
+        let provider = Arc::new(self.provider()?);
+        let versions = self.versions()?;
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&versions)
+            .map_err(|error| format!("ssl.cipher.suites fit no protocol: {error}"))?
+            .with_no_client_auth()
+            .with_single_cert(chain, key);
+        let mut config =
+            config.map_err(|error| about(format!("key and certificate do not fit: {error}")))?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+
+    fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+        let version = |name: &String| match name.as_str() {
+            "TLSv1.2" => Ok(&rustls::version::TLS12),
+            "TLSv1.3" => Ok(&rustls::version::TLS13),
+            other => Err(format!("ssl.enabled.protocols: {other} is neither TLSv1.2 nor TLSv1.3")),
+        };
+        let versions = self.protocols.iter().map(version).collect::<Result<Vec<_>, _>>()?;
+        if versions.is_empty() {
+            Err("ssl.enabled.protocols is empty".to_owned())
+        } else {
+            Ok(versions)
+        }
+    }
+
+    fn provider(&self) -> Result<CryptoProvider, String> {
+        let mut provider = ring::default_provider();
+        if self.ciphers.is_empty() {
+            return Ok(provider);
+        }
+        let all = provider.cipher_suites.clone();
+        let names: Vec<String> =
+            all.iter().map(|it| java_name(&format!("{:?}", it.suite()))).collect();
+        if let Some(other) = self.ciphers.iter().find(|it| !names.contains(it)) {
+            return Err(format!("ssl.cipher.suites: {other} is none of {}", names.join(", ")));
+        }
+        provider.cipher_suites = all
+            .into_iter()
+            .zip(names)
+            .filter(|(_, name)| self.ciphers.contains(name))
+            .map(|(suite, _)| suite)
+            .collect();
+        Ok(provider)
+    }
+}
+
+/// Returns Java's name of a cipher suite: that of the RFC, without the number of the version.
+fn java_name(name: &str) -> String {
+    name.strip_prefix("TLS13_").map_or_else(|| name.to_owned(), |rest| format!("TLS_{rest}"))
+}
+
+/// Refuses a certificate before and after its time.
+fn check_time(certificate: &CertificateDer<'_>) -> Result<(), String> {
+    let (_, parsed) = X509Certificate::from_der(certificate)
+        .map_err(|error| format!("the certificate cannot be read: {error}"))?;
+    let validity = parsed.validity();
+    if validity.is_valid() {
+        return Ok(());
+    }
+    let (from, to) = (validity.not_before, validity.not_after);
+    Err(format!("the certificate is valid from {from} to {to} only"))
+}
+
+/// Certificates of a listener, which may change while the process runs.
+#[derive(Debug)]
+pub struct Certificates {
+    settings: TlsSettings,
+    current: RwLock<(Arc<ServerConfig>, Option<SystemTime>)>,
+}
+
+impl Certificates {
+    /// Reads the files.
+    pub fn open(settings: TlsSettings) -> Result<Self, String> {
+        let changed = changed_at(&settings.keystore);
+        let config = settings.load()?;
+        Ok(Self { settings, current: RwLock::new((config, changed)) })
+    }
+
+    /// Returns the name of the listener.
+    fn listener(&self) -> &str {
+        &self.settings.listener
+    }
+
+    /// Returns the configuration for a connection that begins now.
+    pub fn current(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Reads the files again, if they have changed since. True if new connections get another certificate from now on.
+    /// After a mistake the last good one stays, and the mistake is told once.
+    fn refresh(&self) -> Result<bool, String> {
+        let changed = changed_at(&self.settings.keystore);
+        if self.current.read().unwrap_or_else(PoisonError::into_inner).1 == changed {
+            return Ok(false);
+        }
+        let loaded = self.settings.load();
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        current.1 = changed;
+        current.0 = loaded?;
+        Ok(true)
+    }
+}
+
+/// Certificates of all listeners, and what became of their changes.
+#[derive(Debug)]
+pub struct Keeper {
+    certificates: Vec<Arc<Certificates>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Keeper {
+    /// Begins with these certificates.
+    pub fn new(certificates: Vec<Arc<Certificates>>, metrics: Arc<Metrics>) -> Self {
+        Self { certificates, metrics }
+    }
+
+    /// Looks for changed files, and says what came of each change.
+    pub fn refresh(&self) {
+        for it in &self.certificates {
+            let listener = it.listener();
+            match it.refresh() {
+                Ok(false) => {}
+                Ok(true) => tracing::info!(listener, "new connections get the new certificate"),
+                Err(error) => {
+                    self.metrics.network.tls_reload_failed.inc();
+                    tracing::error!(listener, error, "the last good certificate stays");
+                }
+            }
+        }
+    }
+
+    /// Looks again and again.
+    pub async fn watch(self: Arc<Self>) {
+        while !self.certificates.is_empty() {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let keeper = Arc::clone(&self);
+            // The files' disk may be slow.
+            let _ = tokio::task::spawn_blocking(move || keeper.refresh()).await;
+        }
+    }
+}
+
+fn changed_at(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|it| it.modified()).ok()
+}
+
+/// A connection with TLS.
+#[derive(Debug)]
+pub struct Tls {
+    tcp: TcpStream,
+    session: ServerConnection,
+    /// True while opened bytes wait that the last read had no room for.
+    has_more: bool,
+}
+
+/// Makes the handshake of a client.
+pub(super) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Tls> {
+    let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
+    session.set_buffer_limit(Some(SEALED_BYTES_MAX));
+    let mut tls = Tls { tcp, session, has_more: false };
+    let handshake = async {
+        while tls.session.is_handshaking() || tls.session.wants_write() {
+            if tls.session.wants_write() {
+                tls.tcp.writable().await?;
+                ignore_wait(tls.write_sealed())?;
+            } else {
+                tls.tcp.readable().await?;
+                if ignore_wait(tls.read_sealed())? == Some(0) {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(HANDSHAKE_MAX, handshake).await {
+        Ok(done) => done.map(|()| tls),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")),
+    }
+}
+
+fn ignore_wait<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+impl Tls {
+    /// Returns the socket.
+    pub(super) fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// Waits until there may be something to read.
+    pub(super) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.has_more { Poll::Ready(Ok(())) } else { self.tcp.poll_read_ready(context) }
+    }
+
+    /// Reads opened bytes as far as there is room. 0 is the end, with the client's word or without.
+    pub(super) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        space: &mut Limit<&mut bytes::BytesMut>,
+    ) -> Poll<io::Result<usize>> {
+        let mut taken = 0;
+        loop {
+            match self.session.reader().fill_buf() {
+                Ok([]) => return Poll::Ready(Ok(taken)),
+                Ok(opened) => {
+                    let count = opened.len().min(space.remaining_mut());
+                    space.put_slice(&opened[..count]);
+                    self.has_more = count < opened.len();
+                    self.session.reader().consume(count);
+                    taken += count;
+                    if self.has_more || space.remaining_mut() == 0 {
+                        self.has_more = true;
+                        return Poll::Ready(Ok(taken));
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.has_more = false,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Poll::Ready(Ok(taken));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            match ignore_wait(self.read_sealed()) {
+                Ok(None) if taken > 0 => return Poll::Ready(Ok(taken)),
+                Ok(None) => {
+                    ready!(self.tcp.poll_read_ready(context))?;
+                }
+                // The next look at the opened bytes says what the end means.
+                Ok(Some(_)) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Takes sealed bytes from the socket, opens them, and answers what TLS itself asks for. Returns the number of
+    /// bytes.
+    fn read_sealed(&mut self) -> io::Result<usize> {
+        let count = self.session.read_tls(&mut Socket(&self.tcp))?;
+        let opened = self.session.process_new_packets();
+        // An alert, or the answer to a change of keys: a few bytes, which the socket takes or the next write does.
+        if self.session.wants_write() {
+            ignore_wait(self.write_sealed())?;
+        }
+        opened.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(count)
+    }
+
+    /// Seals bytes, as many as may wait for room in the socket. Returns the number of bytes taken.
+    pub(super) fn seal(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.session.writer().write(bytes)
+    }
+
+    /// Tells whether sealed bytes wait for room in the socket.
+    pub(super) fn has_sealed(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    /// Gives sealed bytes to the socket. Returns the number of bytes that it took.
+    pub(super) fn write_sealed(&mut self) -> io::Result<usize> {
+        self.session.write_tls(&mut Socket(&self.tcp))
+    }
+
+    /// Says that nothing follows, if the socket takes that.
+    pub(super) fn say_goodbye(&mut self) {
+        self.session.send_close_notify();
+        let _ = self.write_sealed();
+    }
+}
+
+/// A socket that gives and takes what it can without waiting.
+struct Socket<'a>(&'a TcpStream);
+
+impl Read for Socket<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(buf)
+    }
+}
+
+impl Write for Socket<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(buf)])
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_io(Interest::WRITABLE, || {
+            let mut control = SendAncillaryBuffer::default();
+            Ok(rustix::net::sendmsg(self.0, bufs, &mut control, SendFlags::NOSIGNAL)?)
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// A certificate that is valid until a year, and a key.
+    fn made(year: i32) -> (String, KeyPair) {
+        let mut wanted = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        (wanted.not_before, wanted.not_after) =
+            (date_time_ymd(2020, 1, 1), date_time_ymd(year, 1, 1));
+        let key = KeyPair::generate().unwrap();
+        (wanted.self_signed(&key).unwrap().pem(), key)
+    }
+
+    fn settings(path: &Path) -> TlsSettings {
+        TlsSettings {
+            listener: "SSL".to_owned(),
+            keystore: path.to_owned(),
+            protocols: vec!["TLSv1.3".to_owned()],
+            ciphers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn files_and_settings_that_are_wrong_are_refused_by_what_is_wrong() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (good, key) = made(3000);
+        let (old, old_key) = made(2021);
+        let load = |text: &str, change: fn(&mut TlsSettings)| {
+            std::fs::write(file.path(), text).unwrap();
+            let mut settings = settings(file.path());
+            change(&mut settings);
+            settings.load().map(|_| ())
+        };
+        let both = good.clone() + &key.serialize_pem();
+        assert_eq!(load(&both, |_| ()), Ok(()));
+        let ciphers = |it: &mut TlsSettings| it.ciphers = vec!["TLS_AES_128_GCM_SHA256".into()];
+        assert_eq!(load(&both, ciphers), Ok(()));
+        let old_version: fn(&mut TlsSettings) = |it| it.protocols = vec!["TLSv1.1".into()];
+        let unknown: fn(&mut TlsSettings) = |it| it.ciphers = vec!["TLS_NULL".into()];
+        let unfit: fn(&mut TlsSettings) = |it| {
+            it.ciphers = vec!["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".into()];
+        };
+        let gone: fn(&mut TlsSettings) = |it| it.keystore = "/none.pem".into();
+        let nothing: fn(&mut TlsSettings) = |_| ();
+        for (text, change, problem) in [
+            (both.as_str(), gone, "No such file"),
+            ("", nothing, "there is no certificate"),
+            (&good, nothing, "there is no private key"),
+            (&(good.clone() + &old_key.serialize_pem()), nothing, "do not fit"),
+            (&(old + &old_key.serialize_pem()), nothing, "is valid from"),
+            (&both, old_version, "TLSv1.1 is neither"),
+            (&both, unknown, "TLS_NULL is none of"),
+            (&both, unfit, "fit no protocol"),
+        ] {
+            let error = load(text, change).unwrap_err();
+            assert!(error.contains(problem), "{problem}: {error}");
+        }
+    }
+
+    #[test]
+    fn after_a_mistake_the_last_good_certificate_stays() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let write = |text: &str, at: u64| {
+            std::fs::write(file.path(), text).unwrap();
+            let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
+            std::fs::File::open(file.path()).unwrap().set_modified(changed).unwrap();
+        };
+        let text = || {
+            let (certificate, key) = made(3000);
+            certificate + &key.serialize_pem()
+        };
+        write(&text(), 1);
+        let it = Certificates::open(settings(file.path())).unwrap();
+        let first = it.current();
+        assert_eq!(it.refresh(), Ok(false));
+        write("half", 2);
+        assert!(it.refresh().is_err());
+        assert_eq!(it.refresh(), Ok(false), "a mistake is told once");
+        assert!(Arc::ptr_eq(&first, &it.current()));
+        write(&text(), 3);
+        assert_eq!(it.refresh(), Ok(true));
+        assert!(!Arc::ptr_eq(&first, &it.current()));
+    }
+}
