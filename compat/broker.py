@@ -273,7 +273,8 @@ class Duramen(Broker):
         # Any free port: brokers of other suites start and stop meanwhile.
         native = ["--native", f"{HOST}:0"]
         replace = ["--replace"] if self.replaces and command == "serve" else []
-        return [binary, command, "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *native, *replace, *sets]
+        listen = [] if "listeners" in self.settings else ["--listen", self.bootstrap]
+        return [binary, command, "--data-dir", str(self.data_dir), *listen, *native, *replace, *sets]
 
     @property
     def native(self):

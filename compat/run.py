@@ -29,10 +29,10 @@ ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams"}
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = [
     "restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "native-kills", "sync_audit", "scale", "faults",
-    "hostile", "native-openapi", "queues", "work-queues", "examples",
+    "hostile", "security", "native-openapi", "queues", "work-queues", "examples",
 ]  # fmt: skip
 # What only one of the brokers promises, or shows well enough on one node.
-ONLY = {suite: "duramen" for suite in ("native", "queues", "work-queues", "examples", "native-kills", "native-openapi", "three", "scale", "faults", "hostile")}
+ONLY = {suite: "duramen" for suite in ("native", "queues", "work-queues", "examples", "native-kills", "native-openapi", "three", "scale", "faults", "hostile", "security")}
 # The delay is Kafka's default; brokers here have none otherwise, so that the first member of a group is served at once.
 STRICT_SETTINGS = {
     "auto.create.topics.enable": "false",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -23,25 +23,42 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// Reads the certificates of a file, at least one.
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let text = std::fs::read(path).map_err(|error| about(path, error))?;
+    let all = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    match all.map_err(|error| about(path, error))? {
+        none if none.is_empty() => Err(about(path, "there is no certificate in PEM")),
+        all => Ok(all),
+    }
+}
+
+fn about(path: &Path, problem: impl fmt::Display) -> io::Error {
+    io::Error::other(format!("{}: {problem}", path.display()))
+}
+
 impl Tls {
     /// Trusts brokers whose certificates descend from one of those in a file in PEM, and have the host in the broker's
-    /// address among their names.
-    pub fn trusting(path: &Path) -> io::Result<Self> {
-        let about = |problem: String| io::Error::other(format!("{}: {problem}", path.display()));
+    /// address among their names. `own` are the files of the client's certificate and of its key, both in PEM; they may
+    /// be one.
+    pub fn trusting(authorities: &Path, own: Option<(&Path, &Path)>) -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
-        let text = std::fs::read(path).map_err(|error| about(error.to_string()))?;
-        for certificate in CertificateDer::pem_slice_iter(&text) {
-            let certificate = certificate.map_err(|error| about(error.to_string()))?;
-            roots.add(certificate).map_err(|error| about(error.to_string()))?;
-        }
-        if roots.is_empty() {
-            return Err(about("there is no certificate in PEM".to_owned()));
+        for certificate in certificates(authorities)? {
+            roots.add(certificate).map_err(|error| about(authorities, error))?;
         }
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let config = match own {
+            None => config.with_no_client_auth(),
+            Some((path, key_path)) => {
+                let key = PrivateKeyDer::from_pem_file(key_path);
+                let key = key.map_err(|error| about(key_path, error))?;
+                let config = config.with_client_auth_cert(certificates(path)?, key);
+                config.map_err(|error| about(path, error))?
+            }
+        };
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 

@@ -547,7 +547,9 @@ fn bind_all(
         bind(it, "serve the native API", "--native")
     });
     let listen = |it: &ListenerSettings| {
-        ensure_closed(config, &it.address)?;
+        if !it.asks_clients() {
+            ensure_closed(config, &it.address)?;
+        }
         let flag = if config.listen.is_some() { "--listen" } else { "the setting listeners:" };
         bind(&it.address, "listen", flag)
     };

@@ -581,14 +581,15 @@ async fn a_connection_that_moves_to_other_threads_keeps_the_order_of_its_answers
 /// Makes an authority, and a certificate for this machine.
 fn certificates(directory: &Path) {
     let mut init = Command::new(env!("CARGO_BIN_EXE_duramen"));
-    init.args(["tls", "init", "--node", "localhost,127.0.0.1", "--out"]).arg(directory);
+    init.args(["tls", "init", "--node", "localhost,127.0.0.1", "--client", "alice"]);
+    init.arg("--out").arg(directory);
     assert!(init.stdout(Stdio::null()).status().unwrap().success());
 }
 
 /// Returns what a client that trusts an authority hears from a listener, or why it hears nothing.
 fn heard(at: SocketAddr, authority: Option<&Path>) -> Result<i32, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let tls = authority.map(|path| Tls::trusting(&path.join("ca.pem")).unwrap());
+    let tls = authority.map(|path| Tls::trusting(&path.join("ca.pem"), None).unwrap());
     let options = Options { tls, ..Options::new([at.to_string()]) };
     runtime.block_on(async {
         let client = Client::connect(options).await.map_err(|error| format!("{error:?}"))?;
@@ -637,6 +638,40 @@ fn with_tls_clients_read_what_they_wrote_and_others_hear_nothing() {
     let consumed = run(&["consume", "t"]).output().unwrap();
     assert!(consumed.status.success());
     assert!(consumed.stdout == text.as_bytes(), "{} bytes", consumed.stdout.len());
+}
+
+/// A listener that asks each client for a certificate is not open to everybody.
+#[test]
+fn clients_without_the_certificate_that_a_listener_asks_for_hear_nothing() {
+    let (directory, mine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let theirs = tempfile::tempdir().unwrap();
+    certificates(mine.path());
+    certificates(theirs.path());
+    let at = |name: &str| mine.path().join(name).display().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(["serve", "--log-format", "json", "--data-dir"]).arg(directory.path());
+    for setting in [
+        "listeners=SSL://0.0.0.0:0".to_owned(),
+        "ssl.client.auth=required".to_owned(),
+        format!("ssl.keystore.location={}", at("localhost.pem")),
+        format!("ssl.truststore.location={}", at("ca.pem")),
+    ] {
+        command.args(["--set", &setting]);
+    }
+    let node = Node::spawn(command.stderr(Stdio::piped()));
+    let bootstrap = format!("localhost:{}", node.address.port());
+    let lists = |own: Option<&Path>| {
+        let mut list = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        list.args(["topic", "list", "--bootstrap", &bootstrap, "--tls-ca", &at("ca.pem")]);
+        if let Some(own) = own {
+            list.arg("--tls-cert").arg(own);
+        }
+        let done = list.output().unwrap();
+        (done.status.success(), String::from_utf8(done.stderr).unwrap())
+    };
+    let (is_in, error) = lists(Some(&mine.path().join("alice.pem")));
+    assert!(is_in, "{error}");
+    assert!(!lists(None).0 && !lists(Some(&theirs.path().join("alice.pem"))).0);
 }
 
 #[test]

@@ -113,6 +113,28 @@ pub struct Cluster {
     )]
     pub tls_ca: Option<PathBuf>,
 
+    /// Certificate to show, in PEM, where a broker asks for one
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DURAMEN_TLS_CERT",
+        hide_env_values = true,
+        requires = "tls_ca",
+        help_heading = "Cluster"
+    )]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Its key, in PEM and not encrypted [default: in the same file]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DURAMEN_TLS_KEY",
+        hide_env_values = true,
+        requires = "tls_cert",
+        help_heading = "Cluster"
+    )]
+    pub tls_key: Option<PathBuf>,
+
     /// Form of the results.
     #[command(flatten)]
     pub output: Output,
@@ -186,7 +208,11 @@ impl Cluster {
 
     /// Returns the options of every client of this cluster.
     pub fn options(&self) -> anyhow::Result<Options> {
-        let tls = self.tls_ca.as_deref().map(Tls::trusting).transpose().context("--tls-ca")?;
+        let own = self.tls_cert.as_deref();
+        let own = own.map(|path| (path, self.tls_key.as_deref().unwrap_or(path)));
+        let trusting = |path: &PathBuf| Tls::trusting(path, own);
+        let tls =
+            self.tls_ca.as_ref().map(trusting).transpose().context("cannot connect with TLS")?;
         Ok(Options { tls, ..Options::new(&self.bootstrap) })
     }
 

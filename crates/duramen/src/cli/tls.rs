@@ -11,8 +11,8 @@ use clap::{Args, Subcommand};
 use data_encoding::HEXLOWER;
 use jiff::{Timestamp, ToSpan, Zoned};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -51,18 +51,22 @@ Examples:
   duramen tls init --node broker-1.example.com,10.0.0.1 --node broker-2.example.com --out certs
   duramen serve --open --set listeners=SSL://0.0.0.0:9093 \\
       --set ssl.keystore.location=certs/broker-1.example.com.pem
+  duramen tls init --client alice --out certs
   duramen produce greetings --bootstrap broker-1.example.com:9093 --tls-ca certs/ca.pem
 
 Run it again with the same directory for more nodes: it keeps the authority. Keep ca-key.pem away
 from the nodes.")]
 struct Init {
     /// Names and addresses by which clients reach a node, separated by commas. May be repeated, once for each node
-    #[arg(long = "node", value_name = "HOST[,HOST]", required = true)]
+    #[arg(long = "node", value_name = "HOST[,HOST]", required_unless_present = "clients")]
     nodes: Vec<String>,
+    /// Name of a client, for a certificate that it shows. May be repeated
+    #[arg(long = "client", value_name = "NAME")]
+    clients: Vec<String>,
     /// Directory for the files
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Days for which the nodes' certificates are valid
+    /// Days for which the certificates of nodes and clients are valid
     #[arg(long, value_name = "N", default_value_t = 397, value_parser = clap::value_parser!(i32).range(1..=3650))]
     days: i32,
     #[command(flatten)]
@@ -122,20 +126,20 @@ impl Init {
             let first = names.first().context("--node: there is no name")?.clone();
             let mut wanted = CertificateParams::new(names.clone())
                 .with_context(|| format!("--node {node}: no name that a certificate can have"))?;
-            wanted.distinguished_name.push(DnType::CommonName, first.as_str());
-            wanted.key_usages = vec![KeyUsagePurpose::DigitalSignature];
             wanted.extended_key_usages =
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-            limit(&mut wanted, self.days)?;
-            let key = KeyPair::generate()?;
-            let certificate = wanted.signed_by(&key, &authority)?;
-            let text = certificate.pem() + &key.serialize_pem();
-            let path = self.out.join(format!("{}.pem", first.replace([':', '/'], "_")));
-            write_new(&path, &text, true)?;
+            let path = self.certify(wanted, &first, &authority)?;
             made.push(Made {
                 path,
                 content: format!("certificate and key of {}", names.join(", ")),
             });
+        }
+        for client in &self.clients {
+            let mut wanted = CertificateParams::new(Vec::<String>::new())?;
+            wanted.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            let path = self.certify(wanted, client, &authority)?;
+            let content = format!("certificate and key of the client User:CN={client}");
+            made.push(Made { path, content });
         }
         self.output.print_list(&made, "nothing to make", |made| {
             let mut table = Table::new(&["FILE", "CONTENT"]);
@@ -144,6 +148,24 @@ impl Init {
             }
             table
         })
+    }
+
+    /// Makes a key, has the authority vouch for it under a name, and writes both into a file of that name.
+    fn certify(
+        &self,
+        mut wanted: CertificateParams,
+        name: &str,
+        authority: &Issuer<'static, KeyPair>,
+    ) -> anyhow::Result<PathBuf> {
+        wanted.distinguished_name = DistinguishedName::new();
+        wanted.distinguished_name.push(DnType::CommonName, name);
+        wanted.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        limit(&mut wanted, self.days)?;
+        let key = KeyPair::generate()?;
+        let certificate = wanted.signed_by(&key, authority)?;
+        let path = self.out.join(format!("{}.pem", name.replace([':', '/'], "_")));
+        write_new(&path, &(certificate.pem() + &key.serialize_pem()), true)?;
+        Ok(path)
     }
 
     /// Reads the authority of the directory, or makes one.
@@ -164,6 +186,7 @@ impl Init {
         // Two authorities of one name would pass for each other until a signature does not fit.
         let end = key.public_key_raw().len().saturating_sub(4);
         let name = format!("Duramen authority {}", HEXLOWER.encode(&key.public_key_raw()[end..]));
+        wanted.distinguished_name = DistinguishedName::new();
         wanted.distinguished_name.push(DnType::CommonName, name);
         wanted.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         wanted.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

@@ -191,11 +191,13 @@ pub async fn serve(
         },
     };
     shared.metrics.network.connections.inc();
+    let name = if let Stream::Tls(tls) = &stream { tls.name() } else { None };
+    let principal = name.map_or_else(|| "User:ANONYMOUS".into(), |it| format!("User:{it}").into());
     let (to_connection, replies) = tokio::sync::mpsc::unbounded_channel();
     shared.node.push(Input::Connected(connection, to_connection));
     let _farewell = Farewell { connection, shared: shared.clone() };
     let metrics = Arc::clone(&shared.metrics);
-    let session = Session::new(connection, "User:ANONYMOUS".into(), listener, host_of(peer));
+    let session = Session::new(connection, principal, listener, host_of(peer));
     let mut connection = Connection::new(stream, session, replies, shared);
     let mut end = connection.run().await;
     if let Ok(Left::Moves) = &end {

@@ -13,22 +13,26 @@
 //! [`SEALED_BYTES_MAX`]. Without TLS there is no copy in user space.
 
 use std::io::{self, BufRead, IoSlice, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::BufMut;
 use bytes::buf::Limit;
+use data_encoding::HEXLOWER;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::NoServerSessionStorage;
-use rustls::{ServerConfig, ServerConnection, SupportedProtocolVersion};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVersion};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use x509_parser::asn1_rs::ToDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::{AttributeTypeAndValue, RelativeDistinguishedName, X509Name};
 
 use super::metrics::Metrics;
 
@@ -50,6 +54,21 @@ pub struct TlsSettings {
     pub protocols: Vec<String>,
     /// `ssl.cipher.suites`, by Java's names. Empty for all.
     pub ciphers: Vec<String>,
+    /// `ssl.client.auth`: whether clients show a certificate.
+    pub clients: ClientAuth,
+    /// `ssl.truststore.location`: a file in PEM with the authorities of clients' certificates, if clients show any.
+    pub truststore: PathBuf,
+}
+
+/// Rule about certificates of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// Clients show none.
+    None,
+    /// Clients may show one. A client without one is `User:ANONYMOUS`.
+    Requested,
+    /// Clients must show one.
+    Required,
 }
 
 impl TlsSettings {
@@ -67,16 +86,52 @@ impl TlsSettings {
         })?;
         let provider = Arc::new(self.provider()?);
         let versions = self.versions()?;
-        let config = ServerConfig::builder_with_provider(provider)
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&versions)
-            .map_err(|error| format!("ssl.cipher.suites fit no protocol: {error}"))?
-            .with_no_client_auth()
-            .with_single_cert(chain, key);
+            .map_err(|error| format!("ssl.cipher.suites fit no protocol: {error}"))?;
+        let config = if self.clients == ClientAuth::None {
+            config.with_no_client_auth()
+        } else {
+            config.with_client_cert_verifier(self.verifier(provider)?)
+        };
+        let config = config.with_single_cert(chain, key);
         let mut config =
             config.map_err(|error| about(format!("key and certificate do not fit: {error}")))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
+    }
+
+    /// Returns the check of clients' certificates.
+    fn verifier(
+        &self,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, String> {
+        let path = self.truststore.display();
+        if self.truststore.as_os_str().is_empty() {
+            return Err("ssl.client.auth needs ssl.truststore.location, a file in PEM with the \
+                        authorities of clients' certificates"
+                .to_owned());
+        }
+        let text = std::fs::read(&self.truststore).map_err(|error| format!("{path}: {error}"))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&text) {
+            let added = certificate.map(|it| roots.add(it));
+            let added = added.map_err(|error| format!("{path}: {error}"))?;
+            added.map_err(|error| format!("{path}: {error}"))?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = match self.clients {
+            ClientAuth::Requested => verifier.allow_unauthenticated(),
+            ClientAuth::None | ClientAuth::Required => verifier,
+        };
+        verifier.build().map_err(|error| format!("{path}: {error}"))
+    }
+
+    /// Returns when each of the files was changed.
+    fn changed(&self) -> [Option<SystemTime>; 2] {
+        [&self.keystore, &self.truststore]
+            .map(|path| std::fs::metadata(path).and_then(|it| it.modified()).ok())
     }
 
     fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
@@ -135,13 +190,13 @@ fn check_time(certificate: &CertificateDer<'_>) -> Result<(), String> {
 #[derive(Debug)]
 pub struct Certificates {
     settings: TlsSettings,
-    current: RwLock<(Arc<ServerConfig>, Option<SystemTime>)>,
+    current: RwLock<(Arc<ServerConfig>, [Option<SystemTime>; 2])>,
 }
 
 impl Certificates {
     /// Reads the files.
     pub fn open(settings: TlsSettings) -> Result<Self, String> {
-        let changed = changed_at(&settings.keystore);
+        let changed = settings.changed();
         let config = settings.load()?;
         Ok(Self { settings, current: RwLock::new((config, changed)) })
     }
@@ -159,7 +214,7 @@ impl Certificates {
     /// Reads the files again, if they have changed since. True if new connections get another certificate from now on.
     /// After a mistake the last good one stays, and the mistake is told once.
     fn refresh(&self) -> Result<bool, String> {
-        let changed = changed_at(&self.settings.keystore);
+        let changed = self.settings.changed();
         if self.current.read().unwrap_or_else(PoisonError::into_inner).1 == changed {
             return Ok(false);
         }
@@ -210,10 +265,6 @@ impl Keeper {
     }
 }
 
-fn changed_at(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|it| it.modified()).ok()
-}
-
 /// A connection with TLS.
 #[derive(Debug)]
 pub struct Tls {
@@ -257,6 +308,13 @@ fn ignore_wait<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl Tls {
+    /// Returns the name of the client, as its certificate has it: RFC 2253, as Java writes it.
+    pub(super) fn name(&self) -> Option<String> {
+        let certificate = self.session.peer_certificates()?.first()?;
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        Some(written(parsed.subject()))
+    }
+
     /// Returns the socket.
     pub(super) fn tcp(&self) -> &TcpStream {
         &self.tcp
@@ -342,6 +400,54 @@ impl Tls {
     }
 }
 
+/// Kinds of a name's parts that Java's `X500Principal.getName` writes by a keyword; it writes the others by their
+/// numbers.
+const KEYWORDS: [(&str, &str); 9] = [
+    ("2.5.4.3", "CN"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "STREET"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+];
+
+/// Writes a name in the form of RFC 2253: the last part first.
+fn written(name: &X509Name<'_>) -> String {
+    let part = |it: &AttributeTypeAndValue<'_>| {
+        let kind = it.attr_type().to_id_string();
+        let keyword = KEYWORDS.iter().find(|(number, _)| *number == kind);
+        if let (Some((_, keyword)), Ok(text)) = (keyword, it.as_str()) {
+            return format!("{keyword}={}", escaped(text));
+        }
+        let mut bytes = Vec::new();
+        let _ = it.attr_value().write_der(&mut bytes);
+        format!("{kind}=#{}", HEXLOWER.encode(&bytes))
+    };
+    let set =
+        |it: &RelativeDistinguishedName<'_>| it.iter().map(part).collect::<Vec<_>>().join("+");
+    let mut sets: Vec<String> = name.iter().map(set).collect();
+    sets.reverse();
+    sets.join(",")
+}
+
+/// Escapes what has a meaning in a name, and the spaces at both ends, as Java does.
+fn escaped(text: &str) -> String {
+    let is_within = |at: usize| !text[..at].trim_start_matches(' ').is_empty();
+    let goes_on = |at: usize| !text[at..].trim_start_matches(' ').is_empty();
+    let mut out = String::with_capacity(text.len());
+    for (at, it) in text.char_indices() {
+        let is_border = it == ' ' && !(is_within(at) && goes_on(at));
+        if is_border || ",=+<>#;\"\\".contains(it) {
+            out.push('\\');
+        }
+        if it == '\0' { out.push_str("\\00") } else { out.push(it) }
+    }
+    out
+}
+
 /// A socket that gives and takes what it can without waiting.
 struct Socket<'a>(&'a TcpStream);
 
@@ -370,7 +476,9 @@ impl Write for Socket<'_> {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use std::path::Path;
+
+    use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, date_time_ymd};
 
     use super::*;
 
@@ -389,6 +497,76 @@ mod tests {
             keystore: path.to_owned(),
             protocols: vec!["TLSv1.3".to_owned()],
             ciphers: Vec::new(),
+            clients: ClientAuth::None,
+            truststore: PathBuf::new(),
+        }
+    }
+
+    /// The expected names are those of `X500Principal.getName` of Java 21, for certificates of openssl.
+    #[test]
+    fn names_of_clients_are_written_as_java_writes_them() {
+        use DnType::{
+            CommonName, CountryName, CustomDnType, LocalityName, OrganizationName,
+            OrganizationalUnitName, StateOrProvinceName,
+        };
+        let text = |text: &str| DnValue::Utf8String(text.to_owned());
+        let plain = |text: &str| DnValue::PrintableString(text.try_into().unwrap());
+        let ascii = |text: &str| DnValue::Ia5String(text.try_into().unwrap());
+        let custom = |numbers: &[u64]| CustomDnType(numbers.to_vec());
+        let long = [0, 9, 2342, 19_200_300, 100, 1];
+        let pilot = |last: u64| custom(&[long.as_slice(), &[last]].concat());
+        let one = |parts: Vec<(DnType, DnValue)>| {
+            let mut wanted = CertificateParams::new(Vec::<String>::new()).unwrap();
+            wanted.distinguished_name = DistinguishedName::new();
+            for (kind, value) in parts {
+                wanted.distinguished_name.push(kind, value);
+            }
+            let made = wanted.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            let (_, parsed) = X509Certificate::from_der(made.der()).unwrap();
+            written(parsed.subject())
+        };
+        for (parts, expected) in [
+            (
+                vec![
+                    (CountryName, plain("DE")),
+                    (StateOrProvinceName, text("Berlin")),
+                    (LocalityName, text("Berlin")),
+                    (OrganizationName, text("Acme, Inc.")),
+                    (OrganizationalUnitName, text("a<b>;\"c\"")),
+                    (CommonName, text("alice")),
+                ],
+                r#"CN=alice,OU=a\<b\>\;\"c\",O=Acme\, Inc.,L=Berlin,ST=Berlin,C=DE"#,
+            ),
+            (
+                vec![(CommonName, text(" #lead ")), (OrganizationName, text(r"x\y"))],
+                r"O=x\\y,CN=\ \#lead\ ",
+            ),
+            (
+                vec![
+                    (custom(&[1, 2, 840, 113_549, 1, 9, 1]), ascii("a@b.c")),
+                    (CommonName, text("bob")),
+                ],
+                "CN=bob,1.2.840.113549.1.9.1=#16056140622e63",
+            ),
+            (
+                vec![
+                    (pilot(25), ascii("com")),
+                    (custom(&[2, 5, 4, 9]), text("Main 1")),
+                    (pilot(1), text("u1")),
+                    (CommonName, text("Zo\u{eb}")),
+                ],
+                "CN=Zo\u{eb},UID=u1,STREET=Main 1,DC=com",
+            ),
+            (
+                vec![
+                    (custom(&[2, 5, 4, 12]), text("Dr")),
+                    (custom(&[2, 5, 4, 5]), plain("7")),
+                    (CommonName, text("x=y")),
+                ],
+                r"CN=x\=y,2.5.4.5=#130137,2.5.4.12=#0c024472",
+            ),
+        ] {
+            assert_eq!(one(parts), expected);
         }
     }
 
@@ -412,6 +590,7 @@ mod tests {
         let unfit: fn(&mut TlsSettings) = |it| {
             it.ciphers = vec!["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".into()];
         };
+        let untrusting: fn(&mut TlsSettings) = |it| it.clients = ClientAuth::Required;
         let gone: fn(&mut TlsSettings) = |it| it.keystore = "/none.pem".into();
         let nothing: fn(&mut TlsSettings) = |_| ();
         for (text, change, problem) in [
@@ -420,6 +599,7 @@ mod tests {
             (&good, nothing, "there is no private key"),
             (&(good.clone() + &old_key.serialize_pem()), nothing, "do not fit"),
             (&(old + &old_key.serialize_pem()), nothing, "is valid from"),
+            (&both, untrusting, "needs ssl.truststore.location"),
             (&both, old_version, "TLSv1.1 is neither"),
             (&both, unknown, "TLS_NULL is none of"),
             (&both, unfit, "fit no protocol"),

@@ -8,11 +8,11 @@ use duramen_broker::configs::{BROKER_CONFIGS, find, listener_prefix};
 use duramen_broker::{NATIVE, NODES};
 
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
-use crate::server::tls::TlsSettings;
+use crate::server::tls::{ClientAuth, TlsSettings};
 
 /// The name of a listener without one, and the protocol that asks nobody who they are.
 pub(crate) const PLAINTEXT: &str = "PLAINTEXT";
-/// The protocol that encrypts, and asks nobody either.
+/// The protocol that encrypts. It asks clients for a certificate if `ssl.client.auth` says so.
 const SSL: &str = "SSL";
 /// Kafka's security protocols.
 const PROTOCOLS: [&str; 4] = [PLAINTEXT, SSL, "SASL_PLAINTEXT", "SASL_SSL"];
@@ -130,9 +130,22 @@ fn tls(config: &Config, listener: &str) -> Result<TlsSettings, String> {
         keystore: keystore.into(),
         protocols: list("ssl.enabled.protocols"),
         ciphers: list("ssl.cipher.suites"),
+        clients: match value("ssl.client.auth").as_str() {
+            "required" => ClientAuth::Required,
+            "requested" => ClientAuth::Requested,
+            _ => ClientAuth::None,
+        },
+        truststore: value("ssl.truststore.location").into(),
     };
     settings.load()?;
     Ok(settings)
+}
+
+impl ListenerSettings {
+    /// Tells whether the listener asks each client who it is.
+    pub fn asks_clients(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.clients == ClientAuth::Required)
+    }
 }
 
 fn entries(text: &str) -> impl Iterator<Item = &str> {
