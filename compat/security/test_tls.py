@@ -1,8 +1,11 @@
 """Listeners with TLS, and the clients that people have: librdkafka, Kafka's own tools, openssl."""
 
 import os
+import re
+import socket
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +96,27 @@ def test_kafkas_tools_come_by_the_same_door(tls, tmp_path):
 
     tool("TopicCommand", "--create", "--topic", "by-java", "--partitions", "3")
     assert "by-java" in tool("TopicCommand", "--list").split()
+
+
+def test_handshakes_that_never_end_hold_little_and_are_closed(tls):
+    count = 500
+    host, port = tls.at["TLSv1.3"].split(":")
+
+    def resident_mib():
+        return int(re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{tls.broker.pid}/status").read_text(), re.MULTILINE)[1]) // 1024
+
+    before = resident_mib()
+    peers = [socket.create_connection((host, int(port))) for _ in range(count)]
+    for peer in peers:
+        # The head of a ClientHello of 512 bytes, and some of it.
+        peer.sendall(bytes.fromhex("1603010200010001fc0303") + bytes(100))
+    equal(kcat(tls.at["TLSv1.3"], tls.ca, "-L").returncode, 0)
+    grown = resident_mib() - before
+    assert grown <= 32, f"{grown} MiB for {count} handshakes"
+    for peer in peers:
+        peer.settimeout(60)
+        equal(peer.recv(1), b"")
+        peer.close()
 
 
 def test_a_listener_that_asks_for_certificates_lets_in_who_has_one(tmp_path):

@@ -12,6 +12,7 @@ use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::screen::{self, Table};
+use super::usage::demand;
 use crate::config::HostPort;
 
 /// Form of printed results.
@@ -194,6 +195,15 @@ impl Cluster {
     /// Connects a client to this cluster.
     pub async fn connect(&self) -> anyhow::Result<Client> {
         self.connect_with(self.options()?).await
+    }
+
+    /// Connects a client beside connections of the command's own, which have no TLS.
+    pub(super) async fn connect_plain(&self) -> anyhow::Result<Client> {
+        demand(
+            self.tls_ca.is_none(),
+            "bench measures brokers without TLS: leave out --tls-ca, and name a listener without TLS",
+        )?;
+        self.connect().await
     }
 
     /// Connects a client that tries again for so long.

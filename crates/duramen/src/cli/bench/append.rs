@@ -99,7 +99,7 @@ impl Append {
         if self.fast {
             self.target.allow_fast()?;
         }
-        let client = self.cluster.connect().await?;
+        let client = self.cluster.connect_plain().await?;
         let led = self.target.prepare(&client).await?;
         let per_lane = self.appenders.div_ceil(self.connections) as usize;
         let records = Rc::new(Records::new(per_lane, self.size)?);
@@ -141,7 +141,7 @@ impl Append {
     }
 
     async fn fast_lane(&self, lane: u32, records: &Rc<Records>) -> anyhow::Result<FastLane> {
-        let client = self.cluster.connect().await?;
+        let client = self.cluster.connect_plain().await?;
         let partition = i32::try_from(lane)? % self.target.partitions;
         FastLane::open(client, (&self.target.topic, partition), records, 1).await
     }

@@ -84,7 +84,7 @@ struct Report {
 impl Consume {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let client = self.cluster.connect().await?;
+        let client = self.cluster.connect_plain().await?;
         let found = client.topic(&self.topic, false).await.map_err(unknown_topic(&self.topic))?;
         let there: Vec<i32> = found.partitions.iter().map(|part| part.partition_index).collect();
         ensure!(there.contains(&self.partition), has_not(&self.topic, &there, self.partition));

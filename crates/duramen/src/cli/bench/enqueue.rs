@@ -263,7 +263,7 @@ impl Enqueue {
 
     /// Connects to the leaders of the queues' partitions.
     async fn lanes(&self, load: &Load) -> anyhow::Result<Vec<Lane>> {
-        let client = self.cluster.connect().await?;
+        let client = self.cluster.connect_plain().await?;
         let Place { topic, partitions, queues, .. } = &self.place;
         let wanted = NewTopic {
             name: topic.clone(),

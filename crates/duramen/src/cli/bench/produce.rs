@@ -115,7 +115,7 @@ impl Produce {
             is_answered || self.messages.is_some(),
             "--acks 0 needs --messages, the number of records to wait for",
         )?;
-        let client = self.cluster.connect().await?;
+        let client = self.cluster.connect_plain().await?;
         let led = self.target.prepare(&client).await?;
         let records = Rc::new(Records::new(self.batch as usize, self.size)?);
         let acks = Acknowledgement::from(self.target.acks).code();
@@ -173,7 +173,7 @@ impl Produce {
     }
 
     async fn fast_lane(&self, lane: usize, records: &Rc<Records>) -> anyhow::Result<FastLane> {
-        let client = self.cluster.connect().await?;
+        let client = self.cluster.connect_plain().await?;
         let partition = i32::try_from(lane)? % self.target.partitions;
         let topic = &self.target.topic;
         FastLane::open(client, (topic, partition), records, self.in_flight.max(1)).await

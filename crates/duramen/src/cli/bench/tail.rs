@@ -98,7 +98,7 @@ impl Tail {
             self.target.acks != Acks::None,
             "a record without an acknowledgement has no latency; give --acks all or --acks 1",
         )?;
-        let client = self.cluster.connect().await?;
+        let client = self.cluster.connect_plain().await?;
         let led = self.target.prepare(&client).await?;
         let end = client.list_offsets(&self.target.topic, &[(0, OffsetAt::End)]).await?;
         let from = end.get(&0).map_or(0, |listed| listed.offset);
