@@ -135,6 +135,7 @@ pub struct Server {
     drained: Arc<Notify>,
     reloading: Reloading,
     hangups: Signal,
+    stops: [Signal; 2],
 }
 
 /// Parts from which the node's thread and the storage thread start.
@@ -164,9 +165,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let hangups = hangups(&runtime)?;
     let Sockets { clients: sockets, listening, advertised, native, http, for_nodes } =
         bind_all(config, &settings, &runtime)?;
-    let address = listening[0];
-    let (parts, inputs) = Common::new();
-    let given = broker.given().clone();
+    let ((parts, inputs), given) = (Common::new(), broker.given().clone());
     let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
     if for_nodes.is_some() {
         parts.health.set_stranger(Some("this node starts".to_owned()));
@@ -207,9 +206,10 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
         serve_clients((sockets, &settings), runtimes, (seats, current), &shared)?;
     let (config, inbox) = (config.clone(), node.clone());
     let reloading = Reloading { config, given, limits, connections_max, node: inbox, certificates };
-    announce(&links, &runtime, (listening, advertised.clone(), facts.broker_id));
+    let stops = stops(&runtime)?;
+    announce(&links, &runtime, (listening.clone(), advertised.clone(), facts.broker_id));
     Ok(Server {
-        address,
+        address: listening[0],
         advertised,
         native: native_address,
         http: http_address,
@@ -227,6 +227,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
         drained,
         reloading,
         hangups,
+        stops,
     })
 }
 
@@ -350,7 +351,8 @@ impl Server {
     /// once. On SIGHUP the configuration is read again, if there is a way to.
     pub fn run(mut self, load: Option<&Load>) -> anyhow::Result<()> {
         let reloading = &mut self.reloading;
-        let signal = self.runtime.block_on(stopped_by(&mut self.hangups, || {
+        let signals = (&mut self.hangups, &mut self.stops);
+        let signal = self.runtime.block_on(stopped_by(signals, || {
             if let Some(load) = load {
                 reloading.reload(load);
             } else {
@@ -358,14 +360,14 @@ impl Server {
                     "SIGHUP changes nothing: there is no configuration file to read again"
                 );
             }
-        }))?;
+        }));
         tracing::info!(
             signal,
             "stopping: answering the requests in flight; a second signal ends the process at once"
         );
-        let mut ignored = hangups(&self.runtime)?;
+        let (mut ignored, mut again) = (hangups(&self.runtime)?, stops(&self.runtime)?);
         self.runtime.spawn(async move {
-            let _ = stopped_by(&mut ignored, || ()).await;
+            let _ = stopped_by((&mut ignored, &mut again), || ()).await;
             std::process::exit(ending::EXIT_FATAL);
         });
         self.stop()
@@ -703,22 +705,27 @@ fn hangups(runtime: &Runtime) -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
+/// Catches SIGINT and SIGTERM from now on. Before a node serves, either ends the process at once; after that, one that
+/// comes before it can be answered waits.
+fn stops(runtime: &Runtime) -> std::io::Result<[Signal; 2]> {
+    let _inside = runtime.enter();
+    Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])
+}
+
 /// Waits for SIGINT or SIGTERM, and calls `on_hangup` at each SIGHUP. A SIGHUP that comes because the terminal has
 /// gone ends the process, too: nobody could stop it there any more.
 pub(crate) async fn stopped_by(
-    hangups: &mut Signal,
+    (hangups, [interrupt, terminate]): (&mut Signal, &mut [Signal; 2]),
     mut on_hangup: impl FnMut(),
-) -> std::io::Result<&'static str> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+) -> &'static str {
     let had_terminal = std::io::stderr().is_terminal();
     loop {
         tokio::select! {
-            _ = interrupt.recv() => return Ok("SIGINT"),
-            _ = terminate.recv() => return Ok("SIGTERM"),
+            _ = interrupt.recv() => return "SIGINT",
+            _ = terminate.recv() => return "SIGTERM",
             _ = hangups.recv() => {
                 if had_terminal && !std::io::stderr().is_terminal() {
-                    return Ok("SIGHUP");
+                    return "SIGHUP";
                 }
                 on_hangup();
             }

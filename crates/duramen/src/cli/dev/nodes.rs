@@ -190,15 +190,13 @@ async fn watch(
     mut ends: UnboundedReceiver<End>,
 ) -> anyhow::Result<()> {
     let mut hangups = signal(SignalKind::hangup())?;
-    let mut stop = std::pin::pin!(server::stopped_by(&mut hangups, || ()));
+    let mut stops = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+    let mut stop = std::pin::pin!(server::stopped_by((&mut hangups, &mut stops), || ()));
     let mut ready = std::pin::pin!(all_are_there(plans));
     let mut is_ready = false;
     loop {
         tokio::select! {
-            signal = &mut stop => {
-                let _ = signal?;
-                break;
-            }
+            _ = &mut stop => break,
             () = &mut ready, if !is_ready => {
                 is_ready = true;
                 say(&welcome(plans, &running));
