@@ -94,8 +94,9 @@ pub struct ServerArgs {
     /// Address that serves /metrics, /livez, /readyz and /healthz [default: not served].
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_HTTP")]
     pub http: Option<String>,
-    /// Lets other machines connect without being asked who they are. Without it a node listens for clients, calls of
-    /// the native API and other nodes only on addresses of this machine alone, such as 127.0.0.1.
+    /// Lets other machines connect without being asked who they are. Without it only a listener that asks clients for
+    /// certificates has addresses that others reach; clients, calls of the native API and other nodes come by
+    /// addresses of this machine alone, such as 127.0.0.1.
     #[arg(long, env = "DURAMEN_OPEN", value_parser = FalseyValueParser::new())]
     pub open: bool,
     /// Setting with Kafka's name, such as num.partitions=3. May be repeated.

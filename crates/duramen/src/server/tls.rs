@@ -272,13 +272,16 @@ pub struct Tls {
     session: ServerConnection,
     /// True while opened bytes wait that the last read had no room for.
     has_more: bool,
+    /// Name in the client's certificate, if it has shown one.
+    name: Option<String>,
 }
 
-/// Makes the handshake of a client.
+/// Makes the handshake of a client. One whose certificate has no name that can be read is refused: it is somebody, and
+/// must not pass for anybody.
 pub(super) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Tls> {
     let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
     session.set_buffer_limit(Some(SEALED_BYTES_MAX));
-    let mut tls = Tls { tcp, session, has_more: false };
+    let mut tls = Tls { tcp, session, has_more: false, name: None };
     let handshake = async {
         while tls.session.is_handshaking() || tls.session.wants_write() {
             if tls.session.wants_write() {
@@ -291,6 +294,8 @@ pub(super) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Res
                 }
             }
         }
+        let shown = tls.session.peer_certificates().and_then(<[_]>::first);
+        tls.name = shown.map(name_of).transpose()?;
         Ok(())
     };
     match tokio::time::timeout(HANDSHAKE_MAX, handshake).await {
@@ -308,11 +313,9 @@ fn ignore_wait<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl Tls {
-    /// Returns the name of the client, as its certificate has it: RFC 2253, as Java writes it.
-    pub(super) fn name(&self) -> Option<String> {
-        let certificate = self.session.peer_certificates()?.first()?;
-        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-        Some(written(parsed.subject()))
+    /// Returns the name in the client's certificate, if it has shown one: RFC 2253, as Java writes it.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// Returns the socket.
@@ -413,6 +416,13 @@ const KEYWORDS: [(&str, &str); 9] = [
     ("0.9.2342.19200300.100.1.25", "DC"),
     ("0.9.2342.19200300.100.1.1", "UID"),
 ];
+
+/// Reads the name in a certificate.
+fn name_of(certificate: &CertificateDer<'_>) -> io::Result<String> {
+    let parsed = X509Certificate::from_der(certificate);
+    let (_, parsed) = parsed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok(written(parsed.subject()))
+}
 
 /// Writes a name in the form of RFC 2253: the last part first.
 fn written(name: &X509Name<'_>) -> String {
@@ -522,8 +532,7 @@ mod tests {
                 wanted.distinguished_name.push(kind, value);
             }
             let made = wanted.self_signed(&KeyPair::generate().unwrap()).unwrap();
-            let (_, parsed) = X509Certificate::from_der(made.der()).unwrap();
-            written(parsed.subject())
+            name_of(made.der()).unwrap()
         };
         for (parts, expected) in [
             (
@@ -568,6 +577,7 @@ mod tests {
         ] {
             assert_eq!(one(parts), expected);
         }
+        assert!(name_of(&CertificateDer::from(vec![0x30, 0])).is_err(), "it is nobody's");
     }
 
     #[test]
