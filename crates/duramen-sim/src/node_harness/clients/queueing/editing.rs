@@ -329,7 +329,7 @@ impl Queuers {
         {
             return wrong(format!("{queue}: {at:?} deletes {question:?}"));
         }
-        // Consumers of Kafka are shown trimmed and expired elements until these are erased, and nothing deletes them.
+        // Trimmed and expired elements that one leader has erased are absent, and the next may show them to a Fetch.
         let may_stay = |it: &&i64| absent > *foreign && (**it < first || expired.contains(it));
         let deleted = offsets.iter().filter(|it| !may_stay(it)).copied().collect();
         known.edits.on_deleted(&deleted);
