@@ -18,7 +18,7 @@ struct Rule {
 const RULES: [Rule; 6] = [
     Rule {
         package: "duramen_protocol",
-        rooms: "compression wire messages error_code partitioner api response request batch records lib",
+        rooms: "compression wire sasl messages error_code partitioner api response request batch records lib",
         upward: &[],
         circle: 0,
     },
@@ -32,7 +32,7 @@ const RULES: [Rule; 6] = [
     },
     Rule {
         package: "duramen_broker",
-        rooms: "limits prng configs ledger metadata_records guard checked_batch native access api_versions session peer event raft internal_topics shares partition \
+        rooms: "limits prng configs ledger metadata_records users guard checked_batch native access api_versions login session peer event raft internal_topics shares partition \
                 fetch_sessions quotas controller survivor describe groups transactions core node api \
                 turn read_plan lib",
         upward: &[],
@@ -41,7 +41,7 @@ const RULES: [Rule; 6] = [
     Rule {
         package: "duramen_client",
         rooms: "tls node_id options backoff assignors error call connection client admin appender \
-                fast cluster fetcher offsets groups shares member transactions lib",
+                fast cluster fetcher offsets groups shares member transactions users lib",
         upward: &[],
         circle: 0,
     },

@@ -140,6 +140,8 @@ fn options() -> NodeOptions {
         log_dir: "/data".to_owned(),
         settings: BrokerSettings::from_pairs(&[]).expect("no mistakes"),
         seed: 1,
+        secret: [1; 32],
+        first_users: Vec::new(),
         bytes_in_flight_max: 256 << 20,
         metadata_tail: Vec::new(),
         node_address: None,
@@ -224,7 +226,8 @@ impl Bench {
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) | Action::Members(_) => {}
-                Action::Index(_)
+                Action::Credential { .. }
+                | Action::Index(_)
                 | Action::Mend(_)
                 | Action::Compact(_)
                 | Action::Stage(_)

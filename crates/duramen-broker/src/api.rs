@@ -23,6 +23,7 @@ pub(crate) mod alter_client_quotas;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
+pub(crate) mod alter_user_scram_credentials;
 mod checks;
 pub(crate) mod consumer_group_describe;
 pub(crate) mod consumer_group_heartbeat;
@@ -70,6 +71,7 @@ pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 pub(crate) mod queues;
 mod results;
+mod sasl;
 pub(crate) mod settings;
 pub(crate) mod share_acknowledge;
 pub(crate) mod share_fetch;
@@ -113,6 +115,9 @@ pub(crate) fn dispatch(
         Request::DeleteRecords(it) => delete_records::handle(node, key, &context, it),
         Request::AlterClientQuotas(it) => alter_client_quotas::handle(node, key, &context, &it),
         Request::AlterConfigs(it) => alter_configs::handle(node, key, &context, &it),
+        Request::AlterUserScramCredentials(it) => {
+            alter_user_scram_credentials::handle(node, key, &context, &it);
+        }
         Request::IncrementalAlterConfigs(it) => {
             incremental_alter_configs::handle(node, key, &context, &it);
         }
@@ -222,6 +227,8 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
         Request::OffsetForLeaderEpoch(it) => {
             offset_for_leader_epoch::answer(node, context, it).into()
         }
+        Request::SaslAuthenticate(_) => sasl::authenticate().into(),
+        Request::SaslHandshake(_) => sasl::handshake().into(),
         Request::RenewDelegationToken(_) => delegation_tokens::renew().into(),
         Request::ShareGroupDescribe(it) => share_group_describe::answer(node, context, &it).into(),
         Request::UpdateFeatures(it) => update_features::answer(node, context, &it).into(),

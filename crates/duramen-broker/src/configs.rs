@@ -208,10 +208,12 @@ pub fn listener_prefix(listener: &str) -> String {
     format!("listener.name.{}.", listener.to_ascii_lowercase())
 }
 
-/// Returns the setting that a name with a listener's prefix is for: those of TLS may be each listener's own.
+/// Returns the setting that a name with a listener's prefix is for: those of TLS and SASL may be each listener's own.
 fn of_listener(name: &str) -> Option<&'static ConfigKey> {
-    let (_, setting) = name.strip_prefix("listener.name.")?.split_once(".ssl.")?;
-    BROKER_CONFIGS.iter().find(|row| row.name.strip_prefix("ssl.") == Some(setting))
+    let own = name.strip_prefix("listener.name.")?;
+    let setting = |kind: &str| own.find(&format!(".{kind}.")).map(|at| &own[at + 1..]);
+    let setting = setting("ssl").or_else(|| setting("sasl"))?;
+    BROKER_CONFIGS.iter().find(|row| row.name == setting)
 }
 
 /// Where a value comes from, as `DescribeConfigs` numbers it.

@@ -42,7 +42,8 @@ mod requests;
 
 use crate::metadata_records::{
     AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, MovePartition, PlacePartition,
-    PlacedReplica, RegisterBroker, RetireDirectory, SetBrokerConfig, SetTopicConfig, records_of,
+    PlacedReplica, RegisterBroker, RemoveScramCredential, RetireDirectory, SetBrokerConfig,
+    SetScramCredential, SetTopicConfig, records_of,
 };
 use image::{Change, Image};
 pub(crate) use requests::{DECISION_MS, decides, knows_best, timeout_ms};
@@ -161,6 +162,8 @@ pub(crate) struct Controller {
     changing: BTreeSet<Uuid>,
     /// Nodes whose settings a proposal changes.
     configuring: BTreeSet<i32>,
+    /// Users whose credentials a proposal changes.
+    crediting: BTreeSet<String>,
     /// Directories that a proposal retires.
     retiring: BTreeSet<Uuid>,
     /// Nodes that a proposal registers.
@@ -232,6 +235,7 @@ impl Controller {
             waited: 0,
             creating: BTreeMap::new(),
             changing: BTreeSet::new(),
+            crediting: BTreeSet::new(),
             retiring: BTreeSet::new(),
             registering: BTreeSet::new(),
             full: BTreeSet::new(),
@@ -646,6 +650,10 @@ impl Controller {
                 MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, .. }) => {
                     self.configuring.insert(*broker_id);
                 }
+                MetadataRecord::SetScramCredential(SetScramCredential { user, .. })
+                | MetadataRecord::RemoveScramCredential(RemoveScramCredential { user, .. }) => {
+                    self.crediting.insert(user.clone());
+                }
                 MetadataRecord::RetireDirectory(RetireDirectory { directory_id }) => {
                     self.retiring.insert(*directory_id);
                 }
@@ -790,7 +798,10 @@ impl Controller {
                 !self.is_placing() && self.configuring.is_empty() && self.retiring.is_empty(),
                 "only a leader has decisions under way"
             );
-            assert!(self.registering.is_empty(), "only a leader registers nodes");
+            assert!(
+                self.registering.is_empty() && self.crediting.is_empty(),
+                "only a leader registers nodes, and changes users"
+            );
             return;
         }
         assert!(self.next_peer_id >= self.image.next_peer_id, "an id of a replica is given once");
@@ -876,6 +887,10 @@ impl Controller {
             MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, .. }) => {
                 self.configuring.remove(broker_id);
             }
+            MetadataRecord::SetScramCredential(SetScramCredential { user, .. })
+            | MetadataRecord::RemoveScramCredential(RemoveScramCredential { user, .. }) => {
+                self.crediting.remove(user);
+            }
             MetadataRecord::RetireDirectory(RetireDirectory { directory_id }) => {
                 self.retiring.remove(directory_id);
             }
@@ -895,6 +910,7 @@ impl Controller {
         self.creating.clear();
         self.changing.clear();
         self.configuring.clear();
+        self.crediting.clear();
         self.retiring.clear();
         self.registering.clear();
         self.next_peer_id = self.image.next_peer_id;

@@ -9,10 +9,12 @@
 //! Start at:   [`Event`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use duramen_protocol::Response;
 use duramen_protocol::records::Schedule;
+use duramen_protocol::sasl::scram::Credential;
 use duramen_storage::compaction::Order;
 use duramen_storage::indexing::{self, Indexed};
 use duramen_storage::keys::{Erasable, Expiry, Said, Standing};
@@ -20,6 +22,7 @@ use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Compacted, Done, Op, ReplicaId};
 use duramen_storage::staging::Stage;
 
+use crate::login::{Known, WhoIs};
 use crate::native::{Answered, Position, Span};
 use crate::peer::PeerFrame;
 pub use crate::session::ConnectionId;
@@ -59,6 +62,20 @@ pub enum Event {
         context: RequestContext,
         /// The request itself.
         request: Box<Prepared>,
+    },
+    /// A client says that it is a user. Answered by [`Action::Credential`] or [`Action::Close`].
+    WhoIs {
+        /// Its connection.
+        connection: ConnectionId,
+        /// The question.
+        asked: WhoIs,
+    },
+    /// A client has shown that it is a user. Comes before its first request.
+    Known {
+        /// Its connection.
+        connection: ConnectionId,
+        /// The user, with the credential of [`Action::Credential`].
+        known: Known,
     },
     /// The connection is gone: forget its waiting requests.
     Disconnected(ConnectionId),
@@ -115,6 +132,13 @@ pub enum Action {
         sequence: u64,
         /// The answer.
         reply: Reply,
+    },
+    /// Check a client's proof with this credential. That of nobody, which no password fits, looks the same.
+    Credential {
+        /// Connection that asked.
+        connection: ConnectionId,
+        /// The credential.
+        credential: Arc<Credential>,
     },
     /// Close the connection (an `acks=0` produce failed, or the like).
     Close {

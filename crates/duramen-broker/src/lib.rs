@@ -26,6 +26,7 @@ mod guard;
 mod internal_topics;
 mod ledger;
 pub mod limits;
+pub mod login;
 mod metadata_records;
 pub mod native;
 mod node;
@@ -40,6 +41,7 @@ mod shares;
 pub mod survivor;
 mod transactions;
 mod turn;
+mod users;
 
 pub use self::core::{ClientListener, Metrics, NATIVE, NODES, NodeOptions, Readiness, Standing};
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};

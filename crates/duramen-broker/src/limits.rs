@@ -152,6 +152,8 @@ pub(crate) const PEER_BEAT_TICKS: u64 = 2;
 pub(crate) const PEER_QUIET_TICKS: u64 = 10;
 /// Time without activity after which a group of several voters is quiesced, in ticks: 2 s. The simulator uses less.
 pub const GROUP_QUIET_TICKS: u64 = 40;
+/// Time without a word from the leader of the metadata after which a node lets no user in, in microseconds.
+pub(crate) const LOGIN_DOUBT_US: u64 = 9_000_000;
 /// Time without a frame from a node after which Metadata responses omit the node, in ticks: 3 s.
 pub(crate) const PEER_SILENT_TICKS: u64 = 60;
 /// Most bytes of batches in flight to one node. At the bound the groups pause their appends to the node.
@@ -274,6 +276,8 @@ pub(crate) const DIGEST_QUEUES_MAX: usize = 1024;
 pub(crate) const CLUSTER_PARTITIONS_MAX: usize = 100_000;
 /// Longest topic name, in bytes.
 pub(crate) const TOPIC_NAME_BYTES_MAX: usize = 249;
+/// Longest name of a user, in bytes.
+pub(crate) const USER_NAME_BYTES_MAX: usize = 255;
 /// Most partitions, or topics, that a periodic sweep processes in one slice.
 pub(crate) const SWEEP_SLICE: usize = 256;
 /// Shortest interval between two checks for logs to compact, in milliseconds. The bound protects nodes with few

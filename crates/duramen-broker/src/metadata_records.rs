@@ -12,19 +12,22 @@
 use bytes::Bytes;
 use duramen_protocol::batch;
 use duramen_protocol::records::Records;
-use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
+use duramen_protocol::wire::{Decoder, Encoder, Message, Secret, Uuid};
 
+/// Highest kind of the records about users.
+pub(crate) const USERS_KIND: u32 = 19;
 /// Stands for all nodes in [`SetBrokerConfig`].
 pub(crate) const ALL_BROKERS: i32 = -1;
 
 duramen_protocol::message! {
-    /// A node, as of this start.
+    /// A node, as of this start. Its build knows the kinds of records up to `kinds`; 0 is that of a build before users.
     pub struct RegisterBroker: versions 0..=0, flexible 0.. {
         broker_id: i32 [0..],
         directory_id: Uuid [0..],
         incarnation: u64 [0..],
         endpoints: Vec<Endpoint> [0..],
         rack: Option<String> [0.., nullable 0..],
+        kinds: u32 [0.., tag 0 in 0..],
     }
     /// Where a node listens.
     pub struct Endpoint {
@@ -126,6 +129,24 @@ duramen_protocol::message! {
         topic_id: Uuid [0..],
         first: i64 [0..],
     }
+    /// Keys of a user's password for one SCRAM mechanism.
+    pub struct SetScramCredential: versions 0..=0, flexible 0.. {
+        user: String [0..],
+        mechanism: i8 [0..],
+        iterations: u32 [0..],
+        salt: Secret [0..],
+        stored_key: Secret [0..],
+        server_key: Secret [0..],
+    }
+    /// A user has no credential of this mechanism any more.
+    pub struct RemoveScramCredential: versions 0..=0, flexible 0.. {
+        user: String [0..],
+        mechanism: i8 [0..],
+    }
+    /// Secret of the cluster, from which credentials of nobody are made. The first one stays.
+    pub struct SetSecret: versions 0..=0, flexible 0.. {
+        secret: Secret [0..],
+    }
     /// Feature level that all nodes of the cluster understand.
     pub struct SetFeature: versions 0..=0, flexible 0.. {
         name: String [0..],
@@ -140,6 +161,16 @@ macro_rules! metadata_records {
         pub(crate) enum MetadataRecord {
             $($name($name),)*
         }
+
+        /// Highest kind of records that this build knows.
+        pub(crate) const KINDS: u32 = {
+            let (kinds, mut highest, mut at) = ([$($kind),*], 0, 0);
+            while at < kinds.len() {
+                highest = if kinds[at] > highest { kinds[at] } else { highest };
+                at += 1;
+            }
+            highest
+        };
 
         impl MetadataRecord {
             /// Encodes kind, version and body.
@@ -191,6 +222,9 @@ metadata_records! {
     14 UnregisterBroker;
     15 SetGroupConfig;
     16 NoteNewcomers;
+    17 SetScramCredential;
+    18 RemoveScramCredential;
+    19 SetSecret;
 }
 
 /// Returns the records of the metadata log's batches in `bytes`, by base offset, or `None` if one cannot be read.

@@ -40,6 +40,7 @@ use crate::raft::GroupId;
 mod coordinators;
 mod dead_letters;
 mod forwarding;
+mod logins;
 pub(crate) mod members;
 mod moves;
 mod questions;
@@ -59,6 +60,7 @@ mod transactions;
 
 pub(crate) use coordinators::Coordinators;
 pub(crate) use forwarding::{Forwards, node_of};
+pub(crate) use logins::Logins;
 pub(crate) use members::Members;
 pub(crate) use moves::{Election, Moves};
 pub(crate) use queues::Queues;
@@ -85,6 +87,7 @@ pub struct Node {
     pub(crate) sweeps: Sweeps,
     pub(crate) queues: Queues,
     pub(crate) settling: Settlings,
+    pub(crate) logins: Logins,
 }
 
 impl Node {
@@ -97,6 +100,7 @@ impl Node {
         self.shares.forget_share_sessions(connection);
         self.moves.forget(connection);
         self.forwards.forget(connection);
+        self.logins.forget(connection);
     }
 
     pub(crate) fn on_storage(&mut self, done: &Done) {
@@ -376,6 +380,7 @@ impl Node {
             repairs: Repairs::default(),
             feeds: Feeds::default(),
             sweeps: Sweeps::default(),
+            logins: Logins::default(),
             settling: Settlings::default(),
             queues: Queues::new(Prng::stream(seed, 0x7175_6575_6573).next()),
             core: Core::new(options, controller, now, std::mem::take(actions)),

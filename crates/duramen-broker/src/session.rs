@@ -266,6 +266,11 @@ impl Session {
         }
     }
 
+    /// Takes a client for a user from now on.
+    pub fn be(&mut self, user: &str) {
+        self.principal = format!("User:{user}").into();
+    }
+
     /// Returns the connection.
     pub fn connection(&self) -> ConnectionId {
         self.connection

@@ -40,6 +40,12 @@ impl Node {
             Event::Request { connection, sequence, context, request } => {
                 self.on_request((connection, sequence), context, request);
             }
+            Event::WhoIs { connection, asked } => {
+                self.logins.on_who_is(&mut self.core, connection, asked);
+            }
+            Event::Known { connection, known } => {
+                self.logins.on_known(&mut self.core, connection, known);
+            }
             Event::Disconnected(connection) => self.on_disconnected(connection),
             Event::Storage(done) => self.on_storage(&done),
             Event::LogRead(read) if read.peer.is_some() => frames::on_payload(self, read),
@@ -106,6 +112,7 @@ impl Node {
             }
             self.resume();
         }
+        self.logins.answer_waiting(&mut self.core);
         self.inspect();
         // All that is to be stored has left before anything is said of it.
         frames::send_frames(self);
@@ -147,6 +154,7 @@ impl Node {
         self.feeds.inspect();
         self.shares.inspect(core);
         self.queues.inspect(core);
+        self.logins.inspect(core);
         self.coordinators.inspect_calls(core);
         self.coordinators.inspect_share_calls();
     }
@@ -219,6 +227,7 @@ impl Node {
                     self.repairs.tick_mends(&mut self.core);
                     self.feeds.tick_feeds(&mut self.core);
                     self.forwards.tick_forwards(&mut self.core);
+                    self.logins.note_certainty(&self.core);
                 }
                 Timer::Coordinator(replica) => {
                     self.coordinators.on_coordinator_timer(&mut self.core, replica);
@@ -292,6 +301,7 @@ impl Node {
         if outcome.is_begun {
             self.core.tell_nodes();
             self.core.take_dynamic_settings();
+            self.logins.follow(&mut self.core);
             if self.core.is_registered {
                 replicas::reconcile(self);
             }
@@ -318,6 +328,7 @@ impl Node {
         self.coordinators.look_for_groups(&mut self.core);
         self.resume();
         replicas::register(self);
+        self.logins.begin(&mut self.core);
         let log_bytes = self.core.options.settings.metadata_log_bytes.unsigned_abs();
         self.core.is_controller_dirty |= self.core.controller.trim_if_large(log_bytes);
     }

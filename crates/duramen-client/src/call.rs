@@ -33,6 +33,7 @@ macro_rules! calls {
 calls! {
     AlterClientQuotas AlterClientQuotasRequest AlterClientQuotasResponse;
     AlterPartitionReassignments AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse;
+    AlterUserScramCredentials AlterUserScramCredentialsRequest AlterUserScramCredentialsResponse;
     AlterShareGroupOffsets AlterShareGroupOffsetsRequest AlterShareGroupOffsetsResponse;
     ApiVersions ApiVersionsRequest ApiVersionsResponse;
     AppendFast AppendFastRequest AppendFastResponse;
@@ -52,6 +53,7 @@ calls! {
     DescribeQuorum DescribeQuorumRequest DescribeQuorumResponse;
     DescribeReplicas DescribeReplicasRequest DescribeReplicasResponse;
     DescribeShareGroupOffsets DescribeShareGroupOffsetsRequest DescribeShareGroupOffsetsResponse;
+    DescribeUserScramCredentials DescribeUserScramCredentialsRequest DescribeUserScramCredentialsResponse;
     DescribeTransactions DescribeTransactionsRequest DescribeTransactionsResponse;
     FindCoordinator FindCoordinatorRequest FindCoordinatorResponse;
     Heartbeat HeartbeatRequest HeartbeatResponse;
@@ -66,6 +68,8 @@ calls! {
     Metadata MetadataRequest MetadataResponse;
     OffsetDelete OffsetDeleteRequest OffsetDeleteResponse;
     OffsetForLeaderEpoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse;
+    SaslAuthenticate SaslAuthenticateRequest SaslAuthenticateResponse;
+    SaslHandshake SaslHandshakeRequest SaslHandshakeResponse;
     ShareGroupDescribe ShareGroupDescribeRequest ShareGroupDescribeResponse;
     SyncGroup SyncGroupRequest SyncGroupResponse;
     UnregisterBroker UnregisterBrokerRequest UnregisterBrokerResponse;

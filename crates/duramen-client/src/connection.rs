@@ -5,6 +5,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::api::{Api, ApiKey, OWN_SOFTWARE};
@@ -20,6 +21,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::call::Call;
 use crate::error::Error;
 use crate::options::Options;
+
+mod login;
 
 /// More than any answer that this client asks for. "HTTP" and TLS alerts read as lengths are longer.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -62,7 +65,7 @@ pub struct InFlight<R> {
     reply: oneshot::Receiver<Bytes>,
     ended: Arc<OnceLock<String>>,
     address: Arc<str>,
-    options: Options,
+    timeout: Duration,
     api: &'static Api,
     version: i16,
     sent: Instant,
@@ -70,9 +73,11 @@ pub struct InFlight<R> {
 }
 
 impl Connection {
-    /// Connects to `HOST:PORT`, and learns which versions the broker speaks. Must be called within a tokio runtime.
+    /// Connects to `HOST:PORT`, learns which versions the broker speaks, and shows who the client is. Must be called
+    /// within a tokio runtime.
     ///
-    /// Fails with [`Error::Unreachable`] if nobody listens there.
+    /// Fails with [`Error::Unreachable`] if nobody listens there. Fails with [`Error::Refused`] if the broker does not
+    /// take the client for its user.
     pub async fn open(address: &str, options: &Options) -> Result<Self, Error> {
         let unreachable = |source| Error::Unreachable { address: address.to_owned(), source };
         let until = Instant::now() + options.request_timeout;
@@ -103,6 +108,9 @@ impl Connection {
             versions: BTreeMap::new(),
         };
         connection.negotiate().await?;
+        if let Some(login) = &options.login {
+            connection.log_in(login).await?;
+        }
         Ok(connection)
     }
 
@@ -167,7 +175,7 @@ impl Connection {
             reply,
             ended: self.ended.clone(),
             address: self.address.clone(),
-            options: self.options.clone(),
+            timeout: self.options.request_timeout,
             api: Api::of(C::API),
             version,
             sent: Instant::now(),
@@ -219,14 +227,13 @@ impl Connection {
 impl<R: Message> InFlight<R> {
     /// Waits for the response. Without one within [`Options::request_timeout`] the connection ends.
     pub async fn answer(self) -> Result<R, Error> {
-        let Self { reply, ended, address, options, api, version, sent, .. } = self;
-        let frame = match timeout_at(sent + options.request_timeout, reply).await {
+        let Self { reply, ended, address, timeout, api, version, sent, .. } = self;
+        let frame = match timeout_at(sent + timeout, reply).await {
             Ok(Ok(frame)) => frame,
             Ok(Err(_)) => return Err(lost(&address, &ended)),
             Err(_) => {
                 // Answers are in order: one that is late holds up all that follow.
                 let _ = ended.set("an answer is overdue".into());
-                let timeout = options.request_timeout;
                 return Err(Error::TimedOut {
                     address: address.to_string(),
                     api: api.name,

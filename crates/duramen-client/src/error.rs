@@ -30,6 +30,9 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The machine gives no random bytes.
+    #[error("this machine gives no random bytes")]
+    NoRandom,
     /// The connection ended before the answer came.
     #[error("the connection to {address} was lost: {reason}")]
     Lost {

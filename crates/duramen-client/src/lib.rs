@@ -37,6 +37,7 @@ mod shares;
 mod tests;
 mod tls;
 mod transactions;
+mod users;
 
 pub use admin::{ListedOffset, NewTopic, OffsetAt};
 pub use appender::{Acked, Acknowledgement, Appender, AppenderOptions, Producer};
@@ -52,7 +53,8 @@ pub use groups::{Epochs, Group};
 pub use member::{Member, MemberOptions, Standing};
 pub use node_id::NodeId;
 pub use offsets::{ByPartition, Committed};
-pub use options::Options;
+pub use options::{Login, Options};
 pub use shares::ShareStart;
 pub use tls::Tls;
 pub use transactions::TransactionFilter;
+pub use users::User;

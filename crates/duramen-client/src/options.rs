@@ -1,8 +1,30 @@
-//! Addresses, name and time limits of a client.
+//! Addresses, name, password and time limits of a client.
 
+use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
+use duramen_protocol::sasl::Mechanism;
+
 use crate::tls::Tls;
+
+/// Name and password of a client.
+#[derive(Clone)]
+pub struct Login {
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: Bytes,
+    /// The mechanism.
+    pub mechanism: Mechanism,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { user, mechanism, .. } = self;
+        write!(f, "Login({user}, {mechanism})")
+    }
+}
 
 /// Bootstrap brokers, name and time limits of a client.
 #[derive(Debug, Clone)]
@@ -19,6 +41,8 @@ pub struct Options {
     pub retry_for: Duration,
     /// Trust in brokers whose listeners have TLS.
     pub tls: Option<Tls>,
+    /// Name and password, for brokers whose listeners ask for them.
+    pub login: Option<Login>,
 }
 
 impl Options {
@@ -32,6 +56,7 @@ impl Options {
             request_timeout: Duration::from_secs(30),
             retry_for: Duration::from_secs(30),
             tls: None,
+            login: None,
         }
     }
 }

@@ -198,7 +198,7 @@ apis! {
     14 SyncGroup: versions 0..=5, flexible 4, Served;
     15 DescribeGroups: versions 0..=6, flexible 5, Served;
     16 ListGroups: versions 0..=5, flexible 3, Served;
-    17 SaslHandshake: versions 0..=1, flexible none, NotYet;
+    17 SaslHandshake: versions 0..=1, flexible none, Served;
     18 ApiVersions: versions 0..=4, flexible 3, Served;
     19 CreateTopics: versions 2..=7, flexible 5, Served;
     20 DeleteTopics: versions 1..=6, flexible 4, Served;
@@ -217,7 +217,7 @@ apis! {
     33 AlterConfigs: versions 0..=2, flexible 2, Served;
     34 AlterReplicaLogDirs: versions 1..=2, flexible 2, Served;
     35 DescribeLogDirs: versions 1..=5, flexible 2, Served;
-    36 SaslAuthenticate: versions 0..=2, flexible 2, NotYet;
+    36 SaslAuthenticate: versions 0..=2, flexible 2, Served;
     37 CreatePartitions: versions 0..=3, flexible 2, Served;
     38 CreateDelegationToken: versions 1..=3, flexible 2, Served;
     39 RenewDelegationToken: versions 1..=2, flexible 2, Served;
@@ -232,7 +232,7 @@ apis! {
     48 DescribeClientQuotas: versions 0..=1, flexible 1, Served;
     49 AlterClientQuotas: versions 0..=1, flexible 1, Served;
     50 DescribeUserScramCredentials: versions 0..=0, flexible 0, Served;
-    51 AlterUserScramCredentials: versions 0..=0, flexible 0, NotYet;
+    51 AlterUserScramCredentials: versions 0..=0, flexible 0, Served;
     52 Vote: versions 0..=2, flexible 0, Refused(INTERNAL);
     53 BeginQuorumEpoch: versions 0..=1, flexible 1, Refused(INTERNAL);
     54 EndQuorumEpoch: versions 0..=1, flexible 1, Refused(INTERNAL);

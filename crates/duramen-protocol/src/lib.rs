@@ -19,6 +19,7 @@ pub mod partitioner;
 pub mod records;
 pub mod request;
 pub mod response;
+pub mod sasl;
 pub mod wire;
 
 pub use api::{API_TABLE, ApiKey};

@@ -17,6 +17,7 @@ pub mod alter_configs;
 pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
 pub mod alter_share_group_offsets;
+pub mod alter_user_scram_credentials;
 pub mod api_versions;
 pub mod append_fast;
 pub mod consumer_group_describe;
@@ -73,6 +74,7 @@ pub mod produce;
 pub mod read_share_group_state;
 pub mod read_share_group_state_summary;
 pub mod renew_delegation_token;
+pub mod sasl_authenticate;
 pub mod sasl_handshake;
 pub mod share_acknowledge;
 pub mod share_fetch;
@@ -96,6 +98,7 @@ macro_rules! for_each_api {
             alter_partition_reassignments AlterPartitionReassignments(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
             alter_replica_log_dirs AlterReplicaLogDirs(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse)
             alter_share_group_offsets AlterShareGroupOffsets(AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse)
+            alter_user_scram_credentials AlterUserScramCredentials(AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse)
             api_versions ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
             append_fast AppendFast(AppendFastRequest, AppendFastResponse)
             consumer_group_describe ConsumerGroupDescribe(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
@@ -150,6 +153,7 @@ macro_rules! for_each_api {
             read_share_group_state ReadShareGroupState(ReadShareGroupStateRequest, ReadShareGroupStateResponse)
             read_share_group_state_summary ReadShareGroupStateSummary(ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse)
             renew_delegation_token RenewDelegationToken(RenewDelegationTokenRequest, RenewDelegationTokenResponse)
+            sasl_authenticate SaslAuthenticate(SaslAuthenticateRequest, SaslAuthenticateResponse)
             sasl_handshake SaslHandshake(SaslHandshakeRequest, SaslHandshakeResponse)
             share_acknowledge ShareAcknowledge(ShareAcknowledgeRequest, ShareAcknowledgeResponse)
             share_fetch ShareFetch(ShareFetchRequest, ShareFetchResponse)

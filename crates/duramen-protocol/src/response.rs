@@ -65,6 +65,9 @@ macro_rules! throttle_time_ms {
     (SaslHandshake $response:ident) => {
         no_throttle_time($response)
     };
+    (SaslAuthenticate $response:ident) => {
+        no_throttle_time($response)
+    };
     (WriteTxnMarkers $response:ident) => {
         no_throttle_time($response)
     };

@@ -18,6 +18,7 @@ mod error;
 mod field;
 mod header;
 mod macros;
+mod secret;
 mod uuid;
 
 pub use decoder::Decoder;
@@ -28,6 +29,7 @@ pub use field::{
     read_nullable_struct, write_nullable_struct,
 };
 pub use header::RequestHeader;
+pub use secret::Secret;
 pub use uuid::Uuid;
 
 #[cfg(test)]

@@ -599,7 +599,7 @@ impl World {
                     let rot = self.members[at].rot.as_mut();
                     rot.expect("a process looks for rot while it runs").mends.push(mend);
                 }
-                Action::Nodes(_) | Action::Members(_) => {}
+                Action::Nodes(_) | Action::Members(_) | Action::Credential { .. } => {}
                 // The process ends now, as it does in good order.
                 Action::Drained => {
                     self.bury(at, false);

@@ -166,6 +166,8 @@ pub(crate) fn node_options(
         log_dir: "/data".to_owned(),
         settings,
         seed,
+        secret: [7; 32],
+        first_users: Vec::new(),
         bytes_in_flight_max: IN_FLIGHT_MAX,
         metadata_tail: Vec::new(),
         node_address: None,

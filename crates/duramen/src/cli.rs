@@ -27,6 +27,7 @@ pub mod log;
 pub mod man;
 mod missing;
 mod native;
+mod password;
 pub mod place;
 pub mod produce;
 pub mod queue;
@@ -38,6 +39,7 @@ pub mod tls;
 pub mod topic;
 pub mod txn;
 mod usage;
+pub mod user;
 
 use failure::{complain, is_broken_pipe};
 
@@ -80,6 +82,8 @@ pub enum Command {
     Log(log::Log),
     /// Queues, one for each key of a topic: append, read, wait, list
     Queue(queue::Queue),
+    /// Users and their passwords
+    User(user::UserCommand),
     /// Make and look at certificates
     Tls(tls::TlsCommand),
     /// Measure a broker
@@ -117,6 +121,7 @@ pub fn main() -> ExitCode {
         Command::Consume(command) => command.run(),
         Command::Log(command) => command.run(),
         Command::Queue(command) => command.run(),
+        Command::User(command) => command.run(),
         Command::Tls(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Completion(command) => command.run(Cli::command()),

@@ -54,6 +54,17 @@ const FILE_KEYS: [&str; 10] = [
     "settings",
 ];
 
+/// Variables that client commands read. A shell that sets them may start a broker, too.
+const CLIENT_ENV_KEYS: [&str; 7] = [
+    "DURAMEN_BOOTSTRAP",
+    "DURAMEN_TLS_CA",
+    "DURAMEN_TLS_CERT",
+    "DURAMEN_TLS_KEY",
+    "DURAMEN_USER",
+    "DURAMEN_PASSWORD_FILE",
+    "DURAMEN_MECHANISM",
+];
+
 /// Variables that flags read, for the nearest name of a misspelt one.
 const ENV_KEYS: [&str; 10] = [
     "DURAMEN_CONFIG",
@@ -298,7 +309,10 @@ impl FileKeys {
         for (name, value) in environment {
             if let Some(key) = name.strip_prefix(ENV_SET) {
                 self.settings.insert(key.to_ascii_lowercase().replace('_', "."), value);
-            } else if name.starts_with("DURAMEN_") && !ENV_KEYS.contains(&name.as_str()) {
+            } else if name.starts_with("DURAMEN_")
+                && !ENV_KEYS.contains(&name.as_str())
+                && !CLIENT_ENV_KEYS.contains(&name.as_str())
+            {
                 // Only a variable that looks like a misspelt name is a mistake. An orchestrator sets its own
                 // variables for a service called duramen, and so may a wrapper script.
                 if let Some(near) = nearest(&name, ENV_KEYS) {

@@ -19,8 +19,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use bytes::Bytes;
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::{Action, ClientListener, Event, Founder, Node, NodeOptions, read_plan};
+use duramen_protocol::sasl::scram::{Credential, ITERATIONS, SALT_BYTES};
 use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Reader, Storage};
 use tokio::net::{TcpListener, TcpSocket};
@@ -271,8 +273,8 @@ fn serve_http(
     Ok(address)
 }
 
-/// Lets clients in by all listeners from now on. The threads of sockets serve those with TLS: a cipher would hold up
-/// the node's thread.
+/// Lets clients in by all listeners from now on. The threads of sockets serve those with TLS or SASL: a cipher or a
+/// password would hold up the node's thread.
 fn serve_clients(
     (sockets, settings): (Vec<TcpListener>, &ServerSettings),
     (near, far): (&Handle, &Handle),
@@ -285,14 +287,17 @@ fn serve_clients(
         let opened = it.tls.clone().map(|tls| Certificates::open(tls).map(Arc::new));
         let tls = opened.transpose().map_err(anyhow::Error::msg)?;
         certificates.extend(tls.clone());
-        let (runtime, shared) = match tls {
-            Some(_) => (far, Shared { far: None, ..shared.clone() }),
-            None => (near, shared.clone()),
+        let (runtime, shared) = if tls.is_some() || it.sasl.is_some() {
+            (far, Shared { far: None, ..shared.clone() })
+        } else {
+            (near, shared.clone())
         };
         let socket = on_runtime(socket, runtime)?;
         let (name, numbers) = (Arc::from(it.name.as_str()), Arc::clone(&numbers));
         let (seats, limits, stop) = (Arc::clone(&seats), limits.clone(), shared.stop.clone());
-        let it = Listener { socket, name, tls, numbers, seats, limits, send_buffer_bytes, shared };
+        let sasl = it.sasl.clone();
+        let it =
+            Listener { socket, name, tls, sasl, numbers, seats, limits, send_buffer_bytes, shared };
         tasks.push(runtime.spawn(it.run(stop, STOP_GRACE)));
     }
     let keeper = Arc::new(tls::Keeper::new(certificates, Arc::clone(&shared.metrics)));
@@ -551,6 +556,8 @@ fn bind_all(
     let listen = |it: &ListenerSettings| {
         if !it.asks_clients() {
             ensure_closed(config, &it.address)?;
+        } else if it.shows_passwords() {
+            ensure_sealed(config, it)?;
         }
         let flag = if config.listen.is_some() { "--listen" } else { "the setting listeners:" };
         bind(&it.address, "listen", flag)
@@ -570,6 +577,16 @@ fn ensure_closed(config: &Config, address: &HostPort) -> anyhow::Result<()> {
         config.open || !resolved(address, "listen")?.any(is_open),
         "{address} can be reached from other machines, and nobody would be asked who they are. Say --open if that is \
          meant, or listen on 127.0.0.1"
+    );
+    Ok(())
+}
+
+/// Refuses an address that other machines reach, where passwords would travel as they are, unless that is meant.
+fn ensure_sealed(config: &Config, listener: &ListenerSettings) -> anyhow::Result<()> {
+    let ListenerSettings { name, address, .. } = listener;
+    ensure!(
+        ensure_closed(config, address).is_ok(),
+        "{address} can be reached from other machines, and everybody on the way could read the passwords of PLAIN. Give the          listener {name} TLS (SASL_SSL), enable only SCRAM-SHA-512 for it, or say --open if that is meant"
     );
     Ok(())
 }
@@ -675,6 +692,8 @@ fn open(
         log_dir: log_dir.display().to_string(),
         settings: broker,
         seed: u64::from_le_bytes(random()?),
+        secret: random()?,
+        first_users: first_users(settings)?,
         bytes_in_flight_max: settings.in_flight_bytes_max,
         metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)
             .with_context(|| format!("the metadata log cannot be read; {}", cure(&replicas)))?,
@@ -688,6 +707,17 @@ fn open(
     };
     let node = Node::open(options, replicas, clock.now(), &mut actions);
     Ok(Opened { storage, links, node, actions, clock, facts, formatted, recovered: found })
+}
+
+/// Makes the credentials of the users that a new cluster gets.
+fn first_users(settings: &ServerSettings) -> anyhow::Result<Vec<(String, Credential)>> {
+    let made = settings.first_users.iter().map(|it| {
+        let salt: [u8; SALT_BYTES] = random()?;
+        let salt = Bytes::copy_from_slice(&salt);
+        let credential = Credential::of_password(it.hash, &it.password.0, salt, ITERATIONS);
+        Ok((it.name.clone(), credential))
+    });
+    made.collect()
 }
 
 /// Returns the founders of a directory's cluster: one that was a cluster of its own from the start began it alone.

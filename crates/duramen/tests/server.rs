@@ -8,12 +8,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use duramen_client::{Client, Connection, NewTopic, Options, Tls};
+use duramen_client::{Client, Connection, NewTopic, Options};
 use duramen_protocol::compression::Codec;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::{FetchRequest, ProduceRequest};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
+
+#[path = "server/security.rs"]
+mod security;
 
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -576,133 +579,4 @@ async fn a_connection_that_moves_to_other_threads_keeps_the_order_of_its_answers
             assert!(part.records.as_ref().is_some_and(|it| it.len() > 60), "{threads}");
         }
     }
-}
-
-/// Makes an authority, and a certificate for this machine.
-fn certificates(directory: &Path) {
-    let mut init = Command::new(env!("CARGO_BIN_EXE_duramen"));
-    init.args(["tls", "init", "--node", "localhost,127.0.0.1", "--client", "alice"]);
-    init.arg("--out").arg(directory);
-    assert!(init.stdout(Stdio::null()).status().unwrap().success());
-}
-
-/// Returns what a client that trusts an authority hears from a listener, or why it hears nothing.
-fn heard(at: SocketAddr, authority: Option<&Path>) -> Result<i32, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let tls = authority.map(|path| Tls::trusting(&path.join("ca.pem"), None).unwrap());
-    let options = Options { tls, ..Options::new([at.to_string()]) };
-    runtime.block_on(async {
-        let client = Client::connect(options).await.map_err(|error| format!("{error:?}"))?;
-        let known = client.metadata(Some(&[]), false).await.map_err(|error| error.to_string())?;
-        Ok(known.brokers[0].port)
-    })
-}
-
-#[test]
-fn with_tls_clients_read_what_they_wrote_and_others_hear_nothing() {
-    let (directory, mine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let theirs = tempfile::tempdir().unwrap();
-    certificates(mine.path());
-    certificates(theirs.path());
-    let keystore = format!(
-        "listener.name.inside.ssl.keystore.location={}/localhost.pem",
-        mine.path().display()
-    );
-    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-    command.args(["serve", "--log-format", "json", "--data-dir"]).arg(directory.path());
-    command.args(["--set", "listeners=INSIDE://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"]);
-    command.args(["--set", "listener.security.protocol.map=INSIDE:SSL", "--set", &keystore]);
-    let mut node = Node::spawn(command.stderr(Stdio::piped()));
-    let plain: SocketAddr =
-        field(&node.wait_for_log("\"listener\":\"PLAINTEXT\""), "address").parse().unwrap();
-    assert_eq!(heard(node.address, Some(mine.path())), Ok(i32::from(node.address.port())));
-    assert!(heard(node.address, Some(theirs.path())).unwrap_err().contains("UnknownIssuer"));
-    assert!(heard(node.address, None).is_err());
-    node.wait_for_log("no TLS handshake");
-    assert!(heard(plain, Some(mine.path())).unwrap_err().contains("NoTls"));
-    assert_eq!(heard(plain, None), Ok(i32::from(plain.port())));
-
-    // More than a socket takes at once, each way.
-    let line = "x".repeat(999);
-    let text = format!("{line}\n").repeat(20_000);
-    let (at, authority) = (node.address.to_string(), mine.path().join("ca.pem"));
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-        command.args(arguments).args(["--bootstrap", &at]);
-        command.env("DURAMEN_TLS_CA", &authority);
-        command
-    };
-    let mut produce = run(&["produce", "t"]).stdin(Stdio::piped()).spawn().unwrap();
-    produce.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    assert!(produce.wait().unwrap().success());
-    let consumed = run(&["consume", "t"]).output().unwrap();
-    assert!(consumed.status.success());
-    assert!(consumed.stdout == text.as_bytes(), "{} bytes", consumed.stdout.len());
-}
-
-/// A listener that asks each client for a certificate is not open to everybody.
-#[test]
-fn clients_without_the_certificate_that_a_listener_asks_for_hear_nothing() {
-    let (directory, mine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let theirs = tempfile::tempdir().unwrap();
-    certificates(mine.path());
-    certificates(theirs.path());
-    let at = |name: &str| mine.path().join(name).display().to_string();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-    command.args(["serve", "--log-format", "json", "--data-dir"]).arg(directory.path());
-    for setting in [
-        "listeners=SSL://0.0.0.0:0".to_owned(),
-        "ssl.client.auth=required".to_owned(),
-        format!("ssl.keystore.location={}", at("localhost.pem")),
-        format!("ssl.truststore.location={}", at("ca.pem")),
-    ] {
-        command.args(["--set", &setting]);
-    }
-    let node = Node::spawn(command.stderr(Stdio::piped()));
-    let bootstrap = format!("localhost:{}", node.address.port());
-    let lists = |own: Option<&Path>| {
-        let mut list = Command::new(env!("CARGO_BIN_EXE_duramen"));
-        list.args(["topic", "list", "--bootstrap", &bootstrap, "--tls-ca", &at("ca.pem")]);
-        if let Some(own) = own {
-            list.arg("--tls-cert").arg(own);
-        }
-        let done = list.output().unwrap();
-        (done.status.success(), String::from_utf8(done.stderr).unwrap())
-    };
-    let (is_in, error) = lists(Some(&mine.path().join("alice.pem")));
-    assert!(is_in, "{error}");
-    assert!(!lists(None).0 && !lists(Some(&theirs.path().join("alice.pem"))).0);
-}
-
-#[test]
-fn a_new_certificate_is_taken_while_the_node_runs() {
-    let (directory, first) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let second = tempfile::tempdir().unwrap();
-    certificates(first.path());
-    certificates(second.path());
-    let keystore = directory.path().join("keystore.pem");
-    let put = |from: &Path| {
-        std::fs::copy(from.join("localhost.pem"), directory.path().join("next.pem")).unwrap();
-        std::fs::rename(directory.path().join("next.pem"), &keystore).unwrap();
-    };
-    put(first.path());
-    let config = directory.path().join("config.toml");
-    let text = format!(
-        "[settings]\nlisteners = \"SSL://127.0.0.1:0\"\n\"ssl.keystore.location\" = {keystore:?}"
-    );
-    std::fs::write(&config, text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-    command.args(["serve", "--log-format", "json", "--config"]).arg(&config);
-    command.arg("--data-dir").arg(directory.path().join("data"));
-    let mut node = Node::spawn(command.stderr(Stdio::piped()));
-    assert!(heard(node.address, Some(first.path())).is_ok());
-    put(second.path());
-    node.signal("-HUP");
-    node.wait_for_log("new connections get the new certificate");
-    assert!(heard(node.address, Some(first.path())).is_err());
-    assert!(heard(node.address, Some(second.path())).is_ok());
-    // Without a signal: a node looks at the files by itself.
-    std::fs::write(&keystore, "half of a file").unwrap();
-    node.wait_for_log("the last good certificate stays");
-    assert!(heard(node.address, Some(second.path())).is_ok());
 }

@@ -86,6 +86,8 @@ const TO_SEE_SETS: &str =
     "If the client wants the set of its operations: without the right the set is empty.";
 const NO_TOKENS: &str =
     "No client gets a token yet: the answer is always DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.";
+const BEFORE_ALL: &str =
+    "Clients show by it who they are. A client that is known already gets ILLEGAL_SASL_STATE.";
 const EACH_NAMED: &str = "Each topic by itself.";
 const OF_MEMBERS: &str = "All topics of the members' assignments. The refusal covers the whole group, without its members.";
 const OF_OPERATORS: &str = "Our own nodes ask each other by other means.";
@@ -164,6 +166,7 @@ pub const QUESTIONS: &[Question] = &[
     set(ApiKey::DescribeGroups, Group),
     or(ApiKey::ListGroups, Describe, Cluster, "The answer has all groups."),
     filter(ApiKey::ListGroups, Describe, Group, "The answer has these groups."),
+    free(ApiKey::SaslHandshake, BEFORE_ALL),
     free(ApiKey::ApiVersions, "Clients send it before anything else."),
     or(ApiKey::CreateTopics, Create, Cluster, ""),
     ask(ApiKey::CreateTopics, Create, Topic, EACH_NAMED),
@@ -229,6 +232,7 @@ pub const QUESTIONS: &[Question] = &[
     ask(ApiKey::AlterConfigs, AlterConfigs, Group, OF_KIND_GROUP),
     ask(ApiKey::AlterReplicaLogDirs, Alter, Cluster, ""),
     ask(ApiKey::DescribeLogDirs, Describe, Cluster, ""),
+    free(ApiKey::SaslAuthenticate, BEFORE_ALL),
     ask(ApiKey::CreatePartitions, Alter, Topic, EACH_NAMED),
     free(ApiKey::CreateDelegationToken, NO_TOKENS),
     free(ApiKey::RenewDelegationToken, NO_TOKENS),
@@ -246,6 +250,7 @@ pub const QUESTIONS: &[Question] = &[
     ask(ApiKey::DescribeClientQuotas, DescribeConfigs, Cluster, ""),
     ask(ApiKey::AlterClientQuotas, AlterConfigs, Cluster, ""),
     ask(ApiKey::DescribeUserScramCredentials, Describe, Cluster, ""),
+    ask(ApiKey::AlterUserScramCredentials, Alter, Cluster, ""),
     ask(ApiKey::DescribeQuorum, Describe, Cluster, ""),
     ask(ApiKey::UpdateFeatures, Alter, Cluster, ""),
     sight(ApiKey::DescribeCluster),

@@ -1,12 +1,15 @@
-//! `DescribeUserScramCredentials`: no user has credentials, because there is no SASL yet.
+//! `DescribeUserScramCredentials`: mechanisms and iterations of users' credentials.
 
 use std::collections::BTreeSet;
 
 use duramen_protocol::ErrorCode;
-use duramen_protocol::messages::describe_user_scram_credentials::DescribeUserScramCredentialsResult;
+use duramen_protocol::messages::describe_user_scram_credentials::{
+    CredentialInfo, DescribeUserScramCredentialsResult,
+};
 use duramen_protocol::messages::{
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
 };
+use duramen_protocol::sasl::scram::Credential;
 
 use super::checks::repeated;
 use crate::access::{Operation, Resource};
@@ -26,22 +29,33 @@ pub(crate) fn answer(
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }
-    let users = || request.users.iter().flatten().map(|user| user.name.as_str());
-    let twice = repeated(users());
+    let users = &node.core.controller.image.users;
+    let asked = || request.users.iter().flatten().map(|user| user.name.as_str());
+    let twice = repeated(asked());
     let row = |user: &str| {
-        let (code, text) = if twice.contains(user) {
-            (ErrorCode::DuplicateResource, "the user is named twice in the request")
-        } else {
-            (ErrorCode::ResourceNotFound, "the user has no credentials")
+        let info = |it: &Credential| CredentialInfo {
+            mechanism: it.hash.code(),
+            iterations: i32::try_from(it.iterations).unwrap_or(i32::MAX),
         };
-        DescribeUserScramCredentialsResult {
-            user: user.to_owned(),
-            error_code: code.code(),
-            error_message: Some(text.to_owned()),
-            ..Default::default()
-        }
+        let infos: Vec<_> = users.of(user).map(info).collect();
+        let refused =
+            |code: ErrorCode, text: &str| (code.code(), Some(text.to_owned()), Vec::new());
+        let (error_code, error_message, credential_infos) = if twice.contains(user) {
+            refused(ErrorCode::DuplicateResource, "the user is named twice in the request")
+        } else if infos.is_empty() {
+            refused(ErrorCode::ResourceNotFound, "the user has no credentials")
+        } else {
+            (0, None, infos)
+        };
+        let user = user.to_owned();
+        DescribeUserScramCredentialsResult { user, error_code, error_message, credential_infos }
     };
-    let named: BTreeSet<&str> = users().collect();
-    response.results = named.into_iter().map(row).collect();
+    // Without names, or with none, the client wants all.
+    let named: BTreeSet<&str> = asked().collect();
+    response.results = if named.is_empty() {
+        users.names().map(row).collect()
+    } else {
+        named.into_iter().map(row).collect()
+    };
     response
 }

@@ -24,6 +24,7 @@ use crate::metadata_records::{
     UnregisterBroker,
 };
 use crate::quotas::{EntityType, QuotaKey, QuotaTable};
+use crate::users::Users;
 use duramen_storage::sabotage::{self, Bug};
 
 const IMAGE_VERSION: u8 = 2;
@@ -75,6 +76,8 @@ pub(crate) enum Change {
     BrokersConfigured,
     /// Other nodes belong to the cluster, or they are elsewhere.
     Brokers,
+    /// A user has another credential, or one less.
+    Users,
     /// A topic is gone.
     Deleted(Topic),
 }
@@ -93,6 +96,7 @@ pub(crate) struct Image {
     /// Groups that have settings of their own.
     group_configs: BTreeMap<String, Settings>,
     pub quotas: QuotaTable,
+    pub users: Users,
     topics: BTreeMap<Uuid, Topic>,
     /// Partitions that are being moved.
     pub reassignments: BTreeMap<(Uuid, i32), Reassignment>,
@@ -281,10 +285,10 @@ impl Image {
                 set_of(&mut self.group_configs, group, name, value);
                 None
             }
-            MetadataRecord::SetClientQuota(quota) => {
-                self.set_quota(quota);
-                None
-            }
+            MetadataRecord::SetClientQuota(quota) => self.set_quota(quota),
+            MetadataRecord::SetScramCredential(_)
+            | MetadataRecord::RemoveScramCredential(_)
+            | MetadataRecord::SetSecret(_) => self.users.apply(record).then_some(Change::Users),
             MetadataRecord::SetFeature(SetFeature { name, level }) => {
                 self.features.insert(name, level);
                 None
@@ -299,14 +303,14 @@ impl Image {
     }
 
     /// Names that this version does not know cannot be in its log: they are refused when they are asked for.
-    fn set_quota(&mut self, quota: SetClientQuota) -> Option<()> {
+    fn set_quota(&mut self, quota: SetClientQuota) -> Option<Change> {
         let SetClientQuota { entity, key, value, is_removed } = quota;
         let named = entity
             .into_iter()
             .map(|it| Some((EntityType::from_name(&it.entity_type)?, it.entity_name)));
         let key = QuotaKey::from_name(&key)?;
         self.quotas.set(named.collect::<Option<_>>()?, key, (!is_removed).then_some(value));
-        Some(())
+        None
     }
 
     fn begin_move(&mut self, moved: MovePartition) -> Option<Change> {
@@ -368,6 +372,22 @@ impl Image {
         );
     }
 
+    /// Returns the records that make the quotas.
+    fn quota_records(&self) -> impl Iterator<Item = MetadataRecord> {
+        let name = |(kind, name): (&EntityType, &Option<String>)| QuotaEntity {
+            entity_type: kind.name().to_owned(),
+            entity_name: name.clone(),
+        };
+        self.quotas.all().flat_map(move |(entity, quotas)| {
+            let entity: Vec<_> = entity.iter().map(name).collect();
+            quotas.iter().map(move |(key, &value)| {
+                let (entity, key) = (entity.clone(), key.name().to_owned());
+                let quota = SetClientQuota { entity, key, value, is_removed: false };
+                MetadataRecord::SetClientQuota(quota)
+            })
+        })
+    }
+
     /// Encodes this image as of the entry at `applied`: a version, and the records that make it.
     pub(crate) fn encode(&self, applied: u64) -> Bytes {
         let mut e = Encoder::new();
@@ -398,18 +418,8 @@ impl Image {
                 put(MetadataRecord::SetGroupConfig(SetGroupConfig { group, name, value }));
             }
         }
-        for (entity, quotas) in self.quotas.all() {
-            let name = |(kind, name): (&EntityType, &Option<String>)| QuotaEntity {
-                entity_type: kind.name().to_owned(),
-                entity_name: name.clone(),
-            };
-            let entity: Vec<_> = entity.iter().map(name).collect();
-            for (key, &value) in quotas {
-                let (entity, key) = (entity.clone(), key.name().to_owned());
-                let quota = SetClientQuota { entity, key, value, is_removed: false };
-                put(MetadataRecord::SetClientQuota(quota));
-            }
-        }
+        self.quota_records().for_each(&mut put);
+        self.users.records().into_iter().for_each(&mut put);
         put(MetadataRecord::AllocatePeerIds(AllocatePeerIds { end: self.next_peer_id }));
         let end = self.next_producer_id;
         put(MetadataRecord::AllocateProducerIds(AllocateProducerIds { broker_id: -1, end }));
@@ -485,6 +495,7 @@ mod tests {
             incarnation: 4,
             endpoints: vec![Endpoint { listener: "L".into(), host: "h".into(), port: 9092 }],
             rack: None,
+            kinds: 3,
         })];
         for n in 0..4u32 {
             let topic_id = Uuid::from_u128(u128::from(n) + 100);

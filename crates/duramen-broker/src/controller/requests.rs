@@ -16,6 +16,7 @@ pub(crate) fn decides(request: &Request) -> bool {
     matches!(
         request,
         Request::AlterClientQuotas(_)
+            | Request::AlterUserScramCredentials(_)
             | Request::AlterConfigs(_)
             | Request::IncrementalAlterConfigs(_)
             | Request::AlterPartitionReassignments(_)
@@ -57,6 +58,11 @@ impl Controller {
             _ => is_open(name),
         };
         match request {
+            Request::AlterUserScramCredentials(request) => {
+                let deleted = request.deletions.iter().map(|it| &it.name);
+                let mut named = deleted.chain(request.upsertions.iter().map(|it| &it.name));
+                named.any(|user| self.crediting.contains(user))
+            }
             Request::AlterConfigs(request) => {
                 request.resources.iter().any(|it| is_altered(it.resource_type, &it.resource_name))
             }

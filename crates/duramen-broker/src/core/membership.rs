@@ -2,7 +2,7 @@
 
 use super::{ClientListener, Core};
 use crate::event::{Action, Membership, NodeAddress};
-use crate::metadata_records::{Endpoint, RegisterBroker};
+use crate::metadata_records::{Endpoint, KINDS, RegisterBroker};
 use crate::native::Place;
 use duramen_protocol::wire::Uuid;
 
@@ -39,7 +39,14 @@ impl Core {
             incarnation: options.seed,
             endpoints: for_clients.chain(for_nodes).chain(native).collect(),
             rack: options.rack.clone(),
+            kinds: KINDS,
         }
+    }
+
+    /// Returns a node whose build does not know records of this kind, if there is one. It would stop at such a record.
+    pub(crate) fn which_lacks(&self, kind: u32) -> Option<i32> {
+        let mut staying = self.controller.image.staying();
+        staying.find(|(_, broker)| broker.kinds < kind).map(|(id, _)| id)
     }
 
     /// Reports which directories are the cluster, so that others learn that they are not.

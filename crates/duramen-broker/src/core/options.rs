@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use duramen_protocol::sasl::scram::Credential;
 use duramen_storage::storage::Facts;
 
 use crate::configs::BrokerSettings;
@@ -46,6 +47,10 @@ pub struct NodeOptions {
     pub settings: BrokerSettings,
     /// Seed of all randomness of the node; another one at each start.
     pub seed: u64,
+    /// Bytes that nobody can guess; others at each start.
+    pub secret: [u8; 32],
+    /// Users that the cluster gets, if it has none, with a credential of theirs.
+    pub first_users: Vec<(String, Credential)>,
     /// Bytes of record batches it may hold before their sync.
     pub bytes_in_flight_max: u64,
     /// The metadata log's batches after its image: [`crate::read_plan::metadata_tail`].

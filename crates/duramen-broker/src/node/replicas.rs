@@ -111,6 +111,7 @@ fn follow_change(node: &mut Node, change: Change, made: &mut Vec<GroupId>) {
         Change::Configured { topic_id } => node.core.configure(topic_id),
         Change::BrokersConfigured => node.sweeps.reconfigure(&mut node.core),
         Change::Brokers => node.core.tell_nodes(),
+        Change::Users => node.logins.follow(&mut node.core),
         Change::Deleted(topic) => {
             remove(node, &topic);
             for key in node.core.peers.forget_topic(&topic) {

@@ -42,4 +42,5 @@ mod survivor;
 mod topics;
 mod transactions;
 mod trio;
+mod users;
 mod versions;

@@ -97,6 +97,8 @@ impl Broker {
             log_dir: "/data".to_owned(),
             settings,
             seed,
+            secret: [2; 32],
+            first_users: Vec::new(),
             bytes_in_flight_max: 64 << 20,
             metadata_tail: metadata_tail.expect("readable"),
             node_address: None,
@@ -173,7 +175,10 @@ impl Broker {
                 Action::Nodes(_) | Action::Members(_) => {}
                 Action::Compact(order) => self.compact(order),
                 Action::Index(order) => self.indexer.order(order),
-                Action::Mend(_) | Action::Stage(_) | Action::Drained => panic!("nobody asked"),
+                Action::Credential { .. }
+                | Action::Mend(_)
+                | Action::Stage(_)
+                | Action::Drained => panic!("nobody asked"),
             }
         }
     }

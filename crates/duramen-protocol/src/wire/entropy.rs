@@ -100,6 +100,12 @@ impl Sample for Bytes {
     }
 }
 
+impl Sample for super::Secret {
+    fn sample(entropy: &mut Entropy<'_>, ctx: Ctx) -> Self {
+        Self(Bytes::sample(entropy, ctx))
+    }
+}
+
 impl Sample for RecordData {
     fn sample(entropy: &mut Entropy<'_>, ctx: Ctx) -> Self {
         Self::Bytes(Bytes::sample(entropy, ctx))

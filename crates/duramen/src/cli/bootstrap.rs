@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
-use duramen_client::{Client, Error, Options, Tls};
+use duramen_client::{Client, Error, Login, Options, Tls};
+use duramen_protocol::sasl::Mechanism;
 use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::password;
 use super::screen::{self, Table};
 use super::usage::demand;
 use crate::config::HostPort;
@@ -136,9 +138,48 @@ pub struct Cluster {
     )]
     pub tls_key: Option<PathBuf>,
 
+    /// Name to log in with, where a broker asks for one
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "DURAMEN_USER",
+        hide_env_values = true,
+        help_heading = "Cluster"
+    )]
+    pub user: Option<String>,
+
+    /// File with its password; - for stdin [default: typed at the terminal]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DURAMEN_PASSWORD_FILE",
+        hide_env_values = true,
+        requires = "user",
+        help_heading = "Cluster"
+    )]
+    pub password_file: Option<PathBuf>,
+
+    /// Way to show the password: SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN [default: SCRAM-SHA-512]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "DURAMEN_MECHANISM",
+        hide_env_values = true,
+        requires = "user",
+        value_parser = mechanism,
+        help_heading = "Cluster"
+    )]
+    pub mechanism: Option<Mechanism>,
+
     /// Form of the results.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// Reads the name of a mechanism.
+fn mechanism(text: &str) -> Result<Mechanism, String> {
+    let known = Mechanism::from_name(&text.to_ascii_uppercase());
+    known.ok_or_else(|| format!("give one of {}", Mechanism::ALL.map(Mechanism::name).join(", ")))
 }
 
 /// Port of a broker whose address has none, as in other tools.
@@ -200,8 +241,8 @@ impl Cluster {
     /// Connects a client beside connections of the command's own, which have no TLS.
     pub(super) async fn connect_plain(&self) -> anyhow::Result<Client> {
         demand(
-            self.tls_ca.is_none(),
-            "bench measures brokers without TLS: leave out --tls-ca, and name a listener without TLS",
+            self.tls_ca.is_none() && self.user.is_none(),
+            "bench measures brokers without TLS and users: leave out --tls-ca and --user, and name a listener without TLS",
         )?;
         self.connect().await
     }
@@ -223,7 +264,15 @@ impl Cluster {
         let trusting = |path: &PathBuf| Tls::trusting(path, own);
         let tls =
             self.tls_ca.as_ref().map(trusting).transpose().context("cannot connect with TLS")?;
-        Ok(Options { tls, ..Options::new(&self.bootstrap) })
+        let login = self.user.as_deref().map(|user| self.login(user)).transpose()?;
+        Ok(Options { tls, login, ..Options::new(&self.bootstrap) })
+    }
+
+    fn login(&self, user: &str) -> anyhow::Result<Login> {
+        let file = self.password_file.as_deref();
+        let password = password::read(file, ("--password-file", user), false)?;
+        let mechanism = self.mechanism.unwrap_or(Mechanism::ALL[0]);
+        Ok(Login { user: user.to_owned(), password, mechanism })
     }
 
     async fn connect_with(&self, options: Options) -> anyhow::Result<Client> {

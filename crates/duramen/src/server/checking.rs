@@ -1,8 +1,8 @@
 //! # Room card: checking
 //!
 //! Purpose:    decode and check a frame on a thread that may take as long as that takes.
-//! Owns:       how many large frames are checked at a time, and how many that expand to much.
-//! Interface:  [`Checking::on_frame`].
+//! Owns:       how many large frames are checked at a time, how many that expand to much, and how many passwords.
+//! Interface:  [`Checking::on_frame`], [`Checking::on_password`].
 //! Invariants: a frame that is small, and whose records do not expand to much, is checked at once. Of
 //!             the others a few are checked at a time, whatever clients send: so their memory is
 //!             bounded. Their threads serve no other connection, so there is time for the rest.
@@ -32,12 +32,17 @@ async fn turn<'a>(turns: &'a Semaphore, waited: &mut Duration) -> Option<Semapho
 pub struct Checking {
     large: Semaphore,
     heavy: Semaphore,
+    passwords: Semaphore,
 }
 
 impl Checking {
     /// Makes the limits for a machine of so many cores: half of them may be busy with records that expand to much.
     pub fn new(cores: usize) -> Self {
-        Self { large: Semaphore::new(cores), heavy: Semaphore::new((cores / 2).max(1)) }
+        Self {
+            large: Semaphore::new(cores),
+            heavy: Semaphore::new((cores / 2).max(1)),
+            passwords: Semaphore::new(cores),
+        }
     }
 
     /// Gives the session a frame. Adds to `waited` the time until it was its turn.
@@ -55,6 +60,12 @@ impl Checking {
         };
         let SessionStep::Heavy(heavy) = step else { return step };
         self.on_heavy(session, heavy, waited).await
+    }
+
+    /// Does work that stretches a password, which takes milliseconds: at most one a core at a time.
+    pub async fn on_password<T>(&self, check: impl FnOnce() -> T) -> T {
+        let _turn = self.passwords.acquire().await.ok();
+        block_in_place(check)
     }
 
     /// Goes on with a frame whose records expand to much.

@@ -1,7 +1,8 @@
 //! # Room card: connection
 //!
 //! Purpose:    one client's socket, from its first byte to its last.
-//! Owns:       the task of a connection: reading frames, handing them on, sending replies in order.
+//! Owns:       the task of a connection: reading frames, handing them on, sending replies in order; before that the
+//!             client's login (`connection/login.rs`).
 //! Interface:  [`Connection::run`], [`Shared`].
 //! Invariants: a connection's trouble is its own: bad bytes, a slow reader or a panic end it with one
 //!             log line, and nobody else notices. Its session and the node's budget bound its memory.
@@ -48,9 +49,12 @@ use super::home::Left;
 use super::metrics::Metrics;
 use super::plans::{self, Resolved};
 use super::sending::{Part, STALL_MAX, Sender};
+use super::settings::SaslSettings;
 use super::stream::Stream;
 use super::threads::{Input, Routed, ToNode};
 use super::tls;
+
+mod login;
 
 /// Bytes that are read behind a request that has to be answered first.
 const AHEAD: usize = 8 * 1024;
@@ -141,8 +145,21 @@ enum End {
     Gone,
     /// The node closes the connection, for this reason.
     Closed(String),
+    /// The client is not who it says.
+    Refused(String),
     /// The client sent bytes that are no request.
     Malformed(String),
+}
+
+/// Listener by which a client came.
+#[derive(Clone, Debug)]
+pub struct Entrance {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its configuration of TLS, if it has TLS.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Its settings of SASL, if it asks clients that way.
+    pub sasl: Option<Arc<SaslSettings>>,
 }
 
 impl From<io::Error> for End {
@@ -169,12 +186,11 @@ impl Drop for Farewell {
     }
 }
 
-/// Serves one client, which has come by a listener, until it goes or has to. A listener with TLS has a configuration
-/// for it.
+/// Serves one client, which has come by a listener, until it goes or has to.
 pub async fn serve(
     (stream, peer): (TcpStream, SocketAddr),
     connection: ConnectionId,
-    (listener, tls): (Arc<str>, Option<Arc<ServerConfig>>),
+    Entrance { name: listener, tls, sasl }: Entrance,
     shared: Shared,
 ) {
     let stream = match tls {
@@ -199,7 +215,13 @@ pub async fn serve(
     let metrics = Arc::clone(&shared.metrics);
     let session = Session::new(connection, principal, listener, host_of(peer));
     let mut connection = Connection::new(stream, session, replies, shared);
-    let mut end = connection.run().await;
+    let mut end = match sasl {
+        Some(sasl) => connection.log_in(&sasl).await.map(|()| Left::Done),
+        None => Ok(Left::Done),
+    };
+    if end.is_ok() {
+        end = connection.run().await;
+    }
     if let Ok(Left::Moves) = &end {
         (connection, end) = connection.go_on_far().await;
     }
@@ -211,6 +233,7 @@ pub async fn serve(
         Ok(_) | Err(End::Gone) => tracing::debug!(%peer, "connection ended"),
         Err(_) if !connection.shared.complaints.may_say() => {}
         Err(End::Closed(reason)) => tracing::info!(%peer, reason, "connection closed"),
+        Err(End::Refused(reason)) => tracing::info!(%peer, reason, "login refused"),
         Err(End::Malformed(reason)) => {
             tracing::warn!(%peer, reason, "connection closed: not a request");
         }
@@ -559,6 +582,10 @@ impl Connection {
                     }
                     let ready = self.session.on_reply(sequence, response);
                     outgoing.extend(ready.map_err(End::Closed)?);
+                }
+                Routed::Credential(_) => {
+                    let reason = "a credential came that nobody asked for";
+                    return Err(End::Closed(reason.to_owned()));
                 }
                 Routed::Close(reason) => closing = Some(reason),
             }

@@ -278,6 +278,9 @@ impl CoreLoop {
                 Action::Reply { connection, sequence, reply } => {
                     replies.push((connection, Routed::Reply(sequence, reply)));
                 }
+                Action::Credential { connection, credential } => {
+                    replies.push((connection, Routed::Credential(credential)));
+                }
                 Action::Close { connection, reason } => {
                     replies.push((connection, Routed::Close(reason)));
                 }

@@ -8,10 +8,15 @@
 //! Tests:      below; `tests/` sends garbage to a real server.
 //! Start at:   [`next_frame`].
 
+use std::ops::RangeInclusive;
+
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Bytes of the length prefix.
 const PREFIX: usize = 4;
+
+/// Bytes of the shortest request: an API key, a version and a correlation id.
+const REQUEST_BYTES_MIN: u32 = 8;
 
 /// The first read of a client's connection, and of one whose buffer is used up: a few small requests.
 pub const ROOM_MIN: usize = 8 * 1024;
@@ -43,7 +48,17 @@ pub enum FrameError {
 
 /// Takes the next whole frame, without its length, from the front of `buf`.
 pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, FrameError> {
-    let Some(len) = announced(buf, frame_max)? else { return Ok(None) };
+    next_of(buf, REQUEST_BYTES_MIN..=frame_max)
+}
+
+/// Takes the next whole frame, without its length, where that may also be a token of SASL, which may be shorter than a
+/// request.
+pub fn next_token(buf: &mut BytesMut, token_max: u32) -> Result<Option<Bytes>, FrameError> {
+    next_of(buf, 0..=token_max)
+}
+
+fn next_of(buf: &mut BytesMut, sizes: RangeInclusive<u32>) -> Result<Option<Bytes>, FrameError> {
+    let Some(len) = announced(buf, sizes)? else { return Ok(None) };
     if buf.len() < PREFIX + len {
         return Ok(None);
     }
@@ -61,14 +76,14 @@ pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, F
 pub fn make_room(buf: &mut BytesMut, frame_max: u32, room_min: usize) -> usize {
     let wanted = room_wanted(buf, frame_max, room_min);
     buf.reserve(wanted);
-    match announced(buf, frame_max) {
+    match announced(buf, 0..=frame_max) {
         Ok(Some(len)) if len >= SOLE_FRAME => wanted,
         _ => buf.capacity() - buf.len(),
     }
 }
 
 fn room_wanted(buf: &BytesMut, frame_max: u32, room_min: usize) -> usize {
-    let Ok(Some(len)) = announced(buf, frame_max) else { return room_min };
+    let Ok(Some(len)) = announced(buf, 0..=frame_max) else { return room_min };
     let rest = (PREFIX + len).saturating_sub(buf.len());
     rest.min((buf.len() * 3).max(room_min)).max(1)
 }
@@ -78,17 +93,17 @@ pub fn whole(buf: &BytesMut) -> Option<usize> {
     buf.first_chunk().map(|prefix| PREFIX + u32::from_be_bytes(*prefix) as usize)
 }
 
-fn announced(buf: &BytesMut, frame_max: u32) -> Result<Option<usize>, FrameError> {
+fn announced(buf: &BytesMut, sizes: RangeInclusive<u32>) -> Result<Option<usize>, FrameError> {
     let Some(prefix) = buf.first_chunk::<PREFIX>() else { return Ok(None) };
     let len = i32::from_be_bytes(*prefix);
-    // The shortest request is an API key, a version and a correlation id.
     let Ok(positive) = u32::try_from(len) else { return Err(guess(*prefix, len)) };
-    if positive < 8 {
+    if positive < *sizes.start() {
         return Err(guess(*prefix, len));
     }
-    if positive > frame_max {
+    if positive > *sizes.end() {
+        let max = *sizes.end();
         return Err(match guess(*prefix, len) {
-            FrameError::TooShort(_) => FrameError::TooLong { len: positive, max: frame_max },
+            FrameError::TooShort(_) => FrameError::TooLong { len: positive, max },
             known => known,
         });
     }

@@ -50,6 +50,10 @@ pub struct NetworkMetrics {
     pub connections_refused: Counter,
     /// Clients that made no TLS handshake.
     pub tls_handshakes_failed: Counter,
+    /// Clients that have shown who they are.
+    pub logins: Counter,
+    /// Clients that were not who they said.
+    pub logins_failed: Counter,
     /// Reloads of certificates that were refused.
     pub tls_reload_failed: Counter,
     /// Connections closed for bytes that make no sense.
@@ -149,6 +153,8 @@ impl NetworkMetrics {
                 .make("connections_refused", "Connections that the node refused at a limit"),
             tls_handshakes_failed: of
                 .make("tls_handshakes_failed", "Connections that ended without a TLS handshake"),
+            logins: of.make("logins", "Clients that have shown who they are, by SASL"),
+            logins_failed: of.make("logins_failed", "Clients that were not who they said, by SASL"),
             tls_reload_failed: of.make(
                 "tls_reload_failed",
                 "Changes of certificates that the node refused; it goes on with the last good ones",

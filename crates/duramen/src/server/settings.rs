@@ -18,9 +18,11 @@ use duramen_broker::limits::NODE_BYTES_IN_FLIGHT_MAX;
 use super::seats::SeatLimits;
 use crate::config::{Config, HostPort, Mistakes};
 
+mod first_users;
 mod listeners;
 
-pub use listeners::ListenerSettings;
+pub use first_users::FirstUser;
+pub use listeners::{ListenerSettings, SaslSettings};
 
 /// Settings of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct ServerSettings {
     pub network_threads: Option<usize>,
     /// `queued.max.request.bytes`.
     pub in_flight_bytes_max: u64,
+    /// `bootstrap.users.file`: users that the cluster gets, if it has none.
+    pub first_users: Vec<FirstUser>,
     /// `log.scrub.interval.ms`, if segments are read again at all.
     pub scrub_interval: Option<Duration>,
 }
@@ -85,7 +89,16 @@ impl ServerSettings {
             mistakes.push(format!("controller.quorum.voters: {problem}"));
             BTreeMap::new()
         });
-        let own = broker.map(|broker| (Self::own(&broker, listeners, addresses), broker));
+        let users = config.settings.get("bootstrap.users.file").map(String::as_str);
+        let users = users.filter(|path| !path.is_empty()).map(first_users::read).transpose();
+        let users = users.unwrap_or_else(|problem| {
+            mistakes.push(format!("bootstrap.users.file: {problem}"));
+            None
+        });
+        let own = broker.map(|broker| {
+            let own = Self::own(&broker, listeners, addresses);
+            (Self { first_users: users.unwrap_or_default(), ..own }, broker)
+        });
         let own = own.and_then(|(own, broker)| match own.among(nodes) {
             Ok(own) => Ok((own, broker)),
             Err(problem) => {
@@ -127,6 +140,7 @@ impl ServerSettings {
             node_id: id("node.id").or_else(|| id("broker.id")),
             listeners,
             nodes: BTreeMap::new(),
+            first_users: Vec::new(),
             seats: SeatLimits {
                 all: usize::try_from(size("max.connections")).unwrap_or(usize::MAX),
                 address: usize::try_from(size("max.connections.per.ip")).unwrap_or(usize::MAX),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use duramen_broker::peer::PeerFrame;
 use duramen_broker::{ConnectionId, Event, Reply};
+use duramen_protocol::sasl::scram::Credential;
 use duramen_storage::Disk;
 use duramen_storage::compaction::{Made, Order};
 use duramen_storage::indexing;
@@ -111,6 +112,8 @@ pub enum Input {
 pub enum Routed {
     /// The answer to a request.
     Reply(u64, Reply),
+    /// The credential by which a client shows that it is a user.
+    Credential(Arc<Credential>),
     /// Close, after a log line with this reason.
     Close(String),
 }

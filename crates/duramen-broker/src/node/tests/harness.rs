@@ -1,6 +1,7 @@
 //! A driver of one node: sessions for connections, and storage that is a few vectors.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::batch::{BatchHeader, BatchView};
@@ -15,6 +16,7 @@ use duramen_protocol::messages::{
     MetadataResponse, ProduceRequest, ShareFetchResponse,
 };
 use duramen_protocol::records::{BatchBuilder, ID_HEADER, NewRecord, Records};
+use duramen_protocol::sasl::scram::Credential;
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
 use duramen_storage::compaction::Order;
@@ -374,6 +376,8 @@ pub(super) struct Harness {
     asked: BTreeMap<(ConnectionId, i32), (ApiKey, i16)>,
     answers: BTreeMap<u64, Answered>,
     operations: u64,
+    /// Answers to questions about users.
+    pub credentials: BTreeMap<ConnectionId, Arc<Credential>>,
     came: BTreeMap<(ConnectionId, i32), Came>,
     correlation: i32,
 }
@@ -417,6 +421,8 @@ pub(super) fn options(
         replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
         metadata_tail,
+        secret: [3; 32],
+        first_users: Vec::new(),
     }
 }
 
@@ -461,6 +467,7 @@ impl Harness {
             answers: BTreeMap::new(),
             operations: 0,
             came: BTreeMap::new(),
+            credentials: BTreeMap::new(),
             correlation: 0,
         };
         harness.act(actions);
@@ -519,6 +526,9 @@ impl Harness {
                 }
                 Action::Close { connection, reason } => {
                     self.came.insert((connection, -1), Came::Closed(reason));
+                }
+                Action::Credential { connection, credential } => {
+                    self.credentials.insert(connection, credential);
                 }
                 Action::Fatal(reason) => panic!("fatal: {reason}"),
                 Action::Send { to, frame } => self.sent.push((to, *frame)),
@@ -885,7 +895,11 @@ impl Harness {
     }
 
     pub(super) fn closed(&mut self) -> Option<String> {
-        match self.came.remove(&(ONE, -1))? {
+        self.closed_on(ONE)
+    }
+
+    pub(super) fn closed_on(&mut self, connection: ConnectionId) -> Option<String> {
+        match self.came.remove(&(connection, -1))? {
             Came::Closed(reason) => Some(reason),
             Came::Response(_) => None,
         }

@@ -30,6 +30,7 @@ fn follower() -> Harness {
             port: 9777,
         }],
         rack: Some("r".into()),
+        kinds: 3,
     }));
     let placed =
         |peer_id, broker_id, directory_id| PlacedReplica { peer_id, broker_id, directory_id };
@@ -109,6 +110,7 @@ fn a_client_learns_the_addresses_of_its_own_listener() {
         incarnation: 1,
         endpoints: vec![endpoint("PLAINTEXT", 1), endpoint("OTHER", 2)],
         rack: None,
+        kinds: 3,
     }));
     let leader = |it: &mut Harness, version| {
         let topics = vec![MetadataRequestTopic { name: Some("t".into()), ..Default::default() }];

@@ -126,6 +126,7 @@ impl Call {
         self.calls.node.push(Input::Event(event));
         match self.replies.recv().await {
             Some(Routed::Reply(_, reply)) => Ok(reply),
+            Some(Routed::Credential(_)) => unreachable!("a call asks for no user"),
             Some(Routed::Close(reason)) => Err(Fault::outcome_unknown(reason)),
             None => Err(Fault::outcome_unknown("the node stops")),
         }

@@ -3,9 +3,12 @@
 //! makes them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use duramen_broker::configs::{BROKER_CONFIGS, find, listener_prefix};
 use duramen_broker::{NATIVE, NODES};
+use duramen_protocol::sasl::Mechanism;
 
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
 use crate::server::tls::{ClientAuth, TlsSettings};
@@ -14,8 +17,22 @@ use crate::server::tls::{ClientAuth, TlsSettings};
 pub(crate) const PLAINTEXT: &str = "PLAINTEXT";
 /// The protocol that encrypts. It asks clients for a certificate if `ssl.client.auth` says so.
 const SSL: &str = "SSL";
+/// The protocols that ask clients by SASL who they are.
+const SASL_PLAINTEXT: &str = "SASL_PLAINTEXT";
+const SASL_SSL: &str = "SASL_SSL";
 /// Kafka's security protocols.
-const PROTOCOLS: [&str; 4] = [PLAINTEXT, SSL, "SASL_PLAINTEXT", "SASL_SSL"];
+const PROTOCOLS: [&str; 4] = [PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL];
+
+/// Settings of a listener that asks clients by SASL who they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaslSettings {
+    /// `sasl.enabled.mechanisms`, at least one.
+    pub mechanisms: Arc<[Mechanism]>,
+    /// `sasl.server.max.receive.size`: the largest frame before the client is known, in bytes.
+    pub token_bytes_max: u32,
+    /// `connection.failed.authentication.delay.ms`.
+    pub failure_delay: Duration,
+}
 
 /// A listener for Kafka's clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +45,8 @@ pub struct ListenerSettings {
     pub advertised: Option<HostPort>,
     /// Settings of its TLS, if it has any.
     pub tls: Option<TlsSettings>,
+    /// Settings of its SASL, if it has any.
+    pub sasl: Option<Arc<SaslSettings>>,
 }
 
 /// Returns the text of `listeners`: the setting, or the one listener of `--listen`.
@@ -80,23 +99,23 @@ pub(super) fn read(
     match protocols(given("listener.security.protocol.map")) {
         Ok(protocols) => {
             for it in &mut all {
-                match protocols.get(&it.name).map(String::as_str) {
-                    Some(PLAINTEXT) => {}
-                    Some(SSL) => match tls(config, &it.name) {
+                let Some(protocol) = protocols.get(&it.name).map(String::as_str) else {
+                    let problem = format!("the protocol of the listener {} is missing", it.name);
+                    note("listener.security.protocol.map", problem);
+                    continue;
+                };
+                let place = format!("the listener {}", it.name);
+                if protocol.ends_with(SSL) {
+                    match tls(config, &it.name, protocol) {
                         Ok(tls) => it.tls = Some(tls),
-                        Err(problem) => note(&format!("the listener {}", it.name), problem),
-                    },
-                    Some(other) => note(
-                        "listeners",
-                        format!(
-                            "{} has the protocol {other}; only PLAINTEXT and SSL are supported yet",
-                            it.name
-                        ),
-                    ),
-                    None => note(
-                        "listener.security.protocol.map",
-                        format!("the protocol of the listener {} is missing", it.name),
-                    ),
+                        Err(problem) => note(&place, problem),
+                    }
+                }
+                if protocol.starts_with("SASL") {
+                    match sasl(config, &it.name) {
+                        Ok(sasl) => it.sasl = Some(Arc::new(sasl)),
+                        Err(problem) => note(&place, problem),
+                    }
                 }
             }
         }
@@ -109,14 +128,51 @@ pub(super) fn read(
     all
 }
 
-/// Returns a listener's settings of TLS, if its files are right. A name that begins with `listener.name.` and the
-/// listener's beats the plain one.
-fn tls(config: &Config, listener: &str) -> Result<TlsSettings, String> {
-    let value = |name: &str| {
-        let own = listener_prefix(listener) + name;
-        let given = config.settings.get(&own).or_else(|| config.settings.get(name));
-        let default = find(BROKER_CONFIGS, name).map_or("", |row| row.default);
-        given.map_or(default, String::as_str).trim().to_owned()
+/// Returns a listener's setting. A name that begins with `listener.name.` and the listener's beats the plain one.
+fn value_of(config: &Config, listener: &str, name: &str) -> String {
+    let own = listener_prefix(listener) + name;
+    let given = config.settings.get(&own).or_else(|| config.settings.get(name));
+    let default = find(BROKER_CONFIGS, name).map_or("", |row| row.default);
+    given.map_or(default, String::as_str).trim().to_owned()
+}
+
+/// Returns how a listener asks clients who they are.
+fn sasl(config: &Config, listener: &str) -> Result<SaslSettings, String> {
+    let names = value_of(config, listener, "sasl.enabled.mechanisms");
+    let known = || Mechanism::ALL.map(Mechanism::name).join(", ");
+    let mechanism = |name: &str| {
+        Mechanism::from_name(name).ok_or_else(|| match name {
+            "GSSAPI" => format!(
+                "sasl.enabled.mechanisms: Kerberos is not supported; choose from {}",
+                known()
+            ),
+            other => format!("sasl.enabled.mechanisms: {other} is none of {}", known()),
+        })
+    };
+    let mechanisms = entries(&names).map(mechanism).collect::<Result<Arc<[_]>, _>>()?;
+    if mechanisms.is_empty() {
+        return Err(format!(
+            "sasl.enabled.mechanisms names no way for clients to say who they are; choose from {}",
+            known()
+        ));
+    }
+    let number = |name: &str| value_of(config, listener, name).parse().unwrap_or(0);
+    Ok(SaslSettings {
+        mechanisms,
+        token_bytes_max: u32::try_from(number("sasl.server.max.receive.size")).unwrap_or(u32::MAX),
+        failure_delay: Duration::from_millis(number("connection.failed.authentication.delay.ms")),
+    })
+}
+
+/// Returns a listener's settings of TLS, if its files are right. With SASL a certificate is asked for only if the
+/// listener's own setting says so (KIP-684).
+fn tls(config: &Config, listener: &str, protocol: &str) -> Result<TlsSettings, String> {
+    let value = |name: &str| match name {
+        "ssl.client.auth" if protocol == SASL_SSL => {
+            let own = config.settings.get(&(listener_prefix(listener) + name));
+            own.cloned().unwrap_or_default()
+        }
+        name => value_of(config, listener, name),
     };
     let list = |name: &str| entries(&value(name)).map(str::to_owned).collect::<Vec<_>>();
     let keystore = value("ssl.keystore.location");
@@ -144,7 +200,15 @@ fn tls(config: &Config, listener: &str) -> Result<TlsSettings, String> {
 impl ListenerSettings {
     /// Tells whether the listener asks each client who it is.
     pub fn asks_clients(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.clients == ClientAuth::Required)
+        let has_certificates =
+            self.tls.as_ref().is_some_and(|tls| tls.clients == ClientAuth::Required);
+        has_certificates || self.sasl.is_some()
+    }
+
+    /// Tells whether clients send their passwords as they are, and everybody on the way can read them.
+    pub fn shows_passwords(&self) -> bool {
+        let has_plain = |sasl: &Arc<SaslSettings>| sasl.mechanisms.contains(&Mechanism::Plain);
+        self.tls.is_none() && self.sasl.as_ref().is_some_and(has_plain)
     }
 }
 
@@ -175,7 +239,7 @@ fn listener(entry: &str) -> Result<ListenerSettings, String> {
         Some(port) => HostPort::parse(&format!("0.0.0.0:{port}"))?,
         None => HostPort::parse(address)?,
     };
-    Ok(ListenerSettings { name: name_of(name)?, address, advertised: None, tls: None })
+    Ok(ListenerSettings { name: name_of(name)?, address, advertised: None, tls: None, sasl: None })
 }
 
 /// Reads `NAME:PROTOCOL` entries. Each protocol is a name of its own, too.
@@ -299,7 +363,16 @@ mod tests {
             (&["listeners=A://a:1,A://a:2", map], "A is listed twice"),
             (&["listeners=A://a:1,B://b:1", map], "two listeners have port 1"),
             (&["listeners=C://a:1", map], "the protocol of the listener C is missing"),
-            (&["listeners=SASL_SSL://a:1"], "only PLAINTEXT and SSL are supported yet"),
+            (&["listeners=SASL_PLAINTEXT://a:1"], "names no way for clients"),
+            (
+                &["listeners=SASL_PLAINTEXT://a:1", "sasl.enabled.mechanisms=GSSAPI"],
+                "Kerberos is not supported",
+            ),
+            (
+                &["listeners=SASL_PLAINTEXT://a:1", "sasl.enabled.mechanisms=SCRAM-SHA-1"],
+                "SCRAM-SHA-1 is none of",
+            ),
+            (&["listeners=SASL_SSL://a:1", "sasl.enabled.mechanisms=PLAIN"], "names no file"),
             (&["listeners=SSL://a:1"], "names no file"),
             (
                 &["listeners=SSL://a:1", "ssl.keystore.location=/none.pem"],

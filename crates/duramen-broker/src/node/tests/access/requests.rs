@@ -1,14 +1,15 @@
 //! One request for each row of the table of questions.
 
+use duramen_protocol::messages::alter_user_scram_credentials::ScramCredentialDeletion;
 use duramen_protocol::messages::append_fast::{AppendFastPartition, AppendFastTopic};
 use duramen_protocol::messages::describe_fast::DescribeFastTopic;
 use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
     AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
-    AlterShareGroupOffsetsRequest, ApiVersionsRequest, AppendFastRequest,
-    ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreateAclsRequest,
-    CreateDelegationTokenRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest,
-    DeleteGroupsRequest, DeleteRecordsRequest, DeleteShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest, ApiVersionsRequest,
+    AppendFastRequest, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
+    CreateAclsRequest, CreateDelegationTokenRequest, CreatePartitionsRequest, CreateTopicsRequest,
+    DeleteAclsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteShareGroupOffsetsRequest,
     DeleteShareGroupStateRequest, DeleteTopicsRequest, DescribeAclsRequest,
     DescribeClientQuotasRequest, DescribeClusterRequest, DescribeConfigsRequest,
     DescribeDelegationTokenRequest, DescribeFastRequest, DescribeGroupsRequest,
@@ -21,10 +22,11 @@ use duramen_protocol::messages::{
     ListOffsetsRequest, ListPartitionReassignmentsRequest, ListTransactionsRequest,
     MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest,
     OffsetForLeaderEpochRequest, ReadShareGroupStateRequest, ReadShareGroupStateSummaryRequest,
-    RenewDelegationTokenRequest, ShareAcknowledgeRequest, ShareFetchRequest,
-    ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, SyncGroupRequest,
-    TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
-    WriteShareGroupStateRequest, WriteTxnMarkersRequest, delete_share_group_state,
+    RenewDelegationTokenRequest, SaslAuthenticateRequest, SaslHandshakeRequest,
+    ShareAcknowledgeRequest, ShareFetchRequest, ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest, SyncGroupRequest, TxnOffsetCommitRequest, UnregisterBrokerRequest,
+    UpdateFeaturesRequest, WriteShareGroupStateRequest, WriteTxnMarkersRequest,
+    delete_share_group_state,
 };
 use duramen_protocol::messages::{
     add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
@@ -401,6 +403,12 @@ fn of_the_cluster(api: ApiKey, names: Names<'_>) -> Option<(Request, i16)> {
         ApiKey::ListPartitionReassignments => {
             (ListPartitionReassignmentsRequest::default().into(), 0)
         }
+        ApiKey::AlterUserScramCredentials => {
+            let deletions = vec![ScramCredentialDeletion { name: "u".to_owned(), mechanism: 1 }];
+            (AlterUserScramCredentialsRequest { deletions, upsertions: vec![] }.into(), 0)
+        }
+        ApiKey::SaslHandshake => (SaslHandshakeRequest::default().into(), 1),
+        ApiKey::SaslAuthenticate => (SaslAuthenticateRequest::default().into(), 2),
         ApiKey::DescribeUserScramCredentials => {
             (DescribeUserScramCredentialsRequest::default().into(), 0)
         }

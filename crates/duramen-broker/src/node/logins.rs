@@ -1,0 +1,148 @@
+//! # Room card: logins
+//!
+//! Purpose:    let clients in by the users of the metadata, and close the connections of users that change.
+//! Owns:       which connection is of which user; questions about users that came too early; the users of the first
+//!             start.
+//! Interface:  [`Logins::on_who_is`], [`Logins::on_known`], [`Logins::follow`].
+//! Invariants: each known connection's user has the credential by which it came; a node that may have missed a change
+//!             for too long lets nobody in.
+//! Never:      the exchange with a client (`login`); the table of users (`users`).
+//! Tests:      `node/tests/users.rs`.
+//! Start at:   [`Logins::on_who_is`].
+
+use std::collections::BTreeMap;
+
+use crate::core::Core;
+use crate::event::{Action, ConnectionId};
+use crate::limits::LOGIN_DOUBT_US;
+use crate::login::{Known, WhoIs};
+use crate::metadata_records::{MetadataRecord, USERS_KIND};
+use crate::users::record_of;
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(crate) struct Logins {
+    known: BTreeMap<ConnectionId, Known>,
+    waiting: BTreeMap<ConnectionId, WhoIs>,
+    /// Last time at which this node heard the leader of the metadata, or was it, in monotonic microseconds.
+    certain_us: u64,
+    /// Index of the proposal that makes the first users.
+    begun: Option<u64>,
+}
+
+impl Logins {
+    /// Answers with a user's credential, once the node is open and the first users are there.
+    pub(crate) fn on_who_is(&mut self, core: &mut Core, connection: ConnectionId, asked: WhoIs) {
+        if is_to_wait(core) {
+            self.waiting.insert(connection, asked);
+            return;
+        }
+        self.note_certainty(core);
+        let silent_us = core.now.mono_us.saturating_sub(self.certain_us);
+        if silent_us > LOGIN_DOUBT_US {
+            let reason = "this node has not heard the leader of the metadata for long, so it lets \
+                          nobody in";
+            return core.out.push(Action::Close { connection, reason: reason.to_owned() });
+        }
+        let users = &core.controller.image.users;
+        let credential = users.credential(&asked.user, asked.wanted, &core.options.secret);
+        core.out.push(Action::Credential { connection, credential });
+    }
+
+    /// Answers the questions that waited.
+    pub(crate) fn answer_waiting(&mut self, core: &mut Core) {
+        if !self.waiting.is_empty() && !is_to_wait(core) {
+            for (connection, asked) in std::mem::take(&mut self.waiting) {
+                self.on_who_is(core, connection, asked);
+            }
+        }
+    }
+
+    /// Notes whether this node hears the leader of the metadata.
+    pub(crate) fn note_certainty(&mut self, core: &Core) {
+        let own = core.options.facts.broker_id;
+        let is_certain = match core.metadata_leader() {
+            Some(leader) if leader == own => {
+                !core.is_clustered() || core.controller.group.is_serving()
+            }
+            Some(leader) => core.peers.hears(leader),
+            None => false,
+        };
+        if is_certain {
+            self.certain_us = core.now.mono_us;
+        }
+    }
+
+    /// Notes that a client has shown who it is. Its user may have changed meanwhile.
+    pub(crate) fn on_known(&mut self, core: &mut Core, connection: ConnectionId, known: Known) {
+        if core.controller.image.users.still_has(&known.user, &known.credential) {
+            self.known.insert(connection, known);
+        } else {
+            let reason = changed(&known.user);
+            core.out.push(Action::Close { connection, reason });
+        }
+    }
+
+    /// Closes the connections whose user has another credential now, or none.
+    pub(crate) fn follow(&mut self, core: &mut Core) {
+        let (users, out) = (&core.controller.image.users, &mut core.out);
+        self.known.retain(|&connection, it| {
+            let stays = users.still_has(&it.user, &it.credential);
+            if !stays {
+                out.push(Action::Close { connection, reason: changed(&it.user) });
+            }
+            stays
+        });
+    }
+
+    /// Forgets a connection.
+    pub(crate) fn forget(&mut self, connection: ConnectionId) {
+        self.known.remove(&connection);
+        self.waiting.remove(&connection);
+    }
+
+    /// Makes the users that were named at the start, if the cluster has none: without one nobody could come in to make
+    /// the first.
+    pub(crate) fn begin(&mut self, core: &mut Core) {
+        let named = &core.options.first_users;
+        let may = core.is_registered && core.controller.group.is_serving();
+        if named.is_empty() || !may || !core.controller.image.users.is_empty() {
+            return;
+        }
+        let is_open = self.begun.is_some_and(|index| index > core.controller.group.applied());
+        if is_open || core.which_lacks(USERS_KIND).is_some() {
+            return;
+        }
+        let secret = core.controller.image.users.first_secret(&core.options.secret);
+        let made = named.iter().map(|(user, credential)| record_of(user.clone(), credential));
+        let records: Vec<MetadataRecord> = secret.into_iter().chain(made).collect();
+        let users = named.len();
+        self.begun = core.propose(&records).ok();
+        if self.begun.is_some() {
+            tracing::info!(users, "the cluster gets the users of bootstrap.users.file");
+        }
+    }
+
+    /// Checks the connections that are known.
+    pub(crate) fn inspect(&self, core: &Core) {
+        let users = &core.controller.image.users;
+        debug_assert!(
+            self.known.values().all(|it| users.still_has(&it.user, &it.credential)),
+            "a client's user has the credential by which the client came"
+        );
+        debug_assert!(
+            self.waiting.is_empty() || is_to_wait(core),
+            "questions about users wait for the opening and the first users alone"
+        );
+    }
+}
+
+/// Tells whether the users are not known yet: the node opens, or the cluster is about to get its first ones.
+fn is_to_wait(core: &Core) -> bool {
+    let awaits_first = !core.options.first_users.is_empty();
+    core.is_opening() || (awaits_first && core.controller.image.users.is_empty())
+}
+
+fn changed(user: &str) -> String {
+    format!("the user {user} was removed, or has another password")
+}

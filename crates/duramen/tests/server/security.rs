@@ -1,0 +1,310 @@
+//! Certificates and users: who gets in, and who does not.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use bytes::Bytes;
+use duramen_client::{Client, Connection, Error, Login, Options, Tls};
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::MetadataRequest;
+use duramen_protocol::sasl::Mechanism;
+
+use super::{Node, PATIENCE, field};
+
+/// Makes an authority, and a certificate for this machine.
+fn certificates(directory: &Path) {
+    let mut init = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    init.args(["tls", "init", "--node", "localhost,127.0.0.1", "--client", "alice"]);
+    init.arg("--out").arg(directory);
+    assert!(init.stdout(Stdio::null()).status().unwrap().success());
+}
+
+/// Returns what a client that trusts an authority hears from a listener, or why it hears nothing.
+fn heard(at: SocketAddr, authority: Option<&Path>) -> Result<i32, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tls = authority.map(|path| Tls::trusting(&path.join("ca.pem"), None).unwrap());
+    let options = Options { tls, ..Options::new([at.to_string()]) };
+    runtime.block_on(async {
+        let client = Client::connect(options).await.map_err(|error| format!("{error:?}"))?;
+        let known = client.metadata(Some(&[]), false).await.map_err(|error| error.to_string())?;
+        Ok(known.brokers[0].port)
+    })
+}
+
+#[test]
+fn with_tls_clients_read_what_they_wrote_and_others_hear_nothing() {
+    let (directory, mine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let theirs = tempfile::tempdir().unwrap();
+    certificates(mine.path());
+    certificates(theirs.path());
+    let keystore = format!(
+        "listener.name.inside.ssl.keystore.location={}/localhost.pem",
+        mine.path().display()
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(["serve", "--log-format", "json", "--data-dir"]).arg(directory.path());
+    command.args(["--set", "listeners=INSIDE://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"]);
+    command.args(["--set", "listener.security.protocol.map=INSIDE:SSL", "--set", &keystore]);
+    let mut node = Node::spawn(command.stderr(Stdio::piped()));
+    let plain: SocketAddr =
+        field(&node.wait_for_log("\"listener\":\"PLAINTEXT\""), "address").parse().unwrap();
+    assert_eq!(heard(node.address, Some(mine.path())), Ok(i32::from(node.address.port())));
+    assert!(heard(node.address, Some(theirs.path())).unwrap_err().contains("UnknownIssuer"));
+    assert!(heard(node.address, None).is_err());
+    node.wait_for_log("no TLS handshake");
+    assert!(heard(plain, Some(mine.path())).unwrap_err().contains("NoTls"));
+    assert_eq!(heard(plain, None), Ok(i32::from(plain.port())));
+
+    // More than a socket takes at once, each way.
+    let line = "x".repeat(999);
+    let text = format!("{line}\n").repeat(20_000);
+    let (at, authority) = (node.address.to_string(), mine.path().join("ca.pem"));
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.args(arguments).args(["--bootstrap", &at]);
+        command.env("DURAMEN_TLS_CA", &authority);
+        command
+    };
+    let mut produce = run(&["produce", "t"]).stdin(Stdio::piped()).spawn().unwrap();
+    produce.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(produce.wait().unwrap().success());
+    let consumed = run(&["consume", "t"]).output().unwrap();
+    assert!(consumed.status.success());
+    assert!(consumed.stdout == text.as_bytes(), "{} bytes", consumed.stdout.len());
+}
+
+/// A listener that asks each client for a certificate is not open to everybody.
+#[test]
+fn clients_without_the_certificate_that_a_listener_asks_for_hear_nothing() {
+    let (directory, mine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let theirs = tempfile::tempdir().unwrap();
+    certificates(mine.path());
+    certificates(theirs.path());
+    let at = |name: &str| mine.path().join(name).display().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(["serve", "--log-format", "json", "--data-dir"]).arg(directory.path());
+    for setting in [
+        "listeners=SSL://0.0.0.0:0".to_owned(),
+        "ssl.client.auth=required".to_owned(),
+        format!("ssl.keystore.location={}", at("localhost.pem")),
+        format!("ssl.truststore.location={}", at("ca.pem")),
+    ] {
+        command.args(["--set", &setting]);
+    }
+    let node = Node::spawn(command.stderr(Stdio::piped()));
+    let bootstrap = format!("localhost:{}", node.address.port());
+    let lists = |own: Option<&Path>| {
+        let mut list = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        list.args(["topic", "list", "--bootstrap", &bootstrap, "--tls-ca", &at("ca.pem")]);
+        if let Some(own) = own {
+            list.arg("--tls-cert").arg(own);
+        }
+        let done = list.output().unwrap();
+        (done.status.success(), String::from_utf8(done.stderr).unwrap())
+    };
+    let (is_in, error) = lists(Some(&mine.path().join("alice.pem")));
+    assert!(is_in, "{error}");
+    assert!(!lists(None).0 && !lists(Some(&theirs.path().join("alice.pem"))).0);
+}
+
+#[test]
+fn a_new_certificate_is_taken_while_the_node_runs() {
+    let (directory, first) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let second = tempfile::tempdir().unwrap();
+    certificates(first.path());
+    certificates(second.path());
+    let keystore = directory.path().join("keystore.pem");
+    let put = |from: &Path| {
+        std::fs::copy(from.join("localhost.pem"), directory.path().join("next.pem")).unwrap();
+        std::fs::rename(directory.path().join("next.pem"), &keystore).unwrap();
+    };
+    put(first.path());
+    let config = directory.path().join("config.toml");
+    let text = format!(
+        "[settings]\nlisteners = \"SSL://127.0.0.1:0\"\n\"ssl.keystore.location\" = {keystore:?}"
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(["serve", "--log-format", "json", "--config"]).arg(&config);
+    command.arg("--data-dir").arg(directory.path().join("data"));
+    let mut node = Node::spawn(command.stderr(Stdio::piped()));
+    assert!(heard(node.address, Some(first.path())).is_ok());
+    put(second.path());
+    node.signal("-HUP");
+    node.wait_for_log("new connections get the new certificate");
+    assert!(heard(node.address, Some(first.path())).is_err());
+    assert!(heard(node.address, Some(second.path())).is_ok());
+    // Without a signal: a node looks at the files by itself.
+    std::fs::write(&keystore, "half of a file").unwrap();
+    node.wait_for_log("the last good certificate stays");
+    assert!(heard(node.address, Some(second.path())).is_ok());
+}
+
+/// A node with a listener that asks for a name and a password, and the user root.
+fn asking(directory: &Path, listeners: &str, more: &[&str]) -> Command {
+    std::fs::create_dir_all(directory).unwrap();
+    let users = directory.join("users");
+    std::fs::write(&users, "root:SCRAM-SHA-512:first secret\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(["serve", "--log-format", "json", "--data-dir"]).arg(directory.join("data"));
+    command.args(["--set", &format!("listeners={listeners}")]);
+    command.args(["--set", &format!("bootstrap.users.file={}", users.display())]);
+    for setting in more {
+        command.args(["--set", setting]);
+    }
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+const ALL: &str = "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512";
+
+fn options(at: SocketAddr, login: Option<(&str, &'static str, &str)>) -> Options {
+    let login = login.map(|(user, password, mechanism)| Login {
+        user: user.to_owned(),
+        password: Bytes::from_static(password.as_bytes()),
+        mechanism: Mechanism::from_name(mechanism).unwrap(),
+    });
+    Options { login, ..Options::new([at.to_string()]) }
+}
+
+/// Returns the answer to a client's first request, or why it has none.
+fn first_answer(options: &Options) -> Result<i32, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connection = Connection::open(&options.bootstrap[0], options).await?;
+        let known = connection.call(&MetadataRequest::default()).await?;
+        Ok(known.brokers[0].port)
+    })
+}
+
+fn run(at: SocketAddr, password: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(arguments).args(["--bootstrap", &at.to_string(), "--user", "root"]);
+    command.arg("--password-file").arg(password).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn clients_get_in_with_a_password_alone_and_go_with_their_user() {
+    let directory = tempfile::tempdir().unwrap();
+    let command = &mut asking(directory.path(), "SASL_PLAINTEXT://127.0.0.1:0", &[ALL]);
+    let mut node = Node::spawn(command);
+    let at = node.address;
+    let port = i32::from(at.port());
+    for mechanism in ["SCRAM-SHA-512", "PLAIN"] {
+        let answer = first_answer(&options(at, Some(("root", "first secret", mechanism))));
+        assert_eq!(answer.unwrap(), port, "{mechanism}");
+        for login in [("root", "wrong", mechanism), ("nobody", "first secret", mechanism)] {
+            let refused = first_answer(&options(at, Some(login))).unwrap_err();
+            let code = refused.code();
+            assert_eq!(code, Some(ErrorCode::SaslAuthenticationFailed), "{login:?}: {refused}");
+        }
+    }
+    node.wait_for_log("login refused");
+    assert!(matches!(first_answer(&options(at, None)), Err(Error::Lost { .. })));
+    node.wait_for_log("has to say who it is");
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let root = file("root", "first secret\n");
+    let new = file("new", "ada's secret").display().to_string();
+    let created = run(at, &root, &["user", "create", "ada", "--new-password-file", &new]);
+    assert_eq!(said(&created), "ada has a password for SCRAM-SHA-256 and SCRAM-SHA-512\n");
+    let listed = said(&run(at, &root, &["user", "list"]));
+    let rows = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let expected = [
+        ["USER", "MECHANISM", "ITERATIONS"],
+        ["ada", "SCRAM-SHA-256", "8192"],
+        ["ada", "SCRAM-SHA-512", "8192"],
+        ["root", "SCRAM-SHA-512", "8192"],
+    ];
+    assert_eq!(rows.collect::<Vec<_>>(), expected);
+    let again = run(at, &root, &["user", "create", "ada", "--new-password-file", &new]);
+    let told = String::from_utf8(again.stderr).unwrap();
+    assert!(told.contains("duramen user password ada"), "{told}");
+
+    // Her connections end with her, and her password lets nobody in any more.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ada = || options(at, Some(("ada", "ada's secret", "SCRAM-SHA-256")));
+    let hers = runtime.block_on(Connection::open(&at.to_string(), &ada())).unwrap();
+    let request = MetadataRequest::default();
+    assert!(runtime.block_on(hers.call(&request)).is_ok());
+    assert_eq!(said(&run(at, &root, &["user", "delete", "ada"])), "ada is removed\n");
+    while runtime.block_on(hers.call(&request)).is_ok() {}
+    node.wait_for_log("the user ada was removed");
+    let refused = first_answer(&ada()).unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::SaslAuthenticationFailed));
+
+    // No secret is in the log.
+    node.signal("-TERM");
+    node.wait();
+    node.seen.extend(node.log.iter());
+    let seen = node.seen.concat();
+    assert!(!seen.contains("first secret") && !seen.contains("ada's secret"));
+}
+
+/// Clients before KIP-152, by hand: the handshake in version 0, and then tokens with a length alone.
+#[test]
+fn tokens_without_requests_around_them_log_a_client_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::spawn(&mut asking(directory.path(), "SASL_PLAINTEXT://127.0.0.1:0", &[ALL]));
+    let exchange = |token: &[u8]| {
+        let mut stream = TcpStream::connect(node.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let handshake = b"\0\0\0\x11\0\x11\0\0\0\0\0\x07\xff\xff\0\x05PLAIN";
+        stream.write_all(handshake).unwrap();
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).unwrap();
+        let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer[..6], b"\0\0\0\x07\0\0", "the id of the request, and no error");
+        let length = u32::try_from(token.len()).unwrap().to_be_bytes();
+        stream.write_all(&[&length[..], token].concat()).unwrap();
+        stream.read_exact(&mut length.clone()).map(|()| stream)
+    };
+    assert!(exchange(b"\0root\0wrong").is_err(), "the connection is closed without a word");
+    let mut stream = exchange(b"\0root\0first secret").unwrap();
+    stream.write_all(&super::api_versions(1)).unwrap();
+    assert!(stream.read_exact(&mut [0; 8]).is_ok());
+}
+
+#[test]
+fn a_listener_with_tls_and_passwords_wants_both() {
+    let (directory, mine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(mine.path());
+    let keystore = format!("ssl.keystore.location={}/localhost.pem", mine.path().display());
+    let settings = [ALL, keystore.as_str()];
+    // Other machines may come: nobody gets in without a password.
+    let node = Node::spawn(&mut asking(directory.path(), "SASL_SSL://0.0.0.0:0", &settings));
+    let at = SocketAddr::from(([127, 0, 0, 1], node.address.port()));
+    let tls = || Some(Tls::trusting(&mine.path().join("ca.pem"), None).unwrap());
+    for mechanism in ["SCRAM-SHA-512", "PLAIN"] {
+        let login = Some(("root", "first secret", mechanism));
+        let sealed = Options { tls: tls(), ..options(at, login) };
+        assert_eq!(first_answer(&sealed).unwrap(), i32::from(at.port()));
+        assert!(first_answer(&options(at, login)).is_err());
+    }
+    assert!(first_answer(&Options { tls: tls(), ..options(at, None) }).is_err());
+}
+
+#[test]
+fn passwords_do_not_travel_as_they_are_unless_that_is_meant() {
+    let directory = tempfile::tempdir().unwrap();
+    let asking = |mechanisms: &str| {
+        let mechanisms = format!("sasl.enabled.mechanisms={mechanisms}");
+        asking(directory.path(), "SASL_PLAINTEXT://0.0.0.0:0", &[&mechanisms])
+    };
+    let refused = asking("PLAIN,SCRAM-SHA-512").output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && told.contains("could read the passwords"), "{told}");
+    drop(Node::spawn(&mut asking("SCRAM-SHA-512")));
+    drop(Node::spawn(asking("PLAIN").arg("--open")));
+}
