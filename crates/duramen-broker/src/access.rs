@@ -2,19 +2,24 @@
 //!
 //! Purpose:    who may do what: the one place that handlers ask before they act, look up, or tell.
 //! Owns:       the client of a request, operations and resources, [`QUESTIONS`], [`NATIVE_QUESTIONS`], and from them
-//!             `docs/access.md`.
+//!             `docs/access.md`; super users, and whether there is access control at all.
 //! Interface:  [`Access::may`], [`Access::admit`], [`Access::may_on_any`], [`Access::operations`].
 //! Invariants: each served API has a row in a table; a handler asks only questions of its API's rows.
-//! Never:      look-ups; the answer to a client that may not.
-//! Tests:      `node/tests/access.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-broker --test access` writes the
-//!             document.
+//! Never:      look-ups; the answer to a client that may not; the rules themselves (`acls`).
+//! Tests:      `node/tests/access.rs`, `node/tests/acls.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-broker
+//!             --test access` writes the document.
 //! Start at:   [`Access::may`], then `access/questions.rs`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use duramen_protocol::{ApiKey, ErrorCode};
 use smol_str::SmolStr;
 
+use crate::acls::{Acl, AclOperation, Acls, Action, CLUSTER_NAME, ResourceType, Verdict};
+#[cfg(test)]
+use crate::acls::{EVERYBODY, Pattern, Permission, WILDCARD};
+use crate::configs::{AUTHORIZER, BrokerSettings};
 use crate::native::Name;
 
 mod questions;
@@ -24,7 +29,7 @@ pub use questions::{Asked, NATIVE_QUESTIONS, NativeQuestion, QUESTIONS, Question
 /// Principal, client, listener, API and version of a request.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
-    /// Principal of the client; `User:ANONYMOUS` until there is authentication.
+    /// Principal of the client; `User:ANONYMOUS` where nobody is asked.
     pub principal: Arc<str>,
     /// The client's name for itself.
     pub client_id: Option<SmolStr>,
@@ -38,6 +43,15 @@ pub struct RequestContext {
     pub version: i16,
     /// Time spent on decoding and checking the request, in microseconds; 0 if it was not measured.
     pub spent_us: u64,
+    /// True for a request that another node forwarded, if that node has access control.
+    pub is_ruled: bool,
+}
+
+impl RequestContext {
+    /// Returns the client's address, as rules name it.
+    fn host(&self) -> &str {
+        self.client_host.strip_prefix('/').unwrap_or(&self.client_host)
+    }
 }
 
 /// API of a request.
@@ -61,6 +75,7 @@ impl RequestContext {
             api: Api::Kafka(api),
             version: 0,
             spent_us: 0,
+            is_ruled: false,
         }
     }
 }
@@ -92,6 +107,22 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Returns the operation of a rule.
+    const fn of_rule(self) -> AclOperation {
+        match self {
+            Self::Read => AclOperation::Read,
+            Self::Write => AclOperation::Write,
+            Self::Create => AclOperation::Create,
+            Self::Delete => AclOperation::Delete,
+            Self::Alter => AclOperation::Alter,
+            Self::Describe => AclOperation::Describe,
+            Self::ClusterAction => AclOperation::ClusterAction,
+            Self::DescribeConfigs => AclOperation::DescribeConfigs,
+            Self::AlterConfigs => AclOperation::AlterConfigs,
+            Self::IdempotentWrite => AclOperation::IdempotentWrite,
+        }
+    }
+
     /// Returns the operation's bit in a set of authorised operations.
     const fn bit(self) -> i32 {
         1 << self as u8
@@ -136,6 +167,16 @@ impl Kind {
         }
     }
 
+    /// Returns the kind of resource of a rule.
+    const fn of_rule(self) -> ResourceType {
+        match self {
+            Self::Cluster => ResourceType::Cluster,
+            Self::Topic => ResourceType::Topic,
+            Self::Group => ResourceType::Group,
+            Self::TransactionalId => ResourceType::TransactionalId,
+        }
+    }
+
     /// Returns the error code of an answer that refuses an operation on such a resource.
     pub const fn refusal(self) -> ErrorCode {
         match self {
@@ -157,6 +198,14 @@ pub(crate) enum Resource<'a> {
 }
 
 impl Resource<'_> {
+    /// Returns the name of the resource, as rules name it.
+    const fn name(&self) -> &str {
+        match self {
+            Self::Cluster => CLUSTER_NAME,
+            Self::Topic(name) | Self::Group(name) | Self::TransactionalId(name) => name,
+        }
+    }
+
     /// Returns the kind of the resource.
     pub(crate) const fn kind(self) -> Kind {
         match self {
@@ -168,13 +217,105 @@ impl Resource<'_> {
     }
 }
 
-/// Judge of what clients may do. Every client may do everything until access control is built.
+/// Judge of what clients may do.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
-    /// Operations that a test denies: on all resources of a kind, or on the one of this name.
-    #[cfg(test)]
-    denied: Vec<(Operation, Kind, Option<String>)>,
+    /// True if rules decide (`authorizer.class.name`); else every client may do everything.
+    is_on: bool,
+    /// Principals that may do everything (`super.users`).
+    super_users: BTreeSet<String>,
+    /// True if clients may do everything with a resource that has no rule (`allow.everyone.if.no.acl.found`).
+    lets_everyone: bool,
+    acls: Acls,
 }
+
+/// Rules and settings.
+impl Access {
+    /// Takes the settings that there are now.
+    pub(crate) fn reconfigure(&mut self, settings: &BrokerSettings) {
+        let value = |name: &str| settings.get(name).map_or("", |(value, _)| value);
+        self.is_on = value("authorizer.class.name") == AUTHORIZER;
+        self.lets_everyone = value("allow.everyone.if.no.acl.found") == "true";
+        let super_users = value("super.users").split(';').map(str::trim);
+        self.super_users = super_users.filter(|it| !it.is_empty()).map(str::to_owned).collect();
+    }
+
+    /// Tells whether rules decide.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Takes these rules in place of all others.
+    pub(crate) fn begin_anew<'a>(&mut self, acls: impl Iterator<Item = &'a Acl>) {
+        self.acls = acls.cloned().collect();
+    }
+
+    /// Tells whether there is such a rule.
+    pub(crate) fn has(&self, acl: &Acl) -> bool {
+        self.acls.contains(acl)
+    }
+
+    /// Takes a new rule.
+    pub(crate) fn add(&mut self, acl: Acl) {
+        self.acls.add(acl);
+    }
+
+    /// Forgets a rule.
+    pub(crate) fn remove(&mut self, acl: &Acl) {
+        self.acls.remove(acl);
+    }
+
+    /// Tells whether a client may do everything, by whatever reason but a rule.
+    fn is_free(&self, context: &RequestContext) -> bool {
+        !(self.is_on || context.is_ruled) || self.super_users.contains(&*context.principal)
+    }
+
+    /// Tells whether the rules let a client perform the operation on the resource.
+    fn rules_allow(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> bool {
+        if self.is_free(context) {
+            return true;
+        }
+        let verdict = self.acls.decide(&Action {
+            principal: &context.principal,
+            host: context.host(),
+            operation: operation.of_rule(),
+            resource: resource.kind().of_rule(),
+            name: resource.name(),
+        });
+        match verdict {
+            Verdict::Allowed(()) => true,
+            Verdict::Denied(()) | Verdict::NoneFits => false,
+            Verdict::NoRule => self.lets_everyone,
+        }
+    }
+
+    /// Tells whether the rules let a client perform the operation on any resource of the kind. Kafka asks about a name
+    /// that it made up first, so that a client gets in that may do everything where no rule is.
+    fn rules_allow_on_any(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        kind: Kind,
+    ) -> bool {
+        let made_up = match kind {
+            Kind::Cluster => Resource::Cluster,
+            Kind::Topic => Resource::Topic(MADE_UP),
+            Kind::Group => Resource::Group(MADE_UP),
+            Kind::TransactionalId => Resource::TransactionalId(MADE_UP),
+        };
+        let who = (&*context.principal, context.host());
+        self.rules_allow(context, operation, made_up)
+            || self.acls.allows_on_any(who, operation.of_rule(), kind.of_rule())
+    }
+}
+
+/// Name of Kafka's for a resource that may or may not be there.
+const MADE_UP: &str = "hardcode";
 
 impl Access {
     /// Tells whether the client may perform the operation on the resource.
@@ -185,7 +326,7 @@ impl Access {
         resource: Resource<'_>,
     ) -> bool {
         check(context.api, Asked::Operation(operation, resource.kind()));
-        self.allows(operation, resource)
+        self.rules_allow(context, operation, resource)
     }
 
     /// Returns the error code for a client that may not perform the operation on the resource.
@@ -206,14 +347,14 @@ impl Access {
         kind: Kind,
     ) -> bool {
         check(context.api, Asked::OnAny(operation, kind));
-        self.allows_on_any(operation, kind)
+        self.rules_allow_on_any(context, operation, kind)
     }
 
     /// Returns the set of operations that the client may perform on the resource, as Kafka's bits.
     pub(crate) fn operations(&self, context: &RequestContext, resource: Resource<'_>) -> i32 {
         check(context.api, Asked::Each(resource.kind()));
         let all = resource.kind().operations().iter();
-        let allowed = all.filter(|operation| self.allows(**operation, resource));
+        let allowed = all.filter(|operation| self.rules_allow(context, **operation, resource));
         allowed.fold(0, |set, operation| set | operation.bit())
     }
 
@@ -228,49 +369,39 @@ impl Access {
     }
 }
 
-#[cfg(not(test))]
-impl Access {
-    #[expect(clippy::unused_self, reason = "access control will keep its rules here")]
-    fn allows(&self, _operation: Operation, _resource: Resource<'_>) -> bool {
-        true
-    }
-
-    #[expect(clippy::unused_self, reason = "access control will keep its rules here")]
-    fn allows_on_any(&self, _operation: Operation, _kind: Kind) -> bool {
-        true
-    }
-}
-
 #[cfg(test)]
 impl Access {
-    fn allows(&self, operation: Operation, resource: Resource<'_>) -> bool {
-        let named = match resource {
-            Resource::Cluster => "",
-            Resource::Topic(name) | Resource::Group(name) | Resource::TransactionalId(name) => name,
-        };
-        let kind = resource.kind();
-        !self.denied.iter().any(|(denied, of, name)| {
-            (*denied, *of) == (operation, kind) && name.as_ref().is_none_or(|name| name == named)
-        })
+    /// Adds a rule for everybody, beside one that allows everything.
+    fn rule(&mut self, operation: AclOperation, kind: Kind, name: &str, permission: Permission) {
+        self.is_on = true;
+        let name = if kind == Kind::Cluster { CLUSTER_NAME } else { name }.to_owned();
+        let (resource, pattern) = (kind.of_rule(), Pattern::Literal);
+        let (principal, host) = (EVERYBODY.to_owned(), WILDCARD.to_owned());
+        self.acls.add(Acl { resource, name, pattern, principal, host, operation, permission });
     }
 
-    fn allows_on_any(&self, operation: Operation, kind: Kind) -> bool {
-        !self.denied.contains(&(operation, kind, None))
+    fn allow_beside(&mut self) {
+        for kind in [Kind::Cluster, Kind::Topic, Kind::Group, Kind::TransactionalId] {
+            self.rule(AclOperation::All, kind, WILDCARD, Permission::Allow);
+        }
     }
 
     /// Denies an operation on all resources of a kind.
     pub(crate) fn deny(&mut self, operation: Operation, kind: Kind) {
-        self.denied.push((operation, kind, None));
+        self.allow_beside();
+        self.rule(operation.of_rule(), kind, WILDCARD, Permission::Deny);
     }
 
     /// Denies an operation on one topic.
     pub(crate) fn deny_on_topic(&mut self, operation: Operation, name: &str) {
-        self.denied.push((operation, Kind::Topic, Some(name.to_owned())));
+        self.allow_beside();
+        self.rule(operation.of_rule(), Kind::Topic, name, Permission::Deny);
     }
 
     /// Allows everything again.
     pub(crate) fn allow_all(&mut self) {
-        self.denied.clear();
+        self.acls = Acls::default();
+        self.allow_beside();
     }
 }
 

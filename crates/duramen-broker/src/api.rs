@@ -115,6 +115,8 @@ pub(crate) fn dispatch(
         Request::DeleteRecords(it) => delete_records::handle(node, key, &context, it),
         Request::AlterClientQuotas(it) => alter_client_quotas::handle(node, key, &context, &it),
         Request::AlterConfigs(it) => alter_configs::handle(node, key, &context, &it),
+        Request::CreateAcls(it) => acls::create(node, key, &context, &it),
+        Request::DeleteAcls(it) => acls::delete(node, key, &context, &it),
         Request::AlterUserScramCredentials(it) => {
             alter_user_scram_credentials::handle(node, key, &context, &it);
         }
@@ -193,10 +195,8 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
         Request::ConsumerGroupDescribe(it) => {
             consumer_group_describe::answer(node, context, &it).into()
         }
-        Request::CreateAcls(it) => acls::create(&node.core.access, context, &it).into(),
         Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
-        Request::DeleteAcls(it) => acls::delete(&node.core.access, context, &it).into(),
-        Request::DescribeAcls(_) => acls::describe(&node.core.access, context).into(),
+        Request::DescribeAcls(it) => acls::describe(node, context, &it).into(),
         Request::DescribeClientQuotas(it) => {
             describe_client_quotas::answer(node, context, &it).into()
         }

@@ -17,7 +17,7 @@ use std::ops::{Range, RangeInclusive};
 
 mod tables;
 use tables::LEADER_SELECTOR;
-pub use tables::{BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS};
+pub use tables::{AUTHORIZER, BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS};
 
 /// The type of a value, as `DescribeConfigs` knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

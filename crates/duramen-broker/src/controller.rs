@@ -42,8 +42,8 @@ mod requests;
 
 use crate::metadata_records::{
     AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, MovePartition, PlacePartition,
-    PlacedReplica, RegisterBroker, RemoveScramCredential, RetireDirectory, SetBrokerConfig,
-    SetScramCredential, SetTopicConfig, records_of,
+    PlacedReplica, RegisterBroker, RemoveAcl, RemoveScramCredential, RetireDirectory, SetAcl,
+    SetBrokerConfig, SetScramCredential, SetTopicConfig, records_of,
 };
 use image::{Change, Image};
 pub(crate) use requests::{DECISION_MS, decides, knows_best, timeout_ms};
@@ -162,6 +162,8 @@ pub(crate) struct Controller {
     changing: BTreeSet<Uuid>,
     /// Nodes whose settings a proposal changes.
     configuring: BTreeSet<i32>,
+    /// Rules of access that a proposal makes or takes away.
+    ruling: BTreeSet<Uuid>,
     /// Users whose credentials a proposal changes.
     crediting: BTreeSet<String>,
     /// Directories that a proposal retires.
@@ -236,6 +238,7 @@ impl Controller {
             creating: BTreeMap::new(),
             changing: BTreeSet::new(),
             crediting: BTreeSet::new(),
+            ruling: BTreeSet::new(),
             retiring: BTreeSet::new(),
             registering: BTreeSet::new(),
             full: BTreeSet::new(),
@@ -650,6 +653,10 @@ impl Controller {
                 MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, .. }) => {
                     self.configuring.insert(*broker_id);
                 }
+                MetadataRecord::SetAcl(SetAcl { id, .. })
+                | MetadataRecord::RemoveAcl(RemoveAcl { id }) => {
+                    self.ruling.insert(*id);
+                }
                 MetadataRecord::SetScramCredential(SetScramCredential { user, .. })
                 | MetadataRecord::RemoveScramCredential(RemoveScramCredential { user, .. }) => {
                     self.crediting.insert(user.clone());
@@ -799,8 +806,8 @@ impl Controller {
                 "only a leader has decisions under way"
             );
             assert!(
-                self.registering.is_empty() && self.crediting.is_empty(),
-                "only a leader registers nodes, and changes users"
+                self.registering.is_empty() && self.crediting.is_empty() && self.ruling.is_empty(),
+                "only a leader registers nodes, and changes users and rules"
             );
             return;
         }
@@ -887,6 +894,10 @@ impl Controller {
             MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, .. }) => {
                 self.configuring.remove(broker_id);
             }
+            MetadataRecord::SetAcl(SetAcl { id, .. })
+            | MetadataRecord::RemoveAcl(RemoveAcl { id }) => {
+                self.ruling.remove(id);
+            }
             MetadataRecord::SetScramCredential(SetScramCredential { user, .. })
             | MetadataRecord::RemoveScramCredential(RemoveScramCredential { user, .. }) => {
                 self.crediting.remove(user);
@@ -911,6 +922,7 @@ impl Controller {
         self.changing.clear();
         self.configuring.clear();
         self.crediting.clear();
+        self.ruling.clear();
         self.retiring.clear();
         self.registering.clear();
         self.next_peer_id = self.image.next_peer_id;

@@ -12,6 +12,7 @@
 //! Start at:   `turn.rs`, then `api/produce.rs` and `partition.rs`.
 
 pub mod access;
+pub mod acls;
 mod api;
 mod api_versions;
 pub mod checked_batch;

@@ -276,6 +276,10 @@ pub(crate) const DIGEST_QUEUES_MAX: usize = 1024;
 pub(crate) const CLUSTER_PARTITIONS_MAX: usize = 100_000;
 /// Longest topic name, in bytes.
 pub(crate) const TOPIC_NAME_BYTES_MAX: usize = 249;
+/// Most rules of access that a cluster has.
+pub(crate) const ACLS_MAX: usize = 100_000;
+/// Longest name of a resource, a client or a host in a rule of access, in bytes.
+pub(crate) const ACL_NAME_BYTES_MAX: usize = 4_096;
 /// Longest name of a user, in bytes.
 pub(crate) const USER_NAME_BYTES_MAX: usize = 255;
 /// Most partitions, or topics, that a periodic sweep processes in one slice.

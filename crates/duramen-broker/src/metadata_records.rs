@@ -9,6 +9,7 @@
 //! Tests:      below.
 //! Start at:   [`MetadataRecord`].
 
+use crate::acls::{Acl, AclOperation, Pattern, Permission, ResourceType};
 use bytes::Bytes;
 use duramen_protocol::batch;
 use duramen_protocol::records::Records;
@@ -16,6 +17,8 @@ use duramen_protocol::wire::{Decoder, Encoder, Message, Secret, Uuid};
 
 /// Highest kind of the records about users.
 pub(crate) const USERS_KIND: u32 = 19;
+/// Highest kind of the records about rules of access.
+pub(crate) const ACLS_KIND: u32 = 21;
 /// Stands for all nodes in [`SetBrokerConfig`].
 pub(crate) const ALL_BROKERS: i32 = -1;
 
@@ -147,10 +150,55 @@ duramen_protocol::message! {
     pub struct SetSecret: versions 0..=0, flexible 0.. {
         secret: Secret [0..],
     }
+    /// A rule of access, by its id.
+    pub struct SetAcl: versions 0..=0, flexible 0.. {
+        id: Uuid [0..],
+        resource_type: i8 [0..],
+        name: String [0..],
+        pattern: i8 [0..],
+        principal: String [0..],
+        host: String [0..],
+        operation: i8 [0..],
+        permission: i8 [0..],
+    }
+    /// The rule of this id is no more.
+    pub struct RemoveAcl: versions 0..=0, flexible 0.. {
+        id: Uuid [0..],
+    }
     /// Feature level that all nodes of the cluster understand.
     pub struct SetFeature: versions 0..=0, flexible 0.. {
         name: String [0..],
         level: i16 [0..],
+    }
+}
+
+impl SetAcl {
+    /// Makes the record of a rule.
+    pub(crate) fn of(id: Uuid, acl: &Acl) -> Self {
+        let Acl { resource, name, pattern, principal, host, operation, permission } = acl.clone();
+        Self {
+            id,
+            resource_type: resource.code(),
+            name,
+            pattern: pattern.code(),
+            principal,
+            host,
+            operation: operation.code(),
+            permission: permission.code(),
+        }
+    }
+
+    /// Returns the rule. A number that this build does not know cannot be in its log: the leader refuses it.
+    pub(crate) fn acl(self) -> Option<Acl> {
+        Some(Acl {
+            resource: ResourceType::from_code(self.resource_type)?,
+            name: self.name,
+            pattern: Pattern::from_code(self.pattern)?,
+            principal: self.principal,
+            host: self.host,
+            operation: AclOperation::from_code(self.operation)?,
+            permission: Permission::from_code(self.permission)?,
+        })
     }
 }
 
@@ -225,6 +273,8 @@ metadata_records! {
     17 SetScramCredential;
     18 RemoveScramCredential;
     19 SetSecret;
+    20 SetAcl;
+    21 RemoveAcl;
 }
 
 /// Returns the records of the metadata log's batches in `bytes`, by base offset, or `None` if one cannot be read.

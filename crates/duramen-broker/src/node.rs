@@ -387,6 +387,7 @@ impl Node {
         };
         node.core.controller.group.keep_in_memory(node.core.options.memory);
         node.core.take_dynamic_settings();
+        node.core.access.begin_anew(node.core.controller.image.acls.values());
         if node.core.controller.group.is_alone() {
             node.core.controller.group.campaign();
         }

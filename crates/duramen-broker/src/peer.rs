@@ -309,6 +309,7 @@ duramen_protocol::message! {
         listener: String [0..],
         client_host: String [0..],
         request: Bytes [0..],
+        is_ruled: bool [0.., tag 0 in 0..],
     }
     /// The answer to a [`Forward`]; or it was not executed, and will not be.
     pub(crate) struct Forwarded {

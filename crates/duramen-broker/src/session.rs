@@ -367,6 +367,7 @@ impl Session {
             client_host: Arc::clone(&self.client_host),
             version: header.api_version,
             spent_us: 0,
+            is_ruled: false,
         };
         SessionStep::Request { sequence, context, request: Box::new(request) }
     }

@@ -301,6 +301,7 @@ impl Node {
         if outcome.is_begun {
             self.core.tell_nodes();
             self.core.take_dynamic_settings();
+            self.core.access.begin_anew(self.core.controller.image.acls.values());
             self.logins.follow(&mut self.core);
             if self.core.is_registered {
                 replicas::reconcile(self);

@@ -9,7 +9,7 @@ use duramen_protocol::ErrorCode;
 const HEAD: &str = "# Who is asked what
 
 Before a node acts on a request, or looks anything up that could tell a stranger something, the request's handler asks
-whether the client may perform an operation on a resource. Until access control is built, every client may do everything.
+whether the client may perform an operation on a resource. [Rules](security.md#rules-of-access) answer.
 The table has all questions of all served APIs, in the order in which a handler asks. Its operations and resources are
 those of Apache Kafka 4.2; notes name each difference. `crates/duramen-broker/src/access/questions.rs` has the table:
 `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-broker --test access` writes the page.

@@ -24,9 +24,12 @@ use duramen_protocol::messages::{
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::Error;
+use crate::node_id::NodeId;
 
 /// The resource type of a topic in config requests.
 const RESOURCE_TOPIC: i8 = 2;
+/// The resource type of a node in config requests.
+const RESOURCE_BROKER: i8 = 4;
 /// Longest time a broker may take to carry out an admin request, in milliseconds.
 pub(crate) const ADMIN_TIMEOUT_MS: i32 = 30_000;
 
@@ -293,6 +296,28 @@ impl Client {
             Ok(listed)
         })
         .await
+    }
+
+    /// Returns the values of these settings of a node, as far as it has them.
+    pub async fn broker_configs(
+        &self,
+        node: NodeId,
+        names: &[&str],
+    ) -> Result<BTreeMap<String, String>, Error> {
+        let request = DescribeConfigsRequest {
+            resources: vec![DescribeConfigsResource {
+                resource_type: RESOURCE_BROKER,
+                resource_name: node.to_string(),
+                configuration_keys: Some(names.iter().map(|it| (*it).to_owned()).collect()),
+            }],
+            ..DescribeConfigsRequest::default()
+        };
+        let what = || format!("settings of node {node}");
+        let response = self.node(node).await?.call(&request).await?;
+        let result = Error::first(response.results, what)?;
+        Error::check(what, result.error_code, result.error_message.as_deref())?;
+        let values = result.configs.into_iter().filter_map(|it| Some((it.name, it.value?)));
+        Ok(values.collect())
     }
 
     /// Returns the settings of a topic: each with its value, its source by Kafka's code, and the values that it hides.

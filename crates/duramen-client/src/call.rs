@@ -38,12 +38,15 @@ calls! {
     ApiVersions ApiVersionsRequest ApiVersionsResponse;
     AppendFast AppendFastRequest AppendFastResponse;
     ConsumerGroupDescribe ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse;
+    CreateAcls CreateAclsRequest CreateAclsResponse;
     CreatePartitions CreatePartitionsRequest CreatePartitionsResponse;
     CreateTopics CreateTopicsRequest CreateTopicsResponse;
+    DeleteAcls DeleteAclsRequest DeleteAclsResponse;
     DeleteGroups DeleteGroupsRequest DeleteGroupsResponse;
     DeleteRecords DeleteRecordsRequest DeleteRecordsResponse;
     DeleteShareGroupOffsets DeleteShareGroupOffsetsRequest DeleteShareGroupOffsetsResponse;
     DeleteTopics DeleteTopicsRequest DeleteTopicsResponse;
+    DescribeAcls DescribeAclsRequest DescribeAclsResponse;
     DescribeCluster DescribeClusterRequest DescribeClusterResponse;
     DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse;
     DescribeFast DescribeFastRequest DescribeFastResponse;

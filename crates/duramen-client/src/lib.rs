@@ -16,6 +16,7 @@
 //! Offsets are Kafka's: the offset of the first record is 0, and an end is one past the last record. A partition is its
 //! number in its topic. Timestamps are milliseconds since 1970.
 
+mod acls;
 mod admin;
 mod appender;
 mod assignors;

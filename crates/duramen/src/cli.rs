@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod acks;
+pub mod acl;
 pub mod bench;
 pub mod bootstrap;
 pub mod cluster;
@@ -84,6 +85,8 @@ pub enum Command {
     Queue(queue::Queue),
     /// Users and their passwords
     User(user::UserCommand),
+    /// Rules of access: which user may do what
+    Acl(acl::AclCommand),
     /// Make and look at certificates
     Tls(tls::TlsCommand),
     /// Measure a broker
@@ -122,6 +125,7 @@ pub fn main() -> ExitCode {
         Command::Log(command) => command.run(),
         Command::Queue(command) => command.run(),
         Command::User(command) => command.run(),
+        Command::Acl(command) => command.run(),
         Command::Tls(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Completion(command) => command.run(Cli::command()),

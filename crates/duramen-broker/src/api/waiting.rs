@@ -4,7 +4,7 @@ use duramen_protocol::{ErrorCode, Request, Response};
 
 use super::results::answer_now;
 use super::{
-    add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
+    acls, add_partitions_to_txn, alter_client_quotas, alter_configs, alter_partition_reassignments,
     alter_user_scram_credentials, create_partitions, create_topics, delete_groups, delete_records,
     delete_topics, describe_quorum, elect_leaders, end_txn, fast, fetch, find_coordinator, guarded,
     incremental_alter_configs, init_producer_id, join_group, leases, metadata, native,
@@ -111,6 +111,8 @@ pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Res
     Some(match request {
         Request::AlterClientQuotas(it) => alter_client_quotas::undecided(it, code).into(),
         Request::AlterConfigs(it) => alter_configs::undecided(it, code).into(),
+        Request::CreateAcls(it) => acls::uncreated(it, code).into(),
+        Request::DeleteAcls(it) => acls::undeleted(it, code).into(),
         Request::AlterUserScramCredentials(it) => {
             alter_user_scram_credentials::undecided(it, code).into()
         }
@@ -150,6 +152,10 @@ fn fail(response: &mut Response, code: ErrorCode) {
     let codes: Vec<&mut i16> = match response {
         Response::AlterClientQuotas(it) => {
             it.entries.iter_mut().map(|it| &mut it.error_code).collect()
+        }
+        Response::CreateAcls(it) => it.results.iter_mut().map(|it| &mut it.error_code).collect(),
+        Response::DeleteAcls(it) => {
+            it.filter_results.iter_mut().map(|it| &mut it.error_code).collect()
         }
         Response::AlterUserScramCredentials(it) => {
             it.results.iter_mut().map(|it| &mut it.error_code).collect()

@@ -9,6 +9,9 @@ use super::{Check, ConfigKey, Effect, Kind};
 pub(super) const LEADER_SELECTOR: &str = "org.apache.kafka.common.replica.LeaderSelector";
 const RACK_SELECTOR: &str = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
 
+/// Value of `authorizer.class.name` with which rules of access decide.
+pub const AUTHORIZER: &str = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+
 /// Kafka's own lower bound is 1 MiB since 4.0; ours is lower so that tests can roll.
 const SEGMENT_BYTES_MIN: i64 = 4096;
 
@@ -157,6 +160,10 @@ pub const GROUP_CONFIGS: &[ConfigKey] = &[
 pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("advertised.listeners", List, "", "", Any,
         "Addresses that clients connect to, as NAME://HOST:PORT, one for each listener at most. A listener that is not here advertises its own address. The flag --advertise takes precedence where there is one listener."),
+    row("allow.everyone.if.no.acl.found", Boolean, "false", "", Any,
+        "Whether clients may do everything with a resource that has no rule of access.").dynamic(),
+    row("authorizer.class.name", String, "", "", OneOf(&["", AUTHORIZER, "none"]),
+        "Judge of what clients may do. Empty: rules of access decide once a listener asks clients who they are. none: every client may do everything."),
     row("auto.create.topics.enable", Boolean, "true", "", Any,
         "Whether the cluster creates a missing topic when a client asks for its metadata."),
     row("auto.leader.rebalance.enable", Boolean, "true", "", Any,
@@ -377,6 +384,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "File in PEM with the authorities of clients' certificates. The node reads it again when it changes."),
     row("ssl.truststore.type", String, "PEM", "", OnlyYet(&["PEM"]),
         "Format of that file."),
+    row("super.users", String, "", "", Any,
+        "Clients that may do everything, as TYPE:NAME with semicolons between: User:admin;User:CN=ops."),
     row("transaction.max.timeout.ms", Int, "900000", "", AtLeast(1),
         "Longest transaction timeout that a producer may request, in milliseconds."),
     row("transaction.state.log.num.partitions", Int, "50", "", AtLeast(1),

@@ -15,13 +15,14 @@ use std::ops::Bound;
 use bytes::Bytes;
 use duramen_protocol::wire::{Decoder, Encoder, Uuid};
 
+use crate::acls::Acl;
 use crate::configs::Settings;
 
 use crate::metadata_records::{
     AllocatePeerIds, AllocateProducerIds, BearPartition, CreateTopic, MetadataRecord,
     MovePartition, NoteNewcomers, PlacePartition, PlacedReplica, QuotaEntity, RegisterBroker,
-    RetireDirectory, SetBrokerConfig, SetClientQuota, SetFeature, SetGroupConfig, SetTopicConfig,
-    UnregisterBroker,
+    RemoveAcl, RetireDirectory, SetAcl, SetBrokerConfig, SetClientQuota, SetFeature,
+    SetGroupConfig, SetTopicConfig, UnregisterBroker,
 };
 use crate::quotas::{EntityType, QuotaKey, QuotaTable};
 use crate::users::Users;
@@ -78,6 +79,10 @@ pub(crate) enum Change {
     Brokers,
     /// A user has another credential, or one less.
     Users,
+    /// A rule of access is new.
+    AclAdded(Acl),
+    /// A rule of access is gone.
+    AclRemoved(Acl),
     /// A topic is gone.
     Deleted(Topic),
 }
@@ -97,6 +102,8 @@ pub(crate) struct Image {
     group_configs: BTreeMap<String, Settings>,
     pub quotas: QuotaTable,
     pub users: Users,
+    /// Rules of access, by id.
+    pub acls: BTreeMap<Uuid, Acl>,
     topics: BTreeMap<Uuid, Topic>,
     /// Partitions that are being moved.
     pub reassignments: BTreeMap<(Uuid, i32), Reassignment>,
@@ -288,11 +295,10 @@ impl Image {
             MetadataRecord::SetClientQuota(quota) => self.set_quota(quota),
             MetadataRecord::SetScramCredential(_)
             | MetadataRecord::RemoveScramCredential(_)
-            | MetadataRecord::SetSecret(_) => self.users.apply(record).then_some(Change::Users),
-            MetadataRecord::SetFeature(SetFeature { name, level }) => {
-                self.features.insert(name, level);
-                None
-            }
+            | MetadataRecord::SetSecret(_)
+            | MetadataRecord::SetAcl(_)
+            | MetadataRecord::RemoveAcl(_) => self.apply_security(record),
+            MetadataRecord::SetFeature(set) => self.set_feature(set),
         }
     }
 
@@ -300,6 +306,26 @@ impl Image {
         let SetTopicConfig { topic_id, name, value } = setting;
         set(&mut self.topics.get_mut(&topic_id)?.configs, name, value);
         Some(Change::Configured { topic_id })
+    }
+
+    fn set_feature(&mut self, set: SetFeature) -> Option<Change> {
+        self.features.insert(set.name, set.level);
+        None
+    }
+
+    /// Takes a record about users or rules of access in.
+    fn apply_security(&mut self, record: MetadataRecord) -> Option<Change> {
+        match record {
+            MetadataRecord::SetAcl(set) => {
+                let (id, acl) = (set.id, set.acl()?);
+                self.acls.insert(id, acl.clone());
+                Some(Change::AclAdded(acl))
+            }
+            MetadataRecord::RemoveAcl(RemoveAcl { id }) => {
+                self.acls.remove(&id).map(Change::AclRemoved)
+            }
+            of_users => self.users.apply(of_users).then_some(Change::Users),
+        }
     }
 
     /// Names that this version does not know cannot be in its log: they are refused when they are asked for.
@@ -420,6 +446,8 @@ impl Image {
         }
         self.quota_records().for_each(&mut put);
         self.users.records().into_iter().for_each(&mut put);
+        let acls = self.acls.iter().map(|(id, acl)| SetAcl::of(*id, acl));
+        acls.map(MetadataRecord::SetAcl).for_each(&mut put);
         put(MetadataRecord::AllocatePeerIds(AllocatePeerIds { end: self.next_peer_id }));
         let end = self.next_producer_id;
         put(MetadataRecord::AllocateProducerIds(AllocateProducerIds { broker_id: -1, end }));

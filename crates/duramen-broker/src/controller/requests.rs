@@ -16,6 +16,8 @@ pub(crate) fn decides(request: &Request) -> bool {
     matches!(
         request,
         Request::AlterClientQuotas(_)
+            | Request::CreateAcls(_)
+            | Request::DeleteAcls(_)
             | Request::AlterUserScramCredentials(_)
             | Request::AlterConfigs(_)
             | Request::IncrementalAlterConfigs(_)
@@ -58,6 +60,7 @@ impl Controller {
             _ => is_open(name),
         };
         match request {
+            Request::CreateAcls(_) | Request::DeleteAcls(_) => !self.ruling.is_empty(),
             Request::AlterUserScramCredentials(request) => {
                 let deleted = request.deletions.iter().map(|it| &it.name);
                 let mut named = deleted.chain(request.upsertions.iter().map(|it| &it.name));

@@ -136,6 +136,7 @@ impl Forwards {
             principal: context.principal.to_string(),
             listener: context.listener.to_string(),
             client_host: context.client_host.to_string(),
+            is_ruled: core.access.is_on(),
             request: bytes,
         };
         self.open_bytes += forward.request.len();
@@ -240,6 +241,7 @@ fn read(forward: &Forward) -> Option<(RequestContext, Request)> {
         api: Api::Kafka(request.api_key()),
         version: header.api_version,
         spent_us: 0,
+        is_ruled: forward.is_ruled,
     };
     Some((context, request))
 }

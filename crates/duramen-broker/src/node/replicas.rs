@@ -111,6 +111,8 @@ fn follow_change(node: &mut Node, change: Change, made: &mut Vec<GroupId>) {
         Change::Configured { topic_id } => node.core.configure(topic_id),
         Change::BrokersConfigured => node.sweeps.reconfigure(&mut node.core),
         Change::Brokers => node.core.tell_nodes(),
+        Change::AclAdded(acl) => node.core.access.add(acl),
+        Change::AclRemoved(acl) => node.core.access.remove(&acl),
         Change::Users => node.logins.follow(&mut node.core),
         Change::Deleted(topic) => {
             remove(node, &topic);

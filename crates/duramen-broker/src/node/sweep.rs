@@ -106,6 +106,7 @@ impl Core {
         let image = &self.controller.image;
         let own = image.broker_configs(self.options.facts.broker_id).clone();
         self.options.settings.set_dynamic(own, image.broker_configs(ALL_BROKERS).clone());
+        self.access.reconfigure(&self.options.settings);
     }
 }
 

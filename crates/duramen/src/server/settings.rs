@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use duramen_broker::configs::BrokerSettings;
+use duramen_broker::configs::{AUTHORIZER, BrokerSettings};
 use duramen_broker::limits::NODE_BYTES_IN_FLIGHT_MAX;
 
 use super::seats::SeatLimits;
@@ -65,6 +65,7 @@ impl ServerSettings {
                 if config.listen.is_some() {
                     given.insert("listeners".to_owned(), text);
                 }
+                authorize(&listeners, &mut given);
                 listeners
             }
             Err(problem) => {
@@ -83,6 +84,11 @@ impl ServerSettings {
             mistakes.push(format!("max.connections.per.ip.overrides: {problem}"));
             HashMap::new()
         });
+        if let Err(problem) =
+            super_users(config.settings.get("super.users").map_or("", String::as_str))
+        {
+            mistakes.push(format!("super.users: {problem}"));
+        }
         let nodes = config.settings.get("controller.quorum.voters");
         let nodes = nodes.map_or(Ok(BTreeMap::new()), |text| nodes_of(text));
         let nodes = nodes.unwrap_or_else(|problem| {
@@ -161,6 +167,26 @@ impl ServerSettings {
                 .filter(|bytes| *bytes > 0)
                 .unwrap_or(NODE_BYTES_IN_FLIGHT_MAX),
         }
+    }
+}
+
+/// Has rules of access decide once a listener asks clients who they are, unless a setting says otherwise.
+fn authorize(listeners: &[ListenerSettings], given: &mut BTreeMap<String, String>) {
+    let name = given.entry("authorizer.class.name".to_owned()).or_default();
+    if name.is_empty() && listeners.iter().any(ListenerSettings::knows_clients) {
+        AUTHORIZER.clone_into(name);
+    }
+}
+
+/// Checks `TYPE:NAME` entries with semicolons between.
+fn super_users(text: &str) -> Result<(), String> {
+    let mut entries = text.split(';').map(str::trim).filter(|entry| !entry.is_empty());
+    let is_wrong = |entry: &&str| {
+        entry.split_once(':').is_none_or(|(kind, name)| kind.is_empty() || name.is_empty())
+    };
+    match entries.find(is_wrong) {
+        Some(wrong) => Err(format!("\"{wrong}\" is not TYPE:NAME, as User:admin is")),
+        None => Ok(()),
     }
 }
 
@@ -273,11 +299,12 @@ mod tests {
             "num.partitons=3",
             "conections.max.idle.ms=5",
             "socket.request.max.bytes=big",
+            "super.users=User:a;root",
             "advertised.listeners=SSL://a:1",
             "max.connections.per.ip.overrides=example.com:3",
         ])
         .unwrap_err();
-        assert_eq!(mistakes.len(), 5, "{mistakes:?}");
+        assert_eq!(mistakes.len(), 6, "{mistakes:?}");
         let has = |part: &str| mistakes.iter().any(|mistake| mistake.contains(part));
         assert!(has("did you mean num.partitions?"), "{mistakes:?}");
         assert!(has("did you mean connections.max.idle.ms?"), "{mistakes:?}");

@@ -193,7 +193,8 @@ fn said(output: &Output) -> String {
 #[test]
 fn clients_get_in_with_a_password_alone_and_go_with_their_user() {
     let directory = tempfile::tempdir().unwrap();
-    let command = &mut asking(directory.path(), "SASL_PLAINTEXT://127.0.0.1:0", &[ALL]);
+    let settings = [ALL, "super.users=User:root"];
+    let command = &mut asking(directory.path(), "SASL_PLAINTEXT://127.0.0.1:0", &settings);
     let mut node = Node::spawn(command);
     let at = node.address;
     let port = i32::from(at.port());
@@ -307,4 +308,58 @@ fn passwords_do_not_travel_as_they_are_unless_that_is_meant() {
     assert!(!refused.status.success() && told.contains("could read the passwords"), "{told}");
     drop(Node::spawn(&mut asking("SCRAM-SHA-512")));
     drop(Node::spawn(asking("PLAIN").arg("--open")));
+}
+
+#[test]
+fn a_user_may_do_what_rules_allow_and_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = [ALL, "super.users=User:root"];
+    let node =
+        Node::spawn(&mut asking(directory.path(), "SASL_PLAINTEXT://127.0.0.1:0", &settings));
+    let at = node.address;
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (root, ada) = (file("root", "first secret"), file("ada", "hers"));
+    let by_root = |arguments: &[&str]| said(&run(at, &root, arguments));
+    let by_ada = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.args(arguments).args(["--bootstrap", &at.to_string(), "--user", "ada"]);
+        let done = command.arg("--password-file").arg(&ada).output().unwrap();
+        (done.status.success(), String::from_utf8([done.stdout, done.stderr].concat()).unwrap())
+    };
+    by_root(&["user", "create", "ada", "--new-password-file", &ada.display().to_string()]);
+    by_root(&["topic", "create", "orders-1"]);
+    let (is_made, told) = by_ada(&["topic", "create", "hers"]);
+    assert!(!is_made && told.contains("TOPIC_AUTHORIZATION_FAILED"), "{told}");
+    assert_eq!(by_ada(&["topic", "list", "-o", "json"]), (true, "[]\n".to_owned()));
+    let rule = ["--principal", "User:ada", "--topic", "orders-*"];
+    let told = by_root(&[&["acl", "allow", "--operation", "read"], &rule[..]].concat());
+    let sentence = "User:ada may read each topic whose name begins with orders-, and describe it\n";
+    assert_eq!(told, sentence);
+    assert!(by_ada(&["topic", "list", "-o", "json"]).1.contains("orders-1"));
+    assert!(!by_ada(&["topic", "delete", "orders-1", "--yes"]).0);
+    let asked = ["acl", "explain", "--principal", "User:ada", "--topic", "orders-1", "--operation"];
+    let explained = |operation: &str| by_root(&[&asked[..], &[operation]].concat());
+    let may = "User:ada may describe topic orders-1: a rule says that User:ada may read each topic \
+               whose name begins with orders-, and describe it\n";
+    assert_eq!(explained("describe"), may);
+    let may_not = "User:ada may not write topic orders-1: the resource has rules, and none of them \
+                   allows it\n";
+    assert_eq!(explained("write"), may_not);
+    let denied = by_root(&[&["acl", "deny", "--operation", "all"], &rule[..]].concat());
+    assert!(denied.starts_with("User:ada may not do everything with each topic"), "{denied}");
+    assert!(explained("describe").contains("may not"));
+    assert_eq!(by_ada(&["topic", "list", "-o", "json"]), (true, "[]\n".to_owned()));
+    let listed = by_root(&["acl", "list", "--topic", "orders-7", "-o", "json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
+    assert_eq!(listed[0]["principal"], "User:ada");
+    let shown = by_root(&["acl", "remove", "--principal", "User:ada", "--dry-run"]);
+    assert!(shown.ends_with("2 rules would be removed\n"), "{shown}");
+    let removed = by_root(&["acl", "remove", "--principal", "User:ada"]);
+    assert!(removed.ends_with("2 rules removed\n"), "{removed}");
+    assert!(explained("read").contains("the resource has no rule"));
 }

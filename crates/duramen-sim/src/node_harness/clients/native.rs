@@ -185,6 +185,7 @@ impl Clients {
             api: request.api(),
             version: 0,
             spent_us: 0,
+            is_ruled: false,
         };
         let sequence = u64::from(self.correlation.unsigned_abs());
         natives.on_asked((connection, sequence), &question);

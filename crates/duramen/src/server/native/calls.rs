@@ -108,6 +108,7 @@ impl Call {
             api,
             version,
             spent_us: 0,
+            is_ruled: false,
         }
     }
 

@@ -205,6 +205,12 @@ impl ListenerSettings {
         has_certificates || self.sasl.is_some()
     }
 
+    /// Tells whether the listener knows the names of some clients.
+    pub(super) fn knows_clients(&self) -> bool {
+        let may_show = self.tls.as_ref().is_some_and(|tls| tls.clients != ClientAuth::None);
+        may_show || self.sasl.is_some()
+    }
+
     /// Tells whether clients send their passwords as they are, and everybody on the way can read them.
     pub fn shows_passwords(&self) -> bool {
         let has_plain = |sasl: &Arc<SaslSettings>| sasl.mechanisms.contains(&Mechanism::Plain);
