@@ -71,6 +71,9 @@ KAFKA_SINGLE_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
 }
 
+# A test may have listeners of its own.
+KAFKA_LISTENER_PROTOCOLS = ",".join(f"{it}:{it}" for it in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")) + ",CONTROLLER:PLAINTEXT"
+
 # What makes three of them one cluster, and how both kinds are set up to be durable on a majority.
 THREE = 3
 REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}
@@ -319,6 +322,10 @@ class Kafka(Broker):
             "log.dirs": str(self.data_dir / "log"),
             **{KAFKA_BROKER_NAMES.get(name, name): value for name, value in self.settings.items()},
         }
+        if "CONTROLLER:" not in settings["listeners"]:
+            own = settings["listeners"]
+            settings |= {"listeners": f"{own},CONTROLLER://{HOST}:{controller_port}", "advertised.listeners": own}
+            settings["listener.security.protocol.map"] = KAFKA_LISTENER_PROTOCOLS
         self.properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
     def _format(self):

@@ -16,12 +16,13 @@ COMPAT = Path(__file__).resolve().parent
 LEAVE_S = 70
 
 
+def built(script, program):
+    """Returns a function that builds a client's programs, and returns the command of one."""
+    return lambda: [str(Path(subprocess.check_output([str(COMPAT / script)], text=True).strip()) / program)]
+
+
 def programs():
     """Returns a function for each client that makes the command of its consumer."""
-
-    def built(script, program):
-        return lambda: [str(Path(subprocess.check_output([str(COMPAT / script)], text=True).strip()) / program)]
-
     return {
         "franz-go": built("franz-go/build.sh", "member"),
         "sarama": built("sarama/build.sh", "member"),

@@ -32,7 +32,7 @@ OWN_BROKERS = [
     "hostile", "security", "native-openapi", "queues", "work-queues", "examples",
 ]  # fmt: skip
 # What only one of the brokers promises, or shows well enough on one node.
-ONLY = {suite: "duramen" for suite in ("native", "queues", "work-queues", "examples", "native-kills", "native-openapi", "three", "scale", "faults", "hostile", "security")}
+ONLY = {suite: "duramen" for suite in ("native", "queues", "work-queues", "examples", "native-kills", "native-openapi", "three", "scale", "faults", "hostile")}
 # The delay is Kafka's default; brokers here have none otherwise, so that the first member of a group is served at once.
 STRICT_SETTINGS = {
     "auto.create.topics.enable": "false",

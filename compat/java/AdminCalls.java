@@ -87,8 +87,7 @@ public class AdminCalls extends Suite {
             Set.of("close", "create", "metrics", "registerMetricForSubscription", "unregisterMetricFromSubscription");
 
     /** What Duramen may not serve yet: it answers as Kafka does, or the client says that the call is unknown to it. */
-    static final Set<String> NOT_YET = Set.of(
-            "alterUserScramCredentials", "describeStreamsGroups");
+    static final Set<String> NOT_YET = Set.of("describeStreamsGroups");
 
     static final ResourcePattern pattern = new ResourcePattern(ResourceType.TOPIC, "t", PatternType.LITERAL);
     static final AccessControlEntry entry = new AccessControlEntry("User:me", "*", AclOperation.READ, AclPermissionType.ALLOW);

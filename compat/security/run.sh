@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Clients that come by TLS: run.sh KIND [PART OF A TEST'S NAME]...  KIND is duramen.
+# Clients that come by TLS or with a password: run.sh KIND [PART OF A TEST'S NAME]...
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 BROKER_KIND=$1 exec "$here/../pytest.sh" "$here" "${@:2}"

@@ -1,6 +1,5 @@
 """Listeners with TLS, and the clients that people have: librdkafka, Kafka's own tools, openssl."""
 
-import os
 import re
 import socket
 import subprocess
@@ -9,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from authority import certificates
 from broker import COMPAT, HOST, free_port, start
-from checks import equal
+from checks import broker_kind, equal
 
-BINARY = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
+if broker_kind() == "kafka":
+    pytest.skip("of Duramen alone", allow_module_level=True)
+
 PROTOCOLS = ["TLSv1.2", "TLSv1.3"]
 TOPIC = "sealed"
 # More than sockets and buffers take at once, each way.
@@ -27,12 +29,6 @@ class Target:
         self.at = {protocol: f"{HOST}:{port}" for protocol, port in ports.items()}
         self.certificates = certificates
         self.ca = certificates / "ca.pem"
-
-
-def certificates(directory, names=f"localhost,{HOST}"):
-    command = [BINARY, "tls", "init", "--node", names, "--client", "alice", "--out", directory]
-    subprocess.run(command, check=True, capture_output=True)
-    return directory
 
 
 @contextmanager

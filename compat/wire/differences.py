@@ -56,8 +56,8 @@ DIFFERENCES = {
         {("GetTelemetrySubscriptions", "PushTelemetry")},
         {
             (
-                *("SaslHandshake", "SaslAuthenticate", "AlterUserScramCredentials", "GetTelemetrySubscriptions", "PushTelemetry"),
-                *("AddRaftVoter", "RemoveRaftVoter", "StreamsGroupHeartbeat", "StreamsGroupDescribe"),
+                *("GetTelemetrySubscriptions", "PushTelemetry", "AddRaftVoter", "RemoveRaftVoter"),
+                *("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
             )
         },
         "Kafka has those of telemetry when a plug-in takes it. docs/api-versions.md says of each API whether it is served, and why not.",
