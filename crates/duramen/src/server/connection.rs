@@ -32,7 +32,6 @@ use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::session::{Heavy, Outgoing, Session, SessionStep};
 use duramen_protocol::wire::Few;
 use duramen_storage::Reader;
-use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -52,7 +51,7 @@ use super::sending::{Part, STALL_MAX, Sender};
 use super::settings::SaslSettings;
 use super::stream::Stream;
 use super::threads::{Input, Routed, ToNode};
-use super::tls;
+use super::tls::{self, Sealing};
 
 mod login;
 
@@ -157,7 +156,7 @@ pub struct Entrance {
     /// Its name.
     pub name: Arc<str>,
     /// Its configuration of TLS, if it has TLS.
-    pub tls: Option<Arc<ServerConfig>>,
+    pub tls: Option<Sealing>,
     /// Its settings of SASL, if it asks clients that way.
     pub sasl: Option<Arc<SaslSettings>>,
 }

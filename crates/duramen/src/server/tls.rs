@@ -1,7 +1,8 @@
 //! # Room card: tls
 //!
 //! Purpose:    TLS of the listeners for clients: certificates from files, handshakes, sealed bytes.
-//! Owns:       the checks of certificates and keys, the configuration that new connections take, its reload.
+//! Owns:       the checks of certificates and keys, the configuration that new connections take, its reload; names in
+//!             certificates (`tls/names.rs`).
 //! Interface:  [`Certificates::open`], [`Keeper::refresh`], [`accept`], [`Tls`].
 //! Invariants: a configuration with a mistake is never taken: the last good one stays. No session is resumed, so that
 //!             each connection shows what it has. A handshake has a bound on its time.
@@ -20,21 +21,23 @@ use std::time::{Duration, SystemTime};
 
 use bytes::BufMut;
 use bytes::buf::Limit;
-use data_encoding::HEXLOWER;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVersion};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use x509_parser::asn1_rs::ToDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
-use x509_parser::x509::{AttributeTypeAndValue, RelativeDistinguishedName, X509Name};
 
 use super::metrics::Metrics;
+
+mod names;
+
+pub use names::NameRules;
+use names::{Identity, identity_of, name_of};
 
 /// Longest time of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -58,6 +61,21 @@ pub struct TlsSettings {
     pub clients: ClientAuth,
     /// `ssl.truststore.location`: a file in PEM with the authorities of clients' certificates, if clients show any.
     pub truststore: PathBuf,
+    /// `ssl.crl.location`: a file in PEM with lists of certificates that count no more, or nothing.
+    pub revoked: PathBuf,
+    /// `ssl.principal.mapping.rules`.
+    pub names: NameRules,
+    /// `ssl.allow.dn.changes`: whether a new certificate may have another subject.
+    pub may_rename: bool,
+    /// `ssl.allow.san.changes`: whether a new certificate may lack alternative names.
+    pub may_lack_names: bool,
+}
+
+/// Configuration that a connection takes when it begins.
+#[derive(Clone, Debug)]
+pub struct Sealing {
+    config: Arc<ServerConfig>,
+    names: NameRules,
 }
 
 /// Rule about certificates of clients.
@@ -73,7 +91,11 @@ pub enum ClientAuth {
 
 impl TlsSettings {
     /// Reads the files. Returns the mistake where one is missing, has expired, or does not fit the other.
-    pub fn load(&self) -> Result<Arc<ServerConfig>, String> {
+    pub fn load(&self) -> Result<(), String> {
+        self.read().map(|_| ())
+    }
+
+    fn read(&self) -> Result<(Arc<ServerConfig>, Identity), String> {
         let path = &self.keystore;
         let about = |problem: String| format!("{}: {problem}", path.display());
         let text = std::fs::read(path).map_err(|error| about(error.to_string()))?;
@@ -81,6 +103,7 @@ impl TlsSettings {
         let chain = chain.map_err(|error| about(format!("no certificate in PEM: {error}")))?;
         let first = chain.first().ok_or_else(|| about("there is no certificate".to_owned()))?;
         check_time(first).map_err(about)?;
+        let identity = identity_of(first).map_err(about)?;
         let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
             about(format!("there is no private key that is not encrypted: {error}"))
         })?;
@@ -99,7 +122,7 @@ impl TlsSettings {
             config.map_err(|error| about(format!("key and certificate do not fit: {error}")))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Arc::new(config))
+        Ok((Arc::new(config), identity))
     }
 
     /// Returns the check of clients' certificates.
@@ -121,6 +144,11 @@ impl TlsSettings {
             added.map_err(|error| format!("{path}: {error}"))?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = match self.lists()? {
+            lists if lists.is_empty() => verifier,
+            // The list of the authority that signed a client's certificate must be there.
+            lists => verifier.with_crls(lists).only_check_end_entity_revocation(),
+        };
         let verifier = match self.clients {
             ClientAuth::Requested => verifier.allow_unauthenticated(),
             ClientAuth::None | ClientAuth::Required => verifier,
@@ -128,9 +156,43 @@ impl TlsSettings {
         verifier.build().map_err(|error| format!("{path}: {error}"))
     }
 
+    /// Reads the lists of certificates that count no more.
+    fn lists(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+        if self.revoked.as_os_str().is_empty() {
+            return Ok(Vec::new());
+        }
+        let path = self.revoked.display();
+        let text = std::fs::read(&self.revoked).map_err(|error| format!("{path}: {error}"))?;
+        let lists = CertificateRevocationListDer::pem_slice_iter(&text).collect::<Result<_, _>>();
+        let lists: Vec<_> = lists.map_err(|error| format!("{path}: {error}"))?;
+        if lists.is_empty() {
+            return Err(format!("{path}: there is no list of revoked certificates in PEM"));
+        }
+        Ok(lists)
+    }
+
+    /// Refuses a certificate with other names than the one before, unless settings allow that (KIP-978).
+    fn check_names(&self, before: &Identity, after: &Identity) -> Result<(), String> {
+        let (from, to) = (&before.subject, &after.subject);
+        if from != to && !self.may_rename {
+            return Err(format!(
+                "the new certificate is for {to}, and the one before was for {from}: set \
+                 ssl.allow.dn.changes to true if that is meant"
+            ));
+        }
+        let mut missing = before.alternatives.difference(&after.alternatives);
+        match missing.next() {
+            Some(name) if !self.may_lack_names => Err(format!(
+                "the new certificate lacks the name {name}: set ssl.allow.san.changes to true if \
+                 that is meant"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns when each of the files was changed.
-    fn changed(&self) -> [Option<SystemTime>; 2] {
-        [&self.keystore, &self.truststore]
+    fn changed(&self) -> Changed {
+        [&self.keystore, &self.truststore, &self.revoked]
             .map(|path| std::fs::metadata(path).and_then(|it| it.modified()).ok())
     }
 
@@ -186,19 +248,30 @@ fn check_time(certificate: &CertificateDer<'_>) -> Result<(), String> {
     Err(format!("the certificate is valid from {from} to {to} only"))
 }
 
+/// Times at which the files of a listener were changed.
+type Changed = [Option<SystemTime>; 3];
+
+/// Files of a listener as they were read last.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    identity: Identity,
+    changed: Changed,
+}
+
 /// Certificates of a listener, which may change while the process runs.
 #[derive(Debug)]
 pub struct Certificates {
     settings: TlsSettings,
-    current: RwLock<(Arc<ServerConfig>, [Option<SystemTime>; 2])>,
+    current: RwLock<Current>,
 }
 
 impl Certificates {
     /// Reads the files.
     pub fn open(settings: TlsSettings) -> Result<Self, String> {
         let changed = settings.changed();
-        let config = settings.load()?;
-        Ok(Self { settings, current: RwLock::new((config, changed)) })
+        let (config, identity) = settings.read()?;
+        Ok(Self { settings, current: RwLock::new(Current { config, identity, changed }) })
     }
 
     /// Returns the name of the listener.
@@ -207,21 +280,24 @@ impl Certificates {
     }
 
     /// Returns the configuration for a connection that begins now.
-    pub fn current(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).0)
+    pub fn current(&self) -> Sealing {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        Sealing { config: Arc::clone(&current.config), names: self.settings.names.clone() }
     }
 
     /// Reads the files again, if they have changed since. True if new connections get another certificate from now on.
     /// After a mistake the last good one stays, and the mistake is told once.
     fn refresh(&self) -> Result<bool, String> {
         let changed = self.settings.changed();
-        if self.current.read().unwrap_or_else(PoisonError::into_inner).1 == changed {
+        if self.current.read().unwrap_or_else(PoisonError::into_inner).changed == changed {
             return Ok(false);
         }
-        let loaded = self.settings.load();
+        let loaded = self.settings.read();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        current.1 = changed;
-        current.0 = loaded?;
+        current.changed = changed;
+        let (config, identity) = loaded?;
+        self.settings.check_names(&current.identity, &identity)?;
+        (current.config, current.identity) = (config, identity);
         Ok(true)
     }
 }
@@ -278,7 +354,8 @@ pub struct Tls {
 
 /// Makes the handshake of a client. One whose certificate has no name that can be read is refused: it is somebody, and
 /// must not pass for anybody.
-pub(super) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Tls> {
+pub(super) async fn accept(tcp: TcpStream, sealing: Sealing) -> io::Result<Tls> {
+    let Sealing { config, names } = sealing;
     let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
     session.set_buffer_limit(Some(SEALED_BYTES_MAX));
     let mut tls = Tls { tcp, session, has_more: false, name: None };
@@ -295,13 +372,22 @@ pub(super) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Res
             }
         }
         let shown = tls.session.peer_certificates().and_then(<[_]>::first);
-        tls.name = shown.map(name_of).transpose()?;
+        tls.name = shown.map(|it| principal_of(it, &names)).transpose()?;
         Ok(())
     };
     match tokio::time::timeout(HANDSHAKE_MAX, handshake).await {
         Ok(done) => done.map(|()| tls),
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")),
     }
+}
+
+/// Returns the name that rules make of that in a client's certificate.
+fn principal_of(certificate: &CertificateDer<'_>, rules: &NameRules) -> io::Result<String> {
+    let name = name_of(certificate)?;
+    rules.name(&name).ok_or_else(|| {
+        let text = format!("no rule of ssl.principal.mapping.rules fits the name {name}");
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
 }
 
 fn ignore_wait<T>(result: io::Result<T>) -> io::Result<Option<T>> {
@@ -313,7 +399,8 @@ fn ignore_wait<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl Tls {
-    /// Returns the name in the client's certificate, if it has shown one: RFC 2253, as Java writes it.
+    /// Returns the client's name, if it has shown a certificate. Rules make it of the certificate's name in RFC 2253, as
+    /// Java writes that.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -403,61 +490,6 @@ impl Tls {
     }
 }
 
-/// Kinds of a name's parts that Java's `X500Principal.getName` writes by a keyword; it writes the others by their
-/// numbers.
-const KEYWORDS: [(&str, &str); 9] = [
-    ("2.5.4.3", "CN"),
-    ("2.5.4.6", "C"),
-    ("2.5.4.7", "L"),
-    ("2.5.4.8", "ST"),
-    ("2.5.4.9", "STREET"),
-    ("2.5.4.10", "O"),
-    ("2.5.4.11", "OU"),
-    ("0.9.2342.19200300.100.1.25", "DC"),
-    ("0.9.2342.19200300.100.1.1", "UID"),
-];
-
-/// Reads the name in a certificate.
-fn name_of(certificate: &CertificateDer<'_>) -> io::Result<String> {
-    let parsed = X509Certificate::from_der(certificate);
-    let (_, parsed) = parsed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    Ok(written(parsed.subject()))
-}
-
-/// Writes a name in the form of RFC 2253: the last part first.
-fn written(name: &X509Name<'_>) -> String {
-    let part = |it: &AttributeTypeAndValue<'_>| {
-        let kind = it.attr_type().to_id_string();
-        let keyword = KEYWORDS.iter().find(|(number, _)| *number == kind);
-        if let (Some((_, keyword)), Ok(text)) = (keyword, it.as_str()) {
-            return format!("{keyword}={}", escaped(text));
-        }
-        let mut bytes = Vec::new();
-        let _ = it.attr_value().write_der(&mut bytes);
-        format!("{kind}=#{}", HEXLOWER.encode(&bytes))
-    };
-    let set =
-        |it: &RelativeDistinguishedName<'_>| it.iter().map(part).collect::<Vec<_>>().join("+");
-    let mut sets: Vec<String> = name.iter().map(set).collect();
-    sets.reverse();
-    sets.join(",")
-}
-
-/// Escapes what has a meaning in a name, and the spaces at both ends, as Java does.
-fn escaped(text: &str) -> String {
-    let is_within = |at: usize| !text[..at].trim_start_matches(' ').is_empty();
-    let goes_on = |at: usize| !text[at..].trim_start_matches(' ').is_empty();
-    let mut out = String::with_capacity(text.len());
-    for (at, it) in text.char_indices() {
-        let is_border = it == ' ' && !(is_within(at) && goes_on(at));
-        if is_border || ",=+<>#;\"\\".contains(it) {
-            out.push('\\');
-        }
-        if it == '\0' { out.push_str("\\00") } else { out.push(it) }
-    }
-    out
-}
-
 /// A socket that gives and takes what it can without waiting.
 struct Socket<'a>(&'a TcpStream);
 
@@ -488,7 +520,7 @@ impl Write for Socket<'_> {
 mod tests {
     use std::path::Path;
 
-    use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, date_time_ymd};
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     use super::*;
 
@@ -509,75 +541,11 @@ mod tests {
             ciphers: Vec::new(),
             clients: ClientAuth::None,
             truststore: PathBuf::new(),
+            revoked: PathBuf::new(),
+            names: NameRules::read("DEFAULT").unwrap(),
+            may_rename: false,
+            may_lack_names: false,
         }
-    }
-
-    /// The expected names are those of `X500Principal.getName` of Java 21, for certificates of openssl.
-    #[test]
-    fn names_of_clients_are_written_as_java_writes_them() {
-        use DnType::{
-            CommonName, CountryName, CustomDnType, LocalityName, OrganizationName,
-            OrganizationalUnitName, StateOrProvinceName,
-        };
-        let text = |text: &str| DnValue::Utf8String(text.to_owned());
-        let plain = |text: &str| DnValue::PrintableString(text.try_into().unwrap());
-        let ascii = |text: &str| DnValue::Ia5String(text.try_into().unwrap());
-        let custom = |numbers: &[u64]| CustomDnType(numbers.to_vec());
-        let long = [0, 9, 2342, 19_200_300, 100, 1];
-        let pilot = |last: u64| custom(&[long.as_slice(), &[last]].concat());
-        let one = |parts: Vec<(DnType, DnValue)>| {
-            let mut wanted = CertificateParams::new(Vec::<String>::new()).unwrap();
-            wanted.distinguished_name = DistinguishedName::new();
-            for (kind, value) in parts {
-                wanted.distinguished_name.push(kind, value);
-            }
-            let made = wanted.self_signed(&KeyPair::generate().unwrap()).unwrap();
-            name_of(made.der()).unwrap()
-        };
-        for (parts, expected) in [
-            (
-                vec![
-                    (CountryName, plain("DE")),
-                    (StateOrProvinceName, text("Berlin")),
-                    (LocalityName, text("Berlin")),
-                    (OrganizationName, text("Acme, Inc.")),
-                    (OrganizationalUnitName, text("a<b>;\"c\"")),
-                    (CommonName, text("alice")),
-                ],
-                r#"CN=alice,OU=a\<b\>\;\"c\",O=Acme\, Inc.,L=Berlin,ST=Berlin,C=DE"#,
-            ),
-            (
-                vec![(CommonName, text(" #lead ")), (OrganizationName, text(r"x\y"))],
-                r"O=x\\y,CN=\ \#lead\ ",
-            ),
-            (
-                vec![
-                    (custom(&[1, 2, 840, 113_549, 1, 9, 1]), ascii("a@b.c")),
-                    (CommonName, text("bob")),
-                ],
-                "CN=bob,1.2.840.113549.1.9.1=#16056140622e63",
-            ),
-            (
-                vec![
-                    (pilot(25), ascii("com")),
-                    (custom(&[2, 5, 4, 9]), text("Main 1")),
-                    (pilot(1), text("u1")),
-                    (CommonName, text("Zo\u{eb}")),
-                ],
-                "CN=Zo\u{eb},UID=u1,STREET=Main 1,DC=com",
-            ),
-            (
-                vec![
-                    (custom(&[2, 5, 4, 12]), text("Dr")),
-                    (custom(&[2, 5, 4, 5]), plain("7")),
-                    (CommonName, text("x=y")),
-                ],
-                r"CN=x\=y,2.5.4.5=#130137,2.5.4.12=#0c024472",
-            ),
-        ] {
-            assert_eq!(one(parts), expected);
-        }
-        assert!(name_of(&CertificateDer::from(vec![0x30, 0])).is_err(), "it is nobody's");
     }
 
     #[test]
@@ -589,7 +557,7 @@ mod tests {
             std::fs::write(file.path(), text).unwrap();
             let mut settings = settings(file.path());
             change(&mut settings);
-            settings.load().map(|_| ())
+            settings.load()
         };
         let both = good.clone() + &key.serialize_pem();
         assert_eq!(load(&both, |_| ()), Ok(()));
@@ -638,9 +606,33 @@ mod tests {
         write("half", 2);
         assert!(it.refresh().is_err());
         assert_eq!(it.refresh(), Ok(false), "a mistake is told once");
-        assert!(Arc::ptr_eq(&first, &it.current()));
+        assert!(Arc::ptr_eq(&first.config, &it.current().config));
         write(&text(), 3);
         assert_eq!(it.refresh(), Ok(true));
-        assert!(!Arc::ptr_eq(&first, &it.current()));
+        assert!(!Arc::ptr_eq(&first.config, &it.current().config));
+    }
+
+    #[test]
+    fn a_new_certificate_has_the_names_of_the_one_before_unless_others_are_meant() {
+        let identity = |subject: &str, alternatives: &[&str]| Identity {
+            subject: subject.to_owned(),
+            alternatives: alternatives.iter().map(|it| (*it).to_owned()).collect(),
+        };
+        let before = identity("CN=a", &["x", "y"]);
+        let strict = settings(Path::new(""));
+        assert_eq!(strict.check_names(&before, &identity("CN=a", &["x", "y", "z"])), Ok(()));
+        let (renamed, lacking) = (identity("CN=b", &["x", "y"]), identity("CN=a", &["x"]));
+        assert!(
+            strict.check_names(&before, &renamed).unwrap_err().contains("ssl.allow.dn.changes")
+        );
+        assert!(strict.check_names(&before, &lacking).unwrap_err().contains("lacks the name y"));
+        let lax = TlsSettings { may_rename: true, may_lack_names: true, ..strict };
+        assert_eq!(lax.check_names(&before, &renamed), Ok(()));
+        assert_eq!(lax.check_names(&before, &lacking), Ok(()));
+        let (certificate, _) = made(3000);
+        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let identity = identity_of(&certificate).unwrap();
+        assert_eq!(identity.subject, "CN=rcgen self signed cert");
+        assert_eq!(identity.alternatives.len(), 1, "{identity:?}");
     }
 }

@@ -10,6 +10,13 @@ use duramen_client::{Client, Connection, Error, Login, Options, Tls};
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::MetadataRequest;
 use duramen_protocol::sasl::Mechanism;
+use rcgen::{
+    CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
+    date_time_ymd,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{Node, PATIENCE, field};
 
@@ -75,7 +82,35 @@ fn with_tls_clients_read_what_they_wrote_and_others_hear_nothing() {
     assert!(consumed.stdout == text.as_bytes(), "{} bytes", consumed.stdout.len());
 }
 
-/// A listener that asks each client for a certificate is not open to everybody.
+/// Makes a list of certificates that count no more, signed by the authority in a directory.
+fn revocations(authority: &Path, revoked: &[&Path]) -> String {
+    let read = |name: &str| std::fs::read_to_string(authority.join(name)).unwrap();
+    let key = KeyPair::from_pem(&read("ca-key.pem")).unwrap();
+    let issuer = Issuer::from_ca_cert_pem(&read("ca.pem"), key).unwrap();
+    let serial = |path: &&Path| {
+        let text = std::fs::read(path).unwrap();
+        let certificate = CertificateDer::from_pem_slice(&text).unwrap();
+        let (_, parsed) = X509Certificate::from_der(&certificate).unwrap();
+        RevokedCertParams {
+            serial_number: SerialNumber::from_slice(parsed.raw_serial()),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        }
+    };
+    let list = CertificateRevocationListParams {
+        this_update: date_time_ymd(2024, 1, 1),
+        next_update: date_time_ymd(2100, 1, 1),
+        crl_number: SerialNumber::from(1),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.iter().map(serial).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    list.signed_by(&issuer).unwrap().pem().unwrap()
+}
+
+/// A listener that asks each client for a certificate is not open to everybody. Rules make the client's name of that in
+/// the certificate, and a list takes certificates back.
 #[test]
 fn clients_without_the_certificate_that_a_listener_asks_for_hear_nothing() {
     let (directory, mine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -83,30 +118,56 @@ fn clients_without_the_certificate_that_a_listener_asks_for_hear_nothing() {
     certificates(mine.path());
     certificates(theirs.path());
     let at = |name: &str| mine.path().join(name).display().to_string();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-    command.args(["serve", "--log-format", "json", "--data-dir"]).arg(directory.path());
-    for setting in [
-        "listeners=SSL://0.0.0.0:0".to_owned(),
-        "ssl.client.auth=required".to_owned(),
-        format!("ssl.keystore.location={}", at("localhost.pem")),
-        format!("ssl.truststore.location={}", at("ca.pem")),
-    ] {
-        command.args(["--set", &setting]);
-    }
-    let node = Node::spawn(command.stderr(Stdio::piped()));
-    let bootstrap = format!("localhost:{}", node.address.port());
-    let lists = |own: Option<&Path>| {
-        let mut list = Command::new(env!("CARGO_BIN_EXE_duramen"));
-        list.args(["topic", "list", "--bootstrap", &bootstrap, "--tls-ca", &at("ca.pem")]);
-        if let Some(own) = own {
-            list.arg("--tls-cert").arg(own);
+    let alice = mine.path().join("alice.pem");
+    let list = directory.path().join("revoked.pem");
+    std::fs::write(&list, revocations(mine.path(), &[])).unwrap();
+    let start = |host: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        let data = directory.path().join("data");
+        command.args(["serve", "--log-format", "json", "--data-dir"]).arg(data);
+        for setting in [
+            format!("listeners=SSL://{host}:0"),
+            "ssl.client.auth=required".to_owned(),
+            format!("ssl.keystore.location={}", at("localhost.pem")),
+            format!("ssl.truststore.location={}", at("ca.pem")),
+            format!("ssl.crl.location={}", list.display()),
+            "ssl.principal.mapping.rules=RULE:CN=(al.*)/$1/U".to_owned(),
+            "super.users=User:ALICE".to_owned(),
+        ] {
+            command.args(["--set", &setting]);
         }
-        let done = list.output().unwrap();
+        Node::spawn(command.stderr(Stdio::piped()))
+    };
+    drop(start("0.0.0.0"));
+    let mut node = start("127.0.0.1");
+    let bootstrap = format!("localhost:{}", node.address.port());
+    let makes = |topic: &str, own: Option<&Path>| {
+        let mut create = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        create.args([
+            "topic",
+            "create",
+            topic,
+            "--bootstrap",
+            &bootstrap,
+            "--tls-ca",
+            &at("ca.pem"),
+        ]);
+        if let Some(own) = own {
+            create.arg("--tls-cert").arg(own);
+        }
+        let done = create.output().unwrap();
         (done.status.success(), String::from_utf8(done.stderr).unwrap())
     };
-    let (is_in, error) = lists(Some(&mine.path().join("alice.pem")));
+    let (is_in, error) = makes("one", Some(&alice));
     assert!(is_in, "{error}");
-    assert!(!lists(None).0 && !lists(Some(&theirs.path().join("alice.pem"))).0);
+    assert!(!makes("two", None).0 && !makes("two", Some(&theirs.path().join("alice.pem"))).0);
+    // No rule makes a name of a node's.
+    assert!(!makes("two", Some(&mine.path().join("localhost.pem"))).0);
+    node.wait_for_log("no rule of ssl.principal.mapping.rules fits the name CN=localhost");
+    std::fs::write(&list, revocations(mine.path(), &[&alice])).unwrap();
+    node.wait_for_log("new connections get the new certificate");
+    assert!(!makes("two", Some(&alice)).0);
+    node.wait_for_log("Revoked");
 }
 
 #[test]

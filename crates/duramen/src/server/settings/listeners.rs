@@ -11,7 +11,7 @@ use duramen_broker::{NATIVE, NODES};
 use duramen_protocol::sasl::Mechanism;
 
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
-use crate::server::tls::{ClientAuth, TlsSettings};
+use crate::server::tls::{ClientAuth, NameRules, TlsSettings};
 
 /// The name of a listener without one, and the protocol that asks nobody who they are.
 pub(crate) const PLAINTEXT: &str = "PLAINTEXT";
@@ -192,6 +192,11 @@ fn tls(config: &Config, listener: &str, protocol: &str) -> Result<TlsSettings, S
             _ => ClientAuth::None,
         },
         truststore: value("ssl.truststore.location").into(),
+        revoked: value("ssl.crl.location").into(),
+        names: NameRules::read(&value("ssl.principal.mapping.rules"))
+            .map_err(|problem| format!("ssl.principal.mapping.rules: {problem}"))?,
+        may_rename: value("ssl.allow.dn.changes") == "true",
+        may_lack_names: value("ssl.allow.san.changes") == "true",
     };
     settings.load()?;
     Ok(settings)
