@@ -2,7 +2,8 @@
 //!
 //! Purpose:    who may do what: the one place that handlers ask before they act, look up, or tell.
 //! Owns:       the client of a request, operations and resources, [`QUESTIONS`], [`NATIVE_QUESTIONS`], and from them
-//!             `docs/access.md`; super users, and whether there is access control at all.
+//!             `docs/access.md`; super users, and whether there is access control at all; the
+//!             log of denials (`access/denials.rs`).
 //! Interface:  [`Access::may`], [`Access::admit`], [`Access::may_on_any`], [`Access::operations`].
 //! Invariants: each served API has a row in a table; a handler asks only questions of its API's rows.
 //! Never:      look-ups; the answer to a client that may not; the rules themselves (`acls`).
@@ -10,6 +11,7 @@
 //!             --test access` writes the document.
 //! Start at:   [`Access::may`], then `access/questions.rs`.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -22,7 +24,10 @@ use crate::acls::{EVERYBODY, Pattern, Permission, WILDCARD};
 use crate::configs::{AUTHORIZER, BrokerSettings};
 use crate::native::Name;
 
+mod denials;
 mod questions;
+
+use denials::Denials;
 
 pub use questions::{Asked, NATIVE_QUESTIONS, NativeQuestion, QUESTIONS, Question, Refusal};
 
@@ -227,6 +232,10 @@ pub(crate) struct Access {
     /// True if clients may do everything with a resource that has no rule (`allow.everyone.if.no.acl.found`).
     lets_everyone: bool,
     acls: Acls,
+    /// True if denials are logged (`access.log`).
+    is_logged: bool,
+    /// Denials that this room has noted; those who ask have no right to change it.
+    denials: RefCell<Denials>,
 }
 
 /// Rules and settings.
@@ -236,8 +245,19 @@ impl Access {
         let value = |name: &str| settings.get(name).map_or("", |(value, _)| value);
         self.is_on = value("authorizer.class.name") == AUTHORIZER;
         self.lets_everyone = value("allow.everyone.if.no.acl.found") == "true";
+        self.is_logged = value("access.log") == "denied";
         let super_users = value("super.users").split(';').map(str::trim);
         self.super_users = super_users.filter(|it| !it.is_empty()).map(str::to_owned).collect();
+    }
+
+    /// Logs the denials of a turn.
+    pub(crate) fn say_denials(&mut self, now_us: u64) {
+        self.denials.get_mut().say(now_us, self.is_logged);
+    }
+
+    /// Returns the number of denials since the start.
+    pub(crate) fn denials(&self) -> u64 {
+        self.denials.borrow().count()
     }
 
     /// Tells whether rules decide.
@@ -325,8 +345,14 @@ impl Access {
         operation: Operation,
         resource: Resource<'_>,
     ) -> bool {
-        check(context.api, Asked::Operation(operation, resource.kind()));
-        self.rules_allow(context, operation, resource)
+        let asked = Asked::Operation(operation, resource.kind());
+        check(context.api, asked);
+        let may = self.rules_allow(context, operation, resource);
+        if !may && is_told(context.api, asked) {
+            let denied = (operation, resource.kind(), resource.name());
+            self.denials.borrow_mut().note(context, denied);
+        }
+        may
     }
 
     /// Returns the error code for a client that may not perform the operation on the resource.
@@ -347,7 +373,11 @@ impl Access {
         kind: Kind,
     ) -> bool {
         check(context.api, Asked::OnAny(operation, kind));
-        self.rules_allow_on_any(context, operation, kind)
+        let may = self.rules_allow_on_any(context, operation, kind);
+        if !may {
+            self.denials.borrow_mut().note(context, (operation, kind, "any"));
+        }
+        may
     }
 
     /// Returns the set of operations that the client may perform on the resource, as Kafka's bits.
@@ -403,6 +433,14 @@ impl Access {
         self.acls = Acls::default();
         self.allow_beside();
     }
+}
+
+/// Tells whether a client learns of a denial. One that only leaves something out of an answer, or leaves the decision to
+/// another question, is none.
+fn is_told(api: Api, asked: Asked) -> bool {
+    let Api::Kafka(api) = api else { return true };
+    let row = QUESTIONS.iter().find(|row| row.api == api && row.asked == asked);
+    row.is_none_or(|row| matches!(row.refusal, Refusal::Code(_)))
 }
 
 /// Checks that a table has a row for the question.

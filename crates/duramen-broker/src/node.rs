@@ -343,6 +343,7 @@ impl Node {
             clocks_apart_ms: self.core.clocks.apart_ms,
             is_clock_alone: self.core.clocks.is_alone,
             is_disk_full: self.core.is_disk_full(),
+            denials: self.core.access.denials(),
             has_slow_disk: self.moves.has_slow_disk(&self.core),
             is_opening: self.core.is_opening(),
             nodes_unheard: count(self.core.unheard().count()),

@@ -113,6 +113,7 @@ impl Node {
             self.resume();
         }
         self.logins.answer_waiting(&mut self.core);
+        self.core.access.say_denials(now.mono_us);
         self.inspect();
         // All that is to be stored has left before anything is said of it.
         frames::send_frames(self);

@@ -158,6 +158,8 @@ pub const GROUP_CONFIGS: &[ConfigKey] = &[
 /// Settings of a node, by name.
 #[rustfmt::skip]
 pub const BROKER_CONFIGS: &[ConfigKey] = &[
+    row("access.log", String, "denied", "", OneOf(&["off", "denied"]),
+        "Duramen's own setting. denied: the log has a line for each operation that rules of access deny, at most 20 in a second.").dynamic(),
     row("advertised.listeners", List, "", "", Any,
         "Addresses that clients connect to, as NAME://HOST:PORT, one for each listener at most. A listener that is not here advertises its own address. The flag --advertise takes precedence where there is one listener."),
     row("allow.everyone.if.no.acl.found", Boolean, "false", "", Any,

@@ -10,6 +10,8 @@ use crate::raft::{Group, GroupId};
 pub struct Metrics {
     /// Requests that reached the node.
     pub requests: u64,
+    /// Operations that rules of access denied.
+    pub denials: u64,
     /// Replies that the node gave.
     pub replies: u64,
     /// Record batches it appended.

@@ -96,6 +96,7 @@ fn of_fast_appends(metrics: &Metrics) -> Vec<Figure> {
             metrics.fast_not_taken,
             "Fast appends that the node did not take: no such stretch, a gap, or no room",
         ),
+        counter("access_denied", metrics.denials, "Operations that rules of access denied"),
         counter("stretches", metrics.stretches, "Stretches that leaders here began"),
         gauge("stretches_open", metrics.stretches_open, "Partitions led here with an open stretch"),
         counter(

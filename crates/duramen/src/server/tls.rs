@@ -399,8 +399,8 @@ fn ignore_wait<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl Tls {
-    /// Returns the client's name, if it has shown a certificate. Rules make it of the certificate's name in RFC 2253, as
-    /// Java writes that.
+    /// Returns the client's name, if it has shown a certificate. Rules make it of the name there, in RFC 2253 as
+    /// Java writes it.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }

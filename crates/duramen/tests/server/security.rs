@@ -375,7 +375,7 @@ fn passwords_do_not_travel_as_they_are_unless_that_is_meant() {
 fn a_user_may_do_what_rules_allow_and_no_more() {
     let directory = tempfile::tempdir().unwrap();
     let settings = [ALL, "super.users=User:root"];
-    let node =
+    let mut node =
         Node::spawn(&mut asking(directory.path(), "SASL_PLAINTEXT://127.0.0.1:0", &settings));
     let at = node.address;
     let file = |name: &str, text: &str| {
@@ -395,6 +395,8 @@ fn a_user_may_do_what_rules_allow_and_no_more() {
     by_root(&["topic", "create", "orders-1"]);
     let (is_made, told) = by_ada(&["topic", "create", "hers"]);
     assert!(!is_made && told.contains("TOPIC_AUTHORIZATION_FAILED"), "{told}");
+    let line = node.wait_for_log("duramen::access");
+    assert!(line.contains("User:ada") && line.contains("hers"), "{line}");
     assert_eq!(by_ada(&["topic", "list", "-o", "json"]), (true, "[]\n".to_owned()));
     let rule = ["--principal", "User:ada", "--topic", "orders-*"];
     let told = by_root(&[&["acl", "allow", "--operation", "read"], &rule[..]].concat());

@@ -1,0 +1,115 @@
+//! Denials, counted and logged. A client that is denied all the time does not fill the log.
+
+use super::{Api, Kind, Operation, RequestContext};
+
+/// Most denials that are logged in a second.
+const LINES_MAX: u64 = 20;
+const SECOND_US: u64 = 1_000_000;
+
+/// One denial.
+#[derive(Clone, Debug)]
+struct Denial {
+    context: RequestContext,
+    operation: Operation,
+    kind: Kind,
+    name: String,
+}
+
+/// Denials of the present turn, and those that were logged before.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Denials {
+    noted: Vec<Denial>,
+    /// Denials since the start.
+    count: u64,
+    /// Denials that got no line since the last one that counts them.
+    unsaid: u64,
+    /// Second in which lines were logged last, and how many.
+    second: u64,
+    lines: u64,
+}
+
+impl Denials {
+    pub(super) fn note(
+        &mut self,
+        context: &RequestContext,
+        (operation, kind, name): (Operation, Kind, &str),
+    ) {
+        self.count += 1;
+        if (self.noted.len() as u64) < LINES_MAX {
+            let (context, name) = (context.clone(), name.to_owned());
+            self.noted.push(Denial { context, operation, kind, name });
+        } else {
+            self.unsaid += 1;
+        }
+    }
+
+    /// Returns the number of denials since the start.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Logs what was noted, as far as there may be lines.
+    pub(super) fn say(&mut self, now_us: u64, is_wanted: bool) {
+        let second = now_us / SECOND_US;
+        if second != self.second {
+            (self.second, self.lines) = (second, 0);
+        }
+        for Denial { context, operation, kind, name } in std::mem::take(&mut self.noted) {
+            if !is_wanted {
+                continue;
+            }
+            if self.lines >= LINES_MAX {
+                self.unsaid += 1;
+                continue;
+            }
+            self.lines += 1;
+            let unsaid = std::mem::take(&mut self.unsaid);
+            let api = match context.api {
+                Api::Kafka(api) => api.to_string(),
+                Api::Native(op) => format!("{op:?}"),
+            };
+            tracing::info!(
+                target: "duramen::access",
+                principal = &*context.principal,
+                host = context.host(),
+                listener = &*context.listener,
+                api,
+                ?operation,
+                resource = ?kind,
+                name,
+                unsaid,
+                "denied"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duramen_protocol::ApiKey;
+
+    use super::*;
+
+    #[test]
+    fn all_denials_are_counted_and_a_few_have_lines() {
+        let context = RequestContext::sample(ApiKey::Produce);
+        let mut it = Denials::default();
+        let deny = |it: &mut Denials, times: u64| {
+            for _ in 0..times {
+                it.note(&context, (Operation::Write, Kind::Topic, "t"));
+            }
+        };
+        deny(&mut it, 15);
+        it.say(5, true);
+        assert_eq!((it.lines, it.unsaid), (15, 0));
+        deny(&mut it, 30);
+        it.say(6, true);
+        assert_eq!((it.count(), it.lines, it.unsaid), (45, 20, 15));
+        deny(&mut it, 1);
+        it.say(SECOND_US, true);
+        assert_eq!((it.lines, it.unsaid), (1, 0), "the first line counts the others");
+        deny(&mut it, 1);
+        it.say(SECOND_US, false);
+        assert_eq!((it.count(), it.lines), (47, 1));
+    }
+}
