@@ -435,8 +435,8 @@ impl Access {
     }
 }
 
-/// Tells whether a client learns of a denial. One that only leaves something out of an answer, or leaves the decision to
-/// another question, is none.
+/// Tells whether a client learns of a denial. Some only leave something out of an answer, or leave the decision to
+/// another question.
 fn is_told(api: Api, asked: Asked) -> bool {
     let Api::Kafka(api) = api else { return true };
     let row = QUESTIONS.iter().find(|row| row.api == api && row.asked == asked);

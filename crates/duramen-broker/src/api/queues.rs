@@ -9,7 +9,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::native::{self, THROTTLED_MS, diverges, find, refuse, reply, rest_ms};
 use super::produce::INDEX_BEHIND;
-use crate::access::Operation;
+use crate::access::{Operation, Resource};
 use crate::core::{Parked, QueueStage, QueueWait};
 use crate::event::{FoundElements, RequestKey, WantedElements};
 use crate::native::{Answer, Op, Problem, Retrieve, Span, Start, Target, Trimmed};
@@ -23,13 +23,13 @@ pub(super) const INDEX_WAIT_MS: i32 = 5_000;
 
 /// Serves an operation, now or later.
 pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, op: Op) {
-    let (operation, is_certain) = match &op {
-        Op::Retrieve(it) => (Operation::Read, it.is_certain),
-        Op::GetQueue(it) => (Operation::Describe, it.is_certain),
-        Op::ListQueues(it) => (Operation::Describe, it.is_certain),
+    let is_certain = match &op {
+        Op::Retrieve(it) => it.is_certain,
+        Op::GetQueue(it) => it.is_certain,
+        Op::ListQueues(it) => it.is_certain,
         other => unreachable!("{other:?} reads no queue"),
     };
-    let replica = match find(node, &context, operation, op.target(), is_certain) {
+    let replica = match find(node, &context, operation_of(&op), op.target(), is_certain) {
         Ok(replica) => replica,
         Err(problem) => return refuse(node, key, problem),
     };
@@ -53,6 +53,11 @@ pub(super) fn handle(node: &mut Node, key: RequestKey, context: RequestContext, 
     }
     let stage = QueueStage::Behind(committed);
     look_or_answer(node, key, QueueWait { context, op, replica, stage });
+}
+
+/// Returns the operation that a client needs the right to.
+const fn operation_of(op: &Op) -> Operation {
+    if let Op::Retrieve(_) = op { Operation::Read } else { Operation::Describe }
 }
 
 /// Tells whether the index of a log of queues lacks something that is committed.
@@ -160,6 +165,11 @@ pub(super) fn on_timeout(node: &mut Node, key: RequestKey) {
 fn answer(node: &mut Node, key: RequestKey, wait: &QueueWait) {
     if let Op::Tail(_) = wait.op {
         return native::answer_tail(node, key, wait.replica);
+    }
+    // The right may be gone since the operation came.
+    let topic = Resource::Topic(wait.op.target().topic());
+    if !node.core.access.may(&wait.context, operation_of(&wait.op), topic) {
+        return refuse(node, key, Problem::NotAuthorized);
     }
     let answer = span(node, wait).map(Answer::Span);
     let rest_ms = match wait.op {

@@ -15,6 +15,7 @@ use duramen_storage::indexing::{Indexed, Touched};
 use super::harness::{Harness, NATIVE, new_topic, produce_request};
 use super::native::ask_of;
 use super::trio::Trio;
+use crate::access::{Kind, Operation};
 use crate::checked_batch::CheckedBatch;
 use crate::event::Event;
 use crate::limits::{INDEX_LAG_BYTES_MAX, QUEUE_LOOKS_MAX, QUEUE_READS_WAITING_MAX};
@@ -94,6 +95,17 @@ fn span(answer: Result<Answer, Problem>) -> Span {
 /// Returns the offsets that a reader of the span gets.
 fn shown(it: &Harness, span: &Span) -> Vec<i64> {
     it.elements(span.replica, &span.name, span.from, span.end)
+}
+
+#[test]
+fn a_right_that_is_taken_away_counts_for_a_read_that_waits() {
+    let mut it = node();
+    let waits = it.operate(retrieve("alice", Start::Begin, 10_000));
+    it.run();
+    assert!(it.answer(waits).is_none());
+    it.node.core.access.deny(Operation::Read, Kind::Topic);
+    put(&mut it, "alice", "secret");
+    assert_eq!(it.answer(waits).expect("answered"), Err(Problem::NotAuthorized));
 }
 
 #[test]
