@@ -12,6 +12,8 @@
 
 pub mod batch_reader;
 pub mod journal;
+pub mod login;
+pub mod name_rules;
 pub mod native_filter;
 pub mod native_json;
 pub mod request_decoder;
@@ -25,9 +27,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 pub type Target = fn(&[u8]);
 
 /// Every target with its name.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("batch_reader", batch_reader::run),
     ("journal", journal::run),
+    ("login", login::run),
+    ("name_rules", name_rules::run),
     ("native_filter", native_filter::run),
     ("native_json", native_json::run),
     ("request_decoder", request_decoder::run),

@@ -7,8 +7,10 @@ use std::path::Path;
 use bytes::Bytes;
 use duramen_protocol::api::API_TABLE;
 use duramen_protocol::compression::Codec;
+use duramen_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
-use duramen_protocol::wire::Decoder;
+use duramen_protocol::sasl::{Mechanism, plain_token};
+use duramen_protocol::wire::{Decoder, Secret};
 use duramen_protocol::{Request, RequestHeader, Response, encode_request, encode_response};
 use duramen_storage::journal::{Round, rounds_of};
 
@@ -30,6 +32,13 @@ const BODIES_IN_JSON: [&str; 14] = [
     r#"{"token":"t","if_token":"","timeout_ms":4294967295}"#,
     r#"{"partitions":3,"replication_factor":-1,"settings":{"queue.enable":"true"}}"#,
     r#"{"records":[{"json":"\u0000\ud83d\ude00 \" \\"}],"unknown":1}"#,
+];
+
+const NAME_RULES: [&str; 4] = [
+    "DEFAULT",
+    "RULE:CN=(.*?),OU=ops.*/$1/L,DEFAULT\0CN=Ada,OU=ops,O=Acme",
+    "RULE:(.*)/$10\\$$x/U , RULE:a\\/b//\0a/b",
+    "RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U\0OU=x,cn=ada.b,C=US",
 ];
 
 const EXPRESSIONS: [&str; 24] = [
@@ -99,6 +108,44 @@ pub fn write_all(corpus: &Path) {
     rings(corpus, &rounds);
     changes(corpus);
     native(corpus);
+    logins(corpus);
+}
+
+/// Logins by each mechanism, in both forms of tokens, and rules of names.
+fn logins(corpus: &Path) {
+    let frame = |request: Request, api_version| {
+        let api_key = request.api_key().code();
+        let header = RequestHeader { api_key, api_version, ..RequestHeader::default() };
+        let encoded = encode_request(&header, &request).expect("a good request");
+        encoded.bytes.freeze().slice(4..)
+    };
+    let cut = |frames: &[Bytes]| {
+        let of = |frame: &Bytes| {
+            let len = u16::try_from(frame.len()).expect("short").to_be_bytes();
+            [&len[..], frame].concat()
+        };
+        frames.iter().flat_map(of).collect::<Vec<u8>>()
+    };
+    for mechanism in Mechanism::ALL {
+        let first = match mechanism {
+            Mechanism::Plain => plain_token("ada", b"password"),
+            Mechanism::Scram(_) => Bytes::from_static(b"n,,n=ada,r=nonce"),
+        };
+        let last = Bytes::from_static(b"c=biws,r=noncebm9uY2U=,p=AAAA");
+        for version in [0, 1] {
+            let mechanism_name = mechanism.name().to_owned();
+            let chosen = SaslHandshakeRequest { mechanism: mechanism_name };
+            let token = |token: &Bytes| match version {
+                0 => token.clone(),
+                _ => frame(SaslAuthenticateRequest { auth_bytes: Secret(token.clone()) }.into(), 2),
+            };
+            let frames = [frame(chosen.into(), version), token(&first), token(&last)];
+            write(corpus, "login", &format!("{mechanism}-{version}"), &cut(&frames));
+        }
+    }
+    for (number, text) in NAME_RULES.iter().enumerate() {
+        write(corpus, "name_rules", &format!("rules-{number}"), text.as_bytes());
+    }
 }
 
 /// A body of each request of the native API, and expressions of each kind: most are taken, and some are refused.

@@ -151,7 +151,7 @@ impl NameRules {
     }
 
     /// Returns a client's name, unless no rule fits.
-    pub(super) fn name(&self, distinguished: &str) -> Option<String> {
+    pub fn name(&self, distinguished: &str) -> Option<String> {
         self.rules.iter().find_map(|rule| match rule {
             Rule::Default => Some(distinguished.to_owned()),
             Rule::Replace { pattern, replacement, letters } => {
