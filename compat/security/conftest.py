@@ -1,4 +1,4 @@
-"""The broker of the tests of users."""
+"""The brokers of the tests of users and of rules."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from authority import certificates
 from broker import HOST, free_port, start
 from checks import broker_kind, eventually
 from logins import MECHANISMS, PASSWORD, USER, Target, log_in, make_user
+from rules import Guarded
 
 
 def jaas(listener):
@@ -39,3 +40,22 @@ def target(tmp_path_factory):
         for mechanism in MECHANISMS:
             eventually(f"a login by {mechanism}", lambda: log_in(made.plain, mechanism) == 0)
         yield made
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("rules")
+    port, asking = free_port(), free_port()
+    settings = {
+        "listeners": f"PLAINTEXT://{HOST}:{port},SASL_PLAINTEXT://{HOST}:{asking}",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:admin",
+        # Longer than a slow machine takes from one rule to the next.
+        "group.consumer.session.timeout.ms": "45000",
+        "group.share.session.timeout.ms": "45000",
+    }
+    if broker_kind() == "kafka":
+        settings |= jaas("sasl_plaintext")
+    with start(broker_kind(), port, directory / "data", settings) as broker:
+        yield Guarded(broker, asking)

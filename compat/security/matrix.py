@@ -2,11 +2,12 @@
 
 import itertools
 import uuid
+from base64 import urlsafe_b64encode
 
 import calls
 from batch import TRANSACTIONAL, batch
 from checks import equal, eventually
-from rules import CLUSTER_NAME, PREFIXED, allow, deny
+from rules import CLUSTER_NAME, PREFIXED, allow, deny, filter_of
 from transactional import Transactional, until_settled
 
 OPERATIONS = {
@@ -69,7 +70,7 @@ STATES = {
 
 def base(state):
     """The state that another one is a small change of."""
-    return "all" if state.startswith("deny") else "none"
+    return "all" if state == "all" or state.startswith("deny") else "none"
 
 
 class World:
@@ -83,23 +84,27 @@ class World:
             calls.wait_for_leaders(self.admin, topic, 1)
         self.ids = {topic: calls.topic_id(self.admin, topic) for topic in (TOPIC, SECOND)}
         self.known = {it: it for it in (TOPIC, SECOND, GROUP, CONSUMERS, SHARERS, OPEN)} | {id: f"id of {topic}" for topic, id in self.ids.items()}
-        # Of a transaction, so that its coordinator's topic is there, too.
-        for kind, key in ((0, GROUP), (1, OPEN), (2, f"{SHARERS}:{self.ids[TOPIC]}:0")):
-            until_settled(lambda: self.admin.call("FindCoordinator", 6, {"KeyType": kind, "CoordinatorKeys": [key]})["Coordinators"][0])  # noqa: B023
-        until_settled(lambda: self.admin.call("OffsetCommit", 9, commit(TOPIC, SECOND))["Topics"][0]["Partitions"][0])
+        self.share = f"{SHARERS}:{urlsafe_b64encode(uuid.UUID(self.ids[TOPIC]).bytes).decode().rstrip('=')}:0"
+        guarded.wait_for_coordinator(1, OPEN)
+        guarded.wait_for_coordinator(2, self.share)
+        self.commit_offsets()
         Transactional(self.admin, 1, OPEN, timeout_ms=900_000).init().send(SECOND, [b"open"])
         self.members = {"ConsumerGroup": str(uuid.uuid4()), "ShareGroup": str(uuid.uuid4())}
         self.epochs = dict.fromkeys(self.members, 0)
         self.beat(SubscribedTopicNames=[SECOND])
         for kind, group in (("ConsumerGroup", CONSUMERS), ("ShareGroup", SHARERS)):
-            eventually(f"{group} has its topic", lambda: self.beat() or self.is_assigned(kind, group))  # noqa: B023
+            eventually(f"{group} has its topic", lambda: self.beat() or self.is_assigned(kind, group))
+
+    def commit_offsets(self):
+        committed = until_settled(lambda: self.admin.call("OffsetCommit", 9, commit(TOPIC, SECOND))["Topics"][0]["Partitions"][0])
+        equal(committed["ErrorCode"], 0, "OffsetCommit")
 
     def beat(self, **fields):
-        """Keeps both members, whose sessions are short."""
+        """Keeps the sessions of both members."""
         for kind, group in (("ConsumerGroup", CONSUMERS), ("ShareGroup", SHARERS)):
             own = {"RebalanceTimeoutMs": SESSION, "TopicPartitions": []} if kind == "ConsumerGroup" and fields else {}
             body = {"GroupId": group, "MemberId": self.members[kind], "MemberEpoch": self.epochs[kind], "SubscribedTopicNames": None, **own, **fields}
-            answer = until_settled(lambda: self.admin.call(f"{kind}Heartbeat", 1, body))  # noqa: B023
+            answer = until_settled(lambda: self.admin.call(f"{kind}Heartbeat", 1, body))
             equal(answer["ErrorCode"], 0, group)
             self.epochs[kind] = answer["MemberEpoch"]
 
@@ -111,6 +116,8 @@ class World:
         """The outcome of each request by ada, by its name."""
         self.guarded.rule(*STATES[state])
         self.beat()
+        # OffsetDelete has taken some of them under earlier rules.
+        self.commit_offsets()
         found, known = {}, dict(self.known)
         for name, api, version, body in requests(self, known, f"-{next(self.numbers)}"):
             assert name not in found, name
@@ -152,7 +159,7 @@ def described(kind, name, key):
 
 
 def requests(world, known, own):
-    """Name, API, version and body of each. What lies between them happens just before the next one. `own` ends the names of this run."""
+    """Yields name, API, version and body of each. `own` ends the names that one run alone has."""
     topic_id, missing = world.ids[TOPIC], str(uuid.uuid4())
     topic = {"Name": TOPIC, "Partitions": [0]}
     states = {"TransactionalId": "acl-unknown", "ProducerId": 4242, "ProducerEpoch": 0}
@@ -163,6 +170,9 @@ def requests(world, known, own):
     yield "Produce in a transaction", "Produce", 12, calls.produce_body(TOPIC, records, transactional_id="acl-unknown")
     yield "Fetch", "Fetch", 12, calls.fetch_body([(TOPIC, 0, 0)])
     yield "Fetch by id", "Fetch", 18, calls.fetch_body([(topic_id, 0, 0)])
+    yield "Produce by id", "Produce", 13, calls.produce_body(topic_id, batch([b"value"]))
+    yield "Produce by an unknown id", "Produce", 13, calls.produce_body(missing, batch([b"value"]))
+    yield "Fetch by an unknown id", "Fetch", 18, calls.fetch_body([(missing, 0, 0)])
     yield "Fetch of a replica", "Fetch", 12, calls.fetch_body([(TOPIC, 0, 0)], ReplicaId=99)
     at = {"PartitionIndex": 0, "Timestamp": calls.LATEST}
     yield "ListOffsets", "ListOffsets", 11, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": [at]}]}
@@ -181,6 +191,7 @@ def requests(world, known, own):
     yield "Metadata, which creates", "Metadata", 12, {"Topics": [{"Name": f"acl-made{own}"}], "AllowAutoTopicCreation": True}
     yield "Metadata with the cluster's operations", "Metadata", 10, {"Topics": [], "IncludeClusterAuthorizedOperations": True}
     yield "DescribeTopicPartitions", "DescribeTopicPartitions", 0, {"Topics": [{"Name": TOPIC}], "ResponsePartitionLimit": 10, "Cursor": None}
+    yield "DescribeTopicPartitions of all topics", "DescribeTopicPartitions", 0, {"ResponsePartitionLimit": 1000, "Cursor": None}
     missing_topic = {"Topics": [{"Name": "acl-missing"}], "ResponsePartitionLimit": 10, "Cursor": None}
     yield "DescribeTopicPartitions of a missing topic", "DescribeTopicPartitions", 0, missing_topic
     for what, name in (("", f"acl-new{own}"), (" of a topic that is there", TOPIC)):
@@ -194,6 +205,9 @@ def requests(world, known, own):
         known |= {it: label, id: f"id of {label}"}
     yield "DeleteTopics", "DeleteTopics", 6, {"Topics": [{"Name": gone}], "TimeoutMs": 10_000}
     yield "DeleteTopics by id", "DeleteTopics", 6, {"Topics": [{"Name": None, "TopicId": id}], "TimeoutMs": 10_000}
+    # Kafka's broker still lists them for a moment.
+    known.clear()
+    known.update(world.known)
     grown = {"Topics": [{"Name": TOPIC, "Count": 2, "Assignments": None}], "TimeoutMs": 10_000, "ValidateOnly": True}
     yield "CreatePartitions", "CreatePartitions", 3, grown
     yield "ElectLeaders", "ElectLeaders", 2, {"TopicPartitions": [{"Topic": TOPIC, "Partitions": [0]}], "TimeoutMs": 10_000}
@@ -205,8 +219,12 @@ def requests(world, known, own):
     yield "FindCoordinator of a group", "FindCoordinator", 6, {"KeyType": 0, "CoordinatorKeys": [GROUP]}
     yield "FindCoordinator of a group, of old", "FindCoordinator", 3, {"KeyType": 0, "Key": GROUP}
     yield "FindCoordinator of a transaction", "FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": [OPEN]}
-    yield "FindCoordinator of a share", "FindCoordinator", 6, {"KeyType": 2, "CoordinatorKeys": [f"{SHARERS}:{topic_id}:0"]}
+    yield "FindCoordinator of a share", "FindCoordinator", 6, {"KeyType": 2, "CoordinatorKeys": [world.share]}
     yield "OffsetCommit", "OffsetCommit", 9, commit(TOPIC)
+    by_id = {"TopicId": topic_id, "Partitions": commit(TOPIC)["Topics"][0]["Partitions"]}
+    yield "OffsetCommit by id", "OffsetCommit", 10, {**commit(), "Topics": [by_id]}
+    wanted = {"GroupId": GROUP, "Topics": [{"TopicId": topic_id, "PartitionIndexes": [0]}]}
+    yield "OffsetFetch by id", "OffsetFetch", 10, {"Groups": [wanted]}
     yield "OffsetFetch", "OffsetFetch", 9, {"Groups": [{"GroupId": GROUP, "Topics": [{"Name": TOPIC, "PartitionIndexes": [0]}]}]}
     yield "OffsetFetch of all topics", "OffsetFetch", 9, {"Groups": [{"GroupId": GROUP, "Topics": None}]}
     yield "OffsetDelete", "OffsetDelete", 0, {"GroupId": GROUP, "Topics": [{"Name": TOPIC, "Partitions": [{"PartitionIndex": 0}]}]}
@@ -225,10 +243,11 @@ def requests(world, known, own):
         yield f"{kind}Heartbeat", f"{kind}Heartbeat", 1, member
         yield f"{kind}Describe", f"{kind}Describe", 1, {"GroupIds": [group], "IncludeAuthorizedOperations": True}
     shared = {"GroupId": SHARERS, "MemberId": str(uuid.uuid4())}
-    fetched = {"TopicId": world.ids[SECOND], "Partitions": [{"PartitionIndex": 0}]}
+    # A partition that is not there: whether one that is there has an answer at once is by chance.
+    fetched = {"TopicId": topic_id, "Partitions": [{"PartitionIndex": 7}]}
     yield "ShareFetch", "ShareFetch", 1, {**shared, "ShareSessionEpoch": 0, "MaxBytes": 1, "MaxRecords": 1, "BatchSize": 1, "Topics": [fetched]}
     decided = [{"FirstOffset": 1_000_000, "LastOffset": 1_000_000, "AcknowledgeTypes": [1]}]
-    decision = {"TopicId": world.ids[SECOND], "Partitions": [{"PartitionIndex": 0, "AcknowledgementBatches": decided}]}
+    decision = {"TopicId": topic_id, "Partitions": [{"PartitionIndex": 7, "AcknowledgementBatches": decided}]}
     yield "ShareAcknowledge", "ShareAcknowledge", 1, {**shared, "ShareSessionEpoch": 1, "Topics": [decision]}
     one = {"GroupId": SHARERS, "Topics": [{"TopicName": TOPIC, "Partitions": [0]}]}
     yield "DescribeShareGroupOffsets", "DescribeShareGroupOffsets", 0, {"Groups": [one]}
@@ -237,8 +256,8 @@ def requests(world, known, own):
     start = {"GroupId": made, "Topics": [{"TopicName": TOPIC, "Partitions": [{"PartitionIndex": 0, "StartOffset": 0}]}]}
     yield "AlterShareGroupOffsets", "AlterShareGroupOffsets", 0, start
     yield "DeleteShareGroupOffsets", "DeleteShareGroupOffsets", 0, {"GroupId": made, "Topics": [{"TopicName": TOPIC}]}
-    for api, version in (("InitializeShareGroupState", 0), ("ReadShareGroupState", 0), ("WriteShareGroupState", 0), ("ReadShareGroupStateSummary", 0), ("DeleteShareGroupState", 0)):
-        yield api, api, version, {"GroupId": f"acl-state{own}", "Topics": [{"TopicId": topic_id, "Partitions": [{"Partition": 0}]}]}
+    for what in ("InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState", "ReadShareGroupStateSummary", "DeleteShareGroupState"):
+        yield what, what, 0, {"GroupId": f"acl-state{own}", "Topics": [{"TopicId": topic_id, "Partitions": [{"Partition": 0}]}]}
 
     # Transactions. No producer has the id, so that none is disturbed.
     yield "InitProducerId", "InitProducerId", 5, {"TransactionalId": None, "TransactionTimeoutMs": 60_000}
@@ -277,9 +296,8 @@ def requests(world, known, own):
 
     # The cluster.
     bob = allow("Topic", "Read", "another", user="bob")
-    of_bob = {"ResourceTypeFilter": 2, "ResourceNameFilter": "another", "PatternTypeFilter": 3, "PrincipalFilter": "User:nobody", "Operation": 3, "PermissionType": 3}
-    yield "DescribeAcls", "DescribeAcls", 3, of_bob
-    yield "DeleteAcls", "DeleteAcls", 3, {"Filters": [of_bob]}
+    yield "DescribeAcls", "DescribeAcls", 3, filter_of("User:nobody")
+    yield "DeleteAcls", "DeleteAcls", 3, {"Filters": [filter_of("User:nobody")]}
     yield "CreateAcls", "CreateAcls", 3, {"Creations": [bob]}
     yield "DescribeCluster", "DescribeCluster", 1, {"IncludeClusterAuthorizedOperations": True}
     yield "DescribeLogDirs", "DescribeLogDirs", 4, {"Topics": [{"Topic": TOPIC, "Partitions": [0]}]}

@@ -7,9 +7,10 @@ from broker import HOST
 from checks import equal, eventually, unique
 from connection import Connection
 from logins import SCRAM_SHA_256, alter, log_in, log_in_on
+from transactional import until_settled
 
 ADA = "ada"
-TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED = 29, 30
+TOPIC_AUTHORIZATION_FAILED = 29
 ANY, EVERY_PATTERN = 1, 1
 LITERAL, PREFIXED = 3, 4
 DENY, ALLOW = 2, 3
@@ -70,6 +71,13 @@ class Guarded:
         self.ada = Connection(self.plain)
         equal(log_in_on(self.ada, "SCRAM-SHA-256", ADA), 0)
         self.users = set()
+        self.wait_for_coordinator(0, "any")
+
+    def wait_for_coordinator(self, kind, key):
+        """Of a group (0), a transaction (1) or a share (2): whose topic the first question makes."""
+        asked = {"KeyType": kind, "CoordinatorKeys": [key]}
+        found = until_settled(lambda: self.admin.call("FindCoordinator", 6, asked)["Coordinators"][0])
+        equal(found["ErrorCode"], 0, key)
 
     def rule(self, *rules):
         """These become the only rules of the users whom this object has given any, once they hold."""
