@@ -140,6 +140,7 @@ fn options() -> NodeOptions {
         log_dir: "/data".to_owned(),
         settings: BrokerSettings::from_pairs(&[]).expect("no mistakes"),
         seed: 1,
+        kinds: duramen_broker::KINDS,
         secret: [1; 32],
         first_users: Vec::new(),
         bytes_in_flight_max: 256 << 20,

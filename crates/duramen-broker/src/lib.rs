@@ -47,4 +47,5 @@ mod users;
 pub use self::core::{ClientListener, Metrics, NATIVE, NODES, NodeOptions, Readiness, Standing};
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};
+pub use metadata_records::KINDS;
 pub use node::Node;

@@ -211,7 +211,7 @@ macro_rules! metadata_records {
         }
 
         /// Highest kind of records that this build knows.
-        pub(crate) const KINDS: u32 = {
+        pub const KINDS: u32 = {
             let (kinds, mut highest, mut at) = ([$($kind),*], 0, 0);
             while at < kinds.len() {
                 highest = if kinds[at] > highest { kinds[at] } else { highest };

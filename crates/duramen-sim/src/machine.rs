@@ -166,6 +166,8 @@ pub(crate) fn node_options(
         log_dir: "/data".to_owned(),
         settings,
         seed,
+        // With the kind the registrations of nodes are longer, and the histories of all kept seeds others.
+        kinds: 0,
         secret: [7; 32],
         first_users: Vec::new(),
         bytes_in_flight_max: IN_FLIGHT_MAX,

@@ -198,7 +198,6 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a log forgets the fences of its queues", Bug::Peers(Inside::FenceNotRestated), 9373),
     ("a rewrite withdraws by offset", Bug::Peers(Inside::CutByOffset), 11_453),
     ("an erasure waits for no index", Bug::Peers(Inside::EraseUnindexed), 13),
-    ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 2077),
     ("an erasure takes what expires later", Bug::Peers(Inside::ExpiredTooSoon), 93),
     ("an erasure takes a queue's last element", Bug::Peers(Inside::ExpiredLastGoes), 29),
     ("an erased log is compacted by its keys", Bug::Peers(Inside::EraseOfSettings), 173),
@@ -217,6 +216,7 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[];
 #[cfg(feature = "sabotage")]
 pub const RARE: &[(&str, Bug, u64)] = &[
     ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 413_933),
+    ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 2077),
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 68),
     ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 6121),
     ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 149),

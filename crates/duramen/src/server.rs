@@ -692,6 +692,7 @@ fn open(
         log_dir: log_dir.display().to_string(),
         settings: broker,
         seed: u64::from_le_bytes(random()?),
+        kinds: duramen_broker::KINDS,
         secret: random()?,
         first_users: first_users(settings)?,
         bytes_in_flight_max: settings.in_flight_bytes_max,

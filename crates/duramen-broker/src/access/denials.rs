@@ -29,11 +29,19 @@ pub(super) struct Denials {
 }
 
 impl Denials {
+    /// Notes a denial, unless this turn has it already: a handler may ask twice.
     pub(super) fn note(
         &mut self,
         context: &RequestContext,
         (operation, kind, name): (Operation, Kind, &str),
     ) {
+        let is_known = |it: &Denial| {
+            (&*it.context.principal, it.context.api) == (&*context.principal, context.api)
+                && (it.operation, it.kind, it.name.as_str()) == (operation, kind, name)
+        };
+        if self.noted.iter().any(is_known) {
+            return;
+        }
         self.count += 1;
         if (self.noted.len() as u64) < LINES_MAX {
             let (context, name) = (context.clone(), name.to_owned());
@@ -95,8 +103,10 @@ mod tests {
         let context = RequestContext::sample(ApiKey::Produce);
         let mut it = Denials::default();
         let deny = |it: &mut Denials, times: u64| {
-            for _ in 0..times {
-                it.note(&context, (Operation::Write, Kind::Topic, "t"));
+            for number in 0..times {
+                let name = format!("topic-{number}");
+                it.note(&context, (Operation::Write, Kind::Topic, &name));
+                it.note(&context, (Operation::Write, Kind::Topic, &name));
             }
         };
         deny(&mut it, 15);

@@ -2,7 +2,7 @@
 
 use super::{ClientListener, Core};
 use crate::event::{Action, Membership, NodeAddress};
-use crate::metadata_records::{Endpoint, KINDS, RegisterBroker};
+use crate::metadata_records::{Endpoint, RegisterBroker};
 use crate::native::Place;
 use duramen_protocol::wire::Uuid;
 
@@ -39,7 +39,7 @@ impl Core {
             incarnation: options.seed,
             endpoints: for_clients.chain(for_nodes).chain(native).collect(),
             rack: options.rack.clone(),
-            kinds: KINDS,
+            kinds: options.kinds,
         }
     }
 

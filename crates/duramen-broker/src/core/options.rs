@@ -47,6 +47,10 @@ pub struct NodeOptions {
     pub settings: BrokerSettings,
     /// Seed of all randomness of the node; another one at each start.
     pub seed: u64,
+    /// Highest kind of the metadata's records that the node says it knows: [`KINDS`], or 0 of a build before users.
+    ///
+    /// [`KINDS`]: crate::KINDS
+    pub kinds: u32,
     /// Bytes that nobody can guess; others at each start.
     pub secret: [u8; 32],
     /// Users that the cluster gets, if it has none, with a credential of theirs.

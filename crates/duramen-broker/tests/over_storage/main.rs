@@ -97,6 +97,7 @@ impl Broker {
             log_dir: "/data".to_owned(),
             settings,
             seed,
+            kinds: duramen_broker::KINDS,
             secret: [2; 32],
             first_users: Vec::new(),
             bytes_in_flight_max: 64 << 20,

@@ -421,6 +421,7 @@ pub(super) fn options(
         replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
         metadata_tail,
+        kinds: crate::KINDS,
         secret: [3; 32],
         first_users: Vec::new(),
     }

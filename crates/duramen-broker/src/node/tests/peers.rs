@@ -35,6 +35,7 @@ fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
         log_dir: "/data".to_owned(),
         settings: settings(&[]),
         seed: 5,
+        kinds: crate::KINDS,
         secret: [5; 32],
         first_users: Vec::new(),
         bytes_in_flight_max: 1 << 20,
