@@ -106,10 +106,11 @@ mod tests {
             for number in 0..times {
                 let name = format!("topic-{number}");
                 it.note(&context, (Operation::Write, Kind::Topic, &name));
-                it.note(&context, (Operation::Write, Kind::Topic, &name));
             }
         };
         deny(&mut it, 15);
+        deny(&mut it, 15);
+        assert_eq!(it.count(), 15, "a handler that asks twice is denied once");
         it.say(5, true);
         assert_eq!((it.lines, it.unsaid), (15, 0));
         deny(&mut it, 30);
