@@ -24,7 +24,7 @@ pub(crate) fn handle(
 ) {
     let group = request.group_id.clone();
     if !node.core.access.may(context, Operation::Read, Resource::Group(&group)) {
-        let refused = refused(&request, |_, _| ErrorCode::GroupAuthorizationFailed);
+        let refused = refused(&request, ErrorCode::GroupAuthorizationFailed);
         return node.reply(key, refused);
     }
     let by_id = context.version >= FIRST_BY_ID;
@@ -60,12 +60,7 @@ pub(crate) fn handle(
             it.offset_commit(sight.rules, key, context.version, request, refuse, now);
         });
     if let (Err(code), Some(request)) = (asked, request) {
-        // A refusal is the client's own, whoever coordinates the group.
-        let (access, image) = (&node.core.access, &node.core.controller.image);
-        let refused = refused(&request, |topic, partition| {
-            problem(access, image, context, topic, partition).unwrap_or(code)
-        });
-        node.reply(key, refused);
+        node.reply(key, refused(&request, code));
     }
 }
 
@@ -88,20 +83,15 @@ fn problem(
     (!is_there).then_some(ErrorCode::UnknownTopicOrPartition)
 }
 
-fn refused(
-    request: &OffsetCommitRequest,
-    code: impl Fn(&OffsetCommitRequestTopic, i32) -> ErrorCode,
-) -> OffsetCommitResponse {
-    let topic = |it: &OffsetCommitRequestTopic| {
-        let partition = |partition: &OffsetCommitRequestPartition| OffsetCommitResponsePartition {
-            partition_index: partition.partition_index,
-            error_code: code(it, partition.partition_index).code(),
-        };
-        OffsetCommitResponseTopic {
-            name: it.name.clone(),
-            topic_id: it.topic_id,
-            partitions: it.partitions.iter().map(partition).collect(),
-        }
+fn refused(request: &OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse {
+    let partition = |it: &OffsetCommitRequestPartition| OffsetCommitResponsePartition {
+        partition_index: it.partition_index,
+        error_code: code.code(),
+    };
+    let topic = |it: &OffsetCommitRequestTopic| OffsetCommitResponseTopic {
+        name: it.name.clone(),
+        topic_id: it.topic_id,
+        partitions: it.partitions.iter().map(partition).collect(),
     };
     let topics = request.topics.iter().map(topic).collect();
     OffsetCommitResponse { topics, ..Default::default() }
