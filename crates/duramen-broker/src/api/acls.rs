@@ -63,14 +63,17 @@ pub(crate) fn describe(
     context: &RequestContext,
     request: &DescribeAclsRequest,
 ) -> DescribeAclsResponse {
-    let asked = admit(&node.core.access, context, Operation::Describe).and_then(|()| {
-        filter(
-            (request.resource_type_filter, request.resource_name_filter.as_ref()),
-            request.pattern_type_filter,
-            (request.principal_filter.as_ref(), request.host_filter.as_ref()),
-            (request.operation, request.permission_type),
-        )
-    });
+    let wanted = DeleteAclsFilter {
+        resource_type_filter: request.resource_type_filter,
+        resource_name_filter: request.resource_name_filter.clone(),
+        pattern_type_filter: request.pattern_type_filter,
+        principal_filter: request.principal_filter.clone(),
+        host_filter: request.host_filter.clone(),
+        operation: request.operation,
+        permission_type: request.permission_type,
+    };
+    let admitted = admit(&node.core.access, context, Operation::Describe);
+    let asked = admitted.and_then(|()| filter(&wanted));
     let filter = match asked {
         Ok(filter) => filter,
         Err(Error { code, message }) => {
@@ -82,8 +85,9 @@ pub(crate) fn describe(
         }
     };
     let mut resources: BTreeMap<_, Vec<AclDescription>> = BTreeMap::new();
-    let all: BTreeSet<&Acl> = node.core.controller.image.acls.values().collect();
-    for acl in all.into_iter().filter(|acl| filter.matches(acl)) {
+    let acls = node.core.controller.image.acls.values();
+    let found: BTreeSet<&Acl> = acls.filter(|acl| filter.matches(acl)).collect();
+    for acl in found {
         let of = resources.entry((acl.resource, acl.name.as_str(), acl.pattern)).or_default();
         of.push(AclDescription {
             principal: acl.principal.clone(),
@@ -167,13 +171,8 @@ fn acl_of(creation: &AclCreation) -> Result<Acl, Error> {
     Ok(Acl { resource, name, pattern, principal, host, operation, permission })
 }
 
-/// Reads a filter.
-fn filter(
-    (resource, name): (i8, Option<&String>),
-    pattern: i8,
-    (principal, host): (Option<&String>, Option<&String>),
-    (operation, permission): (i8, i8),
-) -> Result<Filter, Error> {
+/// Reads a filter, which has the same fields in both requests.
+fn filter(asked: &DeleteAclsFilter) -> Result<Filter, Error> {
     fn known<T>(code: i8, of: impl Fn(i8) -> Option<T>, kind: &str) -> Result<Option<T>, Error> {
         match of(code) {
             None if code == ANY => Ok(None),
@@ -181,17 +180,17 @@ fn filter(
             found => Ok(found),
         }
     }
-    let Some(pattern) = Patterns::from_code(pattern) else {
-        return invalid(format!("there is no pattern type {pattern}"));
+    let Some(pattern) = Patterns::from_code(asked.pattern_type_filter) else {
+        return invalid(format!("there is no pattern type {}", asked.pattern_type_filter));
     };
     Ok(Filter {
-        resource: known(resource, ResourceType::from_code, "resource type")?,
-        name: name.cloned(),
+        resource: known(asked.resource_type_filter, ResourceType::from_code, "resource type")?,
+        name: asked.resource_name_filter.clone(),
         pattern,
-        principal: principal.cloned(),
-        host: host.cloned(),
-        operation: known(operation, AclOperation::from_code, "operation")?,
-        permission: known(permission, Permission::from_code, "permission type")?,
+        principal: asked.principal_filter.clone(),
+        host: asked.host_filter.clone(),
+        operation: known(asked.operation, AclOperation::from_code, "operation")?,
+        permission: known(asked.permission_type, Permission::from_code, "permission type")?,
     })
 }
 
@@ -205,14 +204,7 @@ pub(crate) fn delete(
     let acls = &node.core.controller.image.acls;
     let mut gone: BTreeSet<Uuid> = BTreeSet::new();
     let mut result = |asked: &DeleteAclsFilter| {
-        let filter = admitted.clone().and_then(|()| {
-            filter(
-                (asked.resource_type_filter, asked.resource_name_filter.as_ref()),
-                asked.pattern_type_filter,
-                (asked.principal_filter.as_ref(), asked.host_filter.as_ref()),
-                (asked.operation, asked.permission_type),
-            )
-        });
+        let filter = admitted.clone().and_then(|()| filter(asked));
         let filter = match filter {
             Ok(filter) => filter,
             Err(Error { code, message }) => {

@@ -84,8 +84,12 @@ pub(crate) fn follow_changes(node: &mut Node, changes: Vec<Change>) -> Vec<Group
         }
     }
     let mut made = Vec::new();
+    let are_users_others = changes.contains(&Change::Users);
     for change in changes {
         follow_change(node, change, &mut made);
+    }
+    if are_users_others {
+        node.logins.follow(&mut node.core);
     }
     made
 }
@@ -113,7 +117,8 @@ fn follow_change(node: &mut Node, change: Change, made: &mut Vec<GroupId>) {
         Change::Brokers => node.core.tell_nodes(),
         Change::AclAdded(acl) => node.core.access.add(acl),
         Change::AclRemoved(acl) => node.core.access.remove(&acl),
-        Change::Users => node.logins.follow(&mut node.core),
+        // One look at all connections does for all users of a turn.
+        Change::Users => {}
         Change::Deleted(topic) => {
             remove(node, &topic);
             for key in node.core.peers.forget_topic(&topic) {

@@ -214,13 +214,7 @@ pub async fn serve(
     let metrics = Arc::clone(&shared.metrics);
     let session = Session::new(connection, principal, listener, host_of(peer));
     let mut connection = Connection::new(stream, session, replies, shared);
-    let mut end = match sasl {
-        Some(sasl) => connection.log_in(&sasl).await.map(|()| Left::Done),
-        None => Ok(Left::Done),
-    };
-    if end.is_ok() {
-        end = connection.run().await;
-    }
+    let mut end = connection.begin(sasl.as_deref()).await;
     if let Ok(Left::Moves) = &end {
         (connection, end) = connection.go_on_far().await;
     }
@@ -298,6 +292,14 @@ impl Connection {
         );
         let ended = task.join_next().await.expect("there is one task");
         ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    }
+
+    /// Serves a client, which first has to show who it is where the listener asks.
+    async fn begin(&mut self, sasl: Option<&SaslSettings>) -> Result<Left, End> {
+        if let Some(sasl) = sasl {
+            self.log_in(sasl).await?;
+        }
+        self.run().await
     }
 
     async fn run(&mut self) -> Result<Left, End> {
