@@ -309,8 +309,8 @@ mod tests {
         let some = |text: &str| Some(text.to_owned());
         let of = |name: &str| named(rules, name);
         assert_eq!(of("CN=duke,OU=ServiceUsers,O=Org,C=US"), some("duke"));
-        assert_eq!(of("CN=duke,OU=SME,O=mycp,L=Fulton,ST=MD,C=US"), some("duke@sme"));
-        assert_eq!(of("cn=duke,ou=sme,dc=mycp,dc=com"), some("DUKE@SME"));
+        assert_eq!(of("CN=duke,OU=Ops,O=mycp,L=Fulton,ST=MD,C=US"), some("duke@ops"));
+        assert_eq!(of("cn=duke,ou=ops,dc=mycp,dc=com"), some("DUKE@OPS"));
         assert_eq!(of("cN=duke,OU=JavaSoft,O=Sun Microsystems"), some("DUKE"));
         assert_eq!(
             of("OU=JavaSoft,O=Sun Microsystems,C=US"),
