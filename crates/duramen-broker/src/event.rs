@@ -117,6 +117,8 @@ pub enum Event {
     /// Settings given at the start that have changed while the node runs. `None` stands for a setting that is no longer
     /// given. All of them were checked.
     Given(Vec<(String, Option<String>)>),
+    /// Nodes that this node speaks to without TLS, all of them.
+    Plain(BTreeSet<i32>),
     /// Nothing but time passed. Sent when [`crate::Node::deadline`] has come.
     Tick,
 }

@@ -79,6 +79,7 @@ impl Node {
             Event::Peer(frame) => self.on_peer(frame.0),
             Event::Drain => self.moves.drain(&mut self.core),
             Event::Suspended { ms } => self.core.clock.note_suspended(ms),
+            Event::Plain(nodes) => self.core.peers.plain = nodes,
             Event::Given(changes) => {
                 self.core.options.settings.give(changes);
                 self.sweeps.reconfigure(&mut self.core);

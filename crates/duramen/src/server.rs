@@ -81,11 +81,11 @@ use listener::Listener;
 pub use native::fuzzing;
 use native::{Calls, Native};
 use opening::{cure, free_bytes_min, open_storage};
-use peers::{Links, Peers, Place, Standing, WAITING_SAID_EVERY};
+use peers::{Links, Peers, Place, Security, Standing, WAITING_SAID_EVERY};
 use reloading::{Limits, Load, Reloading};
 use scrubbing::Scrubbing;
 use seats::Seats;
-use settings::{ListenerSettings, ServerSettings};
+use settings::{ListenerSettings, NodeMode, ServerSettings};
 use threads::{Common, Errand, Input, Ready, ToNode};
 use tls::Certificates;
 
@@ -174,11 +174,12 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     }
     let sources = sources(&parts);
     let http_address = http.map(|http| serve_http(http, sources.clone(), &runtime)).transpose()?;
-    let others = for_nodes.map(|(socket, at)| (socket, at, runtime.handle(), &parts));
+    let security = Security::open(&settings.node_security).map_err(anyhow::Error::msg)?;
+    let of_nodes = security.certificates();
+    let others = for_nodes.map(|(socket, at)| (socket, at, security, (runtime.handle(), &parts)));
     let native_address = native.as_ref().map(TcpListener::local_addr).transpose()?;
     let addresses = (advertised.clone(), native_at(config, native_address));
     let opened = open(config, &settings, broker, addresses, storage, others)?;
-
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
@@ -198,14 +199,12 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let shared = share(&settings, &current, &parts, reader, (stopped.clone(), far));
     let Common { node, orders, health, drained, .. } = parts;
     let seats = Arc::new(Seats::default());
-    let native = native.map(|socket| {
-        let (seats, limits) = (Arc::clone(&seats), current.clone());
-        serve_native((socket, seats, limits), &shared, (sources, heartbeat), &runtime)
-    });
-    let native = native.transpose()?;
+    let entrance = (Arc::clone(&seats), current.clone());
+    let serve = |it| serve_native((it, entrance), &shared, (sources, heartbeat), &runtime);
+    let native = native.map(serve).transpose()?;
     let runtimes = (&clients, runtime.handle());
     let (listeners, certificates) =
-        serve_clients((sockets, &settings), runtimes, (seats, current), &shared)?;
+        serve_clients((sockets, &settings, of_nodes), runtimes, (seats, current), &shared)?;
     let (config, inbox) = (config.clone(), node.clone());
     let reloading = Reloading { config, given, limits, connections_max, node: inbox, certificates };
     let stops = stops(&runtime)?;
@@ -276,13 +275,13 @@ fn serve_http(
 /// Lets clients in by all listeners from now on. The threads of sockets serve those with TLS or SASL: a cipher or a
 /// password would hold up the node's thread.
 fn serve_clients(
-    (sockets, settings): (Vec<TcpListener>, &ServerSettings),
+    (sockets, settings, of_nodes): (Vec<TcpListener>, &ServerSettings, Option<Arc<Certificates>>),
     (near, far): (&Handle, &Handle),
     (seats, limits): (Arc<Seats>, watch::Receiver<Limits>),
     shared: &Shared,
 ) -> anyhow::Result<(Vec<tokio::task::JoinHandle<()>>, Arc<tls::Keeper>)> {
     let (numbers, send_buffer_bytes) = (Arc::default(), settings.send_buffer_bytes);
-    let (mut tasks, mut certificates) = (Vec::new(), Vec::new());
+    let (mut tasks, mut certificates) = (Vec::new(), Vec::from_iter(of_nodes));
     for (socket, it) in sockets.into_iter().zip(&settings.listeners) {
         let opened = it.tls.clone().map(|tls| Certificates::open(tls).map(Arc::new));
         let tls = opened.transpose().map_err(anyhow::Error::msg)?;
@@ -307,7 +306,7 @@ fn serve_clients(
 
 /// Serves the native API from now on.
 fn serve_native(
-    (socket, seats, limits): (TcpListener, Arc<Seats>, watch::Receiver<Limits>),
+    (socket, (seats, limits)): (TcpListener, (Arc<Seats>, watch::Receiver<Limits>)),
     shared: &Shared,
     (sources, heartbeat): (http::Sources, Duration),
     runtime: &Runtime,
@@ -610,7 +609,9 @@ fn listen_for_nodes(
         );
         return Ok(None);
     };
-    ensure_closed(config, wanted)?;
+    if settings.node_security.mode != NodeMode::Tls {
+        ensure_closed(config, wanted)?;
+    }
     let socket = bind(wanted, "listen for other nodes", "--node-listen")?;
     let port = socket.local_addr()?.port();
     let address = listed.cloned().unwrap_or(HostPort { host: wanted.host.clone(), port });
@@ -655,18 +656,19 @@ fn open(
     broker: duramen_broker::configs::BrokerSettings,
     (listeners, native_address): (Vec<ClientListener>, Option<(String, u16)>),
     (mut storage, recovered): (Storage<RealDisk>, Recovered),
-    others: Option<(TcpListener, HostPort, &Handle, &Common)>,
+    others: Option<(TcpListener, HostPort, Security, (&Handle, &Common))>,
 ) -> anyhow::Result<Opened> {
     let path = config.data_dir.as_path();
     let Recovered { mut facts, voters, formatted, replicas } = recovered;
     let (mut links, mut founders, mut node_address) = (Links::default(), Vec::new(), None);
     let mut introduced = Vec::new();
-    if let Some((socket, address, runtime, common)) = others {
+    if let Some((socket, address, security, (runtime, common))) = others {
         node_address = Some((address.host.clone(), address.port));
         let nodes = settings.nodes.clone();
         let voters = founders_of(&facts, voters);
         let replaces = config.replaces;
-        let place = Place { socket, address, nodes, facts: facts.clone(), voters, replaces };
+        let place =
+            Place { socket, address, nodes, facts: facts.clone(), voters, replaces, security };
         let mut peers = Peers::start(place, runtime, common);
         (facts.cluster_id, founders) = peers.form(&mut storage, runtime)?;
         links = peers.links;

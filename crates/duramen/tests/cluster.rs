@@ -30,6 +30,8 @@ use tempfile::TempDir;
 mod members;
 #[path = "cluster/native.rs"]
 mod native;
+#[path = "cluster/sealed.rs"]
+mod sealed;
 
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -742,8 +744,12 @@ struct Dev {
 
 impl Dev {
     fn start(data_dir: &Path, first_port: u16, nodes: u32) -> Self {
+        Self::start_with(data_dir, first_port, nodes, &[])
+    }
+
+    fn start_with(data_dir: &Path, first_port: u16, nodes: u32, arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-        command.args(["dev", "--nodes", &nodes.to_string()]);
+        command.args(["dev", "--nodes", &nodes.to_string()]).args(arguments);
         command.args(["--listen", &format!("127.0.0.1:{first_port}"), "--data-dir"]).arg(data_dir);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();

@@ -39,6 +39,7 @@ pub(crate) fn handle(
     // One who looks at replicas asks often, and is interested in nothing else.
     if request.topics.is_empty() {
         response.stretches = super::fast::stretches(node);
+        response.plain_nodes = node.core.peers.plain.iter().copied().collect();
     }
     let mut parts = Vec::new();
     for topic in &request.topics {

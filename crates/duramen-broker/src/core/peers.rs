@@ -106,6 +106,8 @@ pub(crate) struct Peers {
     ids_wanted: Option<u64>,
     grants: Vec<Grant>,
     topics_wanted: BTreeSet<String>,
+    /// Nodes that this one speaks to without TLS.
+    pub(crate) plain: BTreeSet<i32>,
     /// Reads of entries that followers lack and that are not in memory, and the number of reads under way.
     reads: VecDeque<ReadLog>,
     reading: usize,

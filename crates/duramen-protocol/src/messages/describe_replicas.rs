@@ -39,6 +39,7 @@ declare! {
         disk_free_bytes: i64 [0.., tag 2 in 0..],
         disk_needed_bytes: i64 [0.., tag 3 in 0..],
         stretches: Vec<DescribedStretch> [0.., tag 4 in 0..],
+        plain_nodes: Vec<i32> [0.., tag 5 in 0..],
     }
 
     /// Stands in [`DescribeReplicasResponse::stretches`].

@@ -110,6 +110,44 @@ impl TlsCommand {
     }
 }
 
+/// Files of certificates for trying things out on one machine.
+#[derive(Debug)]
+pub(super) struct ThrowAway {
+    /// Certificate of the authority.
+    pub(super) ca: PathBuf,
+    /// Certificate and key of all nodes.
+    pub(super) node: PathBuf,
+}
+
+impl ThrowAway {
+    /// Makes the files in a directory, or finds those of an earlier time.
+    pub(super) fn make(out: PathBuf, host: &str) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+        let names = ["localhost", "127.0.0.1", "::1", host].map(str::to_owned);
+        let (ca, node) = (out.join(CA), out.join("localhost.pem"));
+        if !node.exists() {
+            let init = Init {
+                nodes: Vec::new(),
+                clients: Vec::new(),
+                out,
+                days: 397,
+                output: Output::default(),
+            };
+            let authority = init.authority(&mut Vec::new())?;
+            init.certify(of_node(names.to_vec())?, "localhost", &authority)?;
+        }
+        Ok(Self { ca, node })
+    }
+}
+
+/// Begins the certificate of a node, which is also dialled by other nodes, and dials them.
+fn of_node(names: Vec<String>) -> anyhow::Result<CertificateParams> {
+    let mut wanted = CertificateParams::new(names)?;
+    wanted.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(wanted)
+}
+
 impl Init {
     fn run(self) -> anyhow::Result<()> {
         std::fs::create_dir_all(&self.out)
@@ -124,10 +162,8 @@ impl Init {
                 .map(Into::into)
                 .collect();
             let first = names.first().context("--node: there is no name")?.clone();
-            let mut wanted = CertificateParams::new(names.clone())
+            let wanted = of_node(names.clone())
                 .with_context(|| format!("--node {node}: no name that a certificate can have"))?;
-            wanted.extended_key_usages =
-                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
             let path = self.certify(wanted, &first, &authority)?;
             made.push(Made {
                 path,

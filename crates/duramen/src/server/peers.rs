@@ -7,8 +7,8 @@
 //! Invariants: nobody waits for a node that is slow, frozen or gone: frames beyond its queue are dropped and counted.
 //!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else.
 //!             A frame is decoded where it was read: on the node's thread only where that serves clients, too.
-//! Never:      the content of frames (see the broker's `turn/frames.rs`); passwords: nobody is asked for one yet, so
-//!             the listener belongs on a network of its own.
+//!             With `node.security=tls` nothing is said or heard before both ends know each other (`security.rs`).
+//! Never:      the content of frames (see the broker's `turn/frames.rs`).
 //! Tests:      here, in `peers/`, and `tests/cluster.rs` with real processes.
 //! Start at:   [`Peers::start`]; `forming.rs` for how a cluster begins.
 
@@ -39,7 +39,9 @@ mod link;
 mod links;
 mod message;
 mod notice;
+mod security;
 mod standing;
+mod stream;
 mod traffic;
 
 use arrival::Arrivals;
@@ -47,6 +49,7 @@ use forming::{Forming, Step};
 use greeting::{Greeting, Identity};
 use links::Dialling;
 pub use links::Links;
+pub use security::Security;
 pub use standing::Standing;
 pub use traffic::PeerMetrics;
 
@@ -80,12 +83,14 @@ pub struct Place {
     pub voters: Vec<Voter>,
     /// The operator asks for the place of the directory that is registered under this node's id.
     pub replaces: bool,
+    /// The way in which nodes know each other.
+    pub security: Security,
 }
 
 impl Peers {
     /// Listens to the other nodes and dials them.
     pub fn start(place: Place, runtime: &Handle, common: &Common) -> Self {
-        let Place { socket, address, nodes, facts, voters, replaces } = place;
+        let Place { socket, address, nodes, facts, voters, replaces, security } = place;
         let identity = Identity {
             broker_id: facts.broker_id,
             directory_id: facts.directory_id,
@@ -98,6 +103,7 @@ impl Peers {
         let HostPort { host, port } = address;
         let standing = Arc::new(Standing::new(&identity, replaces, Arc::clone(&common.health)));
         let (move_home, home) = Home::at(runtime.clone());
+        let security = Arc::new(security);
         let dialling = Dialling {
             own: NodeAddress { broker_id: facts.broker_id, host, port },
             listed: nodes.keys().copied().collect(),
@@ -107,6 +113,8 @@ impl Peers {
             runtime: runtime.clone(),
             home: home.clone(),
             move_home,
+            security: Arc::clone(&security),
+            node: common.node.clone(),
         };
         let forming = Forming::new(identity, nodes.keys().copied());
         // Before anybody is heard: what others say of an address counts for those that are not known.
@@ -121,6 +129,7 @@ impl Peers {
             metrics,
             complaints: Arc::default(),
             home,
+            security,
         };
         runtime.spawn(arrivals.run(socket));
         Self { links, forming, identity: watched, greetings }

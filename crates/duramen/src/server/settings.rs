@@ -1,7 +1,8 @@
 //! # Room card: settings
 //!
 //! Purpose:    what of Kafka's settings concerns sockets and this process, as values.
-//! Owns:       what a listener may be (`settings/listeners.rs`). Names, defaults and checks are in the broker's table.
+//! Owns:       what a listener may be (`settings/listeners.rs`), how nodes know each other (`settings/nodes.rs`).
+//!             Names, defaults and checks are in the broker's table.
 //! Interface:  [`ServerSettings::split`].
 //! Invariants: all mistakes are told at once.
 //! Never:      a setting that is not in the table.
@@ -20,9 +21,11 @@ use crate::config::{Config, HostPort, Mistakes};
 
 mod first_users;
 mod listeners;
+mod nodes;
 
 pub use first_users::FirstUser;
 pub use listeners::{ListenerSettings, SaslSettings};
+pub use nodes::{NodeMode, NodeSecurity};
 
 /// Settings of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub struct ServerSettings {
     /// `controller.quorum.voters`: the nodes that form the cluster, with the addresses where they listen for other
     /// nodes. A node that is not among them joins their cluster. Empty for a node that is a cluster of its own.
     pub nodes: BTreeMap<i32, HostPort>,
+    /// `node.security`, `node.principals`, and TLS between nodes.
+    pub node_security: NodeSecurity,
     /// `max.connections`, `max.connections.per.ip` and its overrides.
     pub seats: SeatLimits,
     /// `max.connection.creation.rate`, in a second.
@@ -73,6 +78,15 @@ impl ServerSettings {
                 Vec::new()
             }
         };
+        let nodes = config.settings.get("controller.quorum.voters");
+        let nodes = nodes.map_or(Ok(BTreeMap::new()), |text| nodes_of(text));
+        let nodes = nodes.unwrap_or_else(|problem| {
+            mistakes.push(format!("controller.quorum.voters: {problem}"));
+            BTreeMap::new()
+        });
+        let is_clustered = config.node_listen.is_some() || nodes.len() > 1;
+        let node_security = nodes::read(config, &listeners, is_clustered, &mut mistakes);
+        given.insert("node.security".to_owned(), node_security.mode.name().to_owned());
         let given: Vec<(String, String)> = given.into_iter().collect();
         let broker = BrokerSettings::from_pairs(&given);
         let broker = broker.map_err(|errors| {
@@ -89,12 +103,6 @@ impl ServerSettings {
         {
             mistakes.push(format!("super.users: {problem}"));
         }
-        let nodes = config.settings.get("controller.quorum.voters");
-        let nodes = nodes.map_or(Ok(BTreeMap::new()), |text| nodes_of(text));
-        let nodes = nodes.unwrap_or_else(|problem| {
-            mistakes.push(format!("controller.quorum.voters: {problem}"));
-            BTreeMap::new()
-        });
         let users = config.settings.get("bootstrap.users.file").map(String::as_str);
         let users = users.filter(|path| !path.is_empty()).map(first_users::read).transpose();
         let users = users.unwrap_or_else(|problem| {
@@ -103,7 +111,7 @@ impl ServerSettings {
         });
         let own = broker.map(|broker| {
             let own = Self::own(&broker, listeners, addresses);
-            (Self { first_users: users.unwrap_or_default(), ..own }, broker)
+            (Self { first_users: users.unwrap_or_default(), node_security, ..own }, broker)
         });
         let own = own.and_then(|(own, broker)| match own.among(nodes) {
             Ok(own) => Ok((own, broker)),
@@ -146,6 +154,7 @@ impl ServerSettings {
             node_id: id("node.id").or_else(|| id("broker.id")),
             listeners,
             nodes: BTreeMap::new(),
+            node_security: NodeSecurity::default(),
             first_users: Vec::new(),
             seats: SeatLimits {
                 all: usize::try_from(size("max.connections")).unwrap_or(usize::MAX),

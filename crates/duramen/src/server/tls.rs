@@ -1,9 +1,9 @@
 //! # Room card: tls
 //!
-//! Purpose:    TLS of the listeners for clients: certificates from files, handshakes, sealed bytes.
+//! Purpose:    TLS of the listeners for clients and for nodes: certificates from files, handshakes, sealed bytes.
 //! Owns:       the checks of certificates and keys, the configuration that new connections take, its reload; names in
 //!             certificates (`tls/names.rs`).
-//! Interface:  [`Certificates::open`], [`Keeper::refresh`], [`accept`], [`Tls`].
+//! Interface:  [`Certificates::open`], [`Keeper::refresh`], [`accept`], [`Tls`]; [`Certificates::between_nodes`].
 //! Invariants: a configuration with a mistake is never taken: the last good one stays. No session is resumed, so that
 //!             each connection shows what it has. A handshake has a bound on its time.
 //! Never:      who a client is (`duramen_broker::session`), bytes of files (`sending`).
@@ -13,6 +13,7 @@
 //! Estimate a fetch of 1 MiB: one copy from the page cache, one by the cipher, one to the socket; a `sendmsg` for each
 //! [`SEALED_BYTES_MAX`]. Without TLS there is no copy in user space.
 
+use std::fmt::Display;
 use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,12 +23,16 @@ use std::time::{Duration, SystemTime};
 use bytes::BufMut;
 use bytes::buf::Limit;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
+use rustls::client::{Resumption, WantsClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVersion};
+use rustls::{
+    ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, ServerConnection,
+    SupportedProtocolVersion,
+};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -69,6 +74,8 @@ pub struct TlsSettings {
     pub may_rename: bool,
     /// `ssl.allow.san.changes`: whether a new certificate may lack alternative names.
     pub may_lack_names: bool,
+    /// True if the node shows the certificate also to nodes that it dials, and judges theirs by the same authorities.
+    pub dials: bool,
 }
 
 /// Configuration that a connection takes when it begins.
@@ -95,7 +102,7 @@ impl TlsSettings {
         self.read().map(|_| ())
     }
 
-    fn read(&self) -> Result<(Arc<ServerConfig>, Identity), String> {
+    fn read(&self) -> Result<Loaded, String> {
         let path = &self.keystore;
         let about = |problem: String| format!("{}: {problem}", path.display());
         let text = std::fs::read(path).map_err(|error| about(error.to_string()))?;
@@ -115,14 +122,42 @@ impl TlsSettings {
         let config = if self.clients == ClientAuth::None {
             config.with_no_client_auth()
         } else {
-            config.with_client_cert_verifier(self.verifier(provider)?)
+            config.with_client_cert_verifier(self.verifier(Arc::clone(&provider))?)
         };
-        let config = config.with_single_cert(chain, key);
-        let mut config =
-            config.map_err(|error| about(format!("key and certificate do not fit: {error}")))?;
+        let unfit = |error| about(format!("key and certificate do not fit: {error}"));
+        let mut dialling = None;
+        if self.dials {
+            let config = self.dialling(&provider, &versions)?;
+            let config = config.with_client_auth_cert(chain.clone(), key.clone_key());
+            let mut config = config.map_err(unfit)?;
+            config.resumption = Resumption::disabled();
+            dialling = Some(Arc::new(config));
+        }
+        let mut config = config.with_single_cert(chain, key).map_err(unfit)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok((Arc::new(config), identity))
+        Ok(Loaded { accepting: Arc::new(config), dialling, identity })
+    }
+
+    /// Begins the configuration for nodes that this one dials.
+    fn dialling(
+        &self,
+        provider: &Arc<CryptoProvider>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
+        let (roots, provider) = (Arc::new(self.roots()?), Arc::clone(provider));
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
+        let verifier = match self.lists()? {
+            lists if lists.is_empty() => verifier,
+            lists => verifier.with_crls(lists).only_check_end_entity_revocation(),
+        };
+        let path = self.truststore.display();
+        let verifier = verifier.build().map_err(|error| format!("{path}: {error}"))?;
+        let config = ClientConfig::builder_with_provider(provider);
+        let config = config.with_protocol_versions(versions);
+        let config =
+            config.map_err(|error| format!("ssl.cipher.suites fit no protocol: {error}"))?;
+        Ok(config.with_webpki_verifier(verifier))
     }
 
     /// Returns the check of clients' certificates.
@@ -130,20 +165,13 @@ impl TlsSettings {
         &self,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<dyn ClientCertVerifier>, String> {
-        let path = self.truststore.display();
         if self.truststore.as_os_str().is_empty() {
             return Err("ssl.client.auth needs ssl.truststore.location, a file in PEM with the \
                         authorities of clients' certificates"
                 .to_owned());
         }
-        let text = std::fs::read(&self.truststore).map_err(|error| format!("{path}: {error}"))?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&text) {
-            let added = certificate.map(|it| roots.add(it));
-            let added = added.map_err(|error| format!("{path}: {error}"))?;
-            added.map_err(|error| format!("{path}: {error}"))?;
-        }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let (path, roots) = (self.truststore.display(), Arc::new(self.roots()?));
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
         let verifier = match self.lists()? {
             lists if lists.is_empty() => verifier,
             // The list of the authority that signed a client's certificate must be there.
@@ -154,6 +182,24 @@ impl TlsSettings {
             ClientAuth::None | ClientAuth::Required => verifier,
         };
         verifier.build().map_err(|error| format!("{path}: {error}"))
+    }
+
+    /// Reads the authorities of others' certificates.
+    fn roots(&self) -> Result<RootCertStore, String> {
+        let about = |error: &dyn Display| format!("{}: {error}", self.truststore.display());
+        let text = std::fs::read(&self.truststore).map_err(|error| about(&error))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&text) {
+            let certificate = certificate.map_err(|error| about(&error))?;
+            roots.add(certificate).map_err(|error| about(&error))?;
+        }
+        Ok(roots)
+    }
+
+    /// Tells whether an authority vouches for the others of both.
+    pub(super) fn shares_authority(&self, other: &Self) -> bool {
+        let both = self.roots().and_then(|own| Ok((own, other.roots()?)));
+        both.is_ok_and(|(own, others)| own.roots.iter().any(|it| others.roots.contains(it)))
     }
 
     /// Reads the lists of certificates that count no more.
@@ -251,11 +297,19 @@ fn check_time(certificate: &CertificateDer<'_>) -> Result<(), String> {
 /// Times at which the files of a listener were changed.
 type Changed = [Option<SystemTime>; 3];
 
+/// Files of a listener, read.
+#[derive(Debug)]
+struct Loaded {
+    accepting: Arc<ServerConfig>,
+    /// None unless the listener's node dials with the same files.
+    dialling: Option<Arc<ClientConfig>>,
+    identity: Identity,
+}
+
 /// Files of a listener as they were read last.
 #[derive(Debug)]
 struct Current {
-    config: Arc<ServerConfig>,
-    identity: Identity,
+    loaded: Loaded,
     changed: Changed,
 }
 
@@ -270,8 +324,8 @@ impl Certificates {
     /// Reads the files.
     pub fn open(settings: TlsSettings) -> Result<Self, String> {
         let changed = settings.changed();
-        let (config, identity) = settings.read()?;
-        Ok(Self { settings, current: RwLock::new(Current { config, identity, changed }) })
+        let loaded = settings.read()?;
+        Ok(Self { settings, current: RwLock::new(Current { loaded, changed }) })
     }
 
     /// Returns the name of the listener.
@@ -282,7 +336,26 @@ impl Certificates {
     /// Returns the configuration for a connection that begins now.
     pub fn current(&self) -> Sealing {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        Sealing { config: Arc::clone(&current.config), names: self.settings.names.clone() }
+        let config = Arc::clone(&current.loaded.accepting);
+        Sealing { config, names: self.settings.names.clone() }
+    }
+
+    /// Returns the configurations for a node that dials now, and for one that is dialled.
+    ///
+    /// # Panics
+    ///
+    /// If the settings are not those of nodes.
+    pub(super) fn between_nodes(&self) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let Loaded { accepting, dialling, .. } = &current.loaded;
+        let dialling = dialling.as_ref().expect("nodes show their certificates both ways");
+        (Arc::clone(accepting), Arc::clone(dialling))
+    }
+
+    /// Returns the name of the node that shows a certificate.
+    pub(super) fn name_of_node(&self, certificate: &CertificateDer<'_>) -> io::Result<String> {
+        names::ensure_of_node(certificate)?;
+        principal_of(certificate, &self.settings.names)
     }
 
     /// Reads the files again, if they have changed since. True if new connections get another certificate from now on.
@@ -295,9 +368,9 @@ impl Certificates {
         let loaded = self.settings.read();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         current.changed = changed;
-        let (config, identity) = loaded?;
-        self.settings.check_names(&current.identity, &identity)?;
-        (current.config, current.identity) = (config, identity);
+        let loaded = loaded?;
+        self.settings.check_names(&current.loaded.identity, &loaded.identity)?;
+        current.loaded = loaded;
         Ok(true)
     }
 }
@@ -545,6 +618,7 @@ mod tests {
             names: NameRules::read("DEFAULT").unwrap(),
             may_rename: false,
             may_lack_names: false,
+            dials: false,
         }
     }
 

@@ -44,7 +44,8 @@ A partition is under-replicated if a replica lacks records that were committed a
 on a node that does not answer. It is moving until its replicas are on their new nodes. A partition
 whose leader does not answer takes no appends.
 
-Partitions that take fast appends are listed with the nodes that hold their batches.
+Partitions that take fast appends are listed with the nodes that hold their batches. A line says
+which nodes speak to which without TLS (node.security).
 
 The last line is the verdict. A cluster is healthy if all nodes are live, their disks have room, and
 their clocks agree. The metadata must have a leader, and all partitions must be led and fully
@@ -95,6 +96,8 @@ struct NodeReport {
     /// Difference to most nodes' clocks, in milliseconds, if the node holds retention by age for it.
     clock_ahead_ms: Option<i64>,
     metadata: Option<&'static str>,
+    /// Nodes that the node speaks to without TLS.
+    plain_to: Vec<NodeId>,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,7 +138,7 @@ struct Attention {
 }
 
 /// A node's report of its disk and its clock.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Machine {
     bytes: i64,
     total: Option<i64>,
@@ -146,6 +149,8 @@ struct Machine {
     ahead_ms: Option<i64>,
     /// True if too few nodes share the node's time.
     is_clock_alone: bool,
+    /// Nodes that the node speaks to without TLS.
+    plain_to: Vec<NodeId>,
 }
 
 impl Status {
@@ -189,7 +194,8 @@ async fn machines(
             free: first.and_then(|dir| known(dir.usable_bytes)),
             needed: (needed > 0).then_some(needed),
             ahead_ms: told.as_ref().map(|told| told.wall_ms - Timestamp::now().as_millisecond()),
-            is_clock_alone: told.is_some_and(|told| told.is_clock_alone),
+            is_clock_alone: told.as_ref().is_some_and(|told| told.is_clock_alone),
+            plain_to: told.map(|told| told.plain_nodes).unwrap_or_default(),
         };
         machines.insert(id, machine);
     }
@@ -320,6 +326,7 @@ impl NodeReport {
             // A node that has heard no other yet is alone, too.
             clock_ahead_ms: clock_ahead_ms.filter(|ms| ms.abs() >= ODD_CLOCK_MS_MIN),
             metadata,
+            plain_to: machine.map(|it| it.plain_to.clone()).unwrap_or_default(),
         }
     }
 }
@@ -421,6 +428,7 @@ impl Report {
         text.push_str(&table.render());
         text.push('\n');
         text.push_str(&self.metadata_text());
+        text.push_str(&self.plain_text());
         text.push_str(&self.partitions_text());
         text.push_str(&stretches::text(&self.stretches));
         if self.healthy {
@@ -432,6 +440,22 @@ impl Report {
                 .expect("a string takes all");
         }
         text
+    }
+
+    /// Says which nodes speak to which without TLS.
+    fn plain_text(&self) -> String {
+        let ways = |node: &NodeReport| node.plain_to.len();
+        let all = self.nodes.iter().map(ways).sum::<usize>();
+        match all {
+            0 => return String::new(),
+            _ if self.nodes.iter().all(|node| ways(node) + 1 == self.nodes.len()) => {
+                return "no node uses TLS to another\n".to_owned();
+            }
+            _ => {}
+        }
+        let plain = self.nodes.iter().filter(|node| ways(node) > 0);
+        let plain = plain.map(|node| format!("{} to {}", node.node, screen::list(&node.plain_to)));
+        format!("without TLS between nodes: {}\n", plain.collect::<Vec<_>>().join("; "))
     }
 
     fn partitions_text(&self) -> String {
@@ -570,7 +594,21 @@ mod tests {
             needed: None,
             ahead_ms: Some(100),
             is_clock_alone: false,
+            plain_to: Vec::new(),
         }
+    }
+
+    #[test]
+    fn who_speaks_without_tls_is_said() {
+        let plain_to = |plain: [&[i32]; 3]| {
+            let machine = |to: &[i32]| Machine { plain_to: to.to_vec(), ..machine() };
+            let machines = (1..).zip(plain.map(machine)).collect();
+            Report::new(overview(), None, &machines).plain_text()
+        };
+        assert_eq!(plain_to([&[], &[], &[]]), "");
+        assert_eq!(plain_to([&[2, 3], &[1, 3], &[1, 2]]), "no node uses TLS to another\n");
+        let some = "without TLS between nodes: 1 to 3; 3 to 1,2\n";
+        assert_eq!(plain_to([&[3], &[], &[1, 2]]), some);
     }
 
     #[test]

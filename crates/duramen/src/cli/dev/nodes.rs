@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use duramen_client::{Client, Options};
+use duramen_client::{Client, Options, Tls};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
+use super::flags;
 use crate::cli::usage::demand;
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
 use crate::server;
@@ -42,18 +43,19 @@ struct Running {
 }
 
 /// Starts the nodes, prints the commands to use them, and waits for a signal.
-pub(super) fn run(count: u16, config: &Config) -> anyhow::Result<()> {
-    let plans = plan(count, config)?;
+pub(super) fn run(count: u16, config: &Config, ca: Option<&Path>) -> anyhow::Result<()> {
+    let plans = plan(count, config, ca.is_some())?;
+    let tls = ca.map(|ca| Tls::trusting(ca, None)).transpose()?;
     let (sender, ends) = unbounded_channel();
     let mut running = BTreeMap::new();
     for plan in &plans {
         running.insert(plan.id, start(plan, &sender)?);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(watch(&plans, running, ends))
+    runtime.block_on(watch((&plans, ca, tls), running, ends))
 }
 
-fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
+fn plan(count: u16, config: &Config, is_sealed: bool) -> anyhow::Result<Vec<Plan>> {
     check(config)?;
     let listen = listen(config);
     let first = listen.port;
@@ -79,9 +81,12 @@ fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
         let data_dir =
             data_dir.to_str().context("the data directory's name is no text")?.to_owned();
         let clients = address(&listen)?;
-        let mut arguments =
-            ["serve", "--data-dir", &data_dir, "--listen"].map(str::to_owned).to_vec();
-        arguments.push(clients.to_string());
+        let mut arguments = ["serve", "--data-dir", &data_dir].map(str::to_owned).to_vec();
+        arguments.extend(if is_sealed {
+            ["--set".to_owned(), format!("listeners=SSL://{clients}")]
+        } else {
+            ["--listen".to_owned(), clients.to_string()]
+        });
         if let Some(native) = &config.native {
             arguments.extend(["--native".to_owned(), address(native)?.to_string()]);
         }
@@ -185,21 +190,21 @@ fn forward(id: u16, log: ChildStderr) {
 }
 
 async fn watch(
-    plans: &[Plan],
+    (plans, ca, tls): (&[Plan], Option<&Path>, Option<Tls>),
     mut running: BTreeMap<u16, Running>,
     mut ends: UnboundedReceiver<End>,
 ) -> anyhow::Result<()> {
     let mut hangups = signal(SignalKind::hangup())?;
     let mut stops = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
     let mut stop = std::pin::pin!(server::stopped_by((&mut hangups, &mut stops), || ()));
-    let mut ready = std::pin::pin!(all_are_there(plans));
+    let mut ready = std::pin::pin!(all_are_there(plans, tls));
     let mut is_ready = false;
     loop {
         tokio::select! {
             _ = &mut stop => break,
             () = &mut ready, if !is_ready => {
                 is_ready = true;
-                say(&welcome(plans, &running));
+                say(&welcome(plans, &running, ca));
             }
             Some((id, status)) = ends.recv() => {
                 let Some(Running { pid, .. }) = running.remove(&id) else { continue };
@@ -229,10 +234,11 @@ async fn watch(
     Ok(())
 }
 
-async fn all_are_there(plans: &[Plan]) {
+async fn all_are_there(plans: &[Plan], tls: Option<Tls>) {
     loop {
         let addresses = plans.iter().map(|plan| plan.address.to_string());
-        if let Ok(client) = Client::connect(Options::new(addresses)).await
+        let options = Options { tls: tls.clone(), ..Options::new(addresses) };
+        if let Ok(client) = Client::connect(options).await
             && let Ok(known) = client.metadata(Some(&[]), false).await
             && known.brokers.len() == plans.len()
         {
@@ -262,7 +268,7 @@ fn ended(plans: &[Plan], id: u16, pid: u32, status: ExitStatus) -> String {
 }
 
 /// Writes the next commands to type, with the real addresses.
-fn welcome(plans: &[Plan], running: &BTreeMap<u16, Running>) -> String {
+fn welcome(plans: &[Plan], running: &BTreeMap<u16, Running>, ca: Option<&Path>) -> String {
     use std::fmt::Write as _;
     let mut nodes = String::new();
     for plan in plans {
@@ -272,13 +278,14 @@ fn welcome(plans: &[Plan], running: &BTreeMap<u16, Running>) -> String {
             .expect("a string takes all");
     }
     let at: Vec<String> = plans.iter().map(|plan| plan.address.to_string()).collect();
+    let (tls, _) = flags(ca);
     let (program, at, copies) = (program(), at.join(","), plans.len().min(3));
     format!(
         "Duramen is ready: {} nodes are one cluster.\n\n{nodes}\n\
          Type next, in another terminal:\n\n  \
-         {program} topic create orders --replication-factor {copies} --bootstrap {at}\n  \
-         echo 'hello, log' | {program} produce orders --bootstrap {at}\n  \
-         {program} consume orders --bootstrap {at}\n\n\
+         {program} topic create orders --replication-factor {copies} --bootstrap {at}{tls}\n  \
+         echo 'hello, log' | {program} produce orders --bootstrap {at}{tls}\n  \
+         {program} consume orders --bootstrap {at}{tls}\n\n\
          Kill one (kill -9 with its process id): the others go on. Ctrl-C stops all; what was acknowledged stays.\n",
         plans.len()
     )

@@ -19,11 +19,13 @@ use super::greeting::{Greeting, Identity};
 use super::links::Links;
 use super::message::Kind;
 use super::notice::Notice;
+use super::security::Security;
 use super::standing::{Standing, hex};
+use super::stream::Stream;
 use super::traffic::{PeerMetrics, Traffic};
 use crate::server::complaints::Complaints;
 use crate::server::framing::{self, FrameError};
-use crate::server::home::{Home, Left, live, watched_here};
+use crate::server::home::{Home, Left, live};
 use crate::server::threads::{Input, ToNode};
 
 /// Connections that nodes may have here. A way that breaks leaves some behind for a while.
@@ -57,6 +59,7 @@ pub(super) struct Arrivals {
     pub(super) metrics: PeerMetrics,
     pub(super) complaints: Arc<Complaints>,
     pub(super) home: Home,
+    pub(super) security: Arc<Security>,
 }
 
 impl Arrivals {
@@ -76,12 +79,20 @@ impl Arrivals {
                 self.complain(address, &anyhow!("too many connections of nodes"));
                 continue;
             };
-            let arrivals = self.clone();
-            let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
-            let (messages, speaker) = (Messages::of(stream), None);
-            let hearing = Hearing { arrivals, address, messages, room, speaker, _seat: seat };
-            tokio::spawn(live(hearing, |it| &mut it.arrivals.home, Hearing::stay));
+            tokio::spawn(self.clone().serve(stream, address, seat));
         }
+    }
+
+    async fn serve(self, tcp: TcpStream, address: SocketAddr, seat: OwnedSemaphorePermit) {
+        let _ = tcp.set_nodelay(true);
+        let messages = match self.security.accept(tcp).await {
+            Ok(stream) => Messages::of(stream),
+            Err(error) => return self.complain(address, &error),
+        };
+        let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
+        let hearing =
+            Hearing { arrivals: self, address, messages, room, speaker: None, _seat: seat };
+        live(hearing, |it| &mut it.arrivals.home, Hearing::stay).await;
     }
 
     fn complain(&self, address: SocketAddr, why: &anyhow::Error) {
@@ -161,8 +172,7 @@ impl Hearing {
 
     /// Reads until the other side closes, which is no mistake, or makes one. Judges meanwhile whether it is a member.
     async fn hear(&mut self) -> anyhow::Result<Left> {
-        self.messages.stream = watched_here(&self.messages.stream)?;
-        self.messages.stream.set_nodelay(true)?;
+        self.messages.stream.move_here()?;
         let mut judged = interval(JUDGED_EVERY);
         loop {
             let Self { arrivals, messages, speaker, .. } = self;
@@ -256,7 +266,7 @@ impl Drop for Here {
 
 /// A stream, cut into messages.
 struct Messages {
-    stream: TcpStream,
+    stream: Stream,
     buf: BytesMut,
     bytes_max: u32,
     /// Time when the other side last sent bytes, or was not read any more.
@@ -264,7 +274,7 @@ struct Messages {
 }
 
 impl Messages {
-    fn of(stream: TcpStream) -> Self {
+    fn of(stream: Stream) -> Self {
         Self { stream, buf: BytesMut::new(), bytes_max: GREETING_BYTES_MAX, since: Instant::now() }
     }
 
@@ -292,9 +302,11 @@ impl Messages {
         message.put_u32(u32::try_from(1 + body.len()).context("it is short")?);
         message.put_u8(kind as u8);
         message.put_slice(body);
-        timeout(SILENCE_MAX, self.stream.write_all(&message))
-            .await
-            .context("it takes nothing")??;
+        let sent = async {
+            self.stream.write_all(&message).await?;
+            self.stream.flush().await
+        };
+        timeout(SILENCE_MAX, sent).await.context("it takes nothing")??;
         Ok(())
     }
 }

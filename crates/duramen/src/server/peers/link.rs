@@ -18,10 +18,12 @@ use super::greeting::{Greeting, Identity};
 use super::links::Links;
 use super::message::Kind;
 use super::notice::Notice;
+use super::security::Security;
+use super::stream::Stream;
 use super::traffic::Traffic;
 use crate::config::HostPort;
 use crate::server::framing;
-use crate::server::home::{Home, Left, live, watched_here};
+use crate::server::home::{Home, Left, live};
 
 /// Time between two greetings of a node that is no member yet.
 const GREET_AGAIN: Duration = Duration::from_millis(500);
@@ -127,6 +129,7 @@ pub(super) struct Dialler {
     pub(super) links: Links,
     pub(super) identity: watch::Receiver<Identity>,
     pub(super) home: Home,
+    pub(super) security: Arc<Security>,
     /// Connection that goes on in another runtime.
     pub(super) talking: Option<Talking>,
 }
@@ -134,7 +137,7 @@ pub(super) struct Dialler {
 /// A connection, and the bytes of an answer that is not whole.
 #[derive(Debug)]
 pub(super) struct Talking {
-    stream: TcpStream,
+    stream: Stream,
     answer: BytesMut,
 }
 
@@ -187,12 +190,15 @@ impl Dialler {
 
     /// Goes on with the connection that there is, or connects.
     async fn open(&mut self) -> anyhow::Result<Talking> {
-        if let Some(Talking { stream, answer }) = self.talking.take() {
-            return Ok(Talking { stream: watched_here(&stream)?, answer });
+        if let Some(mut talking) = self.talking.take() {
+            talking.stream.move_here()?;
+            return Ok(talking);
         }
         let at = self.address.borrow_and_update().clone();
-        let stream = Self::connect(&at).await?;
-        tracing::info!(peer = self.broker_id, address = %at, "connected to another node");
+        let stream = self.security.dial(&at, Self::connect).await?;
+        let tls = stream.is_sealed();
+        tracing::info!(peer = self.broker_id, address = %at, tls, "connected to another node");
+        self.links.note_tls(self.broker_id, tls);
         self.link.traffic.connects.inc();
         self.link.set_connected(true);
         Ok(Talking { stream, answer: BytesMut::new() })
@@ -258,19 +264,21 @@ impl Dialler {
         Ok(())
     }
 
-    async fn greet(&mut self, stream: &mut TcpStream) -> anyhow::Result<()> {
+    async fn greet(&mut self, stream: &mut Stream) -> anyhow::Result<()> {
         let from = self.identity.borrow_and_update().clone();
         let greeting = Greeting { to: self.broker_id, from, nodes: self.links.nodes() };
         self.send(stream, Parts::of([(Kind::Greeting, vec![greeting.encode()])])).await
     }
 
-    async fn send(&self, stream: &mut TcpStream, mut parts: Parts) -> anyhow::Result<()> {
+    async fn send(&self, stream: &mut Stream, mut parts: Parts) -> anyhow::Result<()> {
         while parts.has_remaining() {
             let before = parts.remaining();
             let written = timeout(STALL_MAX, stream.write_buf(&mut parts)).await;
             written.context("it takes nothing")??;
             self.link.traffic.sent_bytes.inc_by((before - parts.remaining()) as u64);
         }
+        // Bytes that were taken may wait, sealed.
+        timeout(STALL_MAX, stream.flush()).await.context("it takes nothing")??;
         Ok(())
     }
 }

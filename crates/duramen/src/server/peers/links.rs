@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use duramen_broker::Event;
 use duramen_broker::event::{Membership, NodeAddress};
 use duramen_broker::peer::PeerFrame;
 use tokio::runtime::Handle;
@@ -11,10 +12,12 @@ use tokio::sync::watch;
 use super::greeting::Identity;
 use super::link::{Dialler, Link};
 use super::notice::Notice;
+use super::security::Security;
 use super::standing::Standing;
 use super::traffic::PeerMetrics;
 use crate::config::HostPort;
 use crate::server::home::Home;
+use crate::server::threads::{Input, ToNode};
 
 /// Nodes that are dialled at most, and the longest name of one: all of them fit into a greeting.
 const NODES_MAX: usize = 100;
@@ -29,6 +32,8 @@ struct LinkTable {
     /// The means to dial; nothing in a node that has no others.
     dialling: Option<Dialling>,
     known: Mutex<BTreeMap<i32, Known>>,
+    /// Nodes that were last dialled without TLS.
+    plain: Mutex<BTreeSet<i32>>,
 }
 
 /// Parts from which each link is made.
@@ -43,6 +48,8 @@ pub(super) struct Dialling {
     pub(super) runtime: Handle,
     pub(super) home: Home,
     pub(super) move_home: watch::Sender<Handle>,
+    pub(super) security: Arc<Security>,
+    pub(super) node: ToNode,
 }
 
 /// A node that was heard of.
@@ -55,7 +62,7 @@ struct Known {
 impl Links {
     /// Dials those that are listed. Nobody else has been heard of yet.
     pub(super) fn new(dialling: Dialling, nodes: BTreeMap<i32, HostPort>) -> Self {
-        let table = LinkTable { dialling: Some(dialling), known: Mutex::default() };
+        let table = LinkTable { dialling: Some(dialling), ..LinkTable::default() };
         let links = Self(Arc::new(table));
         let node = |(broker_id, HostPort { host, port })| NodeAddress { broker_id, host, port };
         links.place(&nodes.into_iter().map(node).collect::<Vec<_>>());
@@ -141,10 +148,21 @@ impl Links {
             identity: dialling.identity.clone(),
             links: self.clone(),
             home: dialling.home.clone(),
+            security: Arc::clone(&dialling.security),
             talking: None,
         };
         dialling.runtime.spawn(dialler.run());
         Known { link, address }
+    }
+
+    /// Tells the node which nodes it speaks to without TLS.
+    pub(super) fn note_tls(&self, broker_id: i32, is_sealed: bool) {
+        let Some(dialling) = &self.0.dialling else { return };
+        let mut plain = self.0.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = if is_sealed { plain.remove(&broker_id) } else { plain.insert(broker_id) };
+        if changes {
+            dialling.node.push(Input::Event(Event::Plain(plain.clone())));
+        }
     }
 
     /// Returns the known addresses of nodes, this one among them.

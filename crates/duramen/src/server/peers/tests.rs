@@ -5,16 +5,19 @@ use std::iter;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use duramen_broker::Event;
 use duramen_broker::event::Membership;
 use duramen_broker::peer::PeerFrame;
 use duramen_storage::storage::Facts;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::notice::Notice;
+use super::security::tests::{files, security};
 use super::*;
+use crate::server::settings::NodeSecurity;
 use crate::server::threads::{Common, Input};
 
 const CLUSTER: [u8; 16] = [9; 16];
@@ -38,6 +41,10 @@ fn side(other: &HostPort) -> Side {
 
 /// Returns the same, of a node to which something happened before it started.
 fn side_after(other: &HostPort, before: impl FnOnce(SocketAddr)) -> Side {
+    side_of(other, Security::open(&NodeSecurity::default()).unwrap(), before)
+}
+
+fn side_of(other: &HostPort, security: Security, before: impl FnOnce(SocketAddr)) -> Side {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
     let (common, inputs) = Common::new();
@@ -51,6 +58,7 @@ fn side_after(other: &HostPort, before: impl FnOnce(SocketAddr)) -> Side {
         facts: Facts { cluster_id: CLUSTER, broker_id: 1, directory_id: [1; 16] },
         voters: vec![voter(1), voter(2)],
         replaces: false,
+        security,
     };
     before(address);
     let peers = Peers::start(place, runtime.handle(), &common);
@@ -128,7 +136,7 @@ fn frames_of_whoever_has_greeted_reach_the_node_and_nothing_else_does() {
 }
 
 /// Reads one message.
-async fn read(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+async fn read(stream: &mut (impl AsyncRead + Unpin)) -> (u8, Vec<u8>) {
     let mut body = vec![0; usize::try_from(stream.read_u32().await.unwrap()).unwrap()];
     stream.read_exact(&mut body).await.unwrap();
     (body[0], body.split_off(1))
@@ -162,17 +170,31 @@ fn a_node_greets_whoever_it_dials_sends_frames_and_comes_again() {
 
 #[test]
 fn connections_go_on_in_the_runtime_that_they_move_to() {
+    let dir = files();
+    for mode in ["plain", "tls"] {
+        go_on(&|file| security(dir.path(), mode, file, ""));
+    }
+}
+
+fn go_on(security: &dyn Fn(&str) -> Security) {
     let runtime = Runtime::new().unwrap();
     let (other, address) = listening(&runtime);
-    let side = side(&address);
+    let side = side_of(&address, security("one"), |_| {});
+    let theirs = security("two");
     let frame = message(2, &PeerFrame::default().encode());
     let (begun, rest) = frame.split_at(frame.len() - 3);
     let mut inputs = side.inputs.borrow_mut();
     let (mut incoming, mut outgoing) = runtime.block_on(async {
-        let (mut outgoing, _) = other.accept().await.unwrap();
+        let mut outgoing = theirs.accept(other.accept().await.unwrap().0).await.unwrap();
+        if !outgoing.is_sealed() {
+            assert!(matches!(inputs.recv().await, Some(Input::Event(Event::Plain(_)))));
+        }
         assert_eq!(read(&mut outgoing).await.0, 1);
-        let mut incoming = TcpStream::connect(side.address).await.unwrap();
+        let here = HostPort { host: "127.0.0.1".to_owned(), port: side.address.port() };
+        let connect = async |_: &HostPort| Ok(TcpStream::connect(side.address).await?);
+        let mut incoming = theirs.dial(&here, connect).await.unwrap();
         incoming.write_all(&[&greeting(2)[..], &frame, begun].concat()).await.unwrap();
+        incoming.flush().await.unwrap();
         assert!(matches!(inputs.recv().await, Some(Input::Peer(..))));
         (incoming, outgoing)
     });
@@ -180,9 +202,11 @@ fn connections_go_on_in_the_runtime_that_they_move_to() {
     side.peers.links.go_to(home.handle());
     runtime.block_on(async {
         incoming.write_all(&[rest, &frame].concat()).await.unwrap();
+        incoming.flush().await.unwrap();
         // The rest may come in front of the move, and then nothing does: nothing runs that runtime.
         while timeout(Duration::from_millis(200), inputs.recv()).await.is_ok() {
             incoming.write_all(&frame).await.unwrap();
+            incoming.flush().await.unwrap();
         }
     });
     home.block_on(async {

@@ -10,6 +10,7 @@ use duramen_broker::configs::{BROKER_CONFIGS, find, listener_prefix};
 use duramen_broker::{NATIVE, NODES};
 use duramen_protocol::sasl::Mechanism;
 
+use super::nodes::is_of_nodes;
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
 use crate::server::tls::{ClientAuth, NameRules, TlsSettings};
 
@@ -70,7 +71,7 @@ pub(super) fn read(
 ) -> Vec<ListenerSettings> {
     let mut note = |setting: &str, problem: String| mistakes.push(format!("{setting}: {problem}"));
     let own = config.settings.keys().filter(|name| name.starts_with("listener.name."));
-    for name in own {
+    for name in own.filter(|name| !is_of_nodes(name)) {
         let mut listeners = entries(text).filter_map(|entry| entry.split_once("://"));
         if !listeners.any(|(listener, _)| name.starts_with(&listener_prefix(listener))) {
             note(name, "listeners has no listener of this name".to_owned());
@@ -164,9 +165,36 @@ fn sasl(config: &Config, listener: &str) -> Result<SaslSettings, String> {
     })
 }
 
-/// Returns a listener's settings of TLS, if its files are right. With SASL a certificate is asked for only if the
-/// listener's own setting says so (KIP-684).
+/// Returns the settings of TLS between nodes, if the files are right: both ends show a certificate.
+pub(super) fn tls_of_nodes(config: &Config) -> Result<TlsSettings, String> {
+    for name in ["ssl.keystore.location", "ssl.truststore.location"] {
+        if value_of(config, NODES, name).is_empty() {
+            let own = listener_prefix(NODES) + name;
+            return Err(format!(
+                "{own} names no file in PEM; duramen tls init makes some to begin with, and \
+                 node.security=plain does without"
+            ));
+        }
+    }
+    let settings = TlsSettings {
+        clients: ClientAuth::Required,
+        dials: true,
+        ..tls_settings(config, NODES, SSL)?
+    };
+    settings.load()?;
+    Ok(settings)
+}
+
+/// Returns a listener's settings of TLS, if its files are right.
 fn tls(config: &Config, listener: &str, protocol: &str) -> Result<TlsSettings, String> {
+    let settings = tls_settings(config, listener, protocol)?;
+    settings.load()?;
+    Ok(settings)
+}
+
+/// Returns a listener's settings of TLS. With SASL a certificate is asked for only if the
+/// listener's own setting says so (KIP-684).
+fn tls_settings(config: &Config, listener: &str, protocol: &str) -> Result<TlsSettings, String> {
     let value = |name: &str| match name {
         "ssl.client.auth" if protocol == SASL_SSL => {
             let own = config.settings.get(&(listener_prefix(listener) + name));
@@ -197,8 +225,8 @@ fn tls(config: &Config, listener: &str, protocol: &str) -> Result<TlsSettings, S
             .map_err(|problem| format!("ssl.principal.mapping.rules: {problem}"))?,
         may_rename: value("ssl.allow.dn.changes") == "true",
         may_lack_names: value("ssl.allow.san.changes") == "true",
+        dials: false,
     };
-    settings.load()?;
     Ok(settings)
 }
 

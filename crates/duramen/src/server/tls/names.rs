@@ -32,6 +32,19 @@ pub(super) fn name_of(certificate: &CertificateDer<'_>) -> io::Result<String> {
     Ok(written(parsed.subject()))
 }
 
+/// Refuses a certificate that its authority made for clients alone: it must not pass for a node's (RFC 5280, 4.2.1.12).
+pub(super) fn ensure_of_node(certificate: &CertificateDer<'_>) -> io::Result<()> {
+    let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let parsed = X509Certificate::from_der(certificate);
+    let (_, parsed) = parsed.map_err(|error| wrong(error.to_string()))?;
+    let usage = parsed.extended_key_usage().map_err(|error| wrong(error.to_string()))?;
+    if usage.is_some_and(|it| !it.value.any && !it.value.server_auth) {
+        let name = written(parsed.subject());
+        return Err(wrong(format!("the certificate of {name} is for clients alone")));
+    }
+    Ok(())
+}
+
 /// Writes a name in the form of RFC 2253: the last part first.
 fn written(name: &X509Name<'_>) -> String {
     let part = |it: &AttributeTypeAndValue<'_>| {
