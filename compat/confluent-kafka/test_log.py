@@ -37,6 +37,17 @@ def test_keys_values_headers_and_timestamps_come_back_as_they_went_with_every_co
             equal(message.timestamp(), (TIMESTAMP_CREATE_TIME, sent[number]["timestamp"]))
 
 
+def test_records_come_back_from_topics_with_a_codec_of_their_own():
+    for kept in ("uncompressed", *CODECS[1:]):
+        topic, sent = new_topic(compression_type=kept), []
+        for codec in CODECS:
+            some = [{"key": b"k%d" % number, "value": b"%d in " % number + codec.encode() * 50, "headers": [("a", None)]} for number in range(50)]
+            equal(produce(topic, some, compression_type=codec).offsets(), list(range(len(sent), len(sent) + 50)), f"{codec} in {kept}")
+            sent += some
+        for each, message in zip(sent, consume(topic, len(sent)), strict=True):
+            equal((message.key(), message.value(), message.headers()), (each["key"], each["value"], each["headers"]), kept)
+
+
 def test_null_and_empty_keys_and_values_stay_apart():
     topic = new_topic()
     pairs = [(None, b"v"), (b"k", None), (None, None), (b"", b""), (b"k", b"")]

@@ -226,7 +226,7 @@ impl Bench {
                 Action::Look(wanted) => panic!("nobody shares anything: {wanted:?}"),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
-                Action::Nodes(_) | Action::Members(_) => {}
+                Action::Nodes(_) | Action::Members(_) | Action::Targets(_) => {}
                 Action::Credential { .. }
                 | Action::Index(_)
                 | Action::Mend(_)

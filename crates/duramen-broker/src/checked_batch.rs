@@ -13,6 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::BatchHeader;
 use duramen_protocol::batch::BatchView;
+use duramen_protocol::compression::{self, Codec};
 use duramen_protocol::records::{
     self, BatchBuilder, NewRecord, Record, RecordError, RecordSummary, Records,
 };
@@ -20,6 +21,7 @@ use duramen_storage::keys::{CUTS_AFTER_HEADER, FACT_HEADER, REPLACES_HEADER};
 
 use crate::guard::Guard;
 use crate::limits::DECOMPRESSED_BYTES_MAX;
+use crate::recompression::{Made, Target};
 
 /// Returns a hash of a record's value and headers, but for headers that the leader adds.
 pub(crate) fn digest_of(record: &Record<'_>) -> u64 {
@@ -46,6 +48,9 @@ pub struct CheckedBatch {
     pub guard: Guard,
     /// Bytes of headers that the leader added. They do not count against `max.message.bytes`.
     pub added_bytes: usize,
+    /// Greatest size that the batch had as it came, or would have in its topic's codec, in bytes: `max.message.bytes`
+    /// bounds both. 0 if the batch is as it came.
+    pub greatest_bytes: usize,
     /// True if the producer leaves it to the partition to join the transaction.
     pub adds_itself: bool,
 }
@@ -101,6 +106,42 @@ impl CheckedBatch {
     /// Does the same with a batch that this process has just made: its checksum is right.
     pub fn made(bytes: BytesMut, partition: i32) -> Result<Self, String> {
         Self::checked(bytes.freeze(), partition, records::summarize)
+    }
+
+    /// Puts it into the codec of its topic, which may take long. The batch stays as it is if it would be too large: so
+    /// the node refuses it.
+    pub fn in_codec(self, target: &Target) -> Result<Self, String> {
+        if !target.is_due(&self.header) {
+            return Ok(self);
+        }
+        let text = |error: RecordError| error.to_string();
+        let came = self.bytes.len();
+        let bytes = self.bytes.freeze();
+        let (made, header) = {
+            let view = BatchView::parse(&bytes).map_err(|error| error.to_string())?;
+            let codec = self.header.attributes.codec().map_err(|_| text(RecordError::Codec))?;
+            let made = match codec {
+                Codec::None => target.make(&view, view.payload()),
+                codec => {
+                    let mut plain = Vec::new();
+                    let limit = DECOMPRESSED_BYTES_MAX;
+                    compression::decompress(codec, view.payload(), limit, &mut plain)
+                        .map_err(|error| error.to_string())?;
+                    target.make(&view, &plain)
+                }
+            };
+            (made.map_err(text)?, *view.header())
+        };
+        let (bytes, header, greatest_bytes) = match made {
+            Made::TooLarge(bytes_then) => (bytes, header, bytes_then),
+            Made::Anew(anew) => {
+                let header = BatchHeader::parse(&anew).map_err(|error| error.to_string())?;
+                let greatest = came.max(anew.len());
+                (anew, header, greatest)
+            }
+        };
+        let bytes = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        Ok(Self { bytes, header, greatest_bytes, ..self })
     }
 
     /// Adds headers to its first record. All its bytes are made anew, and the summary stays that of the client's
@@ -162,7 +203,15 @@ impl CheckedBatch {
             (*view.header(), summary, guard)
         };
         let bytes = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-        Ok(Self { bytes, header, summary, guard, added_bytes: 0, adds_itself: false })
+        Ok(Self {
+            bytes,
+            header,
+            summary,
+            guard,
+            added_bytes: 0,
+            greatest_bytes: 0,
+            adds_itself: false,
+        })
     }
 }
 

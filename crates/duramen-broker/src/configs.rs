@@ -15,6 +15,10 @@
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
+use duramen_protocol::compression::{Codec, Compression};
+
+use crate::recompression::Target;
+
 mod tables;
 use tables::LEADER_SELECTOR;
 pub use tables::{AUTHORIZER, BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS};
@@ -140,6 +144,7 @@ impl ConfigKey {
             Check::BetweenButZero(..) if number == 0 => {
                 Some("0 is not allowed; below it and above it is".to_owned())
             }
+            Check::OnlyYet(_) => self.word_problem(&number.to_string()),
             _ => None,
         }
     }
@@ -263,6 +268,8 @@ pub const UNITS: &[(&str, &str, i64)] = &[
     ("log.roll.hours", "log.roll.ms", 3_600_000),
 ];
 
+/// Kafka's word for batches without a codec.
+const UNCOMPRESSED: &str = "uncompressed";
 /// Setting that makes each key of a topic a queue.
 pub(crate) const QUEUE_ENABLE: &str = "queue.enable";
 /// `segment.bytes` of such a topic, unless it is given.
@@ -576,6 +583,8 @@ impl BrokerSettings {
 pub struct TopicSettings {
     /// `max.message.bytes`.
     pub max_message_bytes: i32,
+    /// `compression.type` with its level, unless it is `producer`.
+    pub compression: Option<Compression>,
     /// `cleanup.policy` has `compact`.
     pub compact: bool,
     /// `cleanup.policy` has `delete`.
@@ -617,6 +626,12 @@ pub struct TopicSettings {
 }
 
 impl TopicSettings {
+    /// Returns the codec of the topic's own, if it has one, with the bound on its batches.
+    pub(crate) fn target(&self) -> Option<Target> {
+        let batch_bytes_max = usize::try_from(self.max_message_bytes).unwrap_or(0);
+        self.compression.map(|compression| Target { compression, batch_bytes_max })
+    }
+
     /// Returns the greatest age of a segment before the next one begins, in milliseconds. Compaction leaves out the
     /// last segment, so records that are due for it must not be there.
     pub(crate) fn roll_ms(&self) -> i64 {
@@ -637,8 +652,18 @@ impl TopicSettings {
         let int = |name: &str| value(name).trim().parse::<i32>().expect("checked, or a default");
         let long = |name: &str| value(name).trim().parse::<i64>().expect("checked, or a default");
         let policy: Vec<_> = value("cleanup.policy").split(',').map(str::trim).collect();
+        let codec = value("compression.type").trim();
+        let level = match codec {
+            // Kafka's number for the default of the codec.
+            "gzip" => Some(int("compression.gzip.level")).filter(|level| *level != -1),
+            "zstd" => Some(int("compression.zstd.level")),
+            _ => None,
+        };
+        let codec = if codec == UNCOMPRESSED { Some(Codec::None) } else { Codec::from_name(codec) };
+        let compression = codec.map(|codec| Compression { codec, level });
         Self {
             max_message_bytes: int("max.message.bytes"),
+            compression,
             compact: policy.contains(&"compact"),
             delete: policy.contains(&"delete"),
             min_cleanable_dirty_ratio: value("min.cleanable.dirty.ratio")
@@ -656,7 +681,8 @@ impl TopicSettings {
             timestamp_after_max_ms: long("message.timestamp.after.max.ms"),
             timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
             min_insync_replicas: int("min.insync.replicas"),
-            fast_append: value("fast.append.enable") == "true",
+            // Members hold a fast append as its client sent it, and it has to be the same bytes on all of them.
+            fast_append: value("fast.append.enable") == "true" && compression.is_none(),
             queue: value("queue.enable") == "true",
             queue_erase_lag_ms: long("queue.erase.lag.ms"),
             partitions: 1,

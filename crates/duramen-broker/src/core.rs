@@ -33,6 +33,7 @@ use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Partition, Slot};
 use crate::prng::Prng;
 use crate::quotas::Meters;
+use crate::recompression::Board;
 
 mod certainty;
 mod clocks;
@@ -104,6 +105,8 @@ pub(crate) struct Core {
     /// A block of producer ids that this node gives itself: index, first and end.
     pub allocating: Option<(u64, i64, i64)>,
     pub peers: Peers,
+    /// Topics with a codec of their own.
+    pub(crate) board: Board,
     pub clock: ClockWatch,
     pub(crate) clocks: Clocks,
     pub(crate) chance: Prng,
@@ -141,6 +144,7 @@ impl Core {
             producer_ids: (0, 0),
             allocating: None,
             peers: Peers::new(std::mem::take(&mut options.founders)),
+            board: Board::default(),
             clock: ClockWatch::new(now),
             clocks: Clocks::default(),
             chance: Prng::stream(options.seed, 0x006d_656d_6265_7273),

@@ -25,6 +25,7 @@ use duramen_storage::staging::Stage;
 use crate::login::{Known, WhoIs};
 use crate::native::{Answered, Position, Span};
 use crate::peer::PeerFrame;
+use crate::recompression::Targets;
 pub use crate::session::ConnectionId;
 use crate::session::{Prepared, RequestContext};
 
@@ -175,6 +176,9 @@ pub enum Action {
         /// The frame.
         frame: Box<PeerFrame>,
     },
+    /// Other topics have a codec of their own now: those who read requests make batches anew by this table. The answers
+    /// of the same turn leave after that.
+    Targets(Arc<Targets>),
     /// Other nodes are there now.
     Nodes(Vec<NodeAddress>),
     /// Other directories are the cluster now, or this one is registered.

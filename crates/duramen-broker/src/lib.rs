@@ -37,6 +37,7 @@ mod prng;
 mod quotas;
 mod raft;
 pub mod read_plan;
+pub mod recompression;
 pub mod session;
 mod shares;
 pub mod survivor;

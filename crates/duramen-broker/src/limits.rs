@@ -56,6 +56,9 @@ pub const DECOMPRESSED_RATIO_MAX: usize = 64;
 pub const DECOMPRESSED_BYTES_QUICK: usize = 1 << 20;
 /// Ratio between decompressed records and request that real records seldom exceed; see [`DECOMPRESSED_BYTES_QUICK`].
 pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
+/// Most bytes of batches that the node makes anew for one request, in the codecs of their topics. Above it the node
+/// rejects the request's remaining batches. The first may have more: `max.message.bytes` bounds it.
+pub const RECOMPRESSED_BYTES_MAX: usize = 64 << 20;
 /// Largest batch of a fast append, in bytes.
 pub const FAST_BATCH_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of batches that a replica holds for clients beside its log. Above it a fast append is answered with *not

@@ -619,7 +619,7 @@ impl Partition {
             return Some(Appended::Refused(code, None));
         }
         let settings = &self.settings;
-        let bytes = batch.bytes.len() - batch.added_bytes;
+        let bytes = batch.greatest_bytes.max(batch.bytes.len() - batch.added_bytes);
         if bytes > usize::try_from(settings.max_message_bytes).unwrap_or(0) {
             let most = settings.max_message_bytes;
             let text =

@@ -3,7 +3,7 @@
 //! Purpose:    one connection's protocol state: frames in, checked requests out, replies in order.
 //! Owns:       decoding, the checks that do not need the node, the order of replies, bytes in flight; both requests
 //!             with batches (`session/appending.rs`).
-//! Interface:  [`Session::on_frame`], [`Session::on_reply`], [`Session::wants_more`].
+//! Interface:  [`Session::on_frame`], [`Session::on_reply`], [`Session::wants_more`], [`Session::follow`].
 //! Invariants: replies leave in the order of their requests, and an `acks=0` produce has none. The node gets only whole
 //!             requests with right checksums and well-formed records.
 //! Never:      sockets, timers, the node's state.
@@ -31,13 +31,15 @@ use crate::checked_batch::{BatchIds, CheckedBatch};
 use crate::guard::Guard;
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
-    DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
+    DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, RECOMPRESSED_BYTES_MAX, SESSION_BYTES_MAX,
+    SESSION_REQUESTS_MAX,
 };
 use crate::native::Op;
+use crate::recompression::{Made, Targets};
 
 mod appending;
 
-use appending::Appending;
+use appending::{Appending, Asked};
 
 /// One client connection, numbered by the listener and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -179,6 +181,12 @@ pub struct Rejection {
     pub message: String,
 }
 
+impl From<RecordError> for Rejection {
+    fn from(error: RecordError) -> Self {
+        Self { code: error.code(), message: error.to_string() }
+    }
+}
+
 /// Result of a frame.
 #[derive(Debug)]
 pub enum SessionStep {
@@ -199,13 +207,22 @@ pub enum SessionStep {
     Close(String),
 }
 
-/// A request with batches; one whose few bytes become very many when they are decompressed waits as this.
+/// A request with batches; one whose few bytes become very many when they are decompressed waits as this, and one with
+/// a batch that is to be made anew.
 #[derive(Debug)]
 pub struct Heavy {
+    expands: bool,
     header: RequestHeader,
     request: Appending,
     frame_bytes: usize,
     bytes: usize,
+}
+
+impl Heavy {
+    /// Tells whether few bytes of the request become very many when they are decompressed.
+    pub fn expands(&self) -> bool {
+        self.expands
+    }
 }
 
 /// A finished reply.
@@ -238,6 +255,8 @@ pub struct Session {
     /// Requests without an answer that carry no batches: at most one is taken in.
     others: usize,
     scratch: Vec<u8>,
+    /// Topics whose batches are stored in a codec of their own.
+    targets: Arc<Targets>,
 }
 
 /// Above this, the buffer for decompression is given back after use.
@@ -263,7 +282,13 @@ impl Session {
             bytes: 0,
             others: 0,
             scratch: Vec::new(),
+            targets: Arc::default(),
         }
+    }
+
+    /// Takes the table of [`crate::Action::Targets`] for the frames that follow.
+    pub fn follow(&mut self, targets: Arc<Targets>) {
+        self.targets = targets;
     }
 
     /// Takes a client for a user from now on.
@@ -335,17 +360,32 @@ impl Session {
     ) -> SessionStep {
         request.drop_repeated();
         let bytes = frame_bytes + elements * ELEMENT_BYTES;
-        let appending = Heavy { header, request, frame_bytes, bytes };
-        let ratio = frame_bytes.saturating_mul(DECOMPRESSED_RATIO_QUICK);
+        let appending = Heavy { expands: false, header, request, frame_bytes, bytes };
+        let is_slow = !self.targets.is_empty()
+            && appending.request.batches(&self.targets).any(|it| it.is_to_be_made_anew());
+        if is_slow {
+            return SessionStep::Heavy(Box::new(appending));
+        }
+        self.check_quickly(appending)
+    }
+
+    /// Checks a request whose records do not expand to much.
+    fn check_quickly(&mut self, mut appending: Heavy) -> SessionStep {
+        let ratio = appending.frame_bytes.saturating_mul(DECOMPRESSED_RATIO_QUICK);
         let checked = self.check_batches(&appending, ratio.max(DECOMPRESSED_BYTES_QUICK));
         if checked.is_too_large {
+            appending.expands = true;
             return SessionStep::Heavy(Box::new(appending));
         }
         self.on_checked(appending, checked)
     }
 
-    /// Goes on with [`SessionStep::Heavy`]; no other frame may have been given in between.
+    /// Goes on with [`SessionStep::Heavy`]; no other frame may have been given in between. One that does not expand to
+    /// much, as far as the session knows, may turn out to: then the same comes again.
     pub fn on_heavy(&mut self, appending: Heavy) -> SessionStep {
+        if !appending.expands {
+            return self.check_quickly(appending);
+        }
         let ratio = appending.frame_bytes.saturating_mul(DECOMPRESSED_RATIO_MAX);
         let checked = self.check_batches(&appending, ratio.max(DECOMPRESSED_BYTES_MAX));
         self.on_checked(appending, checked)
@@ -353,6 +393,7 @@ impl Session {
 
     fn on_checked(&mut self, appending: Heavy, checked: Checked) -> SessionStep {
         let Heavy { header, request, bytes, .. } = appending;
+        let bytes = bytes + checked.anew_bytes;
         let sequence = self.take_slot(request.api(), &header, header.api_version, bytes);
         let prepared = request.prepare(header.api_version, checked);
         self.ask(sequence, header, prepared)
@@ -390,10 +431,11 @@ impl Session {
     fn check_batches(&mut self, appending: &Heavy, bytes_max: usize) -> Checked {
         let Heavy { header, request, .. } = appending;
         let version = request.batches_version(header.api_version);
-        let mut checked =
-            Checked { batches: Few::new(), is_transactional: false, is_too_large: false };
+        let mut checked = Checked::default();
         let mut left = bytes_max;
-        for (partition, records) in request.batches() {
+        let targets = Arc::clone(&self.targets);
+        for asked in request.batches(&targets) {
+            let partition = asked.partition;
             let limits = records::Limits {
                 // The topic's own limits are checked by the node, which knows them.
                 batch_bytes_max: usize::MAX,
@@ -401,23 +443,14 @@ impl Session {
                 keys_required: false,
                 partition,
             };
-            let batch = self.check_batch(records, version, &limits, &mut checked);
+            let batch = self.check_batch(&asked, version, &limits, &mut checked);
             left = match &batch {
-                Ok((header, summary, _)) if header.attributes.codec() != Ok(Codec::None) => {
-                    left - summary.record_bytes
-                }
+                Ok((expanded_bytes, _)) => left - expanded_bytes,
                 // Decompression in vain was work, too.
                 Err(error) if is_too_large(error) => left.saturating_sub(DECOMPRESSED_BYTES_MAX),
-                _ => left,
+                Err(_) => left,
             };
-            let batch = match batch {
-                Ok((header, summary, Ok(guard))) => Ok((header, summary, guard)),
-                Ok((_, _, Err(message))) => {
-                    Err(Rejection { code: ErrorCode::InvalidRecord, message })
-                }
-                Err(error) => Err(Rejection { code: error.code(), message: error.to_string() }),
-            };
-            checked.batches.push(batch);
+            checked.batches.push(batch.map_err(Rejection::from).and_then(|(_, found)| found));
         }
         if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
             self.scratch = Vec::new();
@@ -425,21 +458,42 @@ impl Session {
         checked
     }
 
+    /// Checks one batch, and makes it anew if its topic has another codec. Returns the bytes of its decompressed
+    /// records, if it came compressed.
     fn check_batch(
         &mut self,
-        records: Option<&Bytes>,
+        asked: &Asked<'_>,
         version: i16,
         limits: &records::Limits,
         checked: &mut Checked,
-    ) -> Result<(BatchHeader, RecordSummary, Result<Guard, String>), RecordError> {
-        let view = records::sole_batch(records, version)?;
+    ) -> Result<(usize, Result<Finding, Rejection>), RecordError> {
+        let view = records::sole_batch(asked.records, version)?;
+        let header = *view.header();
         // The whole request is refused for it, whatever else is wrong with the batch.
-        checked.is_transactional |= view.header().attributes.is_transactional();
+        checked.is_transactional |= header.attributes.is_transactional();
         let summary = records::validate_with(&view, limits, &mut self.scratch);
         checked.is_too_large |= summary.as_ref().is_err_and(is_too_large);
         let summary = summary?;
-        let guard = Guard::of_headers(&view, &summary.keys);
-        Ok((*view.header(), summary, guard))
+        let is_plain = header.attributes.codec() == Ok(Codec::None);
+        let expanded_bytes = if is_plain { 0 } else { summary.record_bytes };
+        let guard = match Guard::of_headers(&view, &summary.keys) {
+            Ok(guard) => guard,
+            Err(message) => {
+                let rejection = Rejection { code: ErrorCode::InvalidRecord, message };
+                return Ok((expanded_bytes, Err(rejection)));
+            }
+        };
+        let mut finding = Finding { header, summary, guard, anew: None, greatest_bytes: 0 };
+        let target = asked.target.filter(|target| target.is_due(&header));
+        // A request that goes to where it may take longer is checked there from its beginning.
+        if let Some(target) = target.filter(|_| !checked.is_too_large) {
+            let plain = if is_plain { view.payload() } else { &self.scratch[..] };
+            let put = target.make(&view, plain).and_then(|made| finding.put(made, checked));
+            if let Err(error) = put {
+                return Ok((expanded_bytes, Err(error.into())));
+            }
+        }
+        Ok((expanded_bytes, Ok(finding)))
     }
 
     /// Takes the node's answer to request `sequence`, or `None` if there is nothing to send. Returns the replies that
@@ -480,15 +534,48 @@ impl Session {
     }
 }
 
-/// Result of the checks of a batch.
-type Finding = (BatchHeader, RecordSummary, Guard);
+/// Result of the checks of a batch that is all right.
+struct Finding {
+    /// That of the bytes that are stored.
+    header: BatchHeader,
+    summary: RecordSummary,
+    guard: Guard,
+    /// The batch in its topic's codec, if it came in another.
+    anew: Option<Bytes>,
+    /// See [`CheckedBatch::greatest_bytes`].
+    greatest_bytes: usize,
+}
+
+impl Finding {
+    /// Takes the batch in its topic's codec. The node refuses one that is too large for the topic.
+    fn put(&mut self, made: Made, checked: &mut Checked) -> Result<(), RecordError> {
+        match made {
+            Made::TooLarge(bytes) => self.greatest_bytes = bytes,
+            Made::Anew(anew) => {
+                let (before, limit) = (checked.anew_bytes, RECOMPRESSED_BYTES_MAX);
+                checked.anew_bytes += anew.len();
+                if before > 0 && checked.anew_bytes > limit {
+                    checked.anew_bytes = before;
+                    return Err(RecordError::TooLarge { bytes: before + anew.len(), limit });
+                }
+                self.greatest_bytes = anew.len().max(self.header.batch_bytes());
+                self.header = BatchHeader::parse(&anew)?;
+                self.anew = Some(anew);
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Results of the checks of a request's batches, in their order.
+#[derive(Default)]
 struct Checked {
     batches: Few<Result<Finding, Rejection>>,
     is_transactional: bool,
     /// Records of some batch take more than they may, all together.
     is_too_large: bool,
+    /// Bytes of all batches that were made anew.
+    anew_bytes: usize,
 }
 
 fn is_too_large(error: &RecordError) -> bool {

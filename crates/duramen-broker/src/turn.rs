@@ -119,6 +119,7 @@ impl Node {
         // All that is to be stored has left before anything is said of it.
         frames::send_frames(self);
         self.core.peers.begin_reads(&mut self.core.out);
+        self.core.out.extend(self.core.board.take().map(Action::Targets));
         std::mem::swap(&mut self.core.out, actions);
     }
 

@@ -1,13 +1,13 @@
 //! # Room card: compression
 //!
 //! Purpose:    the codecs of record batches.
-//! Owns:       [`Codec`], the bound on what decompression may produce.
-//! Interface:  [`decompress`] into a buffer that can be used again, [`compress`].
+//! Owns:       [`Codec`], its levels, the bound on what decompression may produce.
+//! Interface:  [`decompress`] into a buffer that can be used again, [`compress`], [`compress_at`].
 //! Invariants: decompression never produces more than the stated limit and never allocates by a number in the
 //!             input without that bound; no state survives a call. Java clients read all accepted input, with the same
 //!             result. Decompression refuses more than Java clients where other clients would fail: bytes after the
 //!             end, and wrong sums and sizes.
-//! Never:      records, batches; recompression is decided elsewhere.
+//! Never:      records, batches; recompression is decided in the broker (`recompression`).
 //! Tests:      `compression/tests.rs`; all codecs against an independent encoder in `records/tests.rs`.
 //! Start at:   [`decompress`].
 
@@ -85,13 +85,37 @@ fn drain(
     }
 }
 
+/// A codec, and the effort that it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Compression {
+    /// The codec.
+    pub codec: Codec,
+    /// Level of gzip or zstd; `None` for the codec's default. The others have none.
+    pub level: Option<i32>,
+}
+
+impl From<Codec> for Compression {
+    fn from(codec: Codec) -> Self {
+        Self { codec, level: None }
+    }
+}
+
 /// Appends the compressed `input` to `out`.
 pub fn compress(codec: Codec, input: &[u8], out: &mut Vec<u8>) {
+    compress_at(codec.into(), input, out);
+}
+
+/// Does the same at a level. The codec takes the nearest level that it has.
+pub fn compress_at(Compression { codec, level }: Compression, input: &[u8], out: &mut Vec<u8>) {
     const MEMORY: &str = "writing to memory does not fail";
     match codec {
         Codec::None => out.extend_from_slice(input),
         Codec::Gzip => {
-            let mut gzip = GzEncoder::new(out, flate2::Compression::default());
+            let level = level.and_then(|level| u32::try_from(level).ok());
+            let level = level.map_or_else(flate2::Compression::default, |level| {
+                flate2::Compression::new(level.min(9))
+            });
+            let mut gzip = GzEncoder::new(out, level);
             gzip.write_all(input).expect(MEMORY);
             gzip.finish().expect(MEMORY);
         }
@@ -102,7 +126,7 @@ pub fn compress(codec: Codec, input: &[u8], out: &mut Vec<u8>) {
             lz4.finish().expect(MEMORY);
         }
         Codec::Zstd => {
-            let level = ::zstd::DEFAULT_COMPRESSION_LEVEL;
+            let level = level.unwrap_or(::zstd::DEFAULT_COMPRESSION_LEVEL);
             out.extend_from_slice(&::zstd::bulk::compress(input, level).expect(MEMORY));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the records inside a batch: reading them, checking a producer's batch, building new ones.
 //! Owns:       [`Record`], [`Records`], [`validate`] and [`sole_batch`] (what a produce must satisfy),
-//!             [`BatchBuilder`], [`retain`] (what compaction leaves), lookup by timestamp.
+//!             [`BatchBuilder`], [`retain`] (what compaction leaves), [`recompress`], lookup by timestamp.
 //! Interface:  [`sole_batch`] then [`validate`] on produce; [`Records::of`] to read; [`find_timestamp`].
 //! Invariants: records of an uncompressed batch are read in place, without copies; those of a compressed one after one
 //!             bounded decompression. A check allocates nothing else, but for the numbers of a batch's keys if it has
@@ -22,7 +22,7 @@ mod walk;
 pub use builder::{BatchBuilder, NewRecord};
 pub use error::RecordError;
 pub use lookup::{Found, find_max_timestamp, find_timestamp};
-pub use retain::{Retained, retain};
+pub use retain::{Retained, recompress, retain};
 pub use schedule::{
     DELIVER_AT_HEADER, EXPIRES_HEADER, PRIORITY_HEADER, PRIORITY_MAX, PRIORITY_USUAL, Schedule,
 };

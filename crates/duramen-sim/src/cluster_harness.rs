@@ -580,14 +580,7 @@ impl World {
                         self.clients.on_reply(wall_ms, (connection, sequence), came)?;
                     }
                 }
-                Action::Close { connection, reason } => {
-                    self.clients.on_closed(connection, &reason)?;
-                    self.connected.remove(&connection);
-                    let to = self.chance.index(self.members.len());
-                    for connection in self.clients.connections() {
-                        self.connected.entry(connection).or_insert(to);
-                    }
-                }
+                Action::Close { connection, reason } => self.on_closed(connection, &reason)?,
                 Action::Send { to, frame } => {
                     let bytes = frame.encode();
                     self.trace.mix_bytes(&bytes);
@@ -599,7 +592,10 @@ impl World {
                     let rot = self.members[at].rot.as_mut();
                     rot.expect("a process looks for rot while it runs").mends.push(mend);
                 }
-                Action::Nodes(_) | Action::Members(_) | Action::Credential { .. } => {}
+                Action::Nodes(_)
+                | Action::Members(_)
+                | Action::Targets(_)
+                | Action::Credential { .. } => {}
                 // The process ends now, as it does in good order.
                 Action::Drained => {
                     self.bury(at, false);
@@ -615,6 +611,17 @@ impl World {
                 | Action::Compact(_)
                 | Action::Stage(_) => unreachable!("the machine keeps them"),
             }
+        }
+        Ok(())
+    }
+
+    /// Has a client connect anew, whose connection a node has closed.
+    fn on_closed(&mut self, connection: ConnectionId, reason: &str) -> Result<(), Failure> {
+        self.clients.on_closed(connection, reason)?;
+        self.connected.remove(&connection);
+        let to = self.chance.index(self.members.len());
+        for connection in self.clients.connections() {
+            self.connected.entry(connection).or_insert(to);
         }
         Ok(())
     }

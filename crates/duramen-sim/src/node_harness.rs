@@ -336,7 +336,10 @@ impl World {
                 Action::Send { to, .. } => {
                     return wrong(format!("a frame for node {to}"));
                 }
-                Action::Nodes(_) | Action::Members(_) | Action::Credential { .. } => {}
+                Action::Nodes(_)
+                | Action::Members(_)
+                | Action::Targets(_)
+                | Action::Credential { .. } => {}
                 Action::Mend(_) => {
                     return wrong("a segment is mended, and nothing was damaged");
                 }

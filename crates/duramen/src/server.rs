@@ -254,6 +254,7 @@ fn share(
         budget: Budget::new(settings.in_flight_bytes_max, gauge),
         metrics: Arc::clone(&parts.metrics),
         checking: Arc::new(Checking::new(cores())),
+        targets: parts.targets.subscribe(),
         complaints: Arc::default(),
         frame_bytes_max: limits.frame_bytes_max,
         idle_max: limits.idle_max,
@@ -313,7 +314,8 @@ fn serve_native(
 ) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let address = socket.local_addr()?;
     let waiting = sources.metrics.native.reads_waiting.clone();
-    let calls = Calls::new(shared.node.clone(), shared.reader.clone(), waiting);
+    let codecs = (shared.targets.clone(), Arc::clone(&shared.checking));
+    let calls = Calls::new(shared.node.clone(), shared.reader.clone(), codecs, waiting);
     let (router, stop) = (native::router(&calls, sources, heartbeat)?, shared.stop.clone());
     tracing::info!(%address, "serving the native API");
     let budget = Arc::clone(&shared.budget);

@@ -20,6 +20,8 @@ use duramen::proto::{
 use duramen::server::{Server, start_with};
 use duramen::telemetry::Flags;
 use duramen_client::{Client, Options};
+use duramen_protocol::BatchHeader;
+use duramen_protocol::compression::Codec;
 use duramen_protocol::messages::ProduceRequest;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
@@ -674,6 +676,22 @@ fn a_read_goes_over_what_compaction_removed_and_ends_where_the_log_ends() {
         let found = (&page["records"], &page["next"], &page["more"]);
         assert_eq!(found, (&json!([]), &json!(end), &json!(false)), "{query}");
     }
+}
+
+#[test]
+fn an_append_is_stored_in_the_codec_of_its_topic() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let settings = json!({ "compression.type": "gzip" });
+    assert_eq!(node.json("PUT", "/v1/topics/t", &json!({ "settings": settings })).0, 201);
+    let records = json!({ "records": [{ "value": "x".repeat(2000) }] });
+    assert_eq!(node.json("POST", RECORDS, &records).0, 200);
+    let segment = std::fs::read(dir.path().join("t-0/00000000000000000000.log")).unwrap();
+    let header = BatchHeader::parse(&segment).unwrap();
+    assert_eq!(header.attributes.codec(), Ok(Codec::Gzip));
+    assert!(header.batch_bytes() < 500, "{header:?}");
+    let (_, page) = node.json("GET", &format!("{RECORDS}?from=0"), &Value::Null);
+    assert_eq!(page["records"].as_array().map(Vec::len), Some(1), "{page}");
 }
 
 #[test]

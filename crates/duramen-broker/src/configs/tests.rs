@@ -213,10 +213,34 @@ fn bad_topic_settings_are_named() {
 
 #[test]
 fn what_would_do_nothing_and_matters_is_refused() {
-    assert!(check_topic("compression.type", "producer").is_ok());
-    let refused = check_topic("compression.type", "zstd").expect_err("not supported").to_string();
-    assert_eq!(refused, "compression.type: \"zstd\" is not supported; only producer is, yet");
-    assert!(BrokerSettings::from_pairs(&pairs(&[("compression.type", "gzip")])).is_err());
+    assert!(check_topic("compression.lz4.level", "9").is_ok());
+    let refused = check_topic("compression.lz4.level", "12").expect_err("not there").to_string();
+    assert_eq!(refused, "compression.lz4.level: \"12\" is not supported; only 9 is, yet");
+    assert!(BrokerSettings::from_pairs(&pairs(&[("compression.lz4.level", "1")])).is_err());
     assert!(check_topic("remote.storage.enable", "false").is_ok());
     assert!(check_topic("remote.storage.enable", "true").is_err());
+}
+
+#[test]
+fn a_topic_may_have_a_codec_of_its_own_with_the_level_of_that_codec() {
+    let given = [("compression.type", "gzip"), ("compression.zstd.level", "-7")];
+    let broker = BrokerSettings::from_pairs(&pairs(&given)).expect("no mistakes");
+    let resolve = |own: &[(&str, &str)]| {
+        let own = own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let own = [("fast.append.enable".to_owned(), "true".to_owned())].into_iter().chain(own);
+        let settings = TopicSettings::resolve(&own.collect(), &broker);
+        assert_ne!(settings.fast_append, settings.compression.is_some());
+        settings.compression.map(|it| (it.codec, it.level))
+    };
+    let of = |codec: &str| resolve(&[("compression.type", codec)]);
+    assert_eq!(resolve(&[]), Some((Codec::Gzip, None)), "the node's");
+    assert_eq!(resolve(&[("compression.gzip.level", "9")]), Some((Codec::Gzip, Some(9))));
+    assert_eq!(of("producer"), None);
+    assert_eq!(of("uncompressed"), Some((Codec::None, None)));
+    assert_eq!(of("snappy"), Some((Codec::Snappy, None)));
+    assert_eq!(of("lz4"), Some((Codec::Lz4, None)));
+    assert_eq!(of("zstd"), Some((Codec::Zstd, Some(-7))));
+    for wrong in ["none", "GZIP", "Producer", ""] {
+        assert!(check_topic("compression.type", wrong).is_err(), "{wrong}");
+    }
 }

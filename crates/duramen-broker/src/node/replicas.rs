@@ -36,6 +36,7 @@ impl Core {
         let is_internal = internal_topics::is_internal(&topic.name);
         settings.delete &= !is_internal;
         settings.compact &= !is_internal;
+        settings.compression = settings.compression.filter(|_| !is_internal);
         let own = producer_ids_of(self.options.facts.cluster_id);
         settings.partitions = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
         settings.newcomers = own.start.max(topic.newcomers_from)..own.end;
@@ -48,6 +49,7 @@ impl Core {
         }
         let Some(topic) = self.controller.image.topic(topic_id) else { return };
         let settings = self.settings_of(topic);
+        self.board.note(topic_id, &topic.name, settings.target());
         let mut keeping_less = Vec::new();
         for replica in own_replicas(topic, self.own_directory()) {
             if let Some(partition) = self.partitions.get_mut(&replica) {
@@ -143,6 +145,7 @@ fn instantiate(node: &mut Node, topic_id: Uuid, partition: i32) -> Option<Replic
     let settings = node.core.settings_of(topic);
     let kind = Kind::of(&topic.name);
     let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
+    node.core.board.note(topic_id, &topic.name, settings.target());
     let seed = node.core.options.seed;
     let is_added = !voters.contains(&id.0);
     let mut made = if is_added {
@@ -170,6 +173,7 @@ fn instantiate(node: &mut Node, topic_id: Uuid, partition: i32) -> Option<Replic
 }
 
 fn remove(node: &mut Node, topic: &Topic) {
+    node.core.board.note(topic.id, &topic.name, None);
     for replica in own_replicas(topic, node.core.own_directory()) {
         remove_replica(node, replica);
     }
@@ -236,6 +240,8 @@ pub(crate) fn reconcile(node: &mut Node) {
             node.core.open_after(replica);
         }
     }
+    let Core { board, controller, .. } = &mut node.core;
+    board.keep(|id| controller.image.topic(id).is_some());
     for topic_id in ids {
         node.core.configure(topic_id);
     }

@@ -31,6 +31,7 @@ mod produce;
 mod queues;
 mod quiescence;
 mod quotas;
+mod recompression;
 mod repair;
 mod restart;
 mod retention;

@@ -5,7 +5,7 @@ use duramen_protocol::messages::append_fast::{AppendFastPartition, AppendFastTop
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::{AppendFastRequest, ProduceRequest};
 use duramen_protocol::wire::{Few, Uuid};
-use duramen_protocol::{ApiKey, ErrorCode};
+use duramen_protocol::{ApiKey, BatchHeader, ErrorCode};
 use duramen_storage::op::Stretch;
 
 use super::{
@@ -14,12 +14,31 @@ use super::{
 };
 use crate::checked_batch::{BatchIds, CheckedBatch};
 use crate::limits::FAST_BATCH_BYTES_MAX;
+use crate::recompression::{Target, Targets};
 
 /// A request with batches.
 #[derive(Debug)]
 pub(super) enum Appending {
     Produce(ProduceRequest),
     Fast(AppendFastRequest),
+}
+
+/// A batch of a request.
+pub(super) struct Asked<'a> {
+    pub partition: i32,
+    pub records: Option<&'a Bytes>,
+    /// Codec of the topic's own, if it has one.
+    pub target: Option<&'a Target>,
+}
+
+impl Asked<'_> {
+    /// Tells whether the batch is in another codec than its topic's, as its header has it.
+    pub(super) fn is_to_be_made_anew(&self) -> bool {
+        let target = self.target.zip(self.records);
+        let header =
+            target.and_then(|(target, bytes)| Some((target, BatchHeader::parse(bytes).ok()?)));
+        header.is_some_and(|(target, header)| target.is_due(&header))
+    }
 }
 
 /// Tells whether a client may send further requests before the answer.
@@ -43,18 +62,34 @@ impl Appending {
         }
     }
 
-    /// Returns the batches with the numbers of their partitions. A partition of `AppendFast` may have none.
-    pub(super) fn batches(&self) -> impl Iterator<Item = (i32, Option<&Bytes>)> {
+    /// Returns the batches with the numbers of their partitions. A partition of `AppendFast` may have none. `targets`
+    /// say in which codec each is stored. A batch that several members may hold stays as it came, the same bytes on all
+    /// of them. One that only the leader appends is like that of a Produce.
+    pub(super) fn batches<'a>(&'a self, targets: &'a Targets) -> impl Iterator<Item = Asked<'a>> {
+        let target = |topic: &TopicProduceData| match topic.name.as_str() {
+            "" => targets.of_id(topic.topic_id),
+            name => targets.of_name(name),
+        };
         let (produce, fast) = match self {
             Self::Produce(request) => (Some(request), None),
             Self::Fast(request) => (None, Some(request)),
         };
         let produced = produce.into_iter().flat_map(|it| &it.topic_data);
-        let produced = produced.flat_map(|topic| &topic.partition_data);
-        let fast = fast.into_iter().flat_map(|it| &it.topics).flat_map(|topic| &topic.partitions);
-        let fast = fast.filter(|it| it.records.is_some());
-        let produced = produced.map(|it| (it.index, it.records.as_ref()));
-        produced.chain(fast.map(|it| (it.index, it.records.as_ref())))
+        let produced = produced.flat_map(move |topic| {
+            let target = target(topic);
+            topic.partition_data.iter().map(move |it| Asked {
+                partition: it.index,
+                records: it.records.as_ref(),
+                target,
+            })
+        });
+        let is_held = fast.is_some_and(|it| it.wait == 0);
+        let fast = fast.into_iter().flat_map(|it| &it.topics).flat_map(move |topic| {
+            let target = targets.of_id(topic.topic_id).filter(|_| !is_held);
+            let parts = topic.partitions.iter().filter(|it| it.records.is_some());
+            parts.map(move |it| Asked { partition: it.index, records: it.records.as_ref(), target })
+        });
+        produced.chain(fast)
     }
 
     /// Keeps only the last batch of a partition that the request names more than once.
@@ -126,12 +161,13 @@ fn prepare_fast(request: AppendFastRequest, checked: Checked) -> PreparedFast {
 
 fn checked_batch(
     bytes: Bytes,
-    (header, summary, guard): Finding,
+    Finding { header, summary, guard, anew, greatest_bytes }: Finding,
     adds_itself: bool,
 ) -> CheckedBatch {
+    let bytes = anew.unwrap_or(bytes);
     // Nobody else holds the frame if this is its only batch, or the last one; then the bytes are not copied.
     let bytes = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-    CheckedBatch { bytes, header, summary, guard, added_bytes: 0, adds_itself }
+    CheckedBatch { bytes, header, summary, guard, added_bytes: 0, greatest_bytes, adds_itself }
 }
 
 /// Refuses a batch that no fast append may have. A batch is known by its producer and sequence: where it is held, and

@@ -12,9 +12,12 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{Few, Uuid};
 use duramen_protocol::{ErrorCode, Request, RequestHeader, Response, encode_request};
 
-use super::{Prepared, PreparedFastPartition, Session, SessionStep};
+use super::{Prepared, PreparedFastPartition, PreparedProduce, Rejection, Session, SessionStep};
 use crate::event::ConnectionId;
-use crate::limits::{ELEMENT_BYTES, FAST_BATCH_BYTES_MAX, SESSION_REQUESTS_MAX};
+use crate::limits::{
+    ELEMENT_BYTES, FAST_BATCH_BYTES_MAX, RECOMPRESSED_BYTES_MAX, SESSION_REQUESTS_MAX,
+};
+use crate::recompression::{Board, Target};
 
 fn session() -> Session {
     Session::new(ConnectionId(1), "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into())
@@ -152,6 +155,95 @@ fn fast_appends_that_expand_to_much_are_checked_at_length() {
     let SessionStep::Heavy(heavy) = session.on_frame(fast_frame(vec![bomb])) else { panic!() };
     let SessionStep::Request { request, .. } = session.on_heavy(*heavy) else { panic!() };
     assert!(matches!(*request, Prepared::Fast(_)));
+}
+
+/// A session that knows of a codec for the topic of [`produce_frame`].
+fn session_with(codec: Codec) -> Session {
+    let mut board = Board::default();
+    let target = Target { compression: codec.into(), batch_bytes_max: 100 << 20 };
+    board.note(Uuid::from_u128(1), "t", Some(target));
+    let mut session = session();
+    session.follow(board.take().expect("it has changed"));
+    session
+}
+
+fn produced(step: SessionStep) -> PreparedProduce {
+    let SessionStep::Request { request, .. } = step else { panic!("{step:?}") };
+    let Prepared::Produce(produce) = *request else { panic!() };
+    produce
+}
+
+#[test]
+fn a_batch_in_another_codec_than_its_topics_is_made_anew_where_nobody_waits() {
+    let mut session = session_with(Codec::None);
+    let sent = bomb(10_000);
+    let mut wrong = sent.to_vec();
+    *wrong.last_mut().expect("it has bytes") ^= 1;
+    let plain = builder("a").build().expect("a batch");
+    let frame = produce_frame(&[sent.clone(), plain.clone(), wrong.into()]);
+    let frame_bytes = frame.len();
+    let SessionStep::Heavy(heavy) = session.on_frame(frame) else { panic!("too much to do") };
+    assert!(!heavy.expands());
+    let mut produce = produced(session.on_heavy(*heavy));
+    let [anew, same, wrong] = [0, 1, 2].map(|at| {
+        let batch = std::mem::replace(&mut produce.topics[0].partitions[at].batch, Err(nothing()));
+        batch.map_err(|rejection| rejection.code)
+    });
+    let (anew, same) = (anew.expect("it is right"), same.expect("it is right"));
+    assert_eq!(anew.header.attributes.codec(), Ok(Codec::None));
+    assert_eq!(
+        (anew.header.batch_bytes(), anew.greatest_bytes),
+        (anew.bytes.len(), anew.bytes.len())
+    );
+    assert!(anew.bytes.len() > 10_000);
+    assert_eq!((&same.bytes[..], same.greatest_bytes), (&plain[..], 0));
+    assert_eq!(wrong.expect_err("it is damaged"), ErrorCode::CorruptMessage);
+    assert!(session.bytes() >= frame_bytes + anew.bytes.len(), "its memory is counted");
+    session.on_reply(0, None).expect("known");
+    assert_eq!(session.bytes(), 0);
+    // In the codec of the topic there is nothing to do.
+    produced(session_with(Codec::Zstd).on_frame(produce_frame(&[sent])));
+}
+
+fn nothing() -> Rejection {
+    Rejection { code: ErrorCode::None, message: String::new() }
+}
+
+#[test]
+fn batches_that_grow_are_bounded_together() {
+    let mut session = session_with(Codec::None);
+    let large = bomb(RECOMPRESSED_BYTES_MAX / 3 * 2);
+    let frame = produce_frame(&[large.clone(), large.clone(), bomb(100), large]);
+    let SessionStep::Heavy(heavy) = session.on_frame(frame) else { panic!("too much to do") };
+    let SessionStep::Heavy(heavy) = session.on_heavy(*heavy) else { panic!("far too much") };
+    assert!(heavy.expands());
+    let produce = produced(session.on_heavy(*heavy));
+    let codes = produce.topics[0].partitions.iter().map(|it| {
+        let batch = it.batch.as_ref();
+        batch.map(|it| it.header.attributes.codec()).map_err(|refused| refused.code)
+    });
+    let (anew, refused) = (Ok(Ok(Codec::None)), Err(ErrorCode::MessageTooLarge));
+    assert_eq!(codes.collect::<Vec<_>>(), [anew, refused, anew, refused]);
+}
+
+#[test]
+fn a_fast_append_stays_as_it_came_if_others_may_hold_it_too() {
+    for (wait, is_anew) in [(0, false), (1, true)] {
+        let mut session = session_with(Codec::Gzip);
+        let sent = AppendFastPartition { records: Some(fast_batch("a")), ..Default::default() };
+        let partitions = [sent].into();
+        let topics = [AppendFastTopic { topic_id: Uuid::from_u128(1), partitions }].into();
+        let request = AppendFastRequest { wait, topics, ..Default::default() };
+        let mut step = session.on_frame(encoded(&request.into(), 0));
+        if let SessionStep::Heavy(heavy) = step {
+            step = session.on_heavy(*heavy);
+        }
+        let SessionStep::Request { request, .. } = step else { panic!("{step:?}") };
+        let Prepared::Fast(fast) = *request else { panic!() };
+        let batch = fast.topics[0].partitions[0].batch.as_ref().expect("sent");
+        let codec = batch.as_ref().expect("it is right").header.attributes.codec();
+        assert_eq!(codec, Ok(if is_anew { Codec::Gzip } else { Codec::None }), "{wait}");
+    }
 }
 
 fn record(value: &str) -> NewRecord<'_> {

@@ -173,7 +173,7 @@ impl Broker {
                 Action::Reply { sequence, reply, .. } => self.reply(sequence, reply),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
-                Action::Nodes(_) | Action::Members(_) => {}
+                Action::Nodes(_) | Action::Members(_) | Action::Targets(_) => {}
                 Action::Compact(order) => self.compact(order),
                 Action::Index(order) => self.indexer.order(order),
                 Action::Credential { .. }

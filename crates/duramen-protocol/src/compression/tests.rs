@@ -4,7 +4,7 @@ use std::io::Write;
 
 use proptest::prelude::*;
 
-use super::{Codec, CompressionError, compress, decompress};
+use super::{Codec, Compression, CompressionError, compress, compress_at, decompress};
 
 const MEBIBYTE: usize = 1 << 20;
 
@@ -263,4 +263,24 @@ fn codecs_have_kafkas_numbers_and_names() {
         assert_eq!(Codec::from_name(name), Some(codec));
     }
     assert_eq!((Codec::from_id(5), Codec::from_name("brotli")), (None, None));
+}
+
+#[test]
+fn a_higher_level_makes_fewer_bytes_and_the_default_one_the_same() {
+    let input: Vec<u8> = (0..60_000_u32).flat_map(|it| (it * it % 7919).to_le_bytes()).collect();
+    let at = |codec: Codec, level: Option<i32>| {
+        let mut out = Vec::new();
+        compress_at(Compression { codec, level }, &input, &mut out);
+        assert_eq!(expand(codec, &out, input.len()).as_ref(), Ok(&input), "{codec:?} {level:?}");
+        out
+    };
+    for (codec, least, usual, most) in [(Codec::Gzip, 1, 6, 9), (Codec::Zstd, -131_072, 3, 22)] {
+        let [worst, default, best] = [least, usual, most].map(|level| at(codec, Some(level)));
+        assert!(worst.len() > default.len() && default.len() >= best.len(), "{codec:?}");
+        assert_eq!(default, at(codec, None), "{codec:?}");
+        assert_eq!(default, squeeze(codec, &input), "{codec:?}");
+    }
+    for codec in [Codec::None, Codec::Snappy, Codec::Lz4] {
+        assert_eq!(at(codec, Some(1)), at(codec, None), "{codec:?} has no levels");
+    }
 }

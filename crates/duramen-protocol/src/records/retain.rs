@@ -1,10 +1,12 @@
-//! A batch of which some records stay, as compaction leaves it.
+//! A batch made anew of the bytes of its records: as compaction leaves it, or in another codec.
 
 use bytes::Bytes;
 
 use super::{Record, RecordError, Records};
-use crate::batch::{BatchView, CHECKSUMMED_FROM, HEADER_BYTES, LENGTH_OVERHEAD, TimestampType};
-use crate::compression;
+use crate::batch::{
+    BatchHeader, BatchView, CHECKSUMMED_FROM, HEADER_BYTES, LENGTH_OVERHEAD, TimestampType,
+};
+use crate::compression::{self, Compression};
 
 /// Rest of a batch after compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,17 +52,42 @@ pub fn retain(
     }
     let mut header = *batch.header();
     let codec = header.attributes.codec().map_err(|_| RecordError::Codec)?;
-    let mut out = Vec::with_capacity(HEADER_BYTES + kept.len());
-    out.resize(HEADER_BYTES, 0);
-    compression::compress(codec, &kept, &mut out);
-    header.batch_length = i32::try_from(out.len() - LENGTH_OVERHEAD)
-        .map_err(|_| RecordError::Invalid("longer than 2 GiB"))?;
     header.record_count = count;
     if header.attributes.timestamp_type() == TimestampType::CreateTime {
         header.max_timestamp = max_timestamp;
     }
+    let part = seal(header, codec.into(), &kept)?;
+    Ok(Retained::Part(part.into()))
+}
+
+/// Returns a batch of the same records in another codec: all else in its header, and each of its records, is what it
+/// was. `plain` are its records, decompressed. A control batch has none to gain from it, and is refused.
+pub fn recompress(
+    batch: &BatchView,
+    plain: &[u8],
+    compression: Compression,
+) -> Result<Bytes, RecordError> {
+    let header = *batch.header();
+    if header.attributes.is_control() {
+        return Err(RecordError::Invalid("control records are not compressed"));
+    }
+    Ok(seal(header, compression, plain)?.into())
+}
+
+/// Builds a batch of a header and its records, with the length, the codec and the checksum that they then have.
+fn seal(
+    mut header: BatchHeader,
+    compression: Compression,
+    plain: &[u8],
+) -> Result<Vec<u8>, RecordError> {
+    let mut out = Vec::with_capacity(HEADER_BYTES + plain.len());
+    out.resize(HEADER_BYTES, 0);
+    compression::compress_at(compression, plain, &mut out);
+    header.attributes = header.attributes.with_codec(compression.codec);
+    header.batch_length = i32::try_from(out.len() - LENGTH_OVERHEAD)
+        .map_err(|_| RecordError::Invalid("longer than 2 GiB"))?;
     out[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
     let crc = crc32c::crc32c(&out[CHECKSUMMED_FROM..]);
     out[17..21].copy_from_slice(&crc.to_be_bytes());
-    Ok(Retained::Part(out.into()))
+    Ok(out)
 }

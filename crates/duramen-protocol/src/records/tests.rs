@@ -9,10 +9,12 @@ use proptest::prelude::*;
 use super::golden;
 use super::{
     BatchBuilder, Found, Limits, NewRecord, RecordError, Records, Retained, find_max_timestamp,
-    find_timestamp, retain, sole_batch, summarize, validate,
+    find_timestamp, recompress, retain, sole_batch, summarize, validate,
 };
-use crate::batch::{BatchView, CHECKSUMMED_FROM, HEADER_BYTES, batches, restamp_log_append_time};
-use crate::compression::Codec;
+use crate::batch::{
+    BatchHeader, BatchView, CHECKSUMMED_FROM, HEADER_BYTES, batches, restamp_log_append_time,
+};
+use crate::compression::{self, Codec};
 use crate::error_code::ErrorCode;
 
 const LIMIT: usize = 1 << 20;
@@ -254,6 +256,40 @@ proptest! {
     }
 
     #[test]
+    fn a_batch_in_another_codec_keeps_its_records_and_all_else_of_its_header(
+        records in some_owned(),
+        is_transactional in any::<bool>(),
+        is_restamped in any::<bool>(),
+    ) {
+        for (codec, other) in Codec::ALL.iter().flat_map(|it| Codec::ALL.map(|other| (*it, other))) {
+            let mut bytes = BytesMut::from(build(codec, &records));
+            if is_restamped {
+                restamp_log_append_time(&mut bytes, 77);
+            }
+            if is_transactional {
+                let mut header = BatchHeader::parse(&bytes).expect("a batch");
+                header.attributes = header.attributes.with_transactional(true);
+                bytes[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+            }
+            let batch = parse(&bytes.freeze());
+            let mut plain = Vec::new();
+            compression::decompress(codec, batch.payload(), LIMIT, &mut plain).expect("small");
+            let anew = parse(&recompress(&batch, &plain, other.into()).expect("small"));
+            prop_assert!(anew.crc_matches());
+            prop_assert_eq!(anew.header().attributes.codec(), Ok(other));
+            prop_assert_eq!(read(&anew), read(&batch));
+            let (old, new) = (*batch.header(), *anew.header());
+            let same = BatchHeader {
+                batch_length: old.batch_length,
+                crc: old.crc,
+                attributes: new.attributes.with_codec(codec),
+                ..new
+            };
+            prop_assert_eq!(same, old);
+        }
+    }
+
+    #[test]
     fn timestamps_are_found_at_the_first_record_that_reaches_them(
         records in some_owned(),
         target in 0i64..1 << 42,
@@ -435,4 +471,13 @@ fn records_have_offsets_and_headers() {
     let first = records.iter().next().expect("three").expect("well-formed");
     assert_eq!(records.offset(&first), 0);
     assert_eq!((first.headers.len(), first.headers.is_empty()), (2, false));
+}
+
+#[test]
+fn control_records_are_never_put_into_another_codec() {
+    let mut builder = BatchBuilder::new().control();
+    builder.push(&NewRecord { timestamp: 1, ..NewRecord::default() }).expect("small");
+    let batch = parse(&builder.build().expect("small"));
+    let refused = recompress(&batch, batch.payload(), Codec::Zstd.into());
+    assert_eq!(refused, Err(RecordError::Invalid("control records are not compressed")));
 }

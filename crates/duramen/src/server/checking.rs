@@ -1,7 +1,8 @@
 //! # Room card: checking
 //!
 //! Purpose:    decode and check a frame on a thread that may take as long as that takes.
-//! Owns:       how many large frames are checked at a time, how many that expand to much, and how many passwords.
+//! Owns:       how much is checked at a time: large frames, those that expand to much, those with batches that are made
+//!             anew, and passwords.
 //! Interface:  [`Checking::on_frame`], [`Checking::on_password`].
 //! Invariants: a frame that is small, and whose records do not expand to much, is checked at once. Of
 //!             the others a few are checked at a time, whatever clients send: so their memory is
@@ -13,6 +14,8 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use duramen_broker::checked_batch::CheckedBatch;
+use duramen_broker::recompression::Target;
 use duramen_broker::session::{Heavy, Session, SessionStep};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::block_in_place;
@@ -32,6 +35,7 @@ async fn turn<'a>(turns: &'a Semaphore, waited: &mut Duration) -> Option<Semapho
 pub struct Checking {
     large: Semaphore,
     heavy: Semaphore,
+    anew: Semaphore,
     passwords: Semaphore,
 }
 
@@ -41,6 +45,7 @@ impl Checking {
         Self {
             large: Semaphore::new(cores),
             heavy: Semaphore::new((cores / 2).max(1)),
+            anew: Semaphore::new(cores),
             passwords: Semaphore::new(cores),
         }
     }
@@ -68,14 +73,29 @@ impl Checking {
         block_in_place(check)
     }
 
-    /// Goes on with a frame whose records expand to much.
+    /// Goes on with a frame whose records expand to much, or whose batches are made anew.
     pub async fn on_heavy(
         &self,
         session: &mut Session,
         heavy: Box<Heavy>,
         waited: &mut Duration,
     ) -> SessionStep {
-        let _turn = turn(&self.heavy, waited).await;
-        block_in_place(|| session.on_heavy(*heavy))
+        let mut step = SessionStep::Heavy(heavy);
+        while let SessionStep::Heavy(heavy) = step {
+            let turns = if heavy.expands() { &self.heavy } else { &self.anew };
+            let _turn = turn(turns, waited).await;
+            step = block_in_place(|| session.on_heavy(*heavy));
+        }
+        step
+    }
+
+    /// Puts a batch of a call into the codec of its topic.
+    pub async fn in_codec(
+        &self,
+        batch: CheckedBatch,
+        target: &Target,
+    ) -> Result<CheckedBatch, String> {
+        let _turn = self.anew.acquire().await.ok();
+        block_in_place(|| batch.in_codec(target))
     }
 }

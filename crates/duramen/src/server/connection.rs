@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use duramen_broker::event::{ConnectionId, Event, Reply};
+use duramen_broker::recompression::Targets;
 use duramen_broker::session::{Heavy, Outgoing, Session, SessionStep};
 use duramen_protocol::wire::Few;
 use duramen_storage::Reader;
@@ -76,6 +77,8 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// Checks of frames.
     pub checking: Arc<Checking>,
+    /// Topics with a codec of their own; each connection has a receiver of its own.
+    pub targets: watch::Receiver<Arc<Targets>>,
     /// Limit on the log lines about ended connections.
     pub complaints: Arc<Complaints>,
     /// The largest frame.
@@ -503,6 +506,7 @@ impl Connection {
             self.active_at = Instant::now();
             self.shared.metrics.network.received_bytes.inc_by(frame.len() as u64);
             let mut waited = Duration::ZERO;
+            self.follow_targets();
             let step = if self.is_near() {
                 self.session.on_frame(frame)
             } else {
@@ -511,6 +515,15 @@ impl Connection {
             self.take_step(step, waited, events, answers)?;
         }
         Ok(())
+    }
+
+    /// Gives the session the topics with a codec of their own, if others have one now. It costs the load of a number.
+    fn follow_targets(&mut self) {
+        let targets = &mut self.shared.targets;
+        // The node has ended if nobody can tell.
+        if targets.has_changed().unwrap_or(false) {
+            self.session.follow(Arc::clone(&targets.borrow_and_update()));
+        }
     }
 
     fn take_step(

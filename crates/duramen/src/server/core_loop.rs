@@ -287,6 +287,7 @@ impl CoreLoop {
                 Action::Fatal(reason) => ending::on_fatal(&reason),
                 Action::Drained => self.common.drained.notify_one(),
                 Action::Send { to, frame } => frames.push((to, frame)),
+                Action::Targets(targets) => _ = self.common.targets.send_replace(targets),
                 Action::Nodes(nodes) => self.links.place(&nodes),
                 Action::Members(members) => self.links.follow(members),
             }

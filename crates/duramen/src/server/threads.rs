@@ -12,6 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 use duramen_broker::peer::PeerFrame;
+use duramen_broker::recompression::Targets;
 use duramen_broker::{ConnectionId, Event, Reply};
 use duramen_protocol::sasl::scram::Credential;
 use duramen_storage::Disk;
@@ -22,7 +23,7 @@ use duramen_storage::op::{Done, Op};
 use duramen_storage::staging::{Stage, Staged};
 use duramen_storage::storage::SyncId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 
 use super::health::Health;
 use super::inbox::Inbox;
@@ -70,6 +71,8 @@ pub struct Common {
     pub metrics: Arc<Metrics>,
     /// Health that the threads report.
     pub health: Arc<Health>,
+    /// Topics with a codec of their own, as the node said last.
+    pub targets: watch::Sender<Arc<Targets>>,
     /// Signal that the node leads nothing any more that others could lead.
     pub drained: Arc<Notify>,
 }
@@ -85,6 +88,7 @@ impl Common {
             orders: Arc::default(),
             metrics: Arc::default(),
             health: Arc::default(),
+            targets: watch::Sender::default(),
             drained: Arc::default(),
         };
         (common, inputs)

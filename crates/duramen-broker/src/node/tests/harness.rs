@@ -48,6 +48,7 @@ use crate::native::{self, Answer, Answered, Position, Problem};
 use crate::node::{Node, NodeOptions};
 use crate::peer::PeerFrame;
 use crate::read_plan::{first_since, letters_of, seen_in};
+use crate::recompression::Targets;
 use crate::session::{Prepared, RequestContext, Session, SessionStep};
 
 /// One replica as the model of storage keeps it.
@@ -373,6 +374,7 @@ pub(super) struct Harness {
     /// It has nothing left that others could lead.
     pub is_drained: bool,
     pub sessions: BTreeMap<ConnectionId, Session>,
+    pub targets: Arc<Targets>,
     asked: BTreeMap<(ConnectionId, i32), (ApiKey, i16)>,
     answers: BTreeMap<u64, Answered>,
     operations: u64,
@@ -464,6 +466,7 @@ impl Harness {
             stages: Vec::new(),
             is_drained: false,
             sessions: BTreeMap::new(),
+            targets: Arc::default(),
             asked: BTreeMap::new(),
             answers: BTreeMap::new(),
             operations: 0,
@@ -534,6 +537,7 @@ impl Harness {
                 Action::Fatal(reason) => panic!("fatal: {reason}"),
                 Action::Send { to, frame } => self.sent.push((to, *frame)),
                 Action::Nodes(_) | Action::Members(_) => {}
+                Action::Targets(targets) => self.targets = targets,
                 Action::Drained => self.is_drained = true,
                 Action::Mend(mend) => self.mends.push(mend),
                 Action::Index(order) => self.orders.push(order),
@@ -854,8 +858,9 @@ impl Harness {
                 "/127.0.0.1".into(),
             )
         });
+        session.follow(Arc::clone(&self.targets));
         let mut step = session.on_frame(frame.freeze().slice(4..));
-        if let SessionStep::Heavy(heavy) = step {
+        while let SessionStep::Heavy(heavy) = step {
             step = session.on_heavy(*heavy);
         }
         match step {

@@ -14,8 +14,8 @@ use duramen_protocol::{ErrorCode, Response};
 use super::harness::{Harness, batch, new_topic};
 use crate::configs::GROUP_CONFIGS;
 
-const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
+pub(super) const TOPIC: i8 = 2;
+pub(super) const BROKER: i8 = 4;
 const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
@@ -55,6 +55,15 @@ fn code_of(response: Option<Response>) -> i16 {
 fn try_alter(it: &mut Harness, kind: i8, name: &str, changes: &[Change<'_>]) -> i16 {
     let response = it.ask(alter(kind, name, changes), 1);
     code_of(Some(response))
+}
+
+/// Sets and deletes settings.
+pub(super) fn set(it: &mut Harness, kind: i8, name: &str, values: &[(&str, Option<&str>)]) {
+    let changes: Vec<Change<'_>> = values
+        .iter()
+        .map(|(key, value)| (*key, if value.is_some() { SET } else { DELETE }, *value))
+        .collect();
+    assert_eq!(try_alter(it, kind, name, &changes), 0);
 }
 
 fn replace(it: &mut Harness, name: &str, configs: &[(&str, &str)]) -> i16 {

@@ -9,6 +9,7 @@ use duramen_broker::access::{Api, RequestContext};
 use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::native::{Answer, LeasedPart, Name, Op, Position, Problem, Span};
 use duramen_broker::read_plan::{self, QueueError};
+use duramen_broker::recompression::Targets;
 use duramen_broker::session::Prepared;
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::records::{Record, Records};
@@ -17,8 +18,10 @@ use duramen_storage::Reader;
 use duramen_storage::reader::ReadError;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
 
 use super::problems::Fault;
+use crate::server::checking::Checking;
 use crate::server::disk::RealDisk;
 use crate::server::plans::waiting;
 use crate::server::threads::{Input, Routed, ToNode};
@@ -35,6 +38,8 @@ const PATIENT_REST_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Calls {
     node: ToNode,
     reader: Reader<RealDisk>,
+    /// Topics with a codec of their own, and where batches are put into it.
+    codecs: (watch::Receiver<Arc<Targets>>, Arc<Checking>),
     numbers: Arc<AtomicU64>,
     /// Reads that wait for more.
     waiting: Gauge,
@@ -69,8 +74,13 @@ pub(crate) struct Call {
 }
 
 impl Calls {
-    pub(crate) fn new(node: ToNode, reader: Reader<RealDisk>, waiting: Gauge) -> Self {
-        Self { node, reader, numbers: Arc::new(AtomicU64::new(FIRST)), waiting }
+    pub(crate) fn new(
+        node: ToNode,
+        reader: Reader<RealDisk>,
+        codecs: (watch::Receiver<Arc<Targets>>, Arc<Checking>),
+        waiting: Gauge,
+    ) -> Self {
+        Self { node, reader, codecs, numbers: Arc::new(AtomicU64::new(FIRST)), waiting }
     }
 
     /// Begins a call of this client.
@@ -133,6 +143,18 @@ impl Call {
         }
     }
 
+    /// Puts the batch of an append into the codec of its topic.
+    async fn in_codec(&self, op: Op) -> Result<Op, Problem> {
+        let Op::Append(mut append) = op else { return Ok(op) };
+        let (targets, checking) = &self.calls.codecs;
+        let target = targets.borrow().of_name(append.target.topic()).copied();
+        if let Some(target) = target.filter(|it| it.is_due(&append.batch.header)) {
+            let batch = checking.in_codec(append.batch, &target).await;
+            append.batch = batch.map_err(|error| Problem::BadRequest("records", error))?;
+        }
+        Ok(Op::Append(append))
+    }
+
     /// Carries out an operation. A client that exceeded its quota gets the answer later.
     pub(crate) async fn operate(&mut self, op: Op) -> Result<Answer, Problem> {
         let may_wait = match &op {
@@ -144,6 +166,7 @@ impl Call {
             Op::Append(it) if it.is_patient => PATIENT_REST_MAX,
             _ => REST_MAX,
         };
+        let op = self.in_codec(op).await?;
         let wait = may_wait.then(|| Waiting::of(&self.calls.waiting));
         let answered = match self.ask(0, Prepared::Native(Box::new(op))).await {
             Ok(Reply::Native(answered)) => answered,
