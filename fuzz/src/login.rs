@@ -12,7 +12,7 @@ const FRAMES_MAX: usize = 8;
 
 /// Cuts an input into frames, each behind its length in two bytes, and plays the broker. Panics on a find.
 pub fn run(data: &[u8]) {
-    let mut login = Login::new(Mechanism::ALL.into());
+    let mut login = Login::new(Mechanism::ALL.into(), [].into());
     let mut rest = data;
     for _ in 0..FRAMES_MAX {
         let [high, low, behind @ ..] = rest else { return };
@@ -20,6 +20,9 @@ pub fn run(data: &[u8]) {
         let (frame, after) = behind.split_at(len);
         rest = after;
         let mut step = login.on_frame(Bytes::copy_from_slice(frame));
+        if let LoginStep::Verify(_) = step {
+            step = login.on_bearer(Err("nobody signed it".to_owned()));
+        }
         if let LoginStep::Ask(asked) = step {
             let hash = asked.wanted[0];
             // As quick as can be: a password is stretched once.
@@ -29,8 +32,10 @@ pub fn run(data: &[u8]) {
         }
         match step {
             LoginStep::Send(_) => {}
-            LoginStep::Done(_, known) => panic!("{} got in", known.user),
-            LoginStep::Ask(_) => panic!("one question was answered with another"),
+            LoginStep::Done(_, admission) => panic!("{} got in", admission.user),
+            LoginStep::Ask(_) | LoginStep::Verify(_) => {
+                panic!("one question was answered with another")
+            }
             LoginStep::Refuse(..) | LoginStep::Close(_) => return,
         }
     }

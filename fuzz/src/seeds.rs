@@ -9,7 +9,7 @@ use duramen_protocol::api::API_TABLE;
 use duramen_protocol::compression::Codec;
 use duramen_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
-use duramen_protocol::sasl::{Mechanism, plain_token};
+use duramen_protocol::sasl::{Mechanism, bearer, plain_token};
 use duramen_protocol::wire::{Decoder, Secret};
 use duramen_protocol::{Request, RequestHeader, Response, encode_request, encode_response};
 use duramen_storage::journal::{Round, rounds_of};
@@ -130,8 +130,12 @@ fn logins(corpus: &Path) {
         let first = match mechanism {
             Mechanism::Plain => plain_token("ada", b"password"),
             Mechanism::Scram(_) => Bytes::from_static(b"n,,n=ada,r=nonce"),
+            Mechanism::OAuthBearer => bearer::message("e30.e30.AA"),
         };
-        let last = Bytes::from_static(b"c=biws,r=noncebm9uY2U=,p=AAAA");
+        let last = match mechanism {
+            Mechanism::OAuthBearer => Bytes::from_static(b"\x01"),
+            _ => Bytes::from_static(b"c=biws,r=noncebm9uY2U=,p=AAAA"),
+        };
         for version in [0, 1] {
             let mechanism_name = mechanism.name().to_owned();
             let chosen = SaslHandshakeRequest { mechanism: mechanism_name };

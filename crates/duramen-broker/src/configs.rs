@@ -216,9 +216,12 @@ pub fn listener_prefix(listener: &str) -> String {
 /// Returns the setting that a name with a listener's prefix is for: those of TLS and SASL may be each listener's own.
 fn of_listener(name: &str) -> Option<&'static ConfigKey> {
     let own = name.strip_prefix("listener.name.")?;
-    let setting = |kind: &str| own.find(&format!(".{kind}.")).map(|at| &own[at + 1..]);
-    let setting = setting("ssl").or_else(|| setting("sasl"))?;
-    BROKER_CONFIGS.iter().find(|row| row.name == setting)
+    let is_own = |it: &&ConfigKey| {
+        let kinds = ["ssl.", "sasl.", "connections.max.reauth.ms"];
+        kinds.iter().any(|kind| it.name.starts_with(kind))
+            && own.strip_suffix(it.name).is_some_and(|before| before.ends_with('.'))
+    };
+    BROKER_CONFIGS.iter().find(is_own)
 }
 
 /// Where a value comes from, as `DescribeConfigs` numbers it.

@@ -2,21 +2,22 @@
 //!
 //! Purpose:    what a client says before its first request, where a listener wants to know who it is.
 //! Owns:       the order of `ApiVersions`, `SaslHandshake` and `SaslAuthenticate` (KIP-43, KIP-152), their answers, the
-//!             exchange of one client.
-//! Interface:  [`Login::on_frame`], [`Login::on_credential`].
+//!             exchange of one client; the time until it has to show again who it is (KIP-368).
+//! Interface:  [`Login::on_frame`], [`Login::on_credential`], [`Login::on_bearer`].
 //! Invariants: nothing else is decoded before the client is known; one exchange a connection, one question to the node.
 //! Never:      sockets, time, chance: the caller gives the nonce; which users there are (`users`).
 //! Tests:      below; `compat/security`; `fuzz/`.
 //! Start at:   [`Login::on_frame`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use duramen_protocol::messages::{
     SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse,
 };
 use duramen_protocol::sasl::scram::{Challenge, ClientFirst, Credential, Hash, client_first};
-use duramen_protocol::sasl::{Mechanism, SaslError, read_plain};
+use duramen_protocol::sasl::{Mechanism, bearer, read_plain};
 use duramen_protocol::wire::Secret;
 use duramen_protocol::{
     ApiKey, DecodeError, EncodedFrame, ErrorCode, Request, RequestHeader, Response, decode_request,
@@ -42,8 +43,31 @@ pub struct Known {
 pub struct WhoIs {
     /// The user.
     pub user: String,
-    /// Mechanisms whose credential would do, the better one first.
+    /// Mechanisms whose credential would do, the better one first. None for a client with a token: the node only says
+    /// that it lets clients in.
     pub wanted: &'static [Hash],
+}
+
+/// Owner of a token that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bearer {
+    /// The user.
+    pub user: String,
+    /// Time for which the token still counts.
+    pub lifetime: Duration,
+}
+
+/// Result of a login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The user.
+    pub user: String,
+    /// Credential by which the client showed that it is the user. None where a token did.
+    pub credential: Option<Arc<Credential>>,
+    /// Mechanism of the login.
+    pub mechanism: Mechanism,
+    /// Time until the client has to show again who it is, if it has to.
+    pub lifetime: Option<Duration>,
 }
 
 /// Result of a frame, or of the node's answer.
@@ -53,8 +77,10 @@ pub enum LoginStep {
     Send(EncodedFrame),
     /// Ask the node, and go on with [`Login::on_credential`].
     Ask(WhoIs),
+    /// Look whether this token counts, and go on with [`Login::on_bearer`].
+    Verify(Secret),
     /// Send this, and then serve the client.
-    Done(EncodedFrame, Known),
+    Done(EncodedFrame, Admission),
     /// The client is not who it says: wait a while, send this if there is something, and close the connection.
     Refuse(Option<EncodedFrame>, String),
     /// The client speaks another language: close the connection.
@@ -74,9 +100,17 @@ enum Form {
 enum State {
     Begins,
     Chosen(Mechanism),
-    AsksPlain { user: String, password: Secret },
+    AsksPlain {
+        user: String,
+        password: Secret,
+    },
     AsksScram(ClientFirst),
     Challenged(String, Box<Challenge>),
+    /// A token is looked at. The name is the one that the client wants to act for.
+    Verifies(String),
+    AsksBearer(Bearer),
+    /// The client has heard that its token does not count.
+    Disbelieved(String),
     Ended,
 }
 
@@ -84,21 +118,41 @@ enum State {
 #[derive(Debug)]
 pub struct Login {
     mechanisms: Arc<[Mechanism]>,
+    mechanism: Mechanism,
+    /// `connections.max.reauth.ms` of the mechanisms that have a limit.
+    lifetimes: Arc<[(Mechanism, Duration)]>,
+    /// User that the client has shown to be before, if it has.
+    before: Option<String>,
     form: Form,
     state: State,
 }
 
 impl Login {
-    /// Begins with a client that may choose from these mechanisms.
-    pub fn new(mechanisms: Arc<[Mechanism]>) -> Self {
-        Self { mechanisms, form: Form::Request(0, 0), state: State::Begins }
+    /// Begins with a client that may choose from these mechanisms. `lifetimes` are the times after which a client has
+    /// to show again who it is.
+    ///
+    /// # Panics
+    ///
+    /// If there is no mechanism.
+    pub fn new(mechanisms: Arc<[Mechanism]>, lifetimes: Arc<[(Mechanism, Duration)]>) -> Self {
+        let (mechanism, form) = (mechanisms[0], Form::Request(0, 0));
+        Self { mechanisms, mechanism, lifetimes, before: None, form, state: State::Begins }
+    }
+
+    /// Begins again with a client that has shown to be a user: it has to stay that one (KIP-368).
+    pub fn again(
+        mechanism: Mechanism,
+        lifetimes: Arc<[(Mechanism, Duration)]>,
+        user: String,
+    ) -> Self {
+        Self { before: Some(user), ..Self::new([mechanism].into(), lifetimes) }
     }
 
     /// Takes one frame, without its length.
     pub fn on_frame(&mut self, frame: Bytes) -> LoginStep {
         if matches!(
             (&self.form, &self.state),
-            (Form::Bare, State::Chosen(_) | State::Challenged(..))
+            (Form::Bare, State::Chosen(_) | State::Challenged(..) | State::Disbelieved(_))
         ) {
             return self.on_token(&frame);
         }
@@ -150,7 +204,7 @@ impl Login {
             self.state = State::Ended;
             return LoginStep::Refuse(encoded(header, &answer.into()).ok(), reason);
         };
-        self.state = State::Chosen(chosen);
+        (self.state, self.mechanism) = (State::Chosen(chosen), chosen);
         if header.api_version < TOKENS_IN_REQUESTS_FROM {
             self.form = Form::Bare;
         }
@@ -166,7 +220,7 @@ impl Login {
                     self.state = State::AsksPlain { user: user.clone(), password };
                     LoginStep::Ask(WhoIs { user, wanted: &Hash::ALL })
                 }
-                Err(error) => self.refuse(error),
+                Err(error) => self.refuse(&error.to_string()),
             },
             State::Chosen(Mechanism::Scram(hash)) => match client_first(token) {
                 Ok(first) => {
@@ -178,19 +232,29 @@ impl Login {
                     };
                     LoginStep::Ask(WhoIs { user, wanted })
                 }
-                Err(error) => self.refuse(error),
+                Err(error) => self.refuse(&error.to_string()),
+            },
+            State::Chosen(Mechanism::OAuthBearer) => match bearer::read(token) {
+                Ok(first) => {
+                    self.state = State::Verifies(first.authorization);
+                    LoginStep::Verify(Secret(Bytes::copy_from_slice(first.token.as_bytes())))
+                }
+                Err(error) => self.refuse(&error.to_string()),
             },
             State::Challenged(user, challenge) => match challenge.check(token) {
                 Ok((credential, proof)) => {
-                    let credential = Arc::new(credential);
-                    self.answer(proof, |frame| LoginStep::Done(frame, Known { user, credential }))
+                    self.admit(proof, user, Some(Arc::new(credential)), None)
                 }
-                Err(error) => self.refuse(error),
+                Err(error) => self.refuse(&error.to_string()),
             },
+            // RFC 7628 has the client answer with one byte; whatever it says, this is the end.
+            State::Disbelieved(reason) => self.refuse(&reason),
             State::Begins => LoginStep::Close("a token came before SaslHandshake".to_owned()),
-            State::AsksPlain { .. } | State::AsksScram(_) | State::Ended => {
-                LoginStep::Close("a token came that nobody asked for".to_owned())
-            }
+            State::AsksPlain { .. }
+            | State::AsksScram(_)
+            | State::Verifies(_)
+            | State::AsksBearer(_)
+            | State::Ended => LoginStep::Close("a token came that nobody asked for".to_owned()),
         }
     }
 
@@ -204,27 +268,74 @@ impl Login {
         match std::mem::replace(&mut self.state, State::Ended) {
             State::AsksPlain { user, password } => {
                 if !credential.fits(&password.0) {
-                    let text = "the password is wrong, or there is no such user";
-                    return self.refuse(SaslError::Refused(text));
+                    return self.refuse("the password is wrong, or there is no such user");
                 }
-                self.answer(Bytes::new(), |frame| {
-                    LoginStep::Done(frame, Known { user, credential })
-                })
+                self.admit(Bytes::new(), user, Some(credential), None)
+            }
+            State::AsksBearer(Bearer { user, lifetime }) => {
+                self.admit(Bytes::new(), user, None, Some(lifetime))
             }
             State::AsksScram(first) => {
                 let user = first.user.clone();
                 let (challenge, token) = first.challenge((*credential).clone(), nonce);
                 self.state = State::Challenged(user, Box::new(challenge));
-                self.answer(token, LoginStep::Send)
+                self.answer(token, None, LoginStep::Send)
             }
             _ => LoginStep::Close("an answer came that nobody asked for".to_owned()),
         }
     }
 
-    fn answer(&self, token: Bytes, step: impl FnOnce(EncodedFrame) -> LoginStep) -> LoginStep {
+    /// Goes on with the owner of the token, or with the reason for which it does not count.
+    pub fn on_bearer(&mut self, found: Result<Bearer, String>) -> LoginStep {
+        let State::Verifies(authorization) = std::mem::replace(&mut self.state, State::Ended)
+        else {
+            return LoginStep::Close("a token was looked at that nobody sent".to_owned());
+        };
+        match found {
+            Ok(bearer) if authorization.is_empty() || authorization == bearer.user => {
+                let user = bearer.user.clone();
+                self.state = State::AsksBearer(bearer);
+                LoginStep::Ask(WhoIs { user, wanted: &[] })
+            }
+            Ok(_) => self.refuse("a client may not act for another user"),
+            Err(reason) => {
+                self.state = State::Disbelieved(reason);
+                let token = Bytes::from_static(bearer::INVALID_TOKEN);
+                self.answer(token, None, LoginStep::Send)
+            }
+        }
+    }
+
+    fn admit(
+        &mut self,
+        token: Bytes,
+        user: String,
+        credential: Option<Arc<Credential>>,
+        lifetime: Option<Duration>,
+    ) -> LoginStep {
+        if self.before.as_ref().is_some_and(|before| *before != user) {
+            return self.refuse("a client may not become another user");
+        }
+        let own = self.lifetimes.iter().find(|(mechanism, _)| *mechanism == self.mechanism);
+        let lifetime = lifetime.into_iter().chain(own.map(|(_, it)| *it)).min();
+        let admission = Admission { user, credential, mechanism: self.mechanism, lifetime };
+        self.answer(token, lifetime, |frame| LoginStep::Done(frame, admission))
+    }
+
+    fn answer(
+        &self,
+        token: Bytes,
+        lifetime: Option<Duration>,
+        step: impl FnOnce(EncodedFrame) -> LoginStep,
+    ) -> LoginStep {
         match &self.form {
             Form::Request(correlation_id, version) => {
-                let answer = SaslAuthenticateResponse { auth_bytes: token, ..Default::default() };
+                let lifetime_ms = lifetime.map_or(0, |it| it.as_millis());
+                let answer = SaslAuthenticateResponse {
+                    auth_bytes: token,
+                    session_lifetime_ms: i64::try_from(lifetime_ms).unwrap_or(i64::MAX),
+                    ..Default::default()
+                };
                 match encode_response(*correlation_id, &answer.into(), *version) {
                     Ok(frame) => step(frame),
                     Err(error) => LoginStep::Close(error.to_string()),
@@ -240,7 +351,7 @@ impl Login {
     }
 
     /// Ends the exchange. The client learns no reason: a stranger would learn whose names are right.
-    fn refuse(&mut self, error: SaslError) -> LoginStep {
+    fn refuse(&mut self, reason: &str) -> LoginStep {
         let frame = match &self.form {
             Form::Request(correlation_id, version) => {
                 let answer = SaslAuthenticateResponse {
@@ -252,7 +363,7 @@ impl Login {
             }
             Form::Bare => None,
         };
-        LoginStep::Refuse(frame, error.to_string())
+        LoginStep::Refuse(frame, reason.to_owned())
     }
 }
 

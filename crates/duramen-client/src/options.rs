@@ -1,6 +1,7 @@
 //! Addresses, name, password and time limits of a client.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,21 +9,28 @@ use duramen_protocol::sasl::Mechanism;
 
 use crate::tls::Tls;
 
-/// Name and password of a client.
+/// Means of a client to show who it is.
 #[derive(Clone)]
-pub struct Login {
-    /// The user.
-    pub user: String,
-    /// The password.
-    pub password: Bytes,
-    /// The mechanism.
-    pub mechanism: Mechanism,
+pub enum Login {
+    /// A name and a password.
+    Password {
+        /// The user.
+        user: String,
+        /// The password.
+        password: Bytes,
+        /// The mechanism, which is one of passwords.
+        mechanism: Mechanism,
+    },
+    /// A file with a token of OAUTHBEARER. Each connection reads it, so that somebody else may renew it.
+    Token(PathBuf),
 }
 
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { user, mechanism, .. } = self;
-        write!(f, "Login({user}, {mechanism})")
+        match self {
+            Self::Password { user, mechanism, .. } => write!(f, "Login({user}, {mechanism})"),
+            Self::Token(path) => write!(f, "Login({})", path.display()),
+        }
     }
 }
 

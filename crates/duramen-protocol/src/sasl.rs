@@ -1,9 +1,9 @@
 //! # Room card: sasl
 //!
 //! Purpose:    the tokens by which a client shows who it is, for both sides.
-//! Owns:       names of mechanisms; the token of PLAIN (RFC 4616); messages and keys of SCRAM (RFC 5802), which are in
-//!             `sasl/scram.rs`.
-//! Interface:  [`Mechanism`], [`plain_token`], [`read_plain`], [`scram`].
+//! Owns:       names of mechanisms; the tokens of PLAIN (RFC 4616) and of OAUTHBEARER (RFC 7628, in `sasl/bearer.rs`);
+//!             messages and keys of SCRAM (RFC 5802), which are in `sasl/scram.rs`.
+//! Interface:  [`Mechanism`], [`plain_token`], [`read_plain`], [`bearer`], [`scram`].
 //! Invariants: secrets are compared in constant time; a nonce must be the whole expected one; no chance in here.
 //! Never:      requests and responses (`messages`), which users there are.
 //! Tests:      below, `sasl/scram.rs`; `compat/security` with other implementations.
@@ -13,6 +13,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+pub mod bearer;
 mod error;
 pub mod scram;
 
@@ -25,18 +26,28 @@ pub enum Mechanism {
     Plain,
     /// Proof of a password that the broker does not keep (RFC 5802, RFC 7677).
     Scram(scram::Hash),
+    /// A token that somebody else signed (RFC 7628).
+    OAuthBearer,
 }
 
 impl Mechanism {
-    /// All mechanisms, the better ones first.
-    pub const ALL: [Self; 3] =
+    /// Mechanisms of users with passwords, the better ones first.
+    pub const OF_PASSWORDS: [Self; 3] =
         [Self::Scram(scram::Hash::Sha512), Self::Scram(scram::Hash::Sha256), Self::Plain];
+    /// All mechanisms.
+    pub const ALL: [Self; 4] = [
+        Self::Scram(scram::Hash::Sha512),
+        Self::Scram(scram::Hash::Sha256),
+        Self::Plain,
+        Self::OAuthBearer,
+    ];
 
     /// Returns the registered name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
             Self::Scram(hash) => hash.name(),
+            Self::OAuthBearer => "OAUTHBEARER",
         }
     }
 

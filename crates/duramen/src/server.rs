@@ -66,11 +66,12 @@ mod stream;
 pub mod surviving;
 pub mod threads;
 pub mod tls;
+pub mod tokens;
 
 use budget::Budget;
 use chance::random;
 use checking::Checking;
-use connection::Shared;
+use connection::{Asking, Shared};
 use core_loop::{Clock, Reads};
 use descriptors::share_descriptors;
 use disk::RealDisk;
@@ -78,6 +79,7 @@ use health::Health;
 use inbox::Inbox;
 use indexing::Indexing;
 use listener::Listener;
+use metrics::Metrics;
 pub use native::fuzzing;
 use native::{Calls, Native};
 use opening::{cure, free_bytes_min, open_storage};
@@ -85,9 +87,10 @@ use peers::{Links, Peers, Place, Security, Standing, WAITING_SAID_EVERY};
 use reloading::{Limits, Load, Reloading};
 use scrubbing::Scrubbing;
 use seats::Seats;
-use settings::{ListenerSettings, NodeMode, ServerSettings};
+use settings::{ListenerSettings, NodeMode, SaslSettings, ServerSettings};
 use threads::{Common, Errand, Input, Ready, ToNode};
 use tls::Certificates;
+use tokens::Tokens;
 
 /// Longest time a stop waits for other nodes to lead the partitions that this node led.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
@@ -295,14 +298,37 @@ fn serve_clients(
         let socket = on_runtime(socket, runtime)?;
         let (name, numbers) = (Arc::from(it.name.as_str()), Arc::clone(&numbers));
         let (seats, limits, stop) = (Arc::clone(&seats), limits.clone(), shared.stop.clone());
-        let sasl = it.sasl.clone();
-        let it =
-            Listener { socket, name, tls, sasl, numbers, seats, limits, send_buffer_bytes, shared };
+        let asking = it.sasl.clone().map(|settings| ask(settings, &shared.metrics, far));
+        let asking = asking.transpose().map_err(anyhow::Error::msg)?;
+        let it = Listener {
+            socket,
+            name,
+            tls,
+            asking,
+            numbers,
+            seats,
+            limits,
+            send_buffer_bytes,
+            shared,
+        };
         tasks.push(runtime.spawn(it.run(stop, STOP_GRACE)));
     }
     let keeper = Arc::new(tls::Keeper::new(certificates, Arc::clone(&shared.metrics)));
     far.spawn(Arc::clone(&keeper).watch());
     Ok((tasks, keeper))
+}
+
+/// Returns the means to ask a listener's clients who they are. The keys of tokens are read from now on.
+fn ask(
+    settings: Arc<SaslSettings>,
+    metrics: &Arc<Metrics>,
+    runtime: &Handle,
+) -> Result<Asking, String> {
+    let tokens = settings.tokens.clone().map(Tokens::open).transpose()?.map(Arc::new);
+    if let Some(tokens) = &tokens {
+        runtime.spawn(Arc::clone(tokens).keep(Arc::clone(metrics)));
+    }
+    Ok(Asking { settings, tokens })
 }
 
 /// Serves the native API from now on.

@@ -1,10 +1,14 @@
-//! The login to a broker that asks who its client is: SASL, with PLAIN or SCRAM.
+//! The login to a broker that asks who its client is: SASL, with PLAIN, SCRAM or OAUTHBEARER.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
-use duramen_protocol::sasl::scram::{Client as Exchange, NONCE_BYTES};
-use duramen_protocol::sasl::{Mechanism, SaslError, plain_token};
+use duramen_protocol::sasl::scram::{Client as Exchange, Hash, NONCE_BYTES};
+use duramen_protocol::sasl::{Mechanism, SaslError, bearer, plain_token};
 use duramen_protocol::wire::Secret;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -12,11 +16,39 @@ use super::Connection;
 use crate::error::Error;
 use crate::options::Login;
 
+/// Longest token, in bytes.
+const TOKEN_BYTES_MAX: u64 = 64 << 10;
+
 impl Connection {
     /// Shows the broker who the client is. Fails with [`Error::Refused`] if the broker does not believe it, or has no
     /// such mechanism.
     pub(super) async fn log_in(&self, login: &Login) -> Result<(), Error> {
-        let Login { user, mechanism, .. } = login;
+        match login {
+            Login::Password { user, password, mechanism } => {
+                self.choose(user, *mechanism).await?;
+                let Mechanism::Scram(hash) = *mechanism else {
+                    self.exchange(user, plain_token(user, password)).await?;
+                    return Ok(());
+                };
+                self.prove(user, password, hash).await
+            }
+            Login::Token(path) => {
+                let whose = format!("the token in {}", path.display());
+                let token = read(path).map_err(|problem| self.disbelieved(&whose, problem))?;
+                self.choose(&whose, Mechanism::OAuthBearer).await?;
+                let problem = self.exchange(&whose, bearer::message(&token)).await?;
+                if problem.is_empty() {
+                    return Ok(());
+                }
+                // The broker says more once it is answered (RFC 7628, 3.2.3).
+                self.exchange(&whose, Bytes::from_static(b"\x01")).await?;
+                Err(self.disbelieved(&whose, "the broker does not believe it".to_owned()))
+            }
+        }
+    }
+
+    /// Names the mechanism of what follows.
+    async fn choose(&self, user: &str, mechanism: Mechanism) -> Result<(), Error> {
         let what = || format!("login of {user} at {}", self.address());
         let request = SaslHandshakeRequest { mechanism: mechanism.name().to_owned() };
         let response = self.call(&request).await?;
@@ -31,20 +63,22 @@ impl Connection {
             }
             _ => None,
         };
-        Error::check(what, code, message.as_deref())?;
-        let disbelieved = |error: SaslError| {
-            let code = ErrorCode::SaslAuthenticationFailed.code();
-            Error::refused(what(), code, Some(error.to_string()))
-        };
-        let Mechanism::Scram(hash) = *mechanism else {
-            self.exchange(user, plain_token(user, &login.password)).await?;
-            return Ok(());
-        };
+        Error::check(what, code, message.as_deref())
+    }
+
+    fn disbelieved(&self, user: &str, reason: String) -> Error {
+        let code = ErrorCode::SaslAuthenticationFailed.code();
+        Error::refused(format!("login of {user} at {}", self.address()), code, Some(reason))
+    }
+
+    /// Proves a password by SCRAM, and has the broker prove that it knows the user.
+    async fn prove(&self, user: &str, password: &Bytes, hash: Hash) -> Result<(), Error> {
+        let disbelieved = |error: SaslError| self.disbelieved(user, error.to_string());
         let mut nonce = [0; NONCE_BYTES];
         SystemRandom::new().fill(&mut nonce).map_err(|_| {
             disbelieved(SaslError::Refused("the machine has no random bytes for a nonce"))
         })?;
-        let (exchange, first) = Exchange::begin(hash, user, login.password.clone(), &nonce);
+        let (exchange, first) = Exchange::begin(hash, user, password.clone(), &nonce);
         let challenge = self.exchange(user, first).await?;
         let (expecting, proof) = exchange.prove(&challenge).map_err(disbelieved)?;
         let proof = self.exchange(user, proof).await?;
@@ -58,5 +92,16 @@ impl Connection {
         let what = || format!("login of {user} at {}", self.address());
         Error::check(what, response.error_code, response.error_message.as_deref())?;
         Ok(response.auth_bytes)
+    }
+}
+
+/// Reads a token, or says why there is none.
+fn read(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    match text.trim() {
+        "" => Err("the file is empty".to_owned()),
+        token => Ok(token.to_owned()),
     }
 }

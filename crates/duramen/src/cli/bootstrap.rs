@@ -171,6 +171,17 @@ pub struct Cluster {
     )]
     pub mechanism: Option<Mechanism>,
 
+    /// File with a token to log in with (OAUTHBEARER), in place of a name and a password
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DURAMEN_TOKEN_FILE",
+        hide_env_values = true,
+        conflicts_with = "user",
+        help_heading = "Cluster"
+    )]
+    pub token_file: Option<PathBuf>,
+
     /// Form of the results.
     #[command(flatten)]
     pub output: Output,
@@ -179,7 +190,10 @@ pub struct Cluster {
 /// Reads the name of a mechanism.
 fn mechanism(text: &str) -> Result<Mechanism, String> {
     let known = Mechanism::from_name(&text.to_ascii_uppercase());
-    known.ok_or_else(|| format!("give one of {}", Mechanism::ALL.map(Mechanism::name).join(", ")))
+    let known = known.filter(|it| Mechanism::OF_PASSWORDS.contains(it));
+    known.ok_or_else(|| {
+        format!("give one of {}", Mechanism::OF_PASSWORDS.map(Mechanism::name).join(", "))
+    })
 }
 
 /// Port of a broker whose address has none, as in other tools.
@@ -241,8 +255,8 @@ impl Cluster {
     /// Connects a client beside connections of the command's own, which have no TLS.
     pub(super) async fn connect_plain(&self) -> anyhow::Result<Client> {
         demand(
-            self.tls_ca.is_none() && self.user.is_none(),
-            "bench measures brokers without TLS and users: leave out --tls-ca and --user, and name a listener without TLS",
+            self.tls_ca.is_none() && self.user.is_none() && self.token_file.is_none(),
+            "bench measures brokers without TLS and users: leave out --tls-ca, --user and --token-file, and name a listener without TLS",
         )?;
         self.connect().await
     }
@@ -264,15 +278,19 @@ impl Cluster {
         let trusting = |path: &PathBuf| Tls::trusting(path, own);
         let tls =
             self.tls_ca.as_ref().map(trusting).transpose().context("cannot connect with TLS")?;
-        let login = self.user.as_deref().map(|user| self.login(user)).transpose()?;
+        let login = match (&self.user, &self.token_file) {
+            (Some(user), _) => Some(self.login(user)?),
+            (None, Some(file)) => Some(Login::Token(file.clone())),
+            (None, None) => None,
+        };
         Ok(Options { tls, login, ..Options::new(&self.bootstrap) })
     }
 
     fn login(&self, user: &str) -> anyhow::Result<Login> {
         let file = self.password_file.as_deref();
         let password = password::read(file, ("--password-file", user), false)?;
-        let mechanism = self.mechanism.unwrap_or(Mechanism::ALL[0]);
-        Ok(Login { user: user.to_owned(), password, mechanism })
+        let mechanism = self.mechanism.unwrap_or(Mechanism::OF_PASSWORDS[0]);
+        Ok(Login::Password { user: user.to_owned(), password, mechanism })
     }
 
     async fn connect_with(&self, options: Options) -> anyhow::Result<Client> {

@@ -49,10 +49,11 @@ use super::home::Left;
 use super::metrics::Metrics;
 use super::plans::{self, Resolved};
 use super::sending::{Part, STALL_MAX, Sender};
-use super::settings::SaslSettings;
 use super::stream::Stream;
 use super::threads::{Input, Routed, ToNode};
 use super::tls::{self, Sealing};
+pub use login::Asking;
+use login::LastLogin;
 
 mod login;
 
@@ -110,6 +111,11 @@ pub struct Connection {
     active_at: Instant,
     /// Work that has to wait for the move to other threads, if the connection has to move.
     moving: Option<Moving>,
+    /// Means to ask the client who it is, where the listener does so by SASL.
+    asking: Option<Asking>,
+    login: Option<LastLogin>,
+    /// True if the next frame begins a login, which waits for the answers to all earlier requests.
+    is_to_log_in: bool,
 }
 
 /// Reason of a move.
@@ -160,8 +166,8 @@ pub struct Entrance {
     pub name: Arc<str>,
     /// Its configuration of TLS, if it has TLS.
     pub tls: Option<Sealing>,
-    /// Its settings of SASL, if it asks clients that way.
-    pub sasl: Option<Arc<SaslSettings>>,
+    /// Means to ask clients who they are, if it asks them by SASL.
+    pub asking: Option<Asking>,
 }
 
 impl From<io::Error> for End {
@@ -192,7 +198,7 @@ impl Drop for Farewell {
 pub async fn serve(
     (stream, peer): (TcpStream, SocketAddr),
     connection: ConnectionId,
-    Entrance { name: listener, tls, sasl }: Entrance,
+    Entrance { name: listener, tls, asking }: Entrance,
     shared: Shared,
 ) {
     let stream = match tls {
@@ -216,8 +222,8 @@ pub async fn serve(
     let _farewell = Farewell { connection, shared: shared.clone() };
     let metrics = Arc::clone(&shared.metrics);
     let session = Session::new(connection, principal, listener, host_of(peer));
-    let mut connection = Connection::new(stream, session, replies, shared);
-    let mut end = connection.begin(sasl.as_deref()).await;
+    let mut connection = Connection { asking, ..Connection::new(stream, session, replies, shared) };
+    let mut end = connection.begin().await;
     if let Ok(Left::Moves) = &end {
         (connection, end) = connection.go_on_far().await;
     }
@@ -270,6 +276,9 @@ impl Connection {
             trail: plans::Trail::default(),
             active_at: Instant::now(),
             moving: None,
+            asking: None,
+            login: None,
+            is_to_log_in: false,
             shared,
         }
     }
@@ -298,11 +307,23 @@ impl Connection {
     }
 
     /// Serves a client, which first has to show who it is where the listener asks.
-    async fn begin(&mut self, sasl: Option<&SaslSettings>) -> Result<Left, End> {
-        if let Some(sasl) = sasl {
-            self.log_in(sasl).await?;
+    async fn begin(&mut self) -> Result<Left, End> {
+        if let Some(asking) = self.asking.clone() {
+            self.log_in(&asking).await?;
         }
         self.run().await
+    }
+
+    /// Takes frames, and a login among them once all requests before it have been answered.
+    async fn go_on(&mut self) -> Result<(), End> {
+        self.take_frames().await?;
+        while self.is_to_log_in && !self.session.is_waiting() {
+            self.is_to_log_in = false;
+            let asking = self.asking.clone().expect("a client that logged in was asked");
+            self.log_in(&asking).await?;
+            self.take_frames().await?;
+        }
+        Ok(())
     }
 
     async fn run(&mut self) -> Result<Left, End> {
@@ -310,14 +331,16 @@ impl Connection {
         let budget = Arc::clone(&self.shared.budget);
         // These stay registered from one wait to the next, and are looked at last.
         let mut stopped = pin!(stop.wait_for(|stop| *stop));
-        let mut idle = pin!(tokio::time::sleep(self.shared.idle_max.unwrap_or(FOREVER)));
+        let idle_max = Instant::now() + self.shared.idle_max.unwrap_or(FOREVER);
+        let first_look = self.login_ends().map_or(idle_max, |ends| ends.min(idle_max));
+        let mut idle = pin!(tokio::time::sleep_until(first_look));
         let mut squeezed = pin!(budget.squeezed());
         let mut rested = pin!(tokio::time::sleep(FOREVER));
         let mut room: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         let mut stopping = false;
         self.go_on_after_move().await?;
         loop {
-            self.take_frames().await?;
+            self.go_on().await?;
             if self.moving.is_some() {
                 return Ok(Left::Moves);
             }
@@ -380,11 +403,15 @@ impl Connection {
     /// Returns the time when the connection may be idle next, unless it is now. Kafka, too, does not care whether the
     /// client waits for an answer.
     fn idle_at(&self) -> Result<Instant, End> {
-        let due = self.active_at + self.shared.idle_max.unwrap_or(FOREVER);
-        if due <= Instant::now() {
+        let (due, now) = (self.active_at + self.shared.idle_max.unwrap_or(FOREVER), Instant::now());
+        if due <= now {
             return Err(End::Closed(format!("{} for connections.max.idle.ms", self.silence())));
         }
-        Ok(due.max(Instant::now() + Duration::from_secs(1)))
+        let ends = self.login_ends();
+        if ends.is_some_and(|ends| ends <= now) && !self.session.is_waiting() {
+            return Err(self.expired());
+        }
+        Ok(due.min(ends.unwrap_or(due)).max(now + Duration::from_secs(1)))
     }
 
     /// Stops reading for a while from a client that was faster than its quota.
@@ -485,7 +512,11 @@ impl Connection {
         events: &mut Few<Input>,
         answers: &mut Few<Outgoing>,
     ) -> Result<(), End> {
-        while self.wants_more() && self.moving.is_none() {
+        while self.wants_more() && self.moving.is_none() && !self.is_to_log_in {
+            if self.begins_login()? {
+                self.is_to_log_in = true;
+                break;
+            }
             let is_large = framing::whole(&self.buf).is_some_and(|it| it > LARGE_FRAME);
             if is_large && self.is_near() {
                 self.moving = Some(Moving::Large);

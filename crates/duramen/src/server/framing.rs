@@ -51,6 +51,11 @@ pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, F
     next_of(buf, REQUEST_BYTES_MIN..=frame_max)
 }
 
+/// Returns the number of the API of the next frame, as soon as it is here.
+pub fn api_key(buf: &BytesMut) -> Option<i16> {
+    buf.get(PREFIX..PREFIX + 2)?.try_into().ok().map(i16::from_be_bytes)
+}
+
 /// Takes the next whole frame, without its length, where that may also be a token of SASL, which may be shorter than a
 /// request.
 pub fn next_token(buf: &mut BytesMut, token_max: u32) -> Result<Option<Bytes>, FrameError> {

@@ -19,10 +19,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connection::{self, Entrance, Shared};
+use super::connection::{self, Asking, Entrance, Shared};
 use super::reloading::Limits;
 use super::seats::Seats;
-use super::settings::SaslSettings;
 use super::tls::Certificates;
 
 /// A silent peer is probed after this, so that a machine that vanished is noticed.
@@ -44,8 +43,8 @@ pub struct Listener {
     pub name: Arc<str>,
     /// Its certificates, if it has TLS.
     pub tls: Option<Arc<Certificates>>,
-    /// Its settings of SASL, if it asks clients that way.
-    pub sasl: Option<Arc<SaslSettings>>,
+    /// Means to ask clients who they are, if it asks them by SASL.
+    pub asking: Option<Asking>,
     /// Numbers of the connections of all listeners.
     pub numbers: Arc<AtomicU64>,
     /// Which connections there are.
@@ -98,8 +97,8 @@ impl Listener {
             }
             let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
             let tls = self.tls.as_ref().map(|it| it.current());
-            let (name, sasl) = (Arc::clone(&self.name), self.sasl.clone());
-            let entrance = Entrance { name, tls, sasl };
+            let (name, asking) = (Arc::clone(&self.name), self.asking.clone());
+            let entrance = Entrance { name, tls, asking };
             let Limits { idle_max, frame_bytes_max, .. } = limits;
             let shared = Shared { frame_bytes_max, idle_max, ..self.shared.clone() };
             tasks.spawn(async move {

@@ -54,6 +54,10 @@ pub struct NetworkMetrics {
     pub logins: Counter,
     /// Clients that were not who they said.
     pub logins_failed: Counter,
+    /// Connections closed because their clients did not show again who they are.
+    pub logins_expired: Counter,
+    /// Readings of the keys of tokens that failed.
+    pub token_keys_failed: Counter,
     /// Reloads of certificates that were refused.
     pub tls_reload_failed: Counter,
     /// Connections closed for bytes that make no sense.
@@ -155,6 +159,14 @@ impl NetworkMetrics {
                 .make("tls_handshakes_failed", "Connections that ended without a TLS handshake"),
             logins: of.make("logins", "Clients that have shown who they are, by SASL"),
             logins_failed: of.make("logins_failed", "Clients that were not who they said, by SASL"),
+            logins_expired: of.make(
+                "logins_expired",
+                "Connections that the node closed because the client did not show again who it is",
+            ),
+            token_keys_failed: of.make(
+                "token_keys_failed",
+                "Readings of the keys of tokens that failed; the node goes on with those read last",
+            ),
             tls_reload_failed: of.make(
                 "tls_reload_failed",
                 "Changes of certificates that the node refused; it goes on with the last good ones",

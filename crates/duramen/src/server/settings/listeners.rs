@@ -13,6 +13,7 @@ use duramen_protocol::sasl::Mechanism;
 use super::nodes::is_of_nodes;
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
 use crate::server::tls::{ClientAuth, NameRules, TlsSettings};
+use crate::server::tokens::{KeySource, TokenSettings, Tokens};
 
 /// The name of a listener without one, and the protocol that asks nobody who they are.
 pub(crate) const PLAINTEXT: &str = "PLAINTEXT";
@@ -24,6 +25,9 @@ const SASL_SSL: &str = "SASL_SSL";
 /// Kafka's security protocols.
 const PROTOCOLS: [&str; 4] = [PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL];
 
+/// Setting of the time after which clients have to show again who they are.
+const REAUTH: &str = "connections.max.reauth.ms";
+
 /// Settings of a listener that asks clients by SASL who they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaslSettings {
@@ -33,6 +37,10 @@ pub struct SaslSettings {
     pub token_bytes_max: u32,
     /// `connection.failed.authentication.delay.ms`.
     pub failure_delay: Duration,
+    /// `connections.max.reauth.ms` of the mechanisms that have a limit.
+    pub lifetimes: Arc<[(Mechanism, Duration)]>,
+    /// Settings of tokens, if clients may show some.
+    pub tokens: Option<TokenSettings>,
 }
 
 /// A listener for Kafka's clients.
@@ -73,7 +81,7 @@ pub(super) fn read(
     let own = config.settings.keys().filter(|name| name.starts_with("listener.name."));
     for name in own.filter(|name| !is_of_nodes(name)) {
         let mut listeners = entries(text).filter_map(|entry| entry.split_once("://"));
-        if !listeners.any(|(listener, _)| name.starts_with(&listener_prefix(listener))) {
+        if !listeners.any(|(listener, _)| is_of(name, listener)) {
             note(name, "listeners has no listener of this name".to_owned());
         }
     }
@@ -129,6 +137,31 @@ pub(super) fn read(
     all
 }
 
+/// Tells whether a setting's name is one listener's, or one mechanism's of it.
+fn is_of(name: &str, listener: &str) -> bool {
+    let Some(own) = name.strip_prefix(&listener_prefix(listener)) else { return false };
+    let of_mechanism = || {
+        let (mechanism, own) = own.split_once('.')?;
+        let is_known = Mechanism::from_name(&mechanism.to_ascii_uppercase()).is_some();
+        Some(is_known && may_be_of_mechanism(own))
+    };
+    find(BROKER_CONFIGS, own).is_some() || of_mechanism().unwrap_or(false)
+}
+
+/// Tells whether a setting may be one mechanism's.
+fn may_be_of_mechanism(name: &str) -> bool {
+    name.starts_with("sasl.oauthbearer.") || name == REAUTH
+}
+
+/// Returns a setting of one mechanism: its own beats the listener's.
+fn value_of_mechanism(config: &Config, listener: &str, mechanism: &str, name: &str) -> String {
+    let own = format!("{}{}.{name}", listener_prefix(listener), mechanism.to_ascii_lowercase());
+    match config.settings.get(&own) {
+        Some(own) => own.trim().to_owned(),
+        None => value_of(config, listener, name),
+    }
+}
+
 /// Returns a listener's setting. A name that begins with `listener.name.` and the listener's beats the plain one.
 fn value_of(config: &Config, listener: &str, name: &str) -> String {
     let own = listener_prefix(listener) + name;
@@ -158,11 +191,60 @@ fn sasl(config: &Config, listener: &str) -> Result<SaslSettings, String> {
         ));
     }
     let number = |name: &str| value_of(config, listener, name).parse().unwrap_or(0);
+    let has_tokens = mechanisms.contains(&Mechanism::OAuthBearer);
+    let lifetimes = mechanisms.iter().filter_map(|it| {
+        let text = value_of_mechanism(config, listener, it.name(), REAUTH);
+        let ms = text.parse().ok().filter(|ms| *ms > 0)?;
+        Some((*it, Duration::from_millis(ms)))
+    });
     Ok(SaslSettings {
+        lifetimes: lifetimes.collect(),
+        tokens: has_tokens.then(|| tokens(config, listener)).transpose()?,
         mechanisms,
         token_bytes_max: u32::try_from(number("sasl.server.max.receive.size")).unwrap_or(u32::MAX),
         failure_delay: Duration::from_millis(number("connection.failed.authentication.delay.ms")),
     })
+}
+
+/// Returns a listener's settings of tokens.
+fn tokens(config: &Config, listener: &str) -> Result<TokenSettings, String> {
+    let value = |name: &str| {
+        let name = format!("sasl.oauthbearer.{name}");
+        value_of_mechanism(config, listener, Mechanism::OAuthBearer.name(), &name)
+    };
+    let url = value("jwks.endpoint.url");
+    if url.is_empty() {
+        return Err(
+            "sasl.oauthbearer.jwks.endpoint.url names no place of keys, so no token could \
+                    count"
+                .to_owned(),
+        );
+    }
+    let keys = KeySource::read(&url)
+        .map_err(|problem| format!("sasl.oauthbearer.jwks.endpoint.url: {problem}"))?;
+    let audience: Vec<String> = entries(&value("expected.audience")).map(str::to_owned).collect();
+    let issuer = Some(value("expected.issuer")).filter(|it| !it.is_empty());
+    for (name, is_empty) in [("audience", audience.is_empty()), ("issuer", issuer.is_none())] {
+        if is_empty && value(&format!("allow.unverified.{name}")) != "true" {
+            return Err(format!(
+                "sasl.oauthbearer.expected.{name} is empty, so tokens for others would count: set it, or \
+                 sasl.oauthbearer.allow.unverified.{name}=true if that is meant"
+            ));
+        }
+    }
+    let ms = |name: &str| Duration::from_millis(value(name).parse().unwrap_or(0));
+    let settings = TokenSettings {
+        keys,
+        refresh: ms("jwks.endpoint.refresh.ms"),
+        backoff: (ms("jwks.endpoint.retry.backoff.ms"), ms("jwks.endpoint.retry.backoff.max.ms")),
+        audience,
+        issuer,
+        user_claim: value("sub.claim.name"),
+        skew: Duration::from_secs(value("clock.skew.seconds").parse().unwrap_or(0)),
+    };
+    Tokens::open(settings.clone())
+        .map_err(|problem| format!("sasl.oauthbearer.jwks.endpoint.url: {problem}"))?;
+    Ok(settings)
 }
 
 /// Returns the settings of TLS between nodes, if the files are right: both ends show a certificate.
