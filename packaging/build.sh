@@ -45,8 +45,9 @@ assets() {
     "$native" completion fish >"$assets/duramen.fish"
     "$native" config example | sed -e 's|^data-dir = .*|data-dir = "/var/lib/duramen"|' \
         -e 's|^# \(http = "127.0.0.1:9644"\)|\1|' >"$assets/duramen.toml"
-    printf 'duramen (%s) stable; urgency=medium\n\n  * See CHANGELOG.md.gz beside this file.\n\n -- %s  %s\n' "$version" \
-        "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' crates/duramen/Cargo.toml)" "$(date -uRd "@$epoch")" >"$assets/changelog"
+    printf 'duramen (%s) stable; urgency=medium\n\n  * See changelog.gz beside this file.\n\n -- %s  %s\n' "$version" \
+        "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' crates/duramen/Cargo.toml)" "$(date -uRd "@$epoch")" >"$assets/changelog.Debian"
+    gzip -9n <CHANGELOG.md >"$assets/changelog.gz"
 }
 
 archive() {

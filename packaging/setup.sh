@@ -18,10 +18,11 @@ if ! cmp -s "$here/requirements.txt" "$tools/.installed"; then
 fi
 (cd "$here/kustomize" && go build -o "$tools/bin/kustomize" sigs.k8s.io/kustomize/kustomize/v5)
 if [ "${1:-}" != check ]; then
-    if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
-        # In the cache, because a Cargo.toml of the clone would count otherwise.
-        (cd "$cache" && cargo install --quiet --locked --version "=$cargo_deb" --root "$tools" cargo-deb) >&2
+    built=$cache/packaging-cargo
+    if [ "$("$built/bin/cargo-deb" --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
+        (cd "$cache" && env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "=$cargo_deb" --root "$built" cargo-deb) >&2
     fi
+    ln -sf "$built/bin/cargo-deb" "$tools/bin/cargo-deb"
     for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
         [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target" >&2
     done

@@ -59,6 +59,6 @@ def podman(*arguments, **options):
 
 
 def ulimits():
-    """Options of `podman run` that ask for no higher limits than this process may give."""
-    hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1] for name in ("nofile", "nproc")}
-    return [part for name, limit in hard.items() for part in ("--ulimit", f"{name}={limit}:{limit}")]
+    """Options of `podman run` that ask for limits below its own defaults, which are above what many machines may give."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return [f"--ulimit=nofile={files}:{files}", "--ulimit=nproc=4096:4096"]
