@@ -24,14 +24,17 @@ tools=$(packaging/setup.sh)
 
 # Debian's name, and Docker's.
 debian() { case $1 in x86_64) echo amd64 ;; aarch64) echo arm64 ;; esac; }
-binary() { echo "$CARGO_TARGET_DIR/$1-unknown-linux-musl/release/duramen"; }
 
-# A binary without dynamic dependencies; zig compiles the C of zstd and ring, and links.
+# A binary without dynamic dependencies; zig compiles the C of zstd and ring, and links. zig's linker strips all names or none, so
+# that Rust's objcopy takes the debug information away: the names of functions stay for the backtrace of a panic.
 static() {
+    local sysroot target=$1-unknown-linux-musl
+    sysroot=$(rustc --print sysroot)
     PATH=$tools:$PATH CARGO_ZIGBUILD_ZIG_PATH=$tools/python-zig \
-        cargo zigbuild --quiet --locked --release --bin duramen --target "$1-unknown-linux-musl"
+        cargo-zigbuild rustc --quiet --locked --release --bin duramen --target "$target" -- -C strip=none
     mkdir -p "$out/$1"
-    cp "$(binary "$1")" "$out/$1/duramen"
+    LD_LIBRARY_PATH=$sysroot/lib "$sysroot/lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-objcopy" --strip-debug \
+        "$CARGO_TARGET_DIR/$target/release/duramen" "$out/$1/duramen"
 }
 
 # Files that the binary itself writes, the same for both architectures, and so those of the machine that builds.
@@ -65,6 +68,7 @@ archive() {
 }
 
 deb() {
+    cp "$out/$1/duramen" "$out/assets/duramen"
     SOURCE_DATE_EPOCH=$epoch "$tools/cargo-deb" --quiet --no-build --no-strip --locked --package duramen \
         --target "$1-unknown-linux-musl" --output "$out/duramen_${version}_$(debian "$1").deb"
 }

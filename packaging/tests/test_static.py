@@ -28,7 +28,7 @@ class Jail:
         self.bootstrap = f"127.0.0.1:{PORTS[architecture]}"
 
     def command(self, *arguments):
-        return ["chroot", f"--userspec={USER}:{USER}", str(self.root), *self.prefix, "/duramen", *arguments]
+        return [shutil.which("chroot"), f"--userspec={USER}:{USER}", str(self.root), *self.prefix, "/duramen", *arguments]
 
     def duramen(self, *arguments, **options):
         return run(*self.command(*arguments), env={"DURAMEN_BOOTSTRAP": self.bootstrap}, **options)
@@ -44,6 +44,11 @@ def test_it_needs_no_library_and_no_dynamic_linker(architecture):
     assert {"x86_64": "X86-64", "aarch64": "AArch64"}[architecture] in run("readelf", "-hW", binary).stdout
     assert "INTERP" not in run("readelf", "-lW", binary).stdout
     assert "NEEDED" not in run("readelf", "-dW", binary).stdout
+
+
+def test_it_has_names_of_functions_and_no_debug_information(architecture):
+    sections = run("readelf", "-SW", OUT / architecture / "duramen").stdout
+    assert ".symtab" in sections and ".debug_" not in sections
 
 
 def test_a_node_serves_from_an_empty_root_and_ends_with_0(architecture, tmp_path):
