@@ -31,7 +31,7 @@ static() {
     local sysroot target=$1-unknown-linux-musl
     sysroot=$(rustc --print sysroot)
     PATH=$tools:$PATH CARGO_ZIGBUILD_ZIG_PATH=$tools/python-zig \
-        cargo-zigbuild rustc --quiet --locked --release --bin duramen --target "$target" -- -C strip=none
+        cargo-zigbuild rustc --quiet --locked --release --package duramen --bin duramen --target "$target" -- -C strip=none
     mkdir -p "$out/$1"
     LD_LIBRARY_PATH=$sysroot/lib "$sysroot/lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-objcopy" --strip-debug \
         "$CARGO_TARGET_DIR/$target/release/duramen" "$out/$1/duramen"
