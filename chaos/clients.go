@@ -118,7 +118,7 @@ func (c *Clients) pause(length time.Duration) bool {
 }
 
 func newClient(bootstrap []string, options ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append([]kgo.Opt{
+	return kgo.NewClient(append(append([]kgo.Opt{
 		kgo.SeedBrokers(bootstrap...),
 		kgo.DialTimeout(2 * time.Second),
 		kgo.RequestTimeoutOverhead(time.Second),
@@ -128,7 +128,7 @@ func newClient(bootstrap []string, options ...kgo.Opt) (*kgo.Client, error) {
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProduceRequestTimeout(patience),
 		kgo.ProducerLinger(5 * time.Millisecond),
-	}, options...)...)
+	}, login.options()...), options...)...)
 }
 
 // An idempotent producer that never gives up.
@@ -355,7 +355,8 @@ func (c *Clients) begin(process *exec.Cmd, errorsTo string) (io.WriteCloser, io.
 
 func (c *Clients) startLibrdkafka(python, errorsTo string) error {
 	script := os.Getenv("CHAOS_DIRECTORY") + "/librdkafka.py"
-	process := exec.Command(python, script, strings.Join(c.bootstrap, ","), topic, strconv.Itoa(partitions), "librdkafka")
+	words := append([]string{script, strings.Join(c.bootstrap, ","), topic, strconv.Itoa(partitions), "librdkafka"}, login.words()...)
+	process := exec.Command(python, words...)
 	end, said, err := c.begin(process, errorsTo)
 	if err != nil {
 		return err

@@ -25,8 +25,9 @@ func (c *Clients) StartFast(binary, directory string, writers int) error {
 }
 
 func (c *Clients) startFast(binary, name string, partition int32, errorsTo string) error {
-	process := exec.Command(binary, "produce", topic, "--fast", "--each", "--quiet", "--key-separator", "\t", "--batch-bytes", "1", "--linger-ms", "0",
-		"--retry-seconds", "120", "--partition", strconv.Itoa(int(partition)), "--bootstrap", strings.Join(c.bootstrap, ","))
+	words := append([]string{"produce", topic, "--fast", "--each", "--quiet", "--key-separator", "\t", "--batch-bytes", "1", "--linger-ms", "0",
+		"--retry-seconds", "120", "--partition", strconv.Itoa(int(partition)), "--bootstrap", strings.Join(c.bootstrap, ",")}, login.flags()...)
+	process := exec.Command(binary, words...)
 	lines, said, err := c.begin(process, errorsTo)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-"""A client of librdkafka's for chaos: librdkafka.py BOOTSTRAP TOPIC PARTITIONS NAME
+"""A client of librdkafka's for chaos: librdkafka.py BOOTSTRAP TOPIC PARTITIONS NAME [USER PASSWORD]
 
 An idempotent producer that never gives up, a consumer of all partitions from their beginning, and one who asks where they
 end, until standard input ends. Each prints what it did as lines that history.go understands. All times are CLOCK_MONOTONIC.
@@ -137,7 +137,10 @@ def ask(bootstrap, topic, partitions, name):
 
 def main():
     faulthandler.enable()
-    bootstrap, topic, partitions, name = sys.argv[1:]
+    bootstrap, topic, partitions, name, *login = sys.argv[1:]
+    if login:
+        user, password = login
+        COMMON.update({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": user, "sasl.password": password})
     work = [produce, consume, ask]
     names = [name, name + "-reader", name + "-asker"]
     threads = [threading.Thread(target=each, args=(bootstrap, topic, int(partitions), it)) for each, it in zip(work, names)]

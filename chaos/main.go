@@ -42,6 +42,8 @@ type options struct {
 	other   string
 	python  string
 	history string
+	// Whom nodes ask who it is.
+	security Security
 }
 
 func main() {
@@ -55,12 +57,25 @@ func main() {
 	flag.StringVar(&o.binary, "binary", os.Getenv("DURAMEN_BIN"), "of duramen")
 	flag.StringVar(&o.other, "other", "", "another build, for every second start of each node: upgrades, and back")
 	flag.StringVar(&o.python, "python", "python3", "which has confluent-kafka")
+	security := flag.String("security", "", "open, closed or rolling; with --minutes one run after the other otherwise, else open")
 	flag.Parse()
+	inTurn := *security == "" && o.minutes > 0 && o.other == ""
+	o.security = Open
+	if *security != "" {
+		var err error
+		if o.security, err = readSecurity(*security); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
 	if o.seed == 0 {
 		o.seed = time.Now().UnixNano() % 1_000_000_000
 	}
 	passed := 0
 	for deadline := time.Now().Add(time.Duration(o.minutes * float64(time.Minute))); ; o.seed++ {
+		if inTurn {
+			o.security = securities[passed%len(securities)]
+		}
 		if !once(o) {
 			fmt.Printf("%d passed, 1 failed\n", passed)
 			os.Exit(1)
@@ -78,7 +93,7 @@ func once(o options) bool {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Printf("seed %d, %s, %s\n", o.seed, o.length, directory)
+	fmt.Printf("seed %d, %s, %s, %s\n", o.seed, o.length, o.security, directory)
 	wrong := run(o, directory)
 	if len(wrong) == 0 && !o.keep {
 		os.RemoveAll(directory)
@@ -87,7 +102,7 @@ func once(o options) bool {
 		fmt.Printf("WRONG %s\n", sentence)
 	}
 	if len(wrong) > 0 {
-		again := fmt.Sprintf("chaos/run.sh --seed %d --length %s", o.seed, o.length)
+		again := fmt.Sprintf("chaos/run.sh --seed %d --length %s --security %s", o.seed, o.length, o.security)
 		if o.faults != "" {
 			again += " --faults '" + o.faults + "'"
 		}
@@ -105,11 +120,22 @@ func once(o options) bool {
 func run(o options, directory string) (wrong []string) {
 	say := func(err error) []string { return append(wrong, err.Error()) }
 	packets := NewPackets()
-	cluster, err := NewCluster(o.binary, o.other, directory, packets)
+	login = nil
+	if o.security == Closed {
+		var err error
+		if login, err = newLogin(directory); err != nil {
+			return say(err)
+		}
+	}
+	cluster, err := NewCluster(o, directory, packets)
 	if err != nil {
 		return say(err)
 	}
 	defer cluster.Close()
+	if cluster.Authority != nil {
+		cluster.Authority.Swap()
+		defer cluster.Authority.Stop()
+	}
 	defer func() {
 		if len(wrong) > 0 || o.keep {
 			keepData(cluster, directory)
@@ -126,6 +152,11 @@ func run(o options, directory string) (wrong []string) {
 	topicID, err := createTopic(cluster)
 	if err != nil {
 		return say(err)
+	}
+	if o.security == Rolling {
+		if err := cluster.awaitPlain(nodes-1, formsWithin); err != nil {
+			return say(fmt.Errorf("at the beginning all nodes should speak without TLS: %w", err))
+		}
 	}
 	history, err := NewHistory(filepath.Join(directory, "history.jsonl"))
 	if err != nil {
@@ -151,7 +182,18 @@ func run(o options, directory string) (wrong []string) {
 	if err != nil {
 		return say(err)
 	}
+	rolled := make(chan error, 1)
+	go func() {
+		var err error
+		if o.security == Rolling {
+			err = cluster.Roll(o.seed, o.length)
+		}
+		rolled <- err
+	}()
 	wrong = append(wrong, suffer(cluster, NewSchedule(o.seed, o.length, faults))...)
+	if err := <-rolled; err != nil {
+		wrong = append(wrong, err.Error())
+	}
 	over := now()
 	wrong = append(wrong, progress(cluster, history)...)
 	wrong = append(wrong, clients.Finish()...)
@@ -172,6 +214,9 @@ func run(o options, directory string) (wrong []string) {
 		wrong = say(err)
 	}
 	wrong = append(wrong, group.Finish(logs)...)
+	if cluster.Authority != nil {
+		wrong = append(wrong, cluster.Sealed()...)
+	}
 	for _, node := range cluster.Nodes {
 		wrong = append(wrong, node.Unasked()...)
 	}

@@ -33,7 +33,9 @@ type Node struct {
 
 	incoming map[int]*Link // from each other node
 	command  []string      // as it is started
-	other    string        // the build of every second start, if it is another one
+	mode     string        // node.security, where nodes have certificates
+	sealing  func(mode string) []string
+	other    string // the build of every second start, if it is another one
 	begun    int
 	replaces bool // the place of a disk that was lost
 	log      string
@@ -51,14 +53,23 @@ type Node struct {
 type Cluster struct {
 	Nodes   []*Node
 	Packets *Packets
-	links   []*Link
-	starts  chan func()
+	// Of the nodes' certificates, unless the run is open.
+	Authority *Authority
+	links     []*Link
+	starts    chan func()
 	// One disk is lost at a time.
 	wiping sync.Mutex
 }
 
-func NewCluster(binary, other, directory string, packets *Packets) (*Cluster, error) {
+func NewCluster(o options, directory string, packets *Packets) (*Cluster, error) {
+	binary, other := o.binary, o.other
 	cluster := &Cluster{Packets: packets, starts: make(chan func())}
+	if o.security != Open {
+		var err error
+		if cluster.Authority, err = NewAuthority(binary, directory); err != nil {
+			return nil, err
+		}
+	}
 	// A process that is to die with its parent dies with the thread that started it; so one thread starts all, and stays.
 	go func() {
 		runtime.LockOSThread()
@@ -75,7 +86,7 @@ func NewCluster(binary, other, directory string, packets *Packets) (*Cluster, er
 			incoming: make(map[int]*Link), log: filepath.Join(directory, fmt.Sprintf("node-%d.log", id))}
 		for from := 1; from <= nodes; from++ {
 			if from != id {
-				if node.incoming[from], err = cluster.link(fmt.Sprintf("127.1.%d.%d", from, id), node.peers); err != nil {
+				if node.incoming[from], err = cluster.link(linkIP(from, id), node.peers); err != nil {
 					return nil, err
 				}
 			}
@@ -92,9 +103,8 @@ func NewCluster(binary, other, directory string, packets *Packets) (*Cluster, er
 			}
 			voters = append(voters, fmt.Sprintf("%d@%s", other.ID, address))
 		}
-		node.command = []string{binary, "serve", "--data-dir", node.dataDir(), "--listen", node.listen,
-			"--native", node.native, "--node-listen", node.peers}
-		for _, setting := range []string{
+		node.command = []string{binary, "serve", "--data-dir", node.dataDir(), "--native", node.native, "--node-listen", node.peers}
+		settings := []string{
 			"node.id=" + strconv.Itoa(node.ID),
 			"controller.quorum.voters=" + strings.Join(voters, ","),
 			"default.replication.factor=3", "min.insync.replicas=2",
@@ -102,12 +112,37 @@ func NewCluster(binary, other, directory string, packets *Packets) (*Cluster, er
 			"log.segment.bytes=262144", "queued.max.request.bytes=16777216",
 			// So that leases may be short.
 			"group.share.min.record.lock.duration.ms=1000",
-		} {
-			node.command = append(node.command, "--set", setting)
+		}
+		if login == nil {
+			node.command = append(node.command, "--listen", node.listen)
+		} else {
+			own, err := login.listeners(directory, node.listen)
+			if err != nil {
+				return nil, err
+			}
+			settings = append(settings, own...)
+		}
+		node.command = append(node.command, set(settings)...)
+		if o.security != Open {
+			node.mode = "tls"
+			node.sealing = func(mode string) []string { return set(cluster.Authority.settings(node.ID, mode)) }
+		}
+		if o.security == Rolling {
+			node.mode = "plain"
 		}
 	}
 	return cluster, nil
 }
+
+func set(settings []string) (words []string) {
+	for _, setting := range settings {
+		words = append(words, "--set", setting)
+	}
+	return words
+}
+
+// Where a node dials another one.
+func linkIP(from, to int) string { return fmt.Sprintf("127.1.%d.%d", from, to) }
 
 func (c *Cluster) link(ip, target string) (*Link, error) {
 	link, err := NewLink(ip, target)
@@ -143,10 +178,13 @@ func (n *Node) Start() error {
 		return err
 	}
 	defer log.Close()
-	binary, arguments := n.command[0], n.command[1:]
+	binary, arguments := n.command[0], slices.Clone(n.command[1:])
+	if n.mode != "" {
+		arguments = append(arguments, n.sealing(n.mode)...)
+	}
 	if n.replaces {
 		// Its disk was lost. The other binary may not know how to ask for the place of the one before.
-		arguments = append(slices.Clone(arguments), "--replace")
+		arguments = append(arguments, "--replace")
 	} else if n.other != "" && n.begun%2 == 1 {
 		binary = n.other
 	}

@@ -120,6 +120,10 @@ def free_port():
         return port
 
 
+def duramen_binary():
+    return os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
+
+
 def start(kind, port, data_dir, settings=None, wrapper=(), jvm_options=JVM_OPTIONS):
     """Starts a broker on 127.0.0.1:`port` and returns it once it answers.
 
@@ -133,7 +137,8 @@ def start(kind, port, data_dir, settings=None, wrapper=(), jvm_options=JVM_OPTIO
 def start_cluster(kind, directory, settings=None, jvm_options=JVM_OPTIONS, kinds=None, wrappers=((),) * THREE):
     """Starts three brokers that are one cluster, with three replicas of everything, and returns it once all know all.
 
-    `wrappers` has a command to put in front of each broker, as `start` takes one.
+    `wrappers` has a command to put in front of each broker, as `start` takes one. Nodes of Duramen whose listeners ask clients who
+    they are show each other certificates, in `directory`/nodes: of each as `node-N.pem`, of their authority as `ca.pem`.
     """
     ports, node_ports = ([free_port() for _ in range(THREE)] for _ in range(2))
     voters = ",".join(f"{node}@{HOST}:{port}" for node, port in enumerate(node_ports, 1))
@@ -145,9 +150,28 @@ def start_cluster(kind, directory, settings=None, jvm_options=JVM_OPTIONS, kinds
         make = (kinds or KINDS)[kind]
         brokers.append(make(port, Path(directory) / f"node-{node}", own, list(wrapper), list(jvm_options)))
         brokers[-1].brokers_known = THREE
+        brokers[-1].node_port = node_port
+    if kind == "duramen" and any(_asks_clients(broker.settings) for broker in brokers):
+        _certify_nodes(brokers, Path(directory) / "nodes")
     cluster = Cluster(brokers)
     cluster.restart()
     return cluster
+
+
+def _asks_clients(settings):
+    asks = any(name.endswith("ssl.client.auth") and value != "none" for name, value in settings.items())
+    return asks or "SASL_" in settings.get("listeners", "")
+
+
+def _certify_nodes(brokers, directory):
+    names = [f"node-{node}" for node, _ in enumerate(brokers, 1)]
+    asked = [word for name in names for word in ("--node", f"{name},{HOST}")]
+    subprocess.run([duramen_binary(), "tls", "init", "--out", directory, *asked], check=True, capture_output=True)
+    for name, broker in zip(names, brokers):
+        broker.settings |= {
+            "listener.name.nodes.ssl.keystore.location": str(directory / f"{name}.pem"),
+            "listener.name.nodes.ssl.truststore.location": str(directory / "ca.pem"),
+        }
 
 
 class Cluster:
@@ -182,6 +206,8 @@ class Broker:
     READY_TIMEOUT_S = 60
     # How many brokers it must know to be ready.
     brokers_known = 1
+    # Where it listens for others of its cluster.
+    node_port = None
     # Its disk was lost: the next starts ask for the place of the one before.
     replaces = False
 
@@ -270,14 +296,13 @@ class Duramen(Broker):
     kind = "duramen"
 
     def command(self):
-        binary = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
         sets = [word for name, value in {**OLD_RECORDS_STAY, **QUICK_GROUPS, **self.settings}.items() for word in ("--set", f"{name}={value}")]
         command = "serve" if "controller.quorum.voters" in self.settings else "dev"
         # Any free port: brokers of other suites start and stop meanwhile.
         native = ["--native", f"{HOST}:0"]
         replace = ["--replace"] if self.replaces and command == "serve" else []
         listen = [] if "listeners" in self.settings else ["--listen", self.bootstrap]
-        return [binary, command, "--data-dir", str(self.data_dir), *listen, *native, *replace, *sets]
+        return [duramen_binary(), command, "--data-dir", str(self.data_dir), *listen, *native, *replace, *sets]
 
     @property
     def native(self):

@@ -1,11 +1,10 @@
 """The binary under test, and an authority with certificates as it makes them."""
 
-import os
 import subprocess
 
-from broker import COMPAT, HOST
+from broker import HOST, duramen_binary
 
-BINARY = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
+BINARY = duramen_binary()
 
 
 def certificates(directory, names=f"localhost,{HOST}"):

@@ -8,7 +8,7 @@ import pytest
 
 import calls
 import tools
-from broker import HOST
+from broker import HOST, Duramen, free_port
 from checks import broker_kind, equal
 from connection import Connection
 
@@ -30,6 +30,20 @@ class Target:
 
     def connect(self):
         return Connection(self.plain)
+
+
+class Asking(Duramen):
+    """A node of a cluster that asks for passwords on one of its listeners."""
+
+    access = {"authorizer.class.name": "none"}
+
+    def __init__(self, port, data_dir, settings, *others):
+        self.asking = f"{HOST}:{free_port()}"
+        own = {
+            "listeners": f"PLAINTEXT://{HOST}:{port},SASL_PLAINTEXT://{self.asking}",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        }
+        super().__init__(port, data_dir, {**settings, **own, **self.access}, *others)
 
 
 # Administration, over the listener that asks nobody.

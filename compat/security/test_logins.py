@@ -4,18 +4,16 @@ import re
 import socket
 import struct
 import subprocess
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import calls
 from authority import BINARY
-from broker import HOST, Duramen, free_port, start_cluster
 from checks import broker_kind, equal, eventually, unique
-from connection import Connection, parse_response, request_header
+from connection import parse_response, request_header
 from logins import AUTHENTICATION_FAILED, MECHANISMS, PASSWORD, SCRAM_SHA_256, SCRAM_SHA_512, STRANGERS, USER
-from logins import alter, authenticate, handshake, is_served, log_in, log_in_on, make_user, new_topic, only_duramen, token
+from logins import alter, authenticate, handshake, is_served, log_in, log_in_on, new_topic, only_duramen, token
 
 UNSUPPORTED_MECHANISM, ILLEGAL_SASL_STATE, UNSUPPORTED_VERSION = 33, 34, 35
 RECEIVE_MAX_SIZE = 524_288
@@ -221,44 +219,3 @@ def test_logins_that_never_end_hold_little_and_are_closed(target):
     for peer in peers:
         assert peer.is_closed_by_broker(60)
         peer.close()
-
-
-class Asking(Duramen):
-    """A node that asks for passwords on one of its listeners."""
-
-    def __init__(self, port, data_dir, settings, *others):
-        self.asking = f"{HOST}:{free_port()}"
-        own = {
-            "listeners": f"PLAINTEXT://{HOST}:{port},SASL_PLAINTEXT://{self.asking}",
-            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-            "authorizer.class.name": "none",
-        }
-        super().__init__(port, data_dir, {**settings, **own}, *others)
-
-
-@contextmanager
-def logged_in(node, user):
-    with Connection(node.asking) as connection:
-        equal(log_in_on(connection, "SCRAM-SHA-256", user), 0)
-        yield connection
-
-
-@only_duramen
-def test_a_user_who_is_deleted_is_out_on_every_node(tmp_path):
-    with start_cluster("duramen", tmp_path, kinds={"duramen": Asking}) as cluster:
-        first = cluster.brokers[0]
-        for user in (USER, "bob"):
-            make_user(first, user, PASSWORD)
-            for node in cluster.brokers:
-                eventually("the user is known", lambda: log_in(node.asking, "SCRAM-SHA-512", user) == 0)
-        with ExitStack() as stack:
-            goes = [stack.enter_context(logged_in(node, USER)) for node in cluster.brokers]
-            stays = [stack.enter_context(logged_in(node, "bob")) for node in cluster.brokers]
-            equal(alter(first, (USER, SCRAM_SHA_256), (USER, SCRAM_SHA_512)), {USER: 0})
-            for connection in goes:
-                assert connection.is_closed_by_broker(30)
-            for connection in stays:
-                assert is_served(connection)
-        for node in cluster.brokers:
-            for mechanism in MECHANISMS:
-                equal(log_in(node.asking, mechanism), AUTHENTICATION_FAILED)
