@@ -10,12 +10,12 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider
 from confluent_kafka import Producer
 from kafka import KafkaProducer
-from kafka.sasl.oauth import AbstractTokenProvider as KafkaPythonProvider
+from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonProvider
 
 import tools
 from broker import COMPAT, HOST, JVM_OPTIONS, free_port, start
 from checks import broker_kind, equal, eventually, unique
-from connection import Connection
+from connection import Closed, Connection
 from logins import AUTHENTICATION_FAILED, PASSWORD, USER, authenticate, handshake, is_served, make_user, token
 from tokens import AUDIENCE, ISSUER, Provider, message
 
@@ -25,39 +25,36 @@ MODULE = "org.apache.kafka.common.security"
 
 
 class Target:
-    def __init__(self, broker, provider, ports):
-        self.broker, self.provider = broker, provider
-        self.by_token, self.by_password = (f"{HOST}:{port}" for port in ports)
+    def __init__(self, broker, provider, port):
+        self.broker, self.provider, self.at = broker, provider, f"{HOST}:{port}"
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tokens")
     provider = Provider(directory)
-    port, by_token, by_password = (free_port() for _ in range(3))
+    port, asking = free_port(), free_port()
     url = provider.keys.as_uri()
     settings = {
-        "listeners": f"PLAINTEXT://{HOST}:{port},TOKENS://{HOST}:{by_token},PASSWORDS://{HOST}:{by_password}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,TOKENS:SASL_PLAINTEXT,PASSWORDS:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
-        "listener.name.tokens.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": url,
-        "listener.name.tokens.oauthbearer.sasl.oauthbearer.expected.audience": AUDIENCE,
-        "listener.name.tokens.oauthbearer.sasl.oauthbearer.expected.issuer": ISSUER,
-        "listener.name.passwords.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.passwords.plain.connections.max.reauth.ms": str(LIFETIME_MS),
+        "listeners": f"PLAINTEXT://{HOST}:{port},SASL_PLAINTEXT://{HOST}:{asking}",
+        "sasl.enabled.mechanisms": "OAUTHBEARER,PLAIN",
+        "listener.name.sasl_plaintext.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": url,
+        "listener.name.sasl_plaintext.oauthbearer.sasl.oauthbearer.expected.audience": AUDIENCE,
+        "listener.name.sasl_plaintext.oauthbearer.sasl.oauthbearer.expected.issuer": ISSUER,
+        "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": str(LIFETIME_MS),
     }
     options = list(JVM_OPTIONS)
     if broker_kind() == "kafka":
         options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}")
         settings |= {
-            "listener.name.tokens.oauthbearer.sasl.jaas.config": f"{MODULE}.oauthbearer.OAuthBearerLoginModule required;",
-            "listener.name.tokens.oauthbearer.sasl.server.callback.handler.class": f"{MODULE}.oauthbearer.OAuthBearerValidatorCallbackHandler",
-            "listener.name.passwords.plain.sasl.jaas.config": f'{MODULE}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
+            "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f"{MODULE}.oauthbearer.OAuthBearerLoginModule required;",
+            "listener.name.sasl_plaintext.oauthbearer.sasl.server.callback.handler.class": f"{MODULE}.oauthbearer.OAuthBearerValidatorCallbackHandler",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{MODULE}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
         }
     else:
         settings["authorizer.class.name"] = "none"
     with start(broker_kind(), port, directory / "data", settings, jvm_options=options) as broker:
-        made = Target(broker, provider, (by_token, by_password))
+        made = Target(broker, provider, asking)
         if broker_kind() != "kafka":
             make_user(broker, USER, PASSWORD)
         eventually("a login with a token", lambda: logged_in(made, provider.token()) is not None)
@@ -66,7 +63,7 @@ def target(tmp_path_factory):
 
 def logged_in(target, text, authorization=""):
     """The answer to a token that counts."""
-    with Connection(target.by_token) as connection:
+    with Connection(target.at) as connection:
         equal(handshake(connection, "OAUTHBEARER")[0], 0)
         answer = authenticate(connection, message(text, authorization))
         return answer if not answer["ErrorCode"] and not answer["AuthBytes"] and is_served(connection) else None
@@ -86,7 +83,7 @@ def test_the_session_of_a_token_ends_with_it(target):
     ids=str,
 )  # fmt: skip
 def test_a_token_that_does_not_count_is_told_so_and_refused(target, claims):
-    with Connection(target.by_token) as connection:
+    with Connection(target.at) as connection:
         equal(handshake(connection, "OAUTHBEARER")[0], 0)
         answer = authenticate(connection, message(target.provider.token(**claims)))
         equal((answer["ErrorCode"], json.loads(answer["AuthBytes"])["status"]), (0, "invalid_token"))
@@ -96,13 +93,17 @@ def test_a_token_that_does_not_count_is_told_so_and_refused(target, claims):
 
 def test_another_s_signature_or_name_is_refused(target, tmp_path):
     forged = Provider(tmp_path).token()
-    with Connection(target.by_token) as connection:
+    with Connection(target.at) as connection:
         equal(handshake(connection, "OAUTHBEARER")[0], 0)
         assert authenticate(connection, message(forged))["AuthBytes"]
     for data in [message(target.provider.token(), "bob"), b"", b"n,,", b"n,,\1auth=Basic x\1\1", b"n,,\1host=x\1\1"]:
-        with Connection(target.by_token) as connection:
+        with Connection(target.at) as connection:
             equal(handshake(connection, "OAUTHBEARER")[0], 0)
-            equal(authenticate(connection, data)["ErrorCode"], AUTHENTICATION_FAILED, data)
+            try:
+                equal(authenticate(connection, data)["ErrorCode"], AUTHENTICATION_FAILED, data)
+            except Closed:
+                # Kafka has no answer to a message without its parts.
+                assert broker_kind() == "kafka" and b"bob" not in data, data
             assert connection.is_closed_by_broker(), data
 
 
@@ -114,7 +115,7 @@ def again(connection, mechanism="PLAIN"):
 
 
 def test_a_client_that_shows_again_who_it_is_goes_on_and_another_is_closed(target):
-    with Connection(target.by_password) as connection, Connection(target.by_password) as silent:
+    with Connection(target.at) as connection, Connection(target.at) as silent:
         for it in (connection, silent):
             equal(handshake(it, "PLAIN")[0], 0)
             answer = authenticate(it, token())
@@ -131,7 +132,7 @@ def test_a_client_that_shows_again_who_it_is_goes_on_and_another_is_closed(targe
         def is_out():
             try:
                 return not is_served(silent)
-            except OSError:
+            except (OSError, Closed):
                 return True
 
         eventually("the end of the session", is_out)
@@ -150,7 +151,7 @@ def test_confluent_kafka_writes_with_a_token(target):
     provider, failures = target.provider, []
     asked = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     producer = Producer({
-        "bootstrap.servers": target.by_token, **asked, "oauth_cb": lambda _: (provider.token(), time.time() + 600),
+        "bootstrap.servers": target.at, **asked, "oauth_cb": lambda _: (provider.token(), time.time() + 600),
         "error_cb": failures.append,
     })  # fmt: skip
     delivered = []
@@ -161,7 +162,7 @@ def test_confluent_kafka_writes_with_a_token(target):
 
 def test_kafka_python_writes_with_a_token(target):
     producer = KafkaProducer(
-        bootstrap_servers=target.by_token, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER",
+        bootstrap_servers=target.at, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER",
         sasl_oauth_token_provider=given(KafkaPythonProvider, target.provider.token(), False),
     )  # fmt: skip
     equal(producer.send(unique("tokens"), b"v").get(30).offset, 0)
@@ -171,7 +172,7 @@ def test_kafka_python_writes_with_a_token(target):
 def test_aiokafka_writes_with_a_token(target):
     async def write():
         producer = AIOKafkaProducer(
-            bootstrap_servers=target.by_token, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER",
+            bootstrap_servers=target.at, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER",
             sasl_oauth_token_provider=given(AbstractTokenProvider, target.provider.token(), True),
         )  # fmt: skip
         await producer.start()
@@ -197,6 +198,6 @@ def test_kafka_s_tools_list_with_a_token(target, tmp_path):
     # The tools' JVM has been told no such property.
     libs = subprocess.check_output([COMPAT / "kafka/fetch.sh"], text=True).strip()
     command = ["java", *JVM_OPTIONS, allowed, "-cp", f"{libs}/*", tools.MAINS["kafka-topics"]]
-    command += ["--bootstrap-server", target.by_token, "--command-config", str(properties), "--list"]
+    command += ["--bootstrap-server", target.at, "--command-config", str(properties), "--list"]
     done = subprocess.run(command, capture_output=True, text=True)
     equal(done.returncode, 0, done.stdout + done.stderr)

@@ -47,7 +47,13 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(tcp) => Pin::new(tcp).poll_read(context, into),
-            Self::Sealed(tls) => Pin::new(tls).poll_read(context, into),
+            // A killed node says no goodbye. Messages have lengths, so a cut one is noticed all the same.
+            Self::Sealed(tls) => match Pin::new(tls).poll_read(context, into) {
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    Poll::Ready(Ok(()))
+                }
+                read => read,
+            },
         }
     }
 }
