@@ -14,6 +14,7 @@ from pathlib import Path
 import report_fast
 import report_queues
 import report_small_requests
+import report_tls
 import report_work_queues
 from tables import DASH, get, number, ratio, table
 
@@ -59,6 +60,7 @@ def scenario(name, found):
         **report_queues.TABLES,
         **report_fast.TABLES,
         **report_small_requests.TABLES,
+        **report_tls.TABLES,
     }[name](found)
 
 

@@ -19,6 +19,7 @@ import queues
 import report
 import scenarios
 import small_requests
+import tls
 import traffic
 import work_queues
 
@@ -49,6 +50,7 @@ OWN_BROKERS = {
     "lifecycle": scenarios.lifecycle,
     "slow_syncs": scenarios.slow_syncs,
     "small_requests": small_requests.small_requests,
+    "tls": tls.tls,
     "queue_edits": queues.edits,
     "queue_cost": queues.cost,
     "fast_latency": fast.latency,
@@ -174,7 +176,7 @@ def variants_of(name, quick):
         return WITH_PEERS[name][1 if quick else 0]
     if name in fast.VARIANTS:
         return fast.VARIANTS[name][1 if quick else 0]
-    if name in ("slow_syncs", "small_requests"):
+    if name in ("slow_syncs", "small_requests", "tls"):
         return ["duramen"]
     if name in WITHOUT_SYNCS:
         return ["duramen", "kafka"]

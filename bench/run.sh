@@ -10,6 +10,7 @@
 #   bench/run.sh --fast                             the same as --only fast: appends in one round trip, on nodes that are far apart;
 #                                                   about 45 minutes, or 7 with --quick
 #   bench/run.sh --only small_requests              requests of one append, beside a bare server that does as little as it can
+#   bench/run.sh --only tls                         reads with TLS, a burst of connections, many rules of access; beside Kafka
 #   bench/run.sh --only work_queues                 workers that share queues, beside a share group of Kafka and Redis; 20 minutes
 #
 # Needs what compat/ needs (compat/setup.sh: Java for Kafka, Python for groups), and as much free disk as the sizes below say: 25 GiB, or 4 GiB with --quick.

@@ -20,6 +20,7 @@ pub mod request_decoder;
 pub mod response_decoder;
 pub mod seeds;
 pub mod segment_recovery;
+pub mod tokens;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -27,7 +28,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 pub type Target = fn(&[u8]);
 
 /// Every target with its name.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("batch_reader", batch_reader::run),
     ("journal", journal::run),
     ("login", login::run),
@@ -37,6 +38,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("request_decoder", request_decoder::run),
     ("response_decoder", response_decoder::run),
     ("segment_recovery", segment_recovery::run),
+    ("tokens", tokens::run),
 ];
 
 /// No input is longer than 16 KiB, so an allocation of this size can only come from a number that was believed

@@ -14,6 +14,8 @@ use duramen_protocol::wire::{Decoder, Secret};
 use duramen_protocol::{Request, RequestHeader, Response, encode_request, encode_response};
 use duramen_storage::journal::{Round, rounds_of};
 
+use crate::tokens;
+
 /// Zeros decode as the emptiest message of most APIs; ones give flexible versions something to hold.
 const BODIES: [[u8; 256]; 2] = [[0; 256], [1; 256]];
 
@@ -147,6 +149,9 @@ fn logins(corpus: &Path) {
             write(corpus, "login", &format!("{mechanism}-{version}"), &cut(&frames));
         }
     }
+    let token = "eyJhbGciOiJFZERTQSIsImtpZCI6IjEifQ.eyJzdWIiOiJhZGEiLCJleHAiOjk5OTk5OTk5OTl9.AAAA";
+    write(corpus, "tokens", "token", token.as_bytes());
+    write(corpus, "tokens", "keys", format!("{}\0{token}", tokens::KEYS).as_bytes());
     for (number, text) in NAME_RULES.iter().enumerate() {
         write(corpus, "name_rules", &format!("rules-{number}"), text.as_bytes());
     }

@@ -178,13 +178,24 @@ impl std::fmt::Debug for Tokens {
 impl Tokens {
     /// Reads the keys if they are in a file. A server is asked by [`Tokens::keep`], so that a start waits for nobody.
     pub fn open(settings: TokenSettings) -> Result<Self, String> {
+        match &settings.keys {
+            KeySource::File(_) => {
+                let document = settings.keys.fetch()?;
+                Self::with_keys(settings, &document)
+            }
+            KeySource::Server(_) => Ok(Self::new(settings, Vec::new())),
+        }
+    }
+
+    /// Takes the keys of a document.
+    pub fn with_keys(settings: TokenSettings, document: &[u8]) -> Result<Self, String> {
+        Ok(Self::new(settings, keys_of(document)?))
+    }
+
+    fn new(settings: TokenSettings, keys: Vec<Key>) -> Self {
         signatures::install();
-        let keys = match &settings.keys {
-            KeySource::File(_) => keys_of(&settings.keys.fetch()?)?,
-            KeySource::Server(_) => Vec::new(),
-        };
         let (keys, asked) = (RwLock::new(keys.into()), Mutex::new(Instant::now()));
-        Ok(Self { settings, keys, wanted: Notify::new(), asked })
+        Self { settings, keys, wanted: Notify::new(), asked }
     }
 
     /// Returns the owner of a token, or the reason for which it does not count.
