@@ -257,7 +257,7 @@ fn share(
         budget: Budget::new(settings.in_flight_bytes_max, gauge),
         metrics: Arc::clone(&parts.metrics),
         checking: Arc::new(Checking::new(cores())),
-        targets: parts.targets.subscribe(),
+        targets: parts.targets(),
         complaints: Arc::default(),
         frame_bytes_max: limits.frame_bytes_max,
         idle_max: limits.idle_max,

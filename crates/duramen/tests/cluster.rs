@@ -743,11 +743,7 @@ struct Dev {
 }
 
 impl Dev {
-    fn start(data_dir: &Path, first_port: u16, nodes: u32) -> Self {
-        Self::start_with(data_dir, first_port, nodes, &[])
-    }
-
-    fn start_with(data_dir: &Path, first_port: u16, nodes: u32, arguments: &[&str]) -> Self {
+    fn start(data_dir: &Path, first_port: u16, nodes: u32, arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
         command.args(["dev", "--nodes", &nodes.to_string()]).args(arguments);
         command.args(["--listen", &format!("127.0.0.1:{first_port}"), "--data-dir"]).arg(data_dir);
@@ -792,7 +788,7 @@ fn dev_starts_three_nodes_that_end_with_it_however_it_ends() {
     let root = TempDir::new().unwrap();
     let first = dev_port(0);
     for (signal, is_in_order) in [("-KILL", false), ("-INT", true)] {
-        let mut dev = Dev::start(root.path(), first, 3);
+        let mut dev = Dev::start(root.path(), first, 3, &[]);
         let pids = dev.pids.clone();
         assert_eq!(pids.len(), 3);
         assert!(pids.iter().all(|pid| lives(*pid)));
@@ -815,7 +811,7 @@ fn dev_starts_three_nodes_that_end_with_it_however_it_ends() {
 async fn dev_with_three_nodes_goes_on_with_what_one_had() {
     let root = TempDir::new().unwrap();
     let first = dev_port(1);
-    let dev = Dev::start(root.path(), first, 1);
+    let dev = Dev::start(root.path(), first, 1, &[]);
     let client = client_at(&[first], 1).await;
     let alone = NewTopic { replication_factor: 1, configs: [].into(), ..topic("t") };
     client.create_topic(&alone, false).await.unwrap();
@@ -825,7 +821,7 @@ async fn dev_with_three_nodes_goes_on_with_what_one_had() {
     client.commit("g", &offsets).await.unwrap();
     assert!(dev.end("-INT").0);
 
-    let dev = Dev::start(root.path(), first, 3);
+    let dev = Dev::start(root.path(), first, 3, &[]);
     assert_eq!(dev.pids.len(), 3);
     let client = client_at(&[first, first + 1, first + 2], 3).await;
     client.create_topic(&topic("of_all"), false).await.unwrap();

@@ -99,8 +99,11 @@ impl Connection {
 fn read(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
-    file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    file.take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
     match text.trim() {
+        _ if text.len() as u64 > TOKEN_BYTES_MAX => {
+            Err("the file is too long for a token".to_owned())
+        }
         "" => Err("the file is empty".to_owned()),
         token => Ok(token.to_owned()),
     }

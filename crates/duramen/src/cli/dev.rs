@@ -9,7 +9,7 @@ use duramen_broker::ClientListener;
 
 use super::tls::ThrowAway;
 use super::usage::demand;
-use crate::config::{Config, HostPort, LISTEN_DEFAULT, ServerArgs, environment};
+use crate::config::{Config, HostPort, ServerArgs, environment};
 use crate::server::settings::ServerSettings;
 use crate::server::{self, Server};
 use crate::telemetry;
@@ -66,14 +66,12 @@ fn native_below(listen: &HostPort) -> HostPort {
 }
 
 /// Makes certificates, and has listeners and nodes use them.
-fn seal(config: &mut Config, nodes: u16) -> anyhow::Result<ThrowAway> {
+fn seal(config: &mut Config, count: u16) -> anyhow::Result<ThrowAway> {
     for name in ["listeners", "ssl.keystore.location", "node.security"] {
         let text = format!("--tls sets {name}; leave one of the two out");
         demand(!config.settings.contains_key(name), &text)?;
     }
-    let listen = config.listen.clone();
-    let listen =
-        listen.unwrap_or_else(|| HostPort::parse(LISTEN_DEFAULT).expect("it is an address"));
+    let listen = nodes::listen(config);
     let host = if listen.is_unspecified() { "localhost" } else { listen.host.as_str() };
     let mut out = config.data_dir.as_os_str().to_owned();
     out.push("-tls");
@@ -84,7 +82,7 @@ fn seal(config: &mut Config, nodes: u16) -> anyhow::Result<ThrowAway> {
     let (ca, node) = (path(&made.ca)?, path(&made.node)?);
     let mut set = |name: &str, value: String| config.settings.insert(name.to_owned(), value);
     set("ssl.keystore.location", node);
-    if nodes == 1 {
+    if count == 1 {
         set("listeners", format!("SSL://{listen}"));
         config.listen = None;
     } else {

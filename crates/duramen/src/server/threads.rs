@@ -93,6 +93,14 @@ impl Common {
         };
         (common, inputs)
     }
+
+    /// Returns the topics with a codec of their own. The node may have said them before anybody listened, so they count
+    /// as new.
+    pub fn targets(&self) -> watch::Receiver<Arc<Targets>> {
+        let mut targets = self.targets.subscribe();
+        targets.mark_changed();
+        targets
+    }
 }
 
 /// Input of the node's thread.
@@ -155,4 +163,19 @@ pub enum Ready<D: Disk> {
     Compacted(Box<Made<D>>),
     /// All that another replica gave of a compacted log.
     Staged(Box<Staged>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_from_before_a_connection_is_new_to_it() {
+        let (common, _inputs) = Common::new();
+        common.targets.send_replace(Arc::default());
+        let mut first = common.targets();
+        assert!(first.clone().has_changed().unwrap(), "also to one that comes later");
+        first.borrow_and_update();
+        assert!(!first.has_changed().unwrap());
+    }
 }

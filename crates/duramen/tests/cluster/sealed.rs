@@ -77,7 +77,7 @@ async fn an_open_cluster_goes_over_to_tls_node_by_node_beside_a_writer() {
 async fn dev_with_tls_speaks_nothing_else() {
     let root = TempDir::new().unwrap();
     let (first, data_dir) = (dev_port(2), root.path().join("data"));
-    let dev = Dev::start_with(&data_dir, first, 3, &["--tls"]);
+    let dev = Dev::start(&data_dir, first, 3, &["--tls"]);
     let ca = root.path().join("data-tls/ca.pem");
     let options = || Options::new([format!("127.0.0.1:{first}")]);
     assert!(Client::connect(options()).await.is_err(), "without TLS");

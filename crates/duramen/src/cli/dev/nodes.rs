@@ -113,7 +113,7 @@ fn plan(count: u16, config: &Config, is_sealed: bool) -> anyhow::Result<Vec<Plan
 }
 
 /// Returns the address of the first node's listener.
-fn listen(config: &Config) -> HostPort {
+pub(super) fn listen(config: &Config) -> HostPort {
     let default = || HostPort::parse(LISTEN_DEFAULT).expect("it is an address");
     config.listen.clone().unwrap_or_else(default)
 }

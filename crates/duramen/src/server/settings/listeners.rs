@@ -10,7 +10,7 @@ use duramen_broker::configs::{BROKER_CONFIGS, find, listener_prefix};
 use duramen_broker::{NATIVE, NODES};
 use duramen_protocol::sasl::Mechanism;
 
-use super::nodes::is_of_nodes;
+use super::nodes::{self, of_nodes};
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
 use crate::server::tls::{ClientAuth, NameRules, TlsSettings};
 use crate::server::tokens::{KeySource, TokenSettings, Tokens};
@@ -79,7 +79,13 @@ pub(super) fn read(
 ) -> Vec<ListenerSettings> {
     let mut note = |setting: &str, problem: String| mistakes.push(format!("{setting}: {problem}"));
     let own = config.settings.keys().filter(|name| name.starts_with("listener.name."));
-    for name in own.filter(|name| !is_of_nodes(name)) {
+    for name in own {
+        if let Some(own) = of_nodes(name) {
+            if let Err(problem) = nodes::check(own) {
+                note(name, problem);
+            }
+            continue;
+        }
         let mut listeners = entries(text).filter_map(|entry| entry.split_once("://"));
         if !listeners.any(|(listener, _)| is_of(name, listener)) {
             note(name, "listeners has no listener of this name".to_owned());

@@ -1,6 +1,7 @@
 //! Traffic between nodes: `node.security`, `node.principals`, and TLS under `listener.name.nodes.`.
 
 use duramen_broker::NODES;
+use duramen_broker::configs::{BROKER_CONFIGS, find, listener_prefix};
 
 use super::listeners::{self, ListenerSettings};
 use crate::config::Config;
@@ -104,9 +105,19 @@ fn tls(
     }
 }
 
-/// Tells whether a setting's name is for the traffic between nodes.
-pub(super) fn is_of_nodes(name: &str) -> bool {
-    name.starts_with(&duramen_broker::configs::listener_prefix(NODES))
+/// Returns the rest of a setting's name that is for the traffic between nodes.
+pub(super) fn of_nodes(name: &str) -> Option<&str> {
+    name.strip_prefix(&listener_prefix(NODES))
+}
+
+/// Refuses a setting that would do nothing between nodes. Both ends always show a certificate.
+pub(super) fn check(own: &str) -> Result<(), String> {
+    let has_effect = own.starts_with("ssl.") && own != "ssl.client.auth";
+    if has_effect && find(BROKER_CONFIGS, own).is_some() {
+        return Ok(());
+    }
+    Err("it would do nothing: between nodes there are only settings of TLS, and both ends always show a certificate"
+        .to_owned())
 }
 
 #[cfg(test)]
@@ -155,6 +166,9 @@ mod tests {
             (&[&clustered, &["node.security=tls"]], "ssl.keystore.location names no file"),
             (&[&clustered, &["node.security=tls", files[0]]], "ssl.truststore.location names no"),
             (&[&clustered, &["node.security=open"]], "node.security"),
+            (&[&clustered, &["listener.name.nodes.ssl.client.auth=none"]], "would do nothing"),
+            (&[&clustered, &["listener.name.nodes.sasl.enabled.mechanisms=PLAIN"]], "do nothing"),
+            (&[&clustered, &["listener.name.nodes.x.ssl.crl.location=/a"]], "would do nothing"),
             (&[&clustered, &["node.principals=admin"]], "\"admin\" is not User:NAME"),
             (&[&clustered, &mtls, &files], "vouches for the clients of the listener SSL"),
         ] {
