@@ -602,14 +602,9 @@ pub struct Tail {
     pub pointer: Option<Pointer>,
 }
 
-/// Address of a node's native API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
+/// Id of a node that serves the native API, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub i32);
 
 /// Reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]

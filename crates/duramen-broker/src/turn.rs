@@ -37,6 +37,7 @@ impl Node {
         self.core.now = self.core.clock.read(now);
         std::mem::swap(&mut self.core.out, actions);
         match event {
+            Event::Request { connection, .. } if self.logins.is_shut(connection) => {}
             Event::Request { connection, sequence, context, request } => {
                 self.on_request((connection, sequence), context, request);
             }

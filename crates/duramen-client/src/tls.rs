@@ -68,9 +68,28 @@ impl Tls {
         address: &str,
         stream: TcpStream,
     ) -> io::Result<TlsStream<TcpStream>> {
+        Self::shake(&self.0, address, stream).await
+    }
+
+    /// Makes the handshake with a port of HTTP/2 at `HOST:PORT` (ALPN, RFC 7301).
+    pub async fn connect_http2(
+        &self,
+        address: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let mut config = ClientConfig::clone(self.0.config());
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Self::shake(&TlsConnector::from(Arc::new(config)), address, stream).await
+    }
+
+    async fn shake(
+        connector: &TlsConnector,
+        address: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
-        self.0.connect(name, stream).await
+        connector.connect(name, stream).await
     }
 }

@@ -94,7 +94,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_ADVERTISE")]
     pub advertise: Option<String>,
     /// Address of the native API: gRPC, and HTTP with JSON, on one port [default: not served; `dev` serves it 12 ports
-    /// below --listen, on this machine only]. Other nodes pass calls on to this address, so they must reach it.
+    /// below --listen, on this machine only]. It asks clients who they are as the first listener does.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_NATIVE")]
     pub native: Option<String>,
     /// Address at which other nodes of the cluster connect, if it differs from this node's address in the setting
@@ -106,8 +106,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_HTTP")]
     pub http: Option<String>,
     /// Lets other machines connect without being asked who they are. Without it only a listener that asks clients for
-    /// certificates has addresses that others reach; clients, calls of the native API and other nodes come by
-    /// addresses of this machine alone, such as 127.0.0.1.
+    /// certificates or passwords has addresses that others reach; clients, calls of the native API and other nodes come
+    /// by addresses of this machine alone, such as 127.0.0.1.
     #[arg(long, env = "DURAMEN_OPEN", value_parser = FalseyValueParser::new())]
     pub open: bool,
     /// Setting with Kafka's name, such as num.partitions=3. May be repeated.

@@ -25,10 +25,12 @@ use duramen_broker::{Action, ClientListener, Event, Founder, Node, NodeOptions, 
 use duramen_protocol::sasl::scram::{Credential, ITERATIONS, SALT_BYTES};
 use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Reader, Storage};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, watch};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::config::{Config, HostPort};
@@ -41,6 +43,7 @@ pub mod connection;
 pub mod core_loop;
 mod descriptors;
 pub mod disk;
+mod door;
 pub mod ending;
 pub(crate) mod figures;
 pub mod framing;
@@ -75,6 +78,7 @@ use connection::{Asking, Shared};
 use core_loop::{Clock, Reads};
 use descriptors::share_descriptors;
 use disk::RealDisk;
+use door::{Desk, Door};
 use health::Health;
 use inbox::Inbox;
 use indexing::Indexing;
@@ -99,6 +103,9 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Clients that may wait to be accepted.
 const BACKLOG: u32 = 4096;
+
+/// Bytes of all answers of the port of metrics on their way.
+const HTTP_BYTES_MAX: u64 = 64 << 20;
 
 /// Threads that serve sockets where the machine's cores decide; more than a few only contend for the node's thread.
 const SOCKET_THREADS_MAX: usize = 8;
@@ -155,6 +162,37 @@ struct Opened {
     recovered: usize,
 }
 
+/// Parts that get threads of their own.
+struct Running {
+    node: Node,
+    actions: Vec<Action>,
+    clock: Clock,
+    storage: Storage<RealDisk>,
+    links: Links,
+}
+
+impl Running {
+    /// Starts the threads. The node gets one with its inputs.
+    fn start(
+        self,
+        settings: &ServerSettings,
+        at_node: (Runtime, UnboundedReceiver<Input>),
+        runtime: &Handle,
+        parts: &Common,
+    ) -> anyhow::Result<Vec<JoinHandle<()>>> {
+        let Self { node, actions, clock, storage, links } = self;
+        let (reader, made) = (storage.reader(), Arc::default());
+        let reads = Reads { runtime: runtime.clone(), reader: reader.clone() };
+        let threads = vec![
+            start_indexing(settings, &node, reader.clone(), parts)?,
+            core_loop::start((node, actions, clock), reads, links, parts.clone(), at_node)?,
+            storage_worker::start(storage, Arc::clone(&made), parts.clone())?,
+        ];
+        start_scrubbing(settings, reader, made, parts.clone())?;
+        Ok(threads)
+    }
+}
+
 /// Starts a server and returns once it serves.
 pub fn start(config: &Config) -> anyhow::Result<Server> {
     start_with(config, native::HEARTBEAT)
@@ -176,38 +214,34 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
         parts.health.set_stranger(Some("this node starts".to_owned()));
     }
     let sources = sources(&parts);
-    let http_address = http.map(|http| serve_http(http, sources.clone(), &runtime)).transpose()?;
+    let limits = Limits::of(&settings, connections_max);
+    let doors = Doors::open(&settings, &parts, runtime.handle())?;
+    let http_address = serve_http(http, &doors, (sources.clone(), limits.clone()), &runtime)?;
     let security = Security::open(&settings.node_security).map_err(anyhow::Error::msg)?;
-    let of_nodes = security.certificates();
+    let others_certificates = doors.certificates().chain(security.certificates()).collect();
     let others = for_nodes.map(|(socket, at)| (socket, at, security, (runtime.handle(), &parts)));
     let native_address = native.as_ref().map(TcpListener::local_addr).transpose()?;
     let addresses = (advertised.clone(), native_at(config, native_address));
     let opened = open(config, &settings, broker, addresses, storage, others)?;
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
-    let reader = storage.reader();
-    let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
-    let near = near_runtime()?;
-    let clients = if is_near { go_near(&near, &links) } else { runtime.handle().clone() };
-    let (made, at_node) = (Arc::default(), (near, inputs));
-    let indexing = start_indexing(&settings, &node, reader.clone(), &parts)?;
-    let threads = vec![
-        indexing,
-        core_loop::start((node, actions, clock), reads, links.clone(), parts.clone(), at_node)?,
-        storage_worker::start(storage, Arc::clone(&made), parts.clone())?,
-    ];
-    start_scrubbing(&settings, reader.clone(), made, parts.clone())?;
-    let (stop, stopped) = watch::channel(false);
-    let (limits, current) = watch::channel(Limits::of(&settings, connections_max));
-    let far = is_near.then(|| runtime.handle().clone());
-    let shared = share(&settings, &current, &parts, reader, (stopped.clone(), far));
+    let (reader, near) = (storage.reader(), near_runtime()?);
+    let (clients, far) = homes(is_near, &near, runtime.handle(), &links);
+    let running = Running { node, actions, clock, storage, links: links.clone() };
+    let threads = running.start(&settings, (near, inputs), runtime.handle(), &parts)?;
+    let ((stop, stopped), (limits, current)) = (watch::channel(false), watch::channel(limits));
+    let shared = share(&settings, &current, (&parts, &doors.desk), reader, (stopped, far));
     let Common { node, orders, health, drained, .. } = parts;
     let seats = Arc::new(Seats::default());
-    let entrance = (Arc::clone(&seats), current.clone());
-    let serve = |it| serve_native((it, entrance), &shared, (sources, heartbeat), &runtime);
-    let native = native.map(serve).transpose()?;
+    let seating = (Arc::clone(&seats), current.clone());
+    let api = NativeApi { sources, heartbeat, links: links.clone(), door: doors.native };
+    let native = serve_native((native, seating), &shared, api, &runtime)?;
     let runtimes = (&clients, runtime.handle());
-    let (listeners, certificates) =
-        serve_clients((sockets, &settings, of_nodes), runtimes, (seats, current), &shared)?;
+    let (listeners, certificates) = serve_clients(
+        (sockets, &settings, others_certificates),
+        runtimes,
+        (seats, current),
+        &shared,
+    )?;
     let (config, inbox) = (config.clone(), node.clone());
     let reloading = Reloading { config, given, limits, connections_max, node: inbox, certificates };
     let stops = stops(&runtime)?;
@@ -244,7 +278,7 @@ fn sources(parts: &Common) -> http::Sources {
 fn share(
     settings: &ServerSettings,
     limits: &watch::Receiver<Limits>,
-    parts: &Common,
+    (parts, desk): (&Common, &Desk),
     reader: Reader<RealDisk>,
     (stop, far): (watch::Receiver<bool>, Option<Handle>),
 ) -> Shared {
@@ -256,36 +290,83 @@ fn share(
         reader,
         budget: Budget::new(settings.in_flight_bytes_max, gauge),
         metrics: Arc::clone(&parts.metrics),
-        checking: Arc::new(Checking::new(cores())),
+        checking: Arc::clone(&desk.checking),
         targets: parts.targets(),
-        complaints: Arc::default(),
+        complaints: Arc::clone(&desk.complaints),
         frame_bytes_max: limits.frame_bytes_max,
         idle_max: limits.idle_max,
         stop,
     }
 }
 
-/// Serves metrics and health from now on; returns where.
+/// Serves metrics and health from now on, until the process ends; returns where. Bytes and seats are their own: nobody
+/// else can use them up.
 fn serve_http(
-    http: TcpListener,
-    sources: http::Sources,
+    socket: Option<TcpListener>,
+    doors: &Doors,
+    (sources, limits): (http::Sources, Limits),
     runtime: &Runtime,
-) -> std::io::Result<SocketAddr> {
-    let address = http.local_addr()?;
-    runtime.spawn(http::serve(http, sources));
-    Ok(address)
+) -> std::io::Result<Option<SocketAddr>> {
+    let (Some(socket), Some(door)) = (socket, doors.http.clone()) else { return Ok(None) };
+    let address = socket.local_addr()?;
+    let router = native::guarded(http::router(sources));
+    let budget = Budget::new(HTTP_BYTES_MAX, Gauge::default());
+    let (seats, (_, passed_on)) = (Arc::default(), mpsc::channel(1));
+    let ((_, limits), (never, stop)) = (watch::channel(limits), watch::channel(false));
+    let native = Native { socket, router, door, passed_on, budget, seats, limits, stop };
+    runtime.spawn(async move {
+        native::listen(native, STOP_GRACE).await;
+        drop(never);
+    });
+    Ok(Some(address))
+}
+
+/// Ports of HTTP.
+struct Doors {
+    desk: Desk,
+    native: Option<Arc<Door>>,
+    http: Option<Arc<Door>>,
+}
+
+impl Doors {
+    /// Reads their files. The keys of tokens are read from now on.
+    fn open(settings: &ServerSettings, parts: &Common, runtime: &Handle) -> anyhow::Result<Self> {
+        let Common { node, metrics, .. } = parts;
+        let checking = Arc::new(Checking::new(cores()));
+        let desk = Desk::new(node.clone(), checking, Arc::clone(metrics), Arc::default());
+        let open = |name: &'static str, it: &Option<ListenerSettings>| {
+            let Some(it) = it else { return Ok(None) };
+            let certificates = it.tls.clone().map(Certificates::open).transpose()?.map(Arc::new);
+            let asking = it.sasl.clone().map(|it| ask(it, metrics, runtime)).transpose()?;
+            let (knows_clients, desk) = (it.knows_clients(), desk.clone());
+            Ok(Some(Arc::new(Door { name, certificates, asking, knows_clients, desk })))
+        };
+        let open = |name, it| open(name, it).map_err(|problem: String| anyhow::anyhow!(problem));
+        let (native, http) = (open("native", &settings.native)?, open("http", &settings.http)?);
+        Ok(Self { desk, native, http })
+    }
+
+    /// Returns the certificates of all ports.
+    fn certificates(&self) -> impl Iterator<Item = Arc<Certificates>> {
+        let all = self.native.iter().chain(&self.http);
+        all.filter_map(|it| it.certificates.clone())
+    }
 }
 
 /// Lets clients in by all listeners from now on. The threads of sockets serve those with TLS or SASL: a cipher or a
 /// password would hold up the node's thread.
 fn serve_clients(
-    (sockets, settings, of_nodes): (Vec<TcpListener>, &ServerSettings, Option<Arc<Certificates>>),
+    (sockets, settings, mut certificates): (
+        Vec<TcpListener>,
+        &ServerSettings,
+        Vec<Arc<Certificates>>,
+    ),
     (near, far): (&Handle, &Handle),
     (seats, limits): (Arc<Seats>, watch::Receiver<Limits>),
     shared: &Shared,
 ) -> anyhow::Result<(Vec<tokio::task::JoinHandle<()>>, Arc<tls::Keeper>)> {
     let (numbers, send_buffer_bytes) = (Arc::default(), settings.send_buffer_bytes);
-    let (mut tasks, mut certificates) = (Vec::new(), Vec::from_iter(of_nodes));
+    let mut tasks = Vec::new();
     for (socket, it) in sockets.into_iter().zip(&settings.listeners) {
         let opened = it.tls.clone().map(|tls| Certificates::open(tls).map(Arc::new));
         let tls = opened.transpose().map_err(anyhow::Error::msg)?;
@@ -331,22 +412,33 @@ fn ask(
     Ok(Asking { settings, tokens })
 }
 
-/// Serves the native API from now on.
+/// Parts of the native API that are its own.
+struct NativeApi {
+    sources: http::Sources,
+    heartbeat: Duration,
+    links: Links,
+    door: Option<Arc<Door>>,
+}
+
+/// Serves the native API from now on, if it has a socket.
 fn serve_native(
-    (socket, (seats, limits)): (TcpListener, (Arc<Seats>, watch::Receiver<Limits>)),
+    (socket, (seats, limits)): (Option<TcpListener>, (Arc<Seats>, watch::Receiver<Limits>)),
     shared: &Shared,
-    (sources, heartbeat): (http::Sources, Duration),
+    api: NativeApi,
     runtime: &Runtime,
-) -> anyhow::Result<tokio::task::JoinHandle<()>> {
+) -> anyhow::Result<Option<tokio::task::JoinHandle<()>>> {
+    let NativeApi { sources, heartbeat, links, door } = api;
+    let (Some(socket), Some(door)) = (socket, door) else { return Ok(None) };
     let address = socket.local_addr()?;
     let waiting = sources.metrics.native.reads_waiting.clone();
     let codecs = (shared.targets.clone(), Arc::clone(&shared.checking));
     let calls = Calls::new(shared.node.clone(), shared.reader.clone(), codecs, waiting);
-    let (router, stop) = (native::router(&calls, sources, heartbeat)?, shared.stop.clone());
+    let passed_on = links.calls_of_nodes();
+    let router = native::router(&calls, links, sources, heartbeat)?;
     tracing::info!(%address, "serving the native API");
-    let budget = Arc::clone(&shared.budget);
-    let native = Native { socket, router, budget, seats, limits, stop };
-    Ok(runtime.spawn(native::listen(native, STOP_GRACE)))
+    let (budget, stop) = (Arc::clone(&shared.budget), shared.stop.clone());
+    let native = Native { socket, router, door, passed_on, budget, seats, limits, stop };
+    Ok(Some(runtime.spawn(native::listen(native, STOP_GRACE))))
 }
 
 /// Says that the node serves, as soon as it has a place in its cluster.
@@ -467,10 +559,14 @@ fn near_runtime() -> anyhow::Result<Runtime> {
         .context("cannot start the node's thread")
 }
 
-/// Returns the runtime of the node's thread for clients, and has links move there, too.
-fn go_near(near: &Runtime, links: &Links) -> Handle {
+/// Returns the runtime of clients, and the one to which they move, if there is one. Where clients are on the node's
+/// thread, links move there, too.
+fn homes(is_near: bool, near: &Runtime, far: &Handle, links: &Links) -> (Handle, Option<Handle>) {
+    if !is_near {
+        return (far.clone(), None);
+    }
     links.go_to(near.handle());
-    near.handle().clone()
+    (near.handle().clone(), Some(far.clone()))
 }
 
 /// Hands a socket to another runtime.
@@ -575,17 +671,16 @@ fn bind_all(
 ) -> anyhow::Result<Sockets> {
     let _inside = runtime.enter();
     // Nobody changes anything there, so that it may be read from other machines.
-    let http = config.http.as_ref().map(|http| bind(http, "serve metrics", "--http"));
-    let native = config.native.as_ref().map(|it| {
-        ensure_closed(config, it)?;
-        bind(it, "serve the native API", "--native")
+    let http = settings.http.as_ref().map(|it| {
+        ensure_unread(config, it)?;
+        bind(&it.address, "serve metrics", "--http")
+    });
+    let native = settings.native.as_ref().map(|it| {
+        ensure_asked(config, it)?;
+        bind(&it.address, "serve the native API", "--native")
     });
     let listen = |it: &ListenerSettings| {
-        if !it.asks_clients() {
-            ensure_closed(config, &it.address)?;
-        } else if it.shows_passwords() {
-            ensure_sealed(config, it)?;
-        }
+        ensure_asked(config, it)?;
         let flag = if config.listen.is_some() { "--listen" } else { "the setting listeners:" };
         bind(&it.address, "listen", flag)
     };
@@ -595,6 +690,15 @@ fn bind_all(
     let for_nodes = listen_for_nodes(config, settings)?;
     let (native, http) = (native.transpose()?, http.transpose()?);
     Ok(Sockets { clients, listening, advertised, native, http, for_nodes })
+}
+
+/// Refuses a listener that other machines reach and that does not ask each client who it is, unless that is meant.
+fn ensure_asked(config: &Config, listener: &ListenerSettings) -> anyhow::Result<()> {
+    if listener.asks_clients() {
+        ensure_unread(config, listener)
+    } else {
+        ensure_closed(config, &listener.address)
+    }
 }
 
 /// Refuses an address that other machines reach, where nobody is asked who they are, unless that is meant.
@@ -609,11 +713,12 @@ fn ensure_closed(config: &Config, address: &HostPort) -> anyhow::Result<()> {
 }
 
 /// Refuses an address that other machines reach, where passwords would travel as they are, unless that is meant.
-fn ensure_sealed(config: &Config, listener: &ListenerSettings) -> anyhow::Result<()> {
+fn ensure_unread(config: &Config, listener: &ListenerSettings) -> anyhow::Result<()> {
     let ListenerSettings { name, address, .. } = listener;
     ensure!(
-        ensure_closed(config, address).is_ok(),
-        "{address} can be reached from other machines, and everybody on the way could read the passwords of PLAIN. Give the          listener {name} TLS (SASL_SSL), enable only SCRAM-SHA-512 for it, or say --open if that is meant"
+        !listener.shows_passwords() || ensure_closed(config, address).is_ok(),
+        "{address} can be reached from other machines, and everybody on the way could read the passwords of clients. Give \
+         {name} TLS (SASL_SSL), enable only SCRAM-SHA-512 for a listener of Kafka's clients, or say --open if that is meant"
     );
     Ok(())
 }

@@ -74,6 +74,11 @@ impl Cluster {
 
     /// A place for three nodes, and one that may come later, of which these begin the cluster.
     fn of(ids: impl IntoIterator<Item = usize> + Clone) -> Self {
+        Self::with(ids, Vec::new())
+    }
+
+    /// The same, started with more.
+    fn with(ids: impl IntoIterator<Item = usize> + Clone, more: Vec<String>) -> Self {
         let ports = || (0..4).map(|_| free_port()).collect::<Vec<_>>();
         let mut cluster = Self {
             root: TempDir::new().unwrap(),
@@ -81,7 +86,7 @@ impl Cluster {
             native_ports: ports(),
             node_ports: ports(),
             nodes: BTreeMap::new(),
-            more: Vec::new(),
+            more,
         };
         ids.clone().into_iter().for_each(|id| cluster.spawn(id));
         ids.into_iter().for_each(|id| cluster.wait_for_log(id, "serving"));

@@ -466,7 +466,8 @@ fn a_path_or_method_that_is_not_there_is_told() {
 
 /// Kinds of problems that this file makes on one surface alone or not at all, with the reason.
 const NOT_MADE: &[(&str, &str)] = &[
-    ("not-authorized", "every client is anonymous, and nobody takes a right from it"),
+    ("unauthenticated", "the port asks nobody: server/doors.rs"),
+    ("not-authorized", "the port asks nobody: server/doors.rs"),
     ("version-mismatch", "it needs an element: native/edits.rs"),
     ("busy", "it needs a log whose followers stand still"),
     ("throttled", "it needs a quota: native/quotas.rs"),

@@ -15,6 +15,8 @@ use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData
 use duramen_protocol::messages::{FetchRequest, ProduceRequest};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 
+#[path = "server/doors.rs"]
+mod doors;
 #[path = "server/security.rs"]
 mod security;
 

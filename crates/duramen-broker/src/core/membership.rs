@@ -75,8 +75,7 @@ impl Core {
     /// Returns the address of a node's native API, if it serves one.
     pub(crate) fn native_place(&self, broker_id: i32) -> Option<Place> {
         let broker = self.controller.image.brokers.get(&broker_id)?;
-        let endpoint = broker.endpoint(NATIVE)?;
-        Some(Place { host: endpoint.host.clone(), port: endpoint.port })
+        broker.endpoint(NATIVE).map(|_| Place(broker_id))
     }
 
     /// Says where the other nodes are, as far as they have said so, and which directories they are.

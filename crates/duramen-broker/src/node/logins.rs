@@ -4,13 +4,13 @@
 //! Owns:       which connection is of which user; questions about users that came too early; the users of the first
 //!             start.
 //! Interface:  [`Logins::on_who_is`], [`Logins::on_known`], [`Logins::follow`].
-//! Invariants: each known connection's user has the credential by which it came; a node that may have missed a change
-//!             for too long lets nobody in.
+//! Invariants: each known connection's user has the credential by which it came; a connection that is to close is not
+//!             served any more; a node that may have missed a change for too long lets nobody in.
 //! Never:      the exchange with a client (`login`); the table of users (`users`).
 //! Tests:      `node/tests/users.rs`.
 //! Start at:   [`Logins::on_who_is`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::Core;
 use crate::event::{Action, ConnectionId};
@@ -23,6 +23,8 @@ use crate::users::record_of;
 #[derive(Debug, Default)]
 pub(crate) struct Logins {
     known: BTreeMap<ConnectionId, Known>,
+    /// Connections whose user changed, until they are gone.
+    shut: BTreeSet<ConnectionId>,
     waiting: BTreeMap<ConnectionId, WhoIs>,
     /// Last time at which this node heard the leader of the metadata, or was it, in monotonic microseconds.
     certain_us: u64,
@@ -75,20 +77,32 @@ impl Logins {
 
     /// Notes that a client has shown who it is. Its user may have changed meanwhile.
     pub(crate) fn on_known(&mut self, core: &mut Core, connection: ConnectionId, known: Known) {
+        if self.is_shut(connection) {
+            return;
+        }
         if core.controller.image.users.still_has(&known.user, &known.credential) {
             self.known.insert(connection, known);
         } else {
             let reason = changed(&known.user);
+            self.known.remove(&connection);
+            self.shut.insert(connection);
             core.out.push(Action::Close { connection, reason });
         }
+    }
+
+    /// Tells whether the user of a connection has changed: its requests are not served, and get no answer.
+    pub(crate) fn is_shut(&self, connection: ConnectionId) -> bool {
+        self.shut.contains(&connection)
     }
 
     /// Closes the connections whose user has another credential now, or none.
     pub(crate) fn follow(&mut self, core: &mut Core) {
         let (users, out) = (&core.controller.image.users, &mut core.out);
-        self.known.retain(|&connection, it| {
+        let Self { known, shut, .. } = self;
+        known.retain(|&connection, it| {
             let stays = users.still_has(&it.user, &it.credential);
             if !stays {
+                shut.insert(connection);
                 out.push(Action::Close { connection, reason: changed(&it.user) });
             }
             stays
@@ -98,6 +112,7 @@ impl Logins {
     /// Forgets a connection.
     pub(crate) fn forget(&mut self, connection: ConnectionId) {
         self.known.remove(&connection);
+        self.shut.remove(&connection);
         self.waiting.remove(&connection);
     }
 
@@ -129,6 +144,10 @@ impl Logins {
         debug_assert!(
             self.known.values().all(|it| users.still_has(&it.user, &it.credential)),
             "a client's user has the credential by which the client came"
+        );
+        debug_assert!(
+            self.shut.iter().all(|it| !self.known.contains_key(it)),
+            "a connection that is to close is of no user"
         );
         debug_assert!(
             self.waiting.is_empty() || is_to_wait(core),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use duramen_client::{Client, Error, Login, Options, Tls};
 use duramen_protocol::sasl::Mechanism;
@@ -89,23 +90,9 @@ impl Output {
     }
 }
 
-/// Flags of the cluster and of the form of results.
+/// Flags of TLS, and of the user.
 #[derive(Debug, Clone, Args)]
-pub struct Cluster {
-    /// Broker to ask first, which names the others; several separated by commas. The default port is 9092
-    #[arg(
-        long,
-        short,
-        value_name = "HOST[:PORT]",
-        value_parser = address,
-        env = "DURAMEN_BOOTSTRAP",
-        hide_env_values = true,
-        default_value = "127.0.0.1:9092",
-        value_delimiter = ',',
-        help_heading = "Cluster"
-    )]
-    pub bootstrap: Vec<String>,
-
+pub struct Safety {
     /// Connect with TLS, and trust brokers whose certificates descend from those in this file in PEM
     #[arg(
         long,
@@ -159,6 +146,54 @@ pub struct Cluster {
     )]
     pub password_file: Option<PathBuf>,
 
+    /// File with a token to log in with (OAUTHBEARER), in place of a name and a password
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DURAMEN_TOKEN_FILE",
+        hide_env_values = true,
+        conflicts_with = "user",
+        help_heading = "Cluster"
+    )]
+    pub token_file: Option<PathBuf>,
+}
+
+impl Safety {
+    /// Returns the trust in brokers, if the user asked for TLS.
+    pub(super) fn tls(&self) -> anyhow::Result<Option<Tls>> {
+        let own = self.tls_cert.as_deref();
+        let own = own.map(|path| (path, self.tls_key.as_deref().unwrap_or(path)));
+        let trusting = |path: &PathBuf| Tls::trusting(path, own);
+        self.tls_ca.as_ref().map(trusting).transpose().context("cannot connect with TLS")
+    }
+
+    /// Returns the password of a user.
+    pub(super) fn password(&self, user: &str) -> anyhow::Result<Bytes> {
+        password::read(self.password_file.as_deref(), ("--password-file", user), false)
+    }
+}
+
+/// Flags of the cluster and of the form of results.
+#[derive(Debug, Clone, Args)]
+pub struct Cluster {
+    /// Broker to ask first, which names the others; several separated by commas. The default port is 9092
+    #[arg(
+        long,
+        short,
+        value_name = "HOST[:PORT]",
+        value_parser = address,
+        env = "DURAMEN_BOOTSTRAP",
+        hide_env_values = true,
+        default_value = "127.0.0.1:9092",
+        value_delimiter = ',',
+        help_heading = "Cluster"
+    )]
+    pub bootstrap: Vec<String>,
+
+    /// Means to connect safely, and to show who the user is.
+    #[command(flatten)]
+    pub safety: Safety,
+
     /// Way to show the password: SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN [default: SCRAM-SHA-512]
     #[arg(
         long,
@@ -170,17 +205,6 @@ pub struct Cluster {
         help_heading = "Cluster"
     )]
     pub mechanism: Option<Mechanism>,
-
-    /// File with a token to log in with (OAUTHBEARER), in place of a name and a password
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "DURAMEN_TOKEN_FILE",
-        hide_env_values = true,
-        conflicts_with = "user",
-        help_heading = "Cluster"
-    )]
-    pub token_file: Option<PathBuf>,
 
     /// Form of the results.
     #[command(flatten)]
@@ -254,8 +278,9 @@ impl Cluster {
 
     /// Connects a client beside connections of the command's own, which have no TLS.
     pub(super) async fn connect_plain(&self) -> anyhow::Result<Client> {
+        let Safety { tls_ca, user, token_file, .. } = &self.safety;
         demand(
-            self.tls_ca.is_none() && self.user.is_none() && self.token_file.is_none(),
+            tls_ca.is_none() && user.is_none() && token_file.is_none(),
             "bench measures brokers without TLS and users: leave out --tls-ca, --user and --token-file, and name a listener without TLS",
         )?;
         self.connect().await
@@ -273,12 +298,8 @@ impl Cluster {
 
     /// Returns the options of every client of this cluster.
     pub fn options(&self) -> anyhow::Result<Options> {
-        let own = self.tls_cert.as_deref();
-        let own = own.map(|path| (path, self.tls_key.as_deref().unwrap_or(path)));
-        let trusting = |path: &PathBuf| Tls::trusting(path, own);
-        let tls =
-            self.tls_ca.as_ref().map(trusting).transpose().context("cannot connect with TLS")?;
-        let login = match (&self.user, &self.token_file) {
+        let tls = self.safety.tls()?;
+        let login = match (&self.safety.user, &self.safety.token_file) {
             (Some(user), _) => Some(self.login(user)?),
             (None, Some(file)) => Some(Login::Token(file.clone())),
             (None, None) => None,
@@ -287,8 +308,7 @@ impl Cluster {
     }
 
     fn login(&self, user: &str) -> anyhow::Result<Login> {
-        let file = self.password_file.as_deref();
-        let password = password::read(file, ("--password-file", user), false)?;
+        let password = self.safety.password(user)?;
         let mechanism = self.mechanism.unwrap_or(Mechanism::OF_PASSWORDS[0]);
         Ok(Login::Password { user: user.to_owned(), password, mechanism })
     }

@@ -1,13 +1,23 @@
 //! The way to a node's native API, for commands on logs and queues.
 
+use std::io;
+use std::path::PathBuf;
+
 use anyhow::Context;
 use clap::Args;
+use data_encoding::BASE64;
+use hyper_util::rt::TokioIo;
 use serde::Serialize;
-use tonic::Status;
+use tokio::net::TcpStream;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
 use tonic_types::StatusExt;
+use tower::service_fn;
 
-use super::bootstrap::Output;
+use super::bootstrap::{Output, Safety};
 use super::failure::refused;
 use super::screen::or_dash;
 use super::usage::demand;
@@ -24,7 +34,47 @@ pub(super) struct Node {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9080", value_parser = address, help_heading = "Cluster")]
     native: String,
     #[command(flatten)]
+    safety: Safety,
+    #[command(flatten)]
     pub output: Output,
+}
+
+/// The way of calls to a node.
+pub(super) type Way = InterceptedService<Channel, Shows>;
+
+/// The user of each call.
+#[derive(Debug, Clone)]
+pub(super) enum Shows {
+    Nobody,
+    /// A name and a password, as the header has them.
+    Password(MetadataValue<Ascii>),
+    /// A file with a token. A long command reads the next token there when the first is over.
+    Token(PathBuf),
+}
+
+impl Interceptor for Shows {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let value = match self {
+            Self::Nobody => return Ok(request),
+            Self::Password(value) => value.clone(),
+            Self::Token(path) => {
+                let read = std::fs::read_to_string(&*path).map_err(|error| error.to_string());
+                let value = read.and_then(|token| header("Bearer", token.trim()));
+                let about = |problem| format!("no token in {}: {problem}", path.display());
+                value.map_err(|problem| Status::unauthenticated(about(problem)))?
+            }
+        };
+        request.metadata_mut().insert("authorization", value);
+        Ok(request)
+    }
+}
+
+/// Returns the value of a header that nothing prints.
+fn header(scheme: &str, proof: &str) -> Result<MetadataValue<Ascii>, String> {
+    let value = format!("{scheme} {proof}").parse::<MetadataValue<Ascii>>();
+    let mut value = value.map_err(|_| "it is no text of one line".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn address(text: &str) -> Result<String, String> {
@@ -115,14 +165,46 @@ impl Appended {
 }
 
 impl Node {
-    pub(super) async fn connect(&self) -> anyhow::Result<Channel> {
-        let at = &self.native;
-        let endpoint = Endpoint::from_shared(format!("http://{at}"));
-        endpoint.context("no address")?.connect().await.with_context(|| {
+    pub(super) async fn connect(&self) -> anyhow::Result<Way> {
+        let (at, tls) = (self.native.clone(), self.safety.tls()?);
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{at}")).context("no address")?;
+        let channel = match tls {
+            None => endpoint.connect().await,
+            Some(tls) => {
+                let dial = move |_| {
+                    let (at, tls) = (at.clone(), tls.clone());
+                    async move {
+                        let stream = TcpStream::connect(&at).await?;
+                        stream.set_nodelay(true)?;
+                        Ok::<_, io::Error>(TokioIo::new(tls.connect_http2(&at, stream).await?))
+                    }
+                };
+                endpoint.connect_with_connector(service_fn(dial)).await
+            }
+        };
+        let channel = channel.with_context(|| {
             format!(
-                "no node serves the native API at {at}; start one with `duramen dev`, or name another with --native HOST:PORT"
+                "no node serves the native API at {}; start one with `duramen dev`, or name another with --native HOST:PORT",
+                self.native
             )
-        })
+        })?;
+        Ok(InterceptedService::new(channel, self.shows()?))
+    }
+
+    fn shows(&self) -> anyhow::Result<Shows> {
+        let Safety { user, token_file, .. } = &self.safety;
+        match (user, token_file) {
+            (None, None) => Ok(Shows::Nobody),
+            (None, Some(path)) => Ok(Shows::Token(path.clone())),
+            (Some(user), _) => {
+                demand(!user.contains(':'), "a name with a colon cannot be shown by HTTP")?;
+                let password = self.safety.password(user)?;
+                let both = [user.as_bytes(), b":", &password].concat();
+                let value = header("Basic", &BASE64.encode(&both));
+                Ok(Shows::Password(value.map_err(anyhow::Error::msg)?))
+            }
+        }
     }
 }
 

@@ -7,10 +7,9 @@ use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tonic::transport::Channel;
 
 use super::bootstrap::{self, Output};
-use super::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, failure, fence_text};
+use super::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, Way, failure, fence_text};
 use super::screen::{self, or_dash};
 use super::usage::topic_name;
 use crate::proto::queues_client::QueuesClient;
@@ -135,7 +134,7 @@ struct Target {
     node: Node,
 }
 
-async fn connect(node: &Node) -> anyhow::Result<QueuesClient<Channel>> {
+async fn connect(node: &Node) -> anyhow::Result<QueuesClient<Way>> {
     Ok(QueuesClient::new(node.connect().await?)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX))

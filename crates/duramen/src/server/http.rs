@@ -3,11 +3,11 @@
 //! Purpose:    `/metrics` for Prometheus, `/livez` for the supervisor that restarts us, `/readyz` for the balancer that
 //!             sends clients here, and `/healthz` for people.
 //! Owns:       these answers.
-//! Interface:  [`serve`], [`router`].
+//! Interface:  [`router`]. `native::listen` serves it on a port of its own, too.
 //! Invariants: nothing here can hold up a client of the log.
 //! Never:      administration.
 //! Tests:      `tests/` asks a real server.
-//! Start at:   [`serve`].
+//! Start at:   [`router`].
 
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::net::TcpListener;
 
 use super::health::Health;
 use super::metrics::Metrics;
@@ -28,11 +27,6 @@ pub struct Sources {
     pub metrics: Arc<Metrics>,
     /// Source of the other answers.
     pub health: Arc<Health>,
-}
-
-/// Answers until the future is dropped.
-pub async fn serve(listener: TcpListener, sources: Sources) -> std::io::Result<()> {
-    axum::serve(listener, router(sources)).await
 }
 
 /// Returns the routes of the answers.

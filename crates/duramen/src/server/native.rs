@@ -37,7 +37,7 @@ mod selecting;
 mod topics;
 
 pub(crate) use calls::Calls;
-pub(crate) use listener::{Native, listen, router};
+pub(crate) use listener::{Native, guarded, listen, router};
 
 /// Time without an event after which a stream shows that it is there.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);

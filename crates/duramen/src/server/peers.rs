@@ -3,7 +3,8 @@
 //! Purpose:    connections between the nodes of one cluster.
 //! Owns:       the listener for nodes, one outgoing connection to each other node, with its queue, the forming of a
 //!             cluster, this node's standing.
-//! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`], [`Links::place`], [`Links::go_to`].
+//! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`], [`Links::place`], [`Links::go_to`];
+//!             [`Links::open_calls`] and [`Links::calls_of_nodes`] for calls that nodes pass on.
 //! Invariants: nobody waits for a node that is slow, frozen or gone: frames beyond its queue are dropped and counted.
 //!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else.
 //!             A frame is decoded where it was read: on the node's thread only where that serves clients, too.
@@ -33,15 +34,16 @@ use super::threads::Common;
 use crate::config::HostPort;
 
 mod arrival;
+mod calls;
 mod forming;
 mod greeting;
 mod link;
 mod links;
 mod message;
 mod notice;
+mod passing;
 mod security;
 mod standing;
-mod stream;
 mod traffic;
 
 use arrival::Arrivals;
@@ -49,6 +51,7 @@ use forming::{Forming, Step};
 use greeting::{Greeting, Identity};
 use links::Dialling;
 pub use links::Links;
+pub(crate) use passing::CallsOfNode;
 pub use security::Security;
 pub use standing::Standing;
 pub use traffic::PeerMetrics;

@@ -1,7 +1,8 @@
 //! # Room card: settings
 //!
 //! Purpose:    what of Kafka's settings concerns sockets and this process, as values.
-//! Owns:       what a listener may be (`settings/listeners.rs`), how nodes know each other (`settings/nodes.rs`).
+//! Owns:       what a listener may be (`settings/listeners.rs`), and a port of HTTP (`settings/doors.rs`); how nodes
+//!             know each other (`settings/nodes.rs`).
 //!             Names, defaults and checks are in the broker's table.
 //! Interface:  [`ServerSettings::split`].
 //! Invariants: all mistakes are told at once.
@@ -19,6 +20,7 @@ use duramen_broker::limits::NODE_BYTES_IN_FLIGHT_MAX;
 use super::seats::SeatLimits;
 use crate::config::{Config, HostPort, Mistakes};
 
+mod doors;
 mod first_users;
 mod listeners;
 mod nodes;
@@ -34,6 +36,10 @@ pub struct ServerSettings {
     pub node_id: Option<i32>,
     /// `listeners`, with `advertised.listeners`; at least one.
     pub listeners: Vec<ListenerSettings>,
+    /// The port of the native API, if it is served.
+    pub native: Option<ListenerSettings>,
+    /// The port of metrics and health, if they are served.
+    pub http: Option<ListenerSettings>,
     /// `controller.quorum.voters`: the nodes that form the cluster, with the addresses where they listen for other
     /// nodes. A node that is not among them joins their cluster. Empty for a node that is a cluster of its own.
     pub nodes: BTreeMap<i32, HostPort>,
@@ -70,7 +76,6 @@ impl ServerSettings {
                 if config.listen.is_some() {
                     given.insert("listeners".to_owned(), text);
                 }
-                authorize(&listeners, &mut given);
                 listeners
             }
             Err(problem) => {
@@ -78,6 +83,10 @@ impl ServerSettings {
                 Vec::new()
             }
         };
+        let (native, http) = doors::read(config, &listeners, &mut mistakes);
+        // Nobody but an administrator comes by the port of metrics, and does nothing there.
+        let for_clients: Vec<_> = listeners.iter().chain(&native).cloned().collect();
+        authorize(&for_clients, &mut given);
         let nodes = config.settings.get("controller.quorum.voters");
         let nodes = nodes.map_or(Ok(BTreeMap::new()), |text| nodes_of(text));
         let nodes = nodes.unwrap_or_else(|problem| {
@@ -85,7 +94,7 @@ impl ServerSettings {
             BTreeMap::new()
         });
         let is_clustered = config.node_listen.is_some() || nodes.len() > 1;
-        let node_security = nodes::read(config, &listeners, is_clustered, &mut mistakes);
+        let node_security = nodes::read(config, &for_clients, is_clustered, &mut mistakes);
         given.insert("node.security".to_owned(), node_security.mode.name().to_owned());
         let given: Vec<(String, String)> = given.into_iter().collect();
         let broker = BrokerSettings::from_pairs(&given);
@@ -111,7 +120,8 @@ impl ServerSettings {
         });
         let own = broker.map(|broker| {
             let own = Self::own(&broker, listeners, addresses);
-            (Self { first_users: users.unwrap_or_default(), node_security, ..own }, broker)
+            let first_users = users.unwrap_or_default();
+            (Self { native, http, node_security, first_users, ..own }, broker)
         });
         let own = own.and_then(|(own, broker)| match own.among(nodes) {
             Ok(own) => Ok((own, broker)),
@@ -153,6 +163,8 @@ impl ServerSettings {
         Self {
             node_id: id("node.id").or_else(|| id("broker.id")),
             listeners,
+            native: None,
+            http: None,
             nodes: BTreeMap::new(),
             node_security: NodeSecurity::default(),
             first_users: Vec::new(),

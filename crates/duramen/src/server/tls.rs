@@ -2,7 +2,7 @@
 //!
 //! Purpose:    TLS of the listeners for clients and for nodes: certificates from files, handshakes, sealed bytes.
 //! Owns:       the checks of certificates and keys, the configuration that new connections take, its reload; names in
-//!             certificates (`tls/names.rs`).
+//!             certificates (`tls/names.rs`); streams for tokio's readers and writers (`tls/wire.rs`).
 //! Interface:  [`Certificates::open`], [`Keeper::refresh`], [`accept`], [`Tls`]; [`Certificates::between_nodes`].
 //! Invariants: a configuration with a mistake is never taken: the last good one stays. No session is resumed, so that
 //!             each connection shows what it has. A handshake has a bound on its time.
@@ -35,14 +35,17 @@ use rustls::{
 };
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsStream};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::metrics::Metrics;
 
 mod names;
+mod wire;
 
 pub use names::NameRules;
 use names::{Identity, identity_of, name_of};
+pub(super) use wire::Wire;
 
 /// Longest time of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -74,8 +77,19 @@ pub struct TlsSettings {
     pub may_rename: bool,
     /// `ssl.allow.san.changes`: whether a new certificate may lack alternative names.
     pub may_lack_names: bool,
-    /// True if the node shows the certificate also to nodes that it dials, and judges theirs by the same authorities.
-    pub dials: bool,
+    /// Peers of the listener.
+    pub peers: Peers,
+}
+
+/// Peers of a listener with TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// Clients of Kafka's protocol.
+    Clients,
+    /// Clients that choose between HTTP/2 and HTTP/1.1 in the handshake (ALPN, RFC 7301).
+    OfHttp,
+    /// Nodes. This one shows the certificate also to those that it dials, and judges theirs by the same authorities.
+    Nodes,
 }
 
 /// Configuration that a connection takes when it begins.
@@ -126,7 +140,7 @@ impl TlsSettings {
         };
         let unfit = |error| about(format!("key and certificate do not fit: {error}"));
         let mut dialling = None;
-        if self.dials {
+        if self.peers == Peers::Nodes {
             let config = self.dialling(&provider, &versions)?;
             let config = config.with_client_auth_cert(chain.clone(), key.clone_key());
             let mut config = config.map_err(unfit)?;
@@ -136,6 +150,9 @@ impl TlsSettings {
         let mut config = config.with_single_cert(chain, key).map_err(unfit)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
+        if self.peers == Peers::OfHttp {
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        }
         Ok(Loaded { accepting: Arc::new(config), dialling, identity })
     }
 
@@ -454,6 +471,20 @@ pub(super) async fn accept(tcp: TcpStream, sealing: Sealing) -> io::Result<Tls> 
     }
 }
 
+/// Makes the handshake of a client that speaks HTTP. Returns the name in its certificate, too, if it has shown one.
+pub(super) async fn accept_http(
+    tcp: TcpStream,
+    Sealing { config, names }: Sealing,
+) -> io::Result<(Wire, Option<String>)> {
+    let handshake = TlsAcceptor::from(config).accept(tcp);
+    let stream = tokio::time::timeout(HANDSHAKE_MAX, handshake).await;
+    let stream =
+        stream.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "it took too long"))??;
+    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let name = shown.map(|it| principal_of(it, &names)).transpose()?;
+    Ok((Wire::Sealed(Box::new(TlsStream::Server(stream))), name))
+}
+
 /// Returns the name that rules make of that in a client's certificate.
 fn principal_of(certificate: &CertificateDer<'_>, rules: &NameRules) -> io::Result<String> {
     let name = name_of(certificate)?;
@@ -618,7 +649,7 @@ mod tests {
             names: NameRules::read("DEFAULT").unwrap(),
             may_rename: false,
             may_lack_names: false,
-            dials: false,
+            peers: Peers::Clients,
         }
     }
 

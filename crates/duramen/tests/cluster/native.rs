@@ -1,10 +1,13 @@
 //! The native API of a cluster: any node takes any call.
 
+use data_encoding::BASE64;
 use duramen::proto::logs_client::LogsClient;
 use duramen::proto::topics_client::TopicsClient;
 use duramen::proto::{
     AppendRequest, AppendResponse, CreateTopicRequest, Position, ReadRequest, Record, TailRequest,
 };
+use tonic::Request;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt;
 
@@ -79,5 +82,77 @@ async fn any_node_takes_any_native_call() {
         let all = values(&cluster, 3, partition).await;
         assert_eq!(all[..3], ["1", "2", "3"]);
         assert!(all.len() >= 5 && all[3..].iter().all(|it| it == "after"), "{all:?}");
+    }
+}
+
+/// Runs a command for the administrator, who comes by Kafka's listener and may do everything.
+fn administer(cluster: &Cluster, arguments: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command
+        .args(arguments)
+        .args(["--bootstrap", &format!("127.0.0.1:{}", cluster.client_ports[0])]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// Appends through a node as ada, who claims more. Returns the name of the problem, or nothing.
+async fn append_as_ada(cluster: &Cluster, id: usize, partition: i32) -> String {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let record = Record { value: Some("x".into()), ..Record::default() };
+        let topic = "t".to_owned();
+        let message =
+            AppendRequest { topic, partition, records: vec![record], ..Default::default() };
+        let mut request = Request::new(message);
+        let shown = format!("Basic {}", BASE64.encode(b"ada:secret"));
+        request.metadata_mut().insert("authorization", shown.parse().unwrap());
+        // A node says so on the port for nodes. Here it is nothing.
+        let root = MetadataValue::from_bytes(b"User:ANONYMOUS");
+        request.metadata_mut().insert_bin("duramen-principal-bin", root);
+        let answer = LogsClient::new(channel_to(cluster, id)).append(request).await;
+        let Err(status) = answer else { return String::new() };
+        let reason = status.get_details_error_info().unwrap().reason;
+        let may_pass = ["no-leader", "unknown-topic", "not-enough-replicas", "outcome-unknown"];
+        if !may_pass.contains(&reason.as_str()) {
+            return reason;
+        }
+        assert!(Instant::now() < until, "{status:?}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// A node that passes a call on names its client, so the same rules hold whichever node carries the call out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_stays_its_clients_on_the_way_between_nodes() {
+    let dir = TempDir::new().unwrap();
+    let (users, password) = (dir.path().join("users"), dir.path().join("password"));
+    std::fs::write(&users, "ada:SCRAM-SHA-256:secret\n").unwrap();
+    std::fs::write(&password, "other").unwrap();
+    let settings = [
+        "listener.security.protocol.map=NATIVE:SASL_PLAINTEXT".to_owned(),
+        "sasl.enabled.mechanisms=PLAIN".to_owned(),
+        "connection.failed.authentication.delay.ms=1".to_owned(),
+        "super.users=User:ANONYMOUS".to_owned(),
+        "node.security=plain".to_owned(),
+        format!("bootstrap.users.file={}", users.display()),
+    ];
+    let more = settings.into_iter().flat_map(|it| ["--set".to_owned(), it]).collect();
+    let cluster = Cluster::with(1..=3, more);
+    let client = cluster.client().await;
+    client.create_topic(&NewTopic { partitions: 3, ..topic("t") }, false).await.unwrap();
+    let each = (1..=3).flat_map(|id| (0..3).map(move |partition| (id, partition)));
+    for (id, partition) in each.clone() {
+        assert_eq!(append_as_ada(&cluster, id, partition).await, "not-authorized");
+    }
+    let rule = ["--principal", "User:ada", "--topic", "t", "--operation", "write"];
+    administer(&cluster, &[&["acl", "allow"], &rule[..]].concat());
+    for (id, partition) in each.clone() {
+        assert_eq!(append_as_ada(&cluster, id, partition).await, "", "{partition} through {id}");
+    }
+    let password = password.display().to_string();
+    administer(&cluster, &["user", "password", "ada", "--new-password-file", &password]);
+    for id in 1..=3 {
+        let has_heard = async || append_as_ada(&cluster, id, 0).await == "unauthenticated";
+        while !has_heard().await {}
     }
 }

@@ -24,7 +24,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::{Node, PATIENCE, field};
 
 /// Makes an authority, and a certificate for this machine.
-fn certificates(directory: &Path) {
+pub(super) fn certificates(directory: &Path) {
     let mut init = Command::new(env!("CARGO_BIN_EXE_duramen"));
     init.args(["tls", "init", "--node", "localhost,127.0.0.1", "--client", "alice"]);
     init.arg("--out").arg(directory);
@@ -207,7 +207,7 @@ fn a_new_certificate_is_taken_while_the_node_runs() {
 }
 
 /// A node with a listener that asks for a name and a password, and the user root.
-fn asking(directory: &Path, listeners: &str, more: &[&str]) -> Command {
+pub(super) fn asking(directory: &Path, listeners: &str, more: &[&str]) -> Command {
     std::fs::create_dir_all(directory).unwrap();
     let users = directory.join("users");
     std::fs::write(&users, "root:SCRAM-SHA-512:first secret\n").unwrap();
@@ -222,7 +222,7 @@ fn asking(directory: &Path, listeners: &str, more: &[&str]) -> Command {
     command
 }
 
-const ALL: &str = "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512";
+pub(super) const ALL: &str = "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512";
 
 fn options(at: SocketAddr, login: Option<(&str, &'static str, &str)>) -> Options {
     let login = login.map(|(user, password, mechanism)| Login::Password {
@@ -243,13 +243,13 @@ fn first_answer(options: &Options) -> Result<i32, Error> {
     })
 }
 
-fn run(at: SocketAddr, password: &Path, arguments: &[&str]) -> Output {
+pub(super) fn run(at: SocketAddr, password: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
     command.args(arguments).args(["--bootstrap", &at.to_string(), "--user", "root"]);
     command.arg("--password-file").arg(password).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+pub(super) fn said(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }

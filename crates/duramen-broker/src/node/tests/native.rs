@@ -415,8 +415,8 @@ fn a_node_that_does_not_lead_names_the_one_that_does() {
     trio.create("t", 1);
     let leader = trio.leader("t", 0).expect("led");
     let other = (leader + 1) % 3;
-    let place = Place { host: format!("native-{leader}"), port: 9080 };
-    let elsewhere = Problem::Elsewhere(i32::try_from(leader).expect("small"), Some(place));
+    let node = i32::try_from(leader).expect("small");
+    let elsewhere = Problem::Elsewhere(node, Some(Place(node)));
     let ops = [
         append(batch(&["a"]), Guard::default()),
         tail_op(log()),

@@ -16,10 +16,11 @@ use duramen_protocol::wire::Secret;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::{Done, ReplicaId};
 
-use super::harness::{Harness, Store, WALL_MS, options, settings};
+use super::harness::{Harness, NATIVE, Store, WALL_MS, options, settings};
 use super::trio::{TICK_MS, Trio};
 use crate::event::{ConnectionId, Event, Now};
 use crate::login::{Known, WhoIs};
+use crate::native::{Log, Op, Target, WantTail};
 use crate::node::NodeOptions;
 
 const ONE: ConnectionId = ConnectionId(501);
@@ -178,15 +179,48 @@ fn connections_of_a_user_end_when_its_password_changes_or_it_is_removed() {
     alter(&mut it, vec![], vec![upsertion("ada", long, b"z")]);
     assert!(it.closed_on(ONE).unwrap().contains("the user ada"));
     assert_eq!(it.closed_on(OTHER), None);
+    it.step(Event::Disconnected(ONE));
     let known = come_in(&mut it, ONE, "ada", b"z");
     let asked = who_is(&mut it, OTHER, "ada").unwrap();
     alter(&mut it, vec![deletion("ada", 2), deletion("ada", 1), deletion("b", 2)], vec![]);
     assert!(it.closed_on(ONE).is_some() && it.closed_on(OTHER).is_some());
     // The proof of a password that was removed meanwhile comes too late.
     assert_eq!(*known.credential, asked);
+    it.step(Event::Disconnected(OTHER));
     it.step(Event::Known { connection: OTHER, known });
     assert!(it.closed_on(OTHER).unwrap().contains("was removed"));
     it.step(Event::Disconnected(ONE));
+}
+
+#[test]
+fn requests_of_a_removed_user_are_not_carried_out() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    alter(&mut it, vec![], vec![upsertion("ada", Hash::Sha512, b"x")]);
+    let known = come_in(&mut it, NATIVE, "ada", b"x");
+    let ends = || {
+        let target = Target::Log(Log { topic: "t".to_owned(), partition: 0 });
+        Op::Tail(WantTail { target, is_certain: true })
+    };
+    let asked = it.operate(ends());
+    it.run();
+    assert!(it.answer(asked).is_some_and(|it| it.is_ok()));
+    alter(&mut it, vec![deletion("ada", 2)], vec![]);
+    assert!(it.closed_on(NATIVE).is_some());
+    // Its connection is still to end, and a call that begins with its proof comes too late.
+    for is_new in [false, true] {
+        if is_new {
+            it.step(Event::Disconnected(NATIVE));
+            it.step(Event::Known { connection: NATIVE, known: known.clone() });
+        }
+        let asked = it.operate(ends());
+        it.run();
+        assert!(it.answer(asked).is_none());
+    }
+    it.step(Event::Disconnected(NATIVE));
+    let asked = it.operate(ends());
+    it.run();
+    assert!(it.answer(asked).is_some(), "the next client of the same number is served");
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::io::Write;
 
 use clap::Args;
 use serde::Serialize;
-use tonic::transport::Channel;
 
 use crate::cli::bootstrap::Output;
-use crate::cli::native::{Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, failure, fence_text};
+use crate::cli::native::{
+    Appended, Guarded, MESSAGE_BYTES_MAX, Named, Node, Way, failure, fence_text,
+};
 use crate::cli::screen::{self, or_dash};
 use crate::cli::usage::{demand, topic_name};
 use crate::proto::logs_client::LogsClient;
@@ -30,7 +31,7 @@ struct Target {
 }
 
 impl Target {
-    async fn connect(&self) -> anyhow::Result<LogsClient<Channel>> {
+    async fn connect(&self) -> anyhow::Result<LogsClient<Way>> {
         Ok(LogsClient::new(self.node.connect().await?)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX))

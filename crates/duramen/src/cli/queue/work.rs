@@ -17,13 +17,12 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
 use tokio::task::{JoinSet, spawn_blocking};
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::settle::done;
 use super::workers::{Crew, LEASES_MAX, connect, settlement, text_of, value_of};
 use crate::cli::bootstrap::{Interrupt, Interrupted, Output};
-use crate::cli::native::failure;
+use crate::cli::native::{Way, failure};
 use crate::proto::leases_client::LeasesClient;
 use crate::proto::{Decision, LeaseRequest, LeaseResponse, Leased, Problem, SettleRequest};
 
@@ -111,7 +110,7 @@ impl Work {
 /// The command line, and the way to a node.
 struct Worker {
     work: Work,
-    client: LeasesClient<Channel>,
+    client: LeasesClient<Way>,
 }
 
 /// Tasks of messages. One fails if its command cannot be started.

@@ -8,10 +8,9 @@ use bytes::Bytes;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Map, Value};
-use tonic::transport::Channel;
 
 use crate::cli::consume::put_bytes;
-use crate::cli::native::{MESSAGE_BYTES_MAX, Node};
+use crate::cli::native::{MESSAGE_BYTES_MAX, Node, Way};
 use crate::cli::usage::topic_name;
 use crate::proto::leases_client::LeasesClient;
 use crate::proto::{Decision, Leased, Settlement};
@@ -47,7 +46,7 @@ pub(super) async fn all_of_stdin() -> anyhow::Result<Vec<u8>> {
 }
 
 /// Connects to the leases of a node.
-pub(super) async fn connect(node: &Node) -> anyhow::Result<LeasesClient<Channel>> {
+pub(super) async fn connect(node: &Node) -> anyhow::Result<LeasesClient<Way>> {
     Ok(LeasesClient::new(node.connect().await?)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX))

@@ -7,6 +7,7 @@ use std::time::Duration;
 use duramen_broker::NATIVE;
 use duramen_broker::access::{Api, RequestContext};
 use duramen_broker::event::{ConnectionId, Event, Reply};
+use duramen_broker::login::Known;
 use duramen_broker::native::{Answer, LeasedPart, Name, Op, Position, Problem, Span};
 use duramen_broker::read_plan::{self, QueueError};
 use duramen_broker::recompression::Targets;
@@ -19,6 +20,7 @@ use duramen_storage::reader::ReadError;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use super::problems::Fault;
 use crate::server::checking::Checking;
@@ -48,8 +50,12 @@ pub(crate) struct Calls {
 /// Client of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// Principal; `User:ANONYMOUS` until there is authentication.
+    /// Principal, such as `User:alice`.
     pub principal: Arc<str>,
+    /// User and credential of a client that has shown a password: a call ends when they change.
+    pub known: Option<Known>,
+    /// Time at which the client's proof counts no more, if there is one.
+    pub ends: Option<Instant>,
     /// Where the client is, as Kafka prints it: `/127.0.0.1`.
     pub host: Arc<str>,
     /// The client's name for itself.
@@ -88,7 +94,22 @@ impl Calls {
         let connection = ConnectionId(self.numbers.fetch_add(1, Ordering::Relaxed));
         let (to_call, replies) = unbounded_channel();
         self.node.push(Input::Connected(connection, to_call));
+        if let Some(known) = caller.known.clone() {
+            // The node hears of the client before its first request.
+            self.node.push(Input::Event(Event::Known { connection, known }));
+        }
         Call { calls: self.clone(), caller: caller.clone(), connection, replies, sequence: 0 }
+    }
+}
+
+/// Reason for which a call ends before its answer.
+const OVER: &str = "the time is over for which the client's token or password counts";
+
+/// Comes at a time, if there is one.
+async fn over(ends: Option<Instant>) {
+    match ends {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -135,11 +156,33 @@ impl Call {
         let request = Box::new(request);
         let event = Event::Request { connection, sequence, context, request };
         self.calls.node.push(Input::Event(event));
-        match self.replies.recv().await {
-            Some(Routed::Reply(_, reply)) => Ok(reply),
-            Some(Routed::Credential(_)) => unreachable!("a call asks for no user"),
-            Some(Routed::Close(reason)) => Err(Fault::outcome_unknown(reason)),
-            None => Err(Fault::outcome_unknown("the node stops")),
+        let ends = self.caller.ends;
+        tokio::select! {
+            biased;
+            reply = self.replies.recv() => match reply {
+                Some(Routed::Reply(_, reply)) => Ok(reply),
+                Some(Routed::Credential(_)) => unreachable!("a call asks for no user"),
+                Some(Routed::Close(reason)) => Err(Fault::outcome_unknown(reason)),
+                None => Err(Fault::outcome_unknown("the node stops")),
+            },
+            () = over(ends) => Err(Fault::outcome_unknown(OVER)),
+        }
+    }
+
+    /// Waits for another node that carries the call out, for as long as the client is who it was.
+    pub(crate) async fn elsewhere<T>(
+        &mut self,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, Fault> {
+        let ends = self.caller.ends;
+        tokio::select! {
+            answer = answer => Ok(answer),
+            reply = self.replies.recv() => match reply {
+                Some(Routed::Close(reason)) => Err(Fault::outcome_unknown(reason)),
+                Some(other) => unreachable!("{other:?} answers no question"),
+                None => Err(Fault::outcome_unknown("the node stops")),
+            },
+            () = over(ends) => Err(Fault::outcome_unknown(OVER)),
         }
     }
 

@@ -17,7 +17,7 @@ use tonic::{Request, Status};
 
 use super::calls::Origin;
 use super::charging::Account;
-use super::forwarding::passed_on;
+use super::identify::passed_on;
 use super::messages::{check_many, content, enqueue_many_of, enqueue_of, unhurried};
 use super::problems::{Fault, THROTTLED, kind_of};
 use super::queues::Queues;
@@ -68,7 +68,7 @@ impl Queues {
             let mut answer = node.enqueue(it).await;
             while answer.as_ref().is_err_and(|it| kind_of(it) == Some(THROTTLED)) {
                 tokio::time::sleep(REST).await;
-                answer = node.enqueue(passed_on(again.clone())).await;
+                answer = node.enqueue(passed_on(origin, again.clone())).await;
             }
             answer
         };

@@ -1,80 +1,85 @@
-//! Calls that another node has to carry out: they go there once, over its native port.
+//! Calls that another node has to carry out: they go there once, over its port for nodes, in the name of their client.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use duramen_broker::native::{Answer, Op, Place, Problem};
+use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
+use tower::service_fn;
 
 use super::calls::{Call, Calls, Origin};
-use super::problems::{Fault, NO_LEADER};
+use super::problems::Fault;
 use crate::proto::leases_client::LeasesClient;
 use crate::proto::logs_client::LogsClient;
 use crate::proto::queues_client::QueuesClient;
-
-/// Header of a call that another node has passed on. Such a call is passed on no further.
-pub(crate) const HOP: &str = "duramen-hop";
+use crate::server::peers::Links;
 
 /// Longest time that a connection to another node may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Largest message of another node, in bytes: a page of a read, and what frames it.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 33 << 20;
 
-/// Connections to the other nodes' native ports, by address. Each is made when it is needed.
-#[derive(Clone, Debug, Default)]
+/// Connections to the other nodes, by their ids. Each is made when it is needed, where the node is then.
+#[derive(Clone, Debug)]
 pub(crate) struct Forwarding {
-    channels: Arc<Mutex<HashMap<String, Channel>>>,
+    links: Links,
+    channels: Arc<Mutex<HashMap<i32, Channel>>>,
 }
 
 impl Forwarding {
-    /// Returns a client for logs of the node at a place.
-    pub(crate) fn logs(&self, place: &Place) -> Result<LogsClient<Channel>, Fault> {
-        Ok(LogsClient::new(self.channel(place)?)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    pub(crate) fn new(links: Links) -> Self {
+        Self { links, channels: Arc::default() }
     }
 
-    /// Returns a client for queues of the node at a place.
-    pub(crate) fn queues(&self, place: &Place) -> Result<QueuesClient<Channel>, Fault> {
-        Ok(QueuesClient::new(self.channel(place)?)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    /// Tells whether a node is another one, to which there is a way.
+    pub(crate) fn leads_to(&self, Place(node): Place) -> bool {
+        self.links.address_of(node).is_some()
     }
 
-    /// Returns a client for leases of the node at a place.
-    pub(crate) fn leases(&self, place: &Place) -> Result<LeasesClient<Channel>, Fault> {
-        Ok(LeasesClient::new(self.channel(place)?)
+    /// Returns a client for logs of a node.
+    pub(crate) fn logs(&self, to: Place) -> LogsClient<Channel> {
+        LogsClient::new(self.channel(to))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    fn channel(&self, place: &Place) -> Result<Channel, Fault> {
-        let host =
-            if place.host.contains(':') { format!("[{}]", place.host) } else { place.host.clone() };
-        let address = format!("http://{host}:{}", place.port);
+    /// Returns a client for queues of a node.
+    pub(crate) fn queues(&self, to: Place) -> QueuesClient<Channel> {
+        QueuesClient::new(self.channel(to))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Returns a client for leases of a node.
+    pub(crate) fn leases(&self, to: Place) -> LeasesClient<Channel> {
+        LeasesClient::new(self.channel(to))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    fn channel(&self, Place(node): Place) -> Channel {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = if let Some(channel) = channels.get(&address) {
-            channel.clone()
-        } else {
-            let endpoint = Endpoint::from_shared(address.clone());
-            let endpoint = endpoint.map_err(|error| {
-                Fault::new(NO_LEADER, format!("the leader's address {address}: {error}"))
-            })?;
-            let channel = endpoint.connect_timeout(CONNECT_MAX).connect_lazy();
-            channels.insert(address, channel.clone());
-            channel
+        let dial = || {
+            let links = self.links.clone();
+            let connector = service_fn(move |_| {
+                let links = links.clone();
+                async move {
+                    let opened = links.open_calls(node).await;
+                    opened.map(TokioIo::new).map_err(|error| {
+                        tracing::debug!(node, "cannot pass on calls to another node: {error:#}");
+                        std::io::Error::other(format!("{error:#}"))
+                    })
+                }
+            });
+            // The name is never looked up.
+            let endpoint = Endpoint::from_static("http://node").connect_timeout(CONNECT_MAX);
+            endpoint.connect_with_connector_lazy(connector)
         };
-        Ok(channel)
+        channels.entry(node).or_insert_with(dial).clone()
     }
-}
-
-/// Marks a request as passed on.
-pub(crate) fn passed_on<T>(message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    request.metadata_mut().insert(HOP, "1".parse().expect("it is ASCII"));
-    request
 }
 
 /// Answer of another node.
@@ -94,7 +99,7 @@ pub(crate) async fn carry<A>(
         Ok(answer) => finish(call, answer).await,
         Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
             // A box: else each call that waits here has room for one that is passed on, too.
-            let answer = Box::pin(pass(place)).await;
+            let answer = call.elsewhere(Box::pin(pass(place))).await?;
             answer.map(Response::into_inner).map_err(|it| Fault::of_status(&it))
         }
         Err(problem) => Err(problem.into()),

@@ -8,8 +8,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::calls::Origin;
 use super::charging::Account;
-use super::forwarding::{HOP, MESSAGE_BYTES_MAX};
-use super::identify::caller_of;
+use super::forwarding::MESSAGE_BYTES_MAX;
+use super::identify;
 use super::leases::Leases;
 use super::logs::Logs;
 use super::queues::Queues;
@@ -31,9 +31,7 @@ use crate::proto::{
 };
 
 fn origin_of<T>(request: &Request<T>) -> Origin {
-    let is_passed_on = request.metadata().contains_key(HOP);
-    let agent = request.metadata().get("user-agent").and_then(|it| it.to_str().ok());
-    Origin { caller: caller_of(request.extensions(), agent), is_passed_on }
+    identify::origin_of(request.extensions(), request.metadata().as_ref())
 }
 
 #[derive(Clone, Debug)]

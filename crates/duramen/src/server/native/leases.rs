@@ -12,7 +12,8 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::calls::{Call, Caller, Calls, Origin};
-use super::forwarding::{Forwarding, carry, passed_on};
+use super::forwarding::{Forwarding, carry};
+use super::identify::passed_on;
 use super::logs::Logs;
 use super::problems::Fault;
 use super::queues::{PAGE_BYTES, PAGE_BYTES_MAX, Queues};
@@ -171,14 +172,14 @@ impl Leases {
         let until = Instant::now() + Duration::from_millis(request.wait_ms.into());
         loop {
             let (mut answer, others) = self.lease_here(origin, &request, 0).await?;
-            for place in &others {
+            for place in others.iter().copied() {
                 let taken = u32::try_from(answer.leases.len()).unwrap_or(u32::MAX);
                 if taken >= limit {
                     break;
                 }
                 let rest = LeaseRequest { limit: limit - taken, wait_ms: 0, ..request.clone() };
                 // A node that fails has another chance with the next call.
-                if let Ok(more) = self.lease_there(place, rest).await {
+                if let Ok(more) = self.lease_there(origin, place, rest).await {
                     answer.lock_ms = answer.lock_ms.max(more.lock_ms);
                     answer.leases.extend(more.leases);
                 }
@@ -205,11 +206,11 @@ impl Leases {
     ) -> Result<LeaseResponse, Fault> {
         let request = LeaseRequest { wait_ms, ..request.clone() };
         let mut waits = Waits::new();
-        for place in once(None).chain(others.iter().cloned().map(Some)) {
+        for place in once(None).chain(others.iter().copied().map(Some)) {
             let (leases, origin, request) = (self.clone(), origin.clone(), request.clone());
             waits.push(Box::pin(async move {
                 match place {
-                    Some(place) => leases.lease_there(&place, request).await,
+                    Some(place) => leases.lease_there(&origin, place, request).await,
                     None => leases.lease_here(&origin, &request, wait_ms).await.map(|it| it.0),
                 }
             }));
@@ -258,11 +259,13 @@ impl Leases {
 
     async fn lease_there(
         &self,
-        place: &Place,
+        origin: &Origin,
+        place: Place,
         request: LeaseRequest,
     ) -> Result<LeaseResponse, Fault> {
-        let mut node = self.forwarding().leases(place)?;
-        let answer = node.lease(passed_on(request)).await;
+        let mut node = self.forwarding().leases(place);
+        let mut call = self.queues.calls.begin(&origin.caller);
+        let answer = call.elsewhere(node.lease(passed_on(origin, request))).await?;
         answer.map(tonic::Response::into_inner).map_err(|it| Fault::of_status(&it).of_a_read())
     }
 
@@ -279,8 +282,8 @@ impl Leases {
             let op = lease_of(request, wait_ms)?;
             let (calls, caller) = (&self.queues.calls, &origin.caller);
             let pass = async |place: Place| {
-                let mut node = self.forwarding().leases(&place)?;
-                let answer = node.lease(passed_on(request.clone())).await?.into_inner();
+                let mut node = self.forwarding().leases(place);
+                let answer = node.lease(passed_on(origin, request.clone())).await?.into_inner();
                 Ok(tonic::Response::new((answer, Vec::new())))
             };
             let finish = async |call: Call, answer| {
@@ -350,8 +353,8 @@ impl Leases {
             .filter_map(|it| Some((parts_of(&it.lease)?.1, it.lease.clone())))
             .collect();
         let pass = async |place: Place| {
-            let mut node = self.forwarding().leases(&place)?;
-            node.settle(passed_on(message)).await
+            let mut node = self.forwarding().leases(place);
+            node.settle(passed_on(origin, message)).await
         };
         let finish = async |_, answer| {
             let Answer::Settled(lost) = answer else { unreachable!("it answers no settlement") };

@@ -1,5 +1,8 @@
 //! The listener of the native API: HTTP/1.1 and HTTP/2 on one port.
 
+use std::any::Any;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +12,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tower_layer::Layer;
 
 use super::calls::Calls;
 use super::charging::{Account, charged};
 use super::forwarding::Forwarding;
-use super::identify::Peer;
+use super::identify::entered;
 use super::leases::Leases;
 use super::logs::Logs;
 use super::observing::{Operations, observed};
@@ -24,9 +27,12 @@ use super::queues::Queues;
 use super::topics::Topics;
 use super::{grpc, http};
 use crate::server::budget::Budget;
+use crate::server::door::{Door, Visitor};
 use crate::server::http::Sources;
+use crate::server::peers::{CallsOfNode, Links};
 use crate::server::reloading::Limits;
 use crate::server::seats::Seats;
+use crate::server::tls::Wire;
 
 /// Longest time that a client may take for the headers of a request.
 const HEADERS_MAX: Duration = Duration::from_secs(10);
@@ -50,6 +56,10 @@ pub(crate) struct Native {
     pub socket: TcpListener,
     /// All routes.
     pub router: Router,
+    /// Means to tell who a client is.
+    pub door: Arc<Door>,
+    /// Connections on which other nodes pass on calls.
+    pub passed_on: mpsc::Receiver<CallsOfNode>,
     /// Memory of all clients' requests and answers, those of Kafka's clients among them.
     pub budget: Arc<Budget>,
     /// Which connections there are, those of Kafka's clients among them.
@@ -63,10 +73,11 @@ pub(crate) struct Native {
 /// Returns all routes of the port.
 pub(crate) fn router(
     calls: &Calls,
+    links: Links,
     sources: Sources,
     heartbeat: Duration,
 ) -> anyhow::Result<Router> {
-    let logs = Logs { calls: calls.clone(), forwarding: Forwarding::default() };
+    let logs = Logs { calls: calls.clone(), forwarding: Forwarding::new(links) };
     let topics = Topics { calls: calls.clone() };
     let forwarding = logs.forwarding.clone();
     let queues = Queues { calls: calls.clone(), forwarding, topics: topics.clone(), heartbeat };
@@ -77,12 +88,17 @@ pub(crate) fn router(
     let metrics = crate::server::http::router(sources);
     let all = grpc.merge(http).merge(metrics);
     let all = all.fallback(http::unknown).method_not_allowed_fallback(http::wrong_method);
-    let all = all.layer(middleware::from_fn(charged));
+    let all = guarded(all).layer(middleware::from_fn(charged));
     Ok(all.layer(middleware::from_fn_with_state(operations, observed)))
 }
 
+/// Lets requests to these routes in only if their clients show who they are, where they have to.
+pub(crate) fn guarded(routes: Router) -> Router {
+    routes.layer(middleware::from_fn(entered))
+}
+
 /// All routes, with what they know of their connection.
-type Service = TowerToHyperService<AddExtension<AddExtension<Router, Arc<Account>>, Peer>>;
+type Service = TowerToHyperService<AddExtension<AddExtension<Router, Arc<Account>>, Arc<Visitor>>>;
 
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
@@ -104,39 +120,77 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-/// Serves the native API until the server stops, and then lets the calls in flight end, for at most `grace`.
+/// A client or another node that has come.
+enum Came {
+    Client(TcpStream, SocketAddr),
+    Node(Box<CallsOfNode>),
+}
+
+impl Came {
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::Client(_, address) => *address,
+            Self::Node(it) => it.address,
+        }
+    }
+
+    /// Begins its connection. A node holds its place among the nodes for as long as that lasts.
+    async fn enter(
+        self,
+        door: &Arc<Door>,
+    ) -> io::Result<(Wire, Visitor, Option<Box<dyn Any + Send>>)> {
+        match self {
+            Self::Client(tcp, address) => {
+                tcp.set_nodelay(true)?;
+                let (wire, visitor) = door.enter(tcp, address).await?;
+                Ok((wire, visitor, None))
+            }
+            Self::Node(it) => {
+                let CallsOfNode { mut wire, address, held } = *it;
+                wire.move_here()?;
+                Ok((wire, Visitor::node(door, address), Some(held)))
+            }
+        }
+    }
+}
+
+/// Serves requests until the server stops, and then lets the calls in flight end, for at most `grace`.
 pub(crate) async fn listen(native: Native, grace: Duration) {
-    let Native { socket, router, budget, seats, limits, mut stop } = native;
+    let Native { socket, router, door, mut passed_on, budget, seats, limits, mut stop } = native;
     let mut tasks = JoinSet::new();
     while !*stop.borrow() {
-        let accepted = tokio::select! {
-            accepted = socket.accept() => accepted,
+        let came = tokio::select! {
+            accepted = socket.accept() => accepted.map(|(tcp, address)| Came::Client(tcp, address)),
+            Some(it) = passed_on.recv() => Ok(Came::Node(Box::new(it))),
             Some(_) = tasks.join_next() => continue,
             _ = stop.changed() => continue,
         };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
+        let came = match came {
+            Ok(came) => came,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection of the native API");
+                tracing::warn!(%error, port = door.name, "cannot accept a connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
-        let seat = match seats.take(peer.ip(), &limits.borrow().seats) {
+        let peer = came.address();
+        // Nodes have their own seats.
+        let seat = match &came {
+            Came::Client(..) => seats.take(peer.ip(), &limits.borrow().seats).map(Some),
+            Came::Node(_) => Ok(None),
+        };
+        let seat = match seat {
             Ok(seat) => seat,
             Err(reason) => {
-                tracing::warn!(%peer, %reason, "connection of the native API refused");
+                tracing::warn!(%peer, %reason, port = door.name, "connection refused");
                 continue;
             }
         };
         let account = Account::new(&budget);
-        // Around the routes as a whole: each connection would have a copy of every one of them.
-        let service = Extension(Arc::clone(&account)).layer(router.clone());
-        let service = Extension(Peer(peer)).layer(service);
-        let stop = stop.clone();
+        let (router, door, stop) = (router.clone(), Arc::clone(&door), stop.clone());
         tasks.spawn(async move {
             tokio::select! {
-                () = serve(stream, TowerToHyperService::new(service), stop) => {}
+                () = serve(came, router, (door, Arc::clone(&account)), stop) => {}
                 () = account.evicted() => {
                     tracing::warn!(%peer, "a native connection is closed: it stands still, and others need its memory");
                 }
@@ -155,12 +209,28 @@ pub(crate) async fn listen(native: Native, grace: Duration) {
     }
 }
 
-async fn serve(stream: TcpStream, service: Service, mut stop: watch::Receiver<bool>) {
-    if let Err(error) = stream.set_nodelay(true) {
-        return tracing::debug!(%error, "cannot set the options of a connection");
-    }
+async fn serve(
+    came: Came,
+    router: Router,
+    (door, account): (Arc<Door>, Arc<Account>),
+    mut stop: watch::Receiver<bool>,
+) {
+    let (peer, port) = (came.address(), door.name);
+    let entered = came.enter(&door).await;
+    let (wire, visitor, _held) = match entered {
+        Ok(entered) => entered,
+        Err(error) => {
+            if door.desk.complaints.may_say() {
+                tracing::info!(%peer, port, %error, "no connection");
+            }
+            return;
+        }
+    };
+    // Around the routes as a whole: each connection would have a copy of every one of them.
+    let service = Extension(Arc::new(visitor)).layer(Extension(account).layer(router));
+    let service: Service = TowerToHyperService::new(service);
     let builder = builder();
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let connection = builder.serve_connection(TokioIo::new(wire), service);
     let mut connection = std::pin::pin!(connection);
     let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
     let ended = tokio::select! {
@@ -174,6 +244,6 @@ async fn serve(stream: TcpStream, service: Service, mut stop: watch::Receiver<bo
         connection.await
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection of the native API ended");
+        tracing::debug!(%peer, port, %error, "a connection ended");
     }
 }

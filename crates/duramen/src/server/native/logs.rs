@@ -5,14 +5,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use duramen_broker::native::{Answer, Op, Place, Problem};
 use duramen_protocol::messages::{FindCoordinatorRequest, InitProducerIdRequest};
 use duramen_protocol::{ErrorCode, Response as Kafka};
-use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
+use futures_util::stream::{BoxStream, StreamExt, try_unfold};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::calls::{Calls, Origin};
-use super::forwarding::{Answered, Forwarding, carry, passed_on};
+use super::forwarding::{Answered, Forwarding, carry};
+use super::identify::passed_on;
 use super::messages::{
     append_of, appended, content, fence_of, tail, tail_of, truncate_of, unhurried,
 };
@@ -52,8 +53,7 @@ impl Logs {
         pass: impl AsyncFnOnce(LogsClient<Channel>, Request<M>) -> Answered<A>,
         write: impl FnOnce(Answer) -> A,
     ) -> Result<A, Fault> {
-        let pass =
-            async |place: Place| pass(self.forwarding.logs(&place)?, passed_on(message)).await;
+        let pass = async |to| pass(self.forwarding.logs(to), passed_on(origin, message)).await;
         carry(&self.calls, origin, op, pass, async |_, answer| Ok(write(answer))).await
     }
 
@@ -121,10 +121,17 @@ impl Logs {
                 Ok(pages.boxed())
             }
             Err(Problem::Elsewhere(_, Some(place))) if !origin.is_passed_on => {
-                let answer = self.forwarding.logs(&place)?.read(passed_on(request)).await;
+                let mut call = self.calls.begin(&origin.caller);
                 let fault_of = |it: Status| Fault::of_status(&it).of_a_read();
+                let mut node = self.forwarding.logs(place);
+                let answer = call.elsewhere(node.read(passed_on(origin, request))).await?;
                 let pages = answer.map_err(fault_of)?.into_inner();
-                Ok(pages.map_err(fault_of).boxed())
+                let pages = try_unfold((call, pages), async |(mut call, mut pages)| {
+                    let page = call.elsewhere(pages.message()).await.map_err(Fault::of_a_read)?;
+                    let page = page.map_err(|it| Fault::of_status(&it).of_a_read())?;
+                    Ok(page.map(|page| (page, (call, pages))))
+                });
+                Ok(pages.boxed())
             }
             Err(problem) => Err(Fault::from(problem).of_a_read()),
         }
@@ -146,9 +153,10 @@ impl Logs {
                 Err(ErrorCode::NotCoordinator | ErrorCode::CoordinatorNotAvailable)
                     if !origin.is_passed_on =>
                 {
-                    if let Some(place) = self.coordinator(origin, &request.name).await? {
-                        let mut node = self.forwarding.logs(&place)?;
-                        let answer = node.open_session(passed_on(request)).await;
+                    let place = self.coordinator(origin, &request.name).await?;
+                    if let Some(place) = place.filter(|it| self.forwarding.leads_to(*it)) {
+                        let mut node = self.forwarding.logs(place);
+                        let answer = node.open_session(passed_on(origin, request)).await;
                         return answer
                             .map(Response::into_inner)
                             .map_err(|it| Fault::of_status(&it));
@@ -208,7 +216,6 @@ impl Logs {
         else {
             unreachable!("a response is of its request's API")
         };
-        let port = u16::try_from(response.port).ok().filter(|_| response.error_code == 0);
-        Ok(port.map(|port| Place { host: response.host, port }))
+        Ok((response.error_code == 0).then_some(Place(response.node_id)))
     }
 }

@@ -17,8 +17,8 @@ use super::problems::{
     BAD_REQUEST, BUSY, DAMAGED, DISK_FULL, FENCED, FILTER_FAILED, FILTER_INVALID, KINDS, Kind,
     LAST_MISMATCH, NO_LEADER, NOT_A_QUEUE_TOPIC, NOT_A_SHARE_GROUP, NOT_AUTHORIZED,
     NOT_ENOUGH_REPLICAS, OUTCOME_UNKNOWN, POSITION_DIVERGED, SEQUENCE_GAP, SESSION_EXPIRED,
-    SESSION_FENCED, THROTTLED, TOO_LARGE, TOPIC_EXISTS, TRIMMED, UNKNOWN_ELEMENT, UNKNOWN_TOPIC,
-    UNSUPPORTED, VERSION_MISMATCH,
+    SESSION_FENCED, THROTTLED, TOO_LARGE, TOPIC_EXISTS, TRIMMED, UNAUTHENTICATED, UNKNOWN_ELEMENT,
+    UNKNOWN_TOPIC, UNSUPPORTED, VERSION_MISMATCH,
 };
 
 const ABOUT: &str = "\
@@ -31,7 +31,7 @@ of JSON, by the operation's name: `AppendRequest` for `Append`, and so on. A mem
 A failure answers `application/problem+json`. A path that is not here answers 404 with `/problems/unsupported`, and a \
 method that its path has not answers 405 with `/problems/method-not-allowed`.";
 
-/// Problem documents by the operations that may answer with them.
+/// Problem documents by the operations that may answer with them. Each asks its client who it is, where the port does.
 macro_rules! problems {
     ($($(#[$doc:meta])* $name:ident: $($kind:ident)*;)*) => {
         $(
@@ -40,7 +40,7 @@ macro_rules! problems {
 
             impl IntoResponses for $name {
                 fn responses() -> BTreeMap<String, RefOr<Response>> {
-                    documents(&[$($kind),*])
+                    documents(&[UNAUTHENTICATED, $($kind),*])
                 }
             }
         )*

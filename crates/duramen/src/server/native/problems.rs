@@ -51,6 +51,8 @@ macro_rules! kinds {
 kinds! {
     BAD_REQUEST "bad-request" 400 InvalidArgument false "The request is wrong"
         "`errors` names each field and what is wrong with it. The same request fails again.";
+    UNAUTHENTICATED "unauthenticated" 401 Unauthenticated false "The client has to show who it is"
+        "Send the header Authorization: Basic with a name and a password, or Bearer with a token; `WWW-Authenticate` says which. docs/security.md says more.";
     NOT_AUTHORIZED "not-authorized" 403 PermissionDenied false "The client may not do this"
         "An administrator has to give the client the right.";
     UNKNOWN_TOPIC "unknown-topic" 404 NotFound false "There is no such topic or partition"

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use duramen_broker::native::{Answer, Op, Place, Problem, Span};
+use duramen_broker::native::{Answer, Op, Problem, Span};
 use duramen_broker::read_plan::{Taken, queue_extent, queue_names, queue_page};
 use tonic::Request;
 use tonic::transport::Channel;
 
 use super::calls::{Call, Calls, Origin};
-use super::forwarding::{Answered, Forwarding, carry, passed_on};
+use super::forwarding::{Answered, Forwarding, carry};
+use super::identify::passed_on;
 use super::messages::{element_of, get_queue_of, list_queues_of, retrieve_of};
 use super::problems::Fault;
 use super::reading::{WAIT_MS_MAX, written};
@@ -82,8 +83,7 @@ impl Queues {
         pass: impl AsyncFnOnce(QueuesClient<Channel>, Request<M>) -> Answered<A>,
         finish: impl AsyncFnOnce(Call, Answer) -> Result<A, Fault>,
     ) -> Result<A, Fault> {
-        let pass =
-            async |place: Place| pass(self.forwarding.queues(&place)?, passed_on(message)).await;
+        let pass = async |to| pass(self.forwarding.queues(to), passed_on(origin, message)).await;
         carry(&self.calls, origin, op, pass, finish).await
     }
 

@@ -19,14 +19,15 @@ use super::greeting::{Greeting, Identity};
 use super::links::Links;
 use super::message::Kind;
 use super::notice::Notice;
+use super::passing::{CallsOfNode, PROTOCOL};
 use super::security::Security;
 use super::standing::{Standing, hex};
-use super::stream::Stream;
 use super::traffic::{PeerMetrics, Traffic};
 use crate::server::complaints::Complaints;
 use crate::server::framing::{self, FrameError};
 use crate::server::home::{Home, Left, live};
 use crate::server::threads::{Input, ToNode};
+use crate::server::tls::Wire;
 
 /// Connections that nodes may have here. A way that breaks leaves some behind for a while.
 const CONNECTIONS_MAX: usize = 64;
@@ -91,7 +92,7 @@ impl Arrivals {
         };
         let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
         let hearing =
-            Hearing { arrivals: self, address, messages, room, speaker: None, _seat: seat };
+            Hearing { arrivals: self, address, messages, room, speaker: None, passes: false, seat };
         live(hearing, |it| &mut it.arrivals.home, Hearing::stay).await;
     }
 
@@ -157,13 +158,16 @@ struct Hearing {
     /// Room for frames that wait for the node's thread.
     room: Arc<Semaphore>,
     speaker: Option<Speaker>,
-    _seat: OwnedSemaphorePermit,
+    /// True if calls follow.
+    passes: bool,
+    seat: OwnedSemaphorePermit,
 }
 
 impl Hearing {
     async fn stay(mut self) -> Option<Self> {
         match self.hear().await {
             Ok(Left::Moves) => return Some(self),
+            Ok(Left::Done) if self.passes => self.pass().await,
             Ok(Left::Done) => {}
             Err(error) => self.arrivals.complain(self.address, &error),
         }
@@ -195,7 +199,24 @@ impl Hearing {
                     self.arrivals.standing.hear(&notice);
                 }
                 Kind::Frame => self.take_frame(&body).await?,
+                Kind::Calls => {
+                    ensure!(self.speaker.is_some(), NOBODY);
+                    ensure!(body[..] == PROTOCOL[..], "it speaks an unknown protocol");
+                    ensure!(self.messages.buf.is_empty(), "it speaks before it has an answer");
+                    self.messages.send(Kind::Calls, &body).await?;
+                    self.passes = true;
+                    return Ok(Left::Done);
+                }
             }
+        }
+    }
+
+    /// Hands the connection to the native API.
+    async fn pass(self) {
+        let Self { arrivals, address, messages, speaker, seat, .. } = self;
+        let calls = CallsOfNode { wire: messages.stream, address, held: Box::new((speaker, seat)) };
+        if let Err(error) = arrivals.links.pass(calls).await {
+            arrivals.complain(address, &error);
         }
     }
 
@@ -266,7 +287,7 @@ impl Drop for Here {
 
 /// A stream, cut into messages.
 struct Messages {
-    stream: Stream,
+    stream: Wire,
     buf: BytesMut,
     bytes_max: u32,
     /// Time when the other side last sent bytes, or was not read any more.
@@ -274,7 +295,7 @@ struct Messages {
 }
 
 impl Messages {
-    fn of(stream: Stream) -> Self {
+    fn of(stream: Wire) -> Self {
         Self { stream, buf: BytesMut::new(), bytes_max: GREETING_BYTES_MAX, since: Instant::now() }
     }
 

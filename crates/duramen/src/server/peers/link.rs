@@ -19,11 +19,11 @@ use super::links::Links;
 use super::message::Kind;
 use super::notice::Notice;
 use super::security::Security;
-use super::stream::Stream;
 use super::traffic::Traffic;
 use crate::config::HostPort;
 use crate::server::framing;
 use crate::server::home::{Home, Left, live};
+use crate::server::tls::Wire;
 
 /// Time between two greetings of a node that is no member yet.
 const GREET_AGAIN: Duration = Duration::from_millis(500);
@@ -137,7 +137,7 @@ pub(super) struct Dialler {
 /// A connection, and the bytes of an answer that is not whole.
 #[derive(Debug)]
 pub(super) struct Talking {
-    stream: Stream,
+    stream: Wire,
     answer: BytesMut,
 }
 
@@ -195,23 +195,13 @@ impl Dialler {
             return Ok(talking);
         }
         let at = self.address.borrow_and_update().clone();
-        let stream = self.security.dial(&at, Self::connect).await?;
+        let stream = self.security.dial(&at, connect).await?;
         let tls = stream.is_sealed();
         tracing::info!(peer = self.broker_id, address = %at, tls, "connected to another node");
         self.links.note_tls(self.broker_id, tls);
         self.link.traffic.connects.inc();
         self.link.set_connected(true);
         Ok(Talking { stream, answer: BytesMut::new() })
-    }
-
-    async fn connect(at: &HostPort) -> anyhow::Result<TcpStream> {
-        let address = (at.host.as_str(), at.port);
-        let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
-        let stream = connected.context("no answer")??;
-        stream.set_nodelay(true)?;
-        let stall = u32::try_from(STALL_MAX.as_millis()).expect("some seconds");
-        rustix::net::sockopt::set_tcp_user_timeout(&stream, stall)?;
-        Ok(stream)
     }
 
     async fn talk(&mut self, talking: &mut Talking) -> anyhow::Result<Left> {
@@ -264,13 +254,13 @@ impl Dialler {
         Ok(())
     }
 
-    async fn greet(&mut self, stream: &mut Stream) -> anyhow::Result<()> {
+    async fn greet(&mut self, stream: &mut Wire) -> anyhow::Result<()> {
         let from = self.identity.borrow_and_update().clone();
         let greeting = Greeting { to: self.broker_id, from, nodes: self.links.nodes() };
         self.send(stream, Parts::of([(Kind::Greeting, vec![greeting.encode()])])).await
     }
 
-    async fn send(&self, stream: &mut Stream, mut parts: Parts) -> anyhow::Result<()> {
+    async fn send(&self, stream: &mut Wire, mut parts: Parts) -> anyhow::Result<()> {
         while parts.has_remaining() {
             let before = parts.remaining();
             let written = timeout(STALL_MAX, stream.write_buf(&mut parts)).await;
@@ -283,19 +273,30 @@ impl Dialler {
     }
 }
 
+/// Makes a socket to a node.
+pub(super) async fn connect(at: &HostPort) -> anyhow::Result<TcpStream> {
+    let address = (at.host.as_str(), at.port);
+    let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
+    let stream = connected.context("no answer")??;
+    stream.set_nodelay(true)?;
+    let stall = u32::try_from(STALL_MAX.as_millis()).expect("some seconds");
+    rustix::net::sockopt::set_tcp_user_timeout(&stream, stall)?;
+    Ok(stream)
+}
+
 /// Returns a random number from 0 to 1.
 fn chance() -> f64 {
     RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }
 
 /// Messages in pieces, which are written together and never copied into one.
-struct Parts {
+pub(super) struct Parts {
     pieces: VecDeque<Bytes>,
     bytes: usize,
 }
 
 impl Parts {
-    fn of(messages: impl IntoIterator<Item = (Kind, Vec<Bytes>)>) -> Self {
+    pub(super) fn of(messages: impl IntoIterator<Item = (Kind, Vec<Bytes>)>) -> Self {
         let mut all = Self { pieces: VecDeque::new(), bytes: 0 };
         for (kind, parts) in messages {
             let bytes = 1 + parts.iter().map(Bytes::len).sum::<usize>();

@@ -1,17 +1,18 @@
 //! Links to all other nodes: the addresses, and the frames on their way there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duramen_broker::Event;
 use duramen_broker::event::{Membership, NodeAddress};
 use duramen_broker::peer::PeerFrame;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::greeting::Identity;
 use super::link::{Dialler, Link};
 use super::notice::Notice;
+use super::passing::CallsOfNode;
 use super::security::Security;
 use super::standing::Standing;
 use super::traffic::PeerMetrics;
@@ -34,6 +35,8 @@ struct LinkTable {
     known: Mutex<BTreeMap<i32, Known>>,
     /// Nodes that were last dialled without TLS.
     plain: Mutex<BTreeSet<i32>>,
+    /// The way of calls that other nodes pass on, if this one serves the native API.
+    callers: OnceLock<mpsc::Sender<CallsOfNode>>,
 }
 
 /// Parts from which each link is made.
@@ -174,6 +177,22 @@ impl Links {
         });
         let own = self.0.dialling.iter().map(|dialling| dialling.own.clone());
         own.chain(others).collect()
+    }
+
+    /// Returns the way of calls that other nodes pass on.
+    pub(super) fn callers(&self) -> &OnceLock<mpsc::Sender<CallsOfNode>> {
+        &self.0.callers
+    }
+
+    /// Returns the means to dial, and the identity of this node; nothing in a node that has no others.
+    pub(super) fn means(&self) -> Option<(Arc<Security>, Identity)> {
+        let dialling = self.0.dialling.as_ref()?;
+        Some((Arc::clone(&dialling.security), dialling.identity.borrow().clone()))
+    }
+
+    /// Returns the address of another node, if it is known.
+    pub(crate) fn address_of(&self, broker_id: i32) -> Option<HostPort> {
+        self.known().get(&broker_id).map(|known| known.address.borrow().clone())
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<i32, Known>> {

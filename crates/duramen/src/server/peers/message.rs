@@ -7,11 +7,15 @@ pub(super) enum Kind {
     Frame = 2,
     /// Goes both ways on a connection.
     Notice = 3,
+    /// Has calls of the native API follow, as HTTP/2, once the other node has answered with the same.
+    Calls = 4,
 }
 
 impl Kind {
     /// Returns the kind of a message by its first byte.
     pub(super) fn of(byte: u8) -> Option<Self> {
-        [Self::Greeting, Self::Frame, Self::Notice].into_iter().find(|kind| *kind as u8 == byte)
+        [Self::Greeting, Self::Frame, Self::Notice, Self::Calls]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
     }
 }

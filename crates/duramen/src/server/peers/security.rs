@@ -10,10 +10,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use super::stream::Stream;
 use crate::config::HostPort;
 use crate::server::settings::{NodeMode, NodeSecurity};
-use crate::server::tls::Certificates;
+use crate::server::tls::{Certificates, Wire};
 
 /// Longest time of a handshake, and until the first byte.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -44,7 +43,7 @@ impl Security {
     }
 
     /// Begins a connection that another node opened.
-    pub(super) async fn accept(&self, tcp: TcpStream) -> anyhow::Result<Stream> {
+    pub(super) async fn accept(&self, tcp: TcpStream) -> anyhow::Result<Wire> {
         let mut first = [0];
         let read = timeout(HANDSHAKE_MAX, tcp.peek(&mut first)).await;
         let is_sealed = read.context("it says nothing")?? == 1 && first[0] == TLS_HANDSHAKE;
@@ -55,7 +54,7 @@ impl Security {
             (NodeMode::Tls, false) => {
                 bail!("it does not speak TLS, and node.security is tls here: accept takes both")
             }
-            (_, false) => return Ok(Stream::Plain(tcp)),
+            (_, false) => return Ok(Wire::Plain(tcp)),
             (_, true) => {}
         }
         let certificates = self.own()?;
@@ -64,7 +63,7 @@ impl Security {
         let stream = handshake.context("the TLS handshake took too long")?;
         let stream = stream.context("the TLS handshake failed")?;
         self.check(certificates, stream.get_ref().1.peer_certificates())?;
-        Ok(Stream::Sealed(Box::new(TlsStream::Server(stream))))
+        Ok(Wire::Sealed(Box::new(TlsStream::Server(stream))))
     }
 
     /// Begins a connection to another node. `connect` makes a socket, once more if the node must be asked without TLS.
@@ -72,10 +71,10 @@ impl Security {
         &self,
         at: &HostPort,
         connect: impl AsyncFn(&HostPort) -> anyhow::Result<TcpStream>,
-    ) -> anyhow::Result<Stream> {
+    ) -> anyhow::Result<Wire> {
         let tcp = connect(at).await?;
         if self.mode == NodeMode::Plain {
-            return Ok(Stream::Plain(tcp));
+            return Ok(Wire::Plain(tcp));
         }
         match self.seal(at, tcp).await {
             Err(error) if self.mode == NodeMode::Accept && !is_late(&error) => {
@@ -84,13 +83,13 @@ impl Security {
                     address = %at,
                     "a node is dialled without TLS, as node.security=accept allows; the reason: {error:#}"
                 );
-                Ok(Stream::Plain(tcp))
+                Ok(Wire::Plain(tcp))
             }
             sealed => sealed,
         }
     }
 
-    async fn seal(&self, at: &HostPort, tcp: TcpStream) -> anyhow::Result<Stream> {
+    async fn seal(&self, at: &HostPort, tcp: TcpStream) -> anyhow::Result<Wire> {
         let certificates = self.own()?;
         let (_, config) = certificates.between_nodes();
         let name = ServerName::try_from(at.host.clone())
@@ -99,7 +98,7 @@ impl Security {
         let stream = timeout(HANDSHAKE_MAX, handshake).await.map_err(io::Error::from)?;
         let stream = stream.context("the TLS handshake failed")?;
         self.check(certificates, stream.get_ref().1.peer_certificates())?;
-        Ok(Stream::Sealed(Box::new(TlsStream::Client(stream))))
+        Ok(Wire::Sealed(Box::new(TlsStream::Client(stream))))
     }
 
     fn own(&self) -> anyhow::Result<&Certificates> {
@@ -208,7 +207,7 @@ pub(super) mod tests {
     async fn meet(here: Security, there: Security) -> (String, String) {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = socket.local_addr().unwrap().port();
-        let told = |ended: anyhow::Result<Stream>| match ended {
+        let told = |ended: anyhow::Result<Wire>| match ended {
             Ok(stream) if stream.is_sealed() => "TLS".to_owned(),
             Ok(_) => "plain".to_owned(),
             Err(error) => format!("{error:#}"),
@@ -230,7 +229,7 @@ pub(super) mod tests {
                 Ok(TcpStream::connect((at.host.as_str(), at.port)).await?)
             })
             .await;
-        if let Ok(Stream::Plain(tcp)) = &mut dialled {
+        if let Ok(Wire::Plain(tcp)) = &mut dialled {
             tcp.writable().await.unwrap();
             tcp.try_write(&[0, 0]).unwrap();
         }

@@ -12,9 +12,11 @@ use duramen_protocol::sasl::Mechanism;
 
 use super::nodes::{self, of_nodes};
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
-use crate::server::tls::{ClientAuth, NameRules, TlsSettings};
+use crate::server::tls::{ClientAuth, NameRules, Peers, TlsSettings};
 use crate::server::tokens::{KeySource, TokenSettings, Tokens};
 
+/// Name of the port of metrics among the listeners.
+pub(super) const HTTP: &str = "HTTP";
 /// The name of a listener without one, and the protocol that asks nobody who they are.
 pub(crate) const PLAINTEXT: &str = "PLAINTEXT";
 /// The protocol that encrypts. It asks clients for a certificate if `ssl.client.auth` says so.
@@ -86,8 +88,9 @@ pub(super) fn read(
             }
             continue;
         }
-        let mut listeners = entries(text).filter_map(|entry| entry.split_once("://"));
-        if !listeners.any(|(listener, _)| is_of(name, listener)) {
+        let listeners = entries(text).filter_map(|entry| entry.split_once("://"));
+        let mut all = listeners.map(|(listener, _)| listener).chain([NATIVE, HTTP]);
+        if !all.any(|listener| is_of(name, listener)) {
             note(name, "listeners has no listener of this name".to_owned());
         }
     }
@@ -119,18 +122,8 @@ pub(super) fn read(
                     note("listener.security.protocol.map", problem);
                     continue;
                 };
-                let place = format!("the listener {}", it.name);
-                if protocol.ends_with(SSL) {
-                    match tls(config, &it.name, protocol) {
-                        Ok(tls) => it.tls = Some(tls),
-                        Err(problem) => note(&place, problem),
-                    }
-                }
-                if protocol.starts_with("SASL") {
-                    match sasl(config, &it.name) {
-                        Ok(sasl) => it.sasl = Some(Arc::new(sasl)),
-                        Err(problem) => note(&place, problem),
-                    }
+                for problem in secure(config, it, protocol) {
+                    note(&format!("the listener {}", it.name), problem);
                 }
             }
         }
@@ -141,6 +134,20 @@ pub(super) fn read(
         note("advertised.listeners", problem);
     }
     all
+}
+
+/// Gives a listener what its protocol needs. Returns the mistakes.
+pub(super) fn secure(config: &Config, it: &mut ListenerSettings, protocol: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if protocol.ends_with(SSL) {
+        let read = tls(config, &it.name, protocol);
+        it.tls = read.map_err(|problem| problems.push(problem)).ok();
+    }
+    if protocol.starts_with("SASL") {
+        let read = sasl(config, &it.name);
+        it.sasl = read.map_err(|problem| problems.push(problem)).ok().map(Arc::new);
+    }
+    problems
 }
 
 /// Tells whether a setting's name is one listener's, or one mechanism's of it.
@@ -266,7 +273,7 @@ pub(super) fn tls_of_nodes(config: &Config) -> Result<TlsSettings, String> {
     }
     let settings = TlsSettings {
         clients: ClientAuth::Required,
-        dials: true,
+        peers: Peers::Nodes,
         ..tls_settings(config, NODES, SSL)?
     };
     settings.load()?;
@@ -313,7 +320,7 @@ fn tls_settings(config: &Config, listener: &str, protocol: &str) -> Result<TlsSe
             .map_err(|problem| format!("ssl.principal.mapping.rules: {problem}"))?,
         may_rename: value("ssl.allow.dn.changes") == "true",
         may_lack_names: value("ssl.allow.san.changes") == "true",
-        dials: false,
+        peers: if [NATIVE, HTTP].contains(&listener) { Peers::OfHttp } else { Peers::Clients },
     };
     Ok(settings)
 }
@@ -327,15 +334,32 @@ impl ListenerSettings {
     }
 
     /// Tells whether the listener knows the names of some clients.
-    pub(super) fn knows_clients(&self) -> bool {
+    pub fn knows_clients(&self) -> bool {
         let may_show = self.tls.as_ref().is_some_and(|tls| tls.clients != ClientAuth::None);
         may_show || self.sasl.is_some()
     }
 
-    /// Tells whether clients send their passwords as they are, and everybody on the way can read them.
+    /// Tells whether clients send their passwords or tokens as they are, and everybody on the way can read them. By
+    /// HTTP they send passwords whatever the mechanism.
     pub fn shows_passwords(&self) -> bool {
-        let has_plain = |sasl: &Arc<SaslSettings>| sasl.mechanisms.contains(&Mechanism::Plain);
-        self.tls.is_none() && self.sasl.as_ref().is_some_and(has_plain)
+        let is_shown = |it: &Mechanism| match it {
+            Mechanism::Plain => true,
+            Mechanism::Scram(_) | Mechanism::OAuthBearer => {
+                [NATIVE, HTTP].contains(&self.name.as_str())
+            }
+        };
+        let shows = |sasl: &Arc<SaslSettings>| sasl.mechanisms.iter().any(is_shown);
+        self.tls.is_none() && self.sasl.as_ref().is_some_and(shows)
+    }
+
+    /// Returns the protocol by Kafka's name.
+    pub(super) fn protocol(&self) -> &'static str {
+        match (self.sasl.is_some(), self.tls.is_some()) {
+            (false, false) => PLAINTEXT,
+            (false, true) => SSL,
+            (true, false) => SASL_PLAINTEXT,
+            (true, true) => SASL_SSL,
+        }
     }
 }
 
@@ -352,7 +376,7 @@ fn name_of(text: &str) -> Result<String, String> {
             "\"{text}\" is no listener's name: letters, digits, _, - and . make one"
         ));
     }
-    if [NODES, NATIVE].contains(&name.as_str()) {
+    if [NODES, NATIVE, HTTP].contains(&name.as_str()) {
         return Err(format!("Duramen itself uses the name {name}: choose another"));
     }
     Ok(name)
@@ -370,7 +394,7 @@ fn listener(entry: &str) -> Result<ListenerSettings, String> {
 }
 
 /// Reads `NAME:PROTOCOL` entries. Each protocol is a name of its own, too.
-fn protocols(text: &str) -> Result<BTreeMap<String, String>, String> {
+pub(super) fn protocols(text: &str) -> Result<BTreeMap<String, String>, String> {
     let own = PROTOCOLS.iter().map(|it| ((*it).to_owned(), (*it).to_owned()));
     let mut protocols: BTreeMap<String, String> = own.collect();
     for entry in entries(text) {

@@ -19,8 +19,7 @@ use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use super::super::calls::Origin;
-use super::super::forwarding::HOP;
-use super::super::identify::caller_of;
+use super::super::identify::origin_of;
 use super::super::json;
 use super::super::leases::Leases;
 use super::super::logs::Logs;
@@ -164,8 +163,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Client {
         let text =
             |name: header::HeaderName| parts.headers.get(name).and_then(|it| it.to_str().ok());
         let accepts = |kind: &str| text(header::ACCEPT).is_some_and(|it| it.contains(kind));
-        let caller = caller_of(&parts.extensions, text(header::USER_AGENT));
-        let origin = Origin { caller, is_passed_on: parts.headers.contains_key(HOP) };
+        let origin = origin_of(&parts.extensions, &parts.headers);
         Ok(Self { origin, wants_protobuf: accepts(PROTOBUF), wants_events: accepts(EVENTS) })
     }
 }

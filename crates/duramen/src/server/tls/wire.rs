@@ -1,4 +1,4 @@
-//! A socket between two nodes, with TLS or without.
+//! A socket with TLS or without, for tokio's readers and writers: between nodes, and of clients that speak HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,21 +12,21 @@ use crate::server::home::watched_here;
 
 /// See above.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(crate) enum Wire {
     /// Bytes go as they are.
     Plain(TcpStream),
     /// Bytes are sealed.
     Sealed(Box<TlsStream<TcpStream>>),
 }
 
-impl Stream {
+impl Wire {
     /// Tells whether bytes are sealed.
-    pub(super) fn is_sealed(&self) -> bool {
+    pub(crate) fn is_sealed(&self) -> bool {
         matches!(self, Self::Sealed(_))
     }
 
     /// Lets the runtime of this thread watch the socket.
-    pub(super) fn move_here(&mut self) -> io::Result<()> {
+    pub(crate) fn move_here(&mut self) -> io::Result<()> {
         let tcp = match self {
             Self::Plain(tcp) => tcp,
             Self::Sealed(tls) => match &mut **tls {
@@ -39,7 +39,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for Wire {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -47,7 +47,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(tcp) => Pin::new(tcp).poll_read(context, into),
-            // A killed node says no goodbye. Messages have lengths, so a cut one is noticed all the same.
+            // A killed node says no goodbye. Messages have lengths, also in HTTP, so a cut one is noticed all the same.
             Self::Sealed(tls) => match Pin::new(tls).poll_read(context, into) {
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     Poll::Ready(Ok(()))
@@ -58,7 +58,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for Wire {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
