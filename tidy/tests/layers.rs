@@ -33,7 +33,7 @@ const RULES: [Rule; 6] = [
     Rule {
         package: "duramen_broker",
         rooms: "limits prng acls recompression configs ledger metadata_records users guard checked_batch native access api_versions login session peer event raft internal_topics shares partition \
-                fetch_sessions quotas controller survivor describe groups transactions core node api \
+                fetch_sessions quotas controller audit survivor describe groups transactions core node api \
                 turn read_plan lib",
         upward: &[],
         circle: 8,

@@ -3,7 +3,7 @@
 //! Purpose:    who may do what: the one place that handlers ask before they act, look up, or tell.
 //! Owns:       the client of a request, operations and resources, [`QUESTIONS`], [`NATIVE_QUESTIONS`], and from them
 //!             `docs/access.md`; super users, and whether there is access control at all; the
-//!             log of denials (`access/denials.rs`).
+//!             log of denials and of what was allowed (`access/judged.rs`).
 //! Interface:  [`Access::may`], [`Access::admit`], [`Access::may_on_any`], [`Access::operations`].
 //! Invariants: each served API has a row in a table; a handler asks only questions of its API's rows.
 //! Never:      look-ups; the answer to a client that may not; the rules themselves (`acls`).
@@ -24,10 +24,10 @@ use crate::acls::{EVERYBODY, Pattern, Permission, WILDCARD};
 use crate::configs::{AUTHORIZER, BrokerSettings};
 use crate::native::Name;
 
-mod denials;
+mod judged;
 mod questions;
 
-use denials::Denials;
+use judged::Judged;
 
 pub use questions::{Asked, NATIVE_QUESTIONS, NativeQuestion, QUESTIONS, Question, Refusal};
 
@@ -54,7 +54,7 @@ pub struct RequestContext {
 
 impl RequestContext {
     /// Returns the client's address, as rules name it.
-    fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         self.client_host.strip_prefix('/').unwrap_or(&self.client_host)
     }
 }
@@ -222,6 +222,15 @@ impl Resource<'_> {
     }
 }
 
+/// Verdicts that are logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Logged {
+    #[default]
+    None,
+    Denials,
+    All,
+}
+
 /// Judge of what clients may do.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
@@ -232,10 +241,12 @@ pub(crate) struct Access {
     /// True if clients may do everything with a resource that has no rule (`allow.everyone.if.no.acl.found`).
     lets_everyone: bool,
     acls: Acls,
-    /// True if denials are logged (`access.log`).
-    is_logged: bool,
+    /// Verdicts that are logged (`access.log`).
+    logged: Logged,
     /// Denials that this room has noted; those who ask have no right to change it.
-    denials: RefCell<Denials>,
+    denials: RefCell<Judged>,
+    /// The other verdicts, if they are logged.
+    allowed: RefCell<Judged>,
 }
 
 /// Rules and settings.
@@ -245,14 +256,28 @@ impl Access {
         let value = |name: &str| settings.get(name).map_or("", |(value, _)| value);
         self.is_on = value("authorizer.class.name") == AUTHORIZER;
         self.lets_everyone = value("allow.everyone.if.no.acl.found") == "true";
-        self.is_logged = value("access.log") == "denied";
+        self.logged = match value("access.log") {
+            "off" => Logged::None,
+            "all" => Logged::All,
+            _ => Logged::Denials,
+        };
         let super_users = value("super.users").split(';').map(str::trim);
         self.super_users = super_users.filter(|it| !it.is_empty()).map(str::to_owned).collect();
     }
 
-    /// Logs the denials of a turn.
-    pub(crate) fn say_denials(&mut self, now_us: u64) {
-        self.denials.get_mut().say(now_us, self.is_logged);
+    /// Logs the verdicts of a turn.
+    pub(crate) fn say_verdicts(&mut self, now_us: u64) {
+        self.denials.get_mut().say("denied", now_us, self.logged != Logged::None);
+        self.allowed.get_mut().say("allowed", now_us, self.logged == Logged::All);
+    }
+
+    /// Notes a verdict of rules, as far as the log wants it.
+    fn note(&self, may: bool, context: &RequestContext, what: (Operation, Kind, &str)) {
+        if !may {
+            self.denials.borrow_mut().note(context, what);
+        } else if self.logged == Logged::All && (self.is_on || context.is_ruled) {
+            self.allowed.borrow_mut().note(context, what);
+        }
     }
 
     /// Returns the number of denials since the start.
@@ -348,9 +373,8 @@ impl Access {
         let asked = Asked::Operation(operation, resource.kind());
         check(context.api, asked);
         let may = self.rules_allow(context, operation, resource);
-        if !may && is_told(context.api, asked) {
-            let denied = (operation, resource.kind(), resource.name());
-            self.denials.borrow_mut().note(context, denied);
+        if may || is_told(context.api, asked) {
+            self.note(may, context, (operation, resource.kind(), resource.name()));
         }
         may
     }
@@ -374,9 +398,7 @@ impl Access {
     ) -> bool {
         check(context.api, Asked::OnAny(operation, kind));
         let may = self.rules_allow_on_any(context, operation, kind);
-        if !may {
-            self.denials.borrow_mut().note(context, (operation, kind, "any"));
-        }
+        self.note(may, context, (operation, kind, "any"));
         may
     }
 
@@ -453,4 +475,24 @@ fn check(api: Api, asked: Asked) {
         }
     };
     debug_assert!(is_listed(), "{api:?} asks {asked:?}, which its table lacks");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_noted_as_far_as_the_log_wants_them() {
+        let context = RequestContext::sample(ApiKey::Produce);
+        for (log, allowed) in [("off", 0), ("denied", 0), ("all", 1)] {
+            let settings = [("access.log", log), ("authorizer.class.name", AUTHORIZER)];
+            let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let mut access = Access::default();
+            access.reconfigure(&BrokerSettings::from_pairs(&settings).expect("right settings"));
+            access.rule(AclOperation::Write, Kind::Topic, "t", Permission::Allow);
+            assert!(access.may(&context, Operation::Write, Resource::Topic("t")));
+            assert!(!access.may(&context, Operation::Write, Resource::Topic("u")));
+            assert_eq!((access.denials(), access.allowed.borrow().count()), (1, allowed), "{log}");
+        }
+    }
 }

@@ -15,6 +15,7 @@ pub mod access;
 pub mod acls;
 mod api;
 mod api_versions;
+mod audit;
 pub mod checked_batch;
 pub mod configs;
 mod controller;

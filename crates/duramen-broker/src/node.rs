@@ -22,6 +22,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{Done, Op, RecoveredReplica, ReplicaId};
 use duramen_storage::sabotage::{self, Bug};
 
+use crate::audit::Audit;
 use crate::configs::TopicSettings;
 use crate::controller::quorum::Quorum;
 use crate::controller::{Controller, METADATA_GROUP, METADATA_REPLICA, is_metadata};
@@ -88,6 +89,7 @@ pub struct Node {
     pub(crate) queues: Queues,
     pub(crate) settling: Settlings,
     pub(crate) logins: Logins,
+    pub(crate) audit: Audit,
 }
 
 impl Node {
@@ -382,6 +384,7 @@ impl Node {
             feeds: Feeds::default(),
             sweeps: Sweeps::default(),
             logins: Logins::default(),
+            audit: Audit::default(),
             settling: Settlings::default(),
             queues: Queues::new(Prng::stream(seed, 0x7175_6575_6573).next()),
             core: Core::new(options, controller, now, std::mem::take(actions)),

@@ -115,7 +115,7 @@ impl Node {
             self.resume();
         }
         self.logins.answer_waiting(&mut self.core);
-        self.core.access.say_denials(now.mono_us);
+        self.core.access.say_verdicts(now.mono_us);
         self.inspect();
         // All that is to be stored has left before anything is said of it.
         frames::send_frames(self);
@@ -340,6 +340,8 @@ impl Node {
 
     /// Goes on with a request whose metadata records are committed, or lost.
     fn on_committed(&mut self, key: RequestKey, is_committed: bool, made: &[GroupId]) {
+        // The client may be gone, and what it did is done all the same.
+        self.audit.settle(key, is_committed);
         let Some(parked) = self.core.parked_mut(key) else { return };
         if !is_committed {
             return routing::end_wait(self, key);

@@ -137,7 +137,7 @@ pub(crate) fn create(
         }
     }
     let response = CreateAclsResponse { results, ..Default::default() };
-    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
+    answer_after_commit(node, (key, context), &records, response.into(), DECISION_MS);
 }
 
 /// Reads a rule. Errors are those of Kafka's controller.
@@ -221,7 +221,7 @@ pub(crate) fn delete(
     let records: Vec<_> =
         gone.into_iter().map(|id| MetadataRecord::RemoveAcl(RemoveAcl { id })).collect();
     let response = DeleteAclsResponse { filter_results, ..Default::default() };
-    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
+    answer_after_commit(node, (key, context), &records, response.into(), DECISION_MS);
 }
 
 fn matching(acl: &Acl) -> DeleteAclsMatchingAcl {

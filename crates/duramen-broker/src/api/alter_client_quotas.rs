@@ -42,7 +42,7 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
+    answer_after_commit(node, (key, context), &records, response.into(), DECISION_MS);
 }
 
 fn invalid<T>(text: impl Into<String>) -> Result<T, Error> {

@@ -60,7 +60,7 @@ pub(crate) fn handle(
         let name = topic.name.clone();
         response.responses.push(ReassignableTopicResponse { name, partitions });
     }
-    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
+    answer_after_commit(node, (key, context), &records, response.into(), request.timeout_ms);
 }
 
 /// Returns the record that begins the move, or `None` if the partition already has these replicas.

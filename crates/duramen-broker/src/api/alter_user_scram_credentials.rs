@@ -72,7 +72,7 @@ pub(crate) fn handle(
     if !records.is_empty() {
         records.extend(users.first_secret(&node.core.options.secret));
     }
-    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
+    answer_after_commit(node, (key, context), &records, response.into(), DECISION_MS);
 }
 
 fn mechanism(name: &str, code: i8) -> Result<Hash, Error> {

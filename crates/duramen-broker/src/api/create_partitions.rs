@@ -52,7 +52,7 @@ pub(crate) fn handle(
         };
         response.results.push(result);
     }
-    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
+    answer_after_commit(node, (key, context), &records, response.into(), request.timeout_ms);
 }
 
 fn add(

@@ -52,7 +52,7 @@ pub(crate) fn handle(
         };
         response.topics.push(result);
     }
-    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
+    answer_after_commit(node, (key, context), &records, response.into(), request.timeout_ms);
 }
 
 /// Returns the topics to answer: of a name that the request has twice, the first.

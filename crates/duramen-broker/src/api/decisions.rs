@@ -2,10 +2,12 @@
 
 use duramen_protocol::{ErrorCode, Response};
 
+use crate::audit::Deeds;
 use crate::core::{Parked, Signal};
 use crate::event::RequestKey;
 use crate::metadata_records::MetadataRecord;
 use crate::node::Node;
+use crate::session::RequestContext;
 
 /// Returns the reason for which the request was not decided here, or not in time.
 pub(super) fn why_undecided(code: ErrorCode) -> &'static str {
@@ -17,10 +19,11 @@ pub(super) fn why_undecided(code: ErrorCode) -> &'static str {
     }
 }
 
-/// Answers once `records` are committed, and the partitions that they create have leaders.
+/// Answers once `records` are committed, and the partitions that they create have leaders. The log says then what the
+/// client did.
 pub(super) fn answer_after_commit(
     node: &mut Node,
-    key: RequestKey,
+    (key, context): (RequestKey, &RequestContext),
     records: &[MetadataRecord],
     response: Response,
     timeout_ms: i32,
@@ -28,9 +31,11 @@ pub(super) fn answer_after_commit(
     if records.is_empty() {
         return node.reply(key, response);
     }
+    let deeds = Deeds::of(context, records, &node.core.controller.image);
     match node.core.propose(records) {
         Ok(index) => {
             node.core.controller.wait(index, key);
+            node.audit.note(key, deeds);
             let response = Box::new(response);
             let parked = Parked::Commit { response, outstanding: 1 };
             node.core.park(key, parked, node.core.now.deadline_us(timeout_ms));

@@ -36,7 +36,7 @@ pub(crate) fn handle(
         }
         response.responses.push(result);
     }
-    answer_after_commit(node, key, &records, response.into(), request.timeout_ms);
+    answer_after_commit(node, (key, context), &records, response.into(), request.timeout_ms);
 }
 
 /// Returns all topics that a request names, in whichever of the two ways.

@@ -33,7 +33,7 @@ pub(crate) fn handle(
     if sabotage::is(Bug::AlteredBeforeKept) && node.core.propose(&records).is_ok() {
         return node.reply(key, response);
     }
-    answer_after_commit(node, key, &records, response.into(), DECISION_MS);
+    answer_after_commit(node, (key, context), &records, response.into(), DECISION_MS);
 }
 
 fn asked(resource: &AlterConfigsResource) -> Asked<'_> {

@@ -11,6 +11,7 @@ use duramen_protocol::wire::Uuid;
 
 use super::create_topics::may_create;
 use crate::access::{Operation, Resource};
+use crate::audit::Deeds;
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::core::Parked;
@@ -38,7 +39,7 @@ pub(crate) fn handle(
     context: RequestContext,
     request: MetadataRequest,
 ) {
-    if let Some(index) = create_missing(node, &context, &request) {
+    if let Some(index) = create_missing(node, key, &context, &request) {
         node.core.controller.wait(index, key);
         let parked = Parked::Metadata { request, context, outstanding: 1 };
         node.core.park(key, parked, node.core.now.deadline_us(CREATION_MS_MAX));
@@ -51,6 +52,7 @@ pub(crate) fn handle(
 /// Proposes the topics that are asked for and missing. Returns the index to wait for.
 fn create_missing(
     node: &mut Node,
+    key: RequestKey,
     context: &RequestContext,
     request: &MetadataRequest,
 ) -> Option<u64> {
@@ -87,10 +89,13 @@ fn create_missing(
             records.extend(creation.records);
         }
     }
-    if !records.is_empty()
-        && let Ok(index) = node.core.propose(&records)
-    {
+    if records.is_empty() {
+        return wait;
+    }
+    let deeds = Deeds::of(context, &records, &node.core.controller.image);
+    if let Ok(index) = node.core.propose(&records) {
         wait = wait.max(Some(index));
+        node.audit.note(key, deeds);
     }
     wait
 }

@@ -296,6 +296,20 @@ fn clients_get_in_with_a_password_alone_and_go_with_their_user() {
     let told = String::from_utf8(again.stderr).unwrap();
     assert!(told.contains("duramen user password ada"), "{told}");
 
+    // The log says who did what.
+    said(&run(at, &root, &["topic", "create", "t", "--config", "retention.ms=5"]));
+    said(&run(at, &root, &["topic", "alter", "t", "--config", "retention.ms=6"]));
+    said(&run(at, &root, &["topic", "delete", "t", "--yes"]));
+    for (deed, of) in [
+        ("password of a user set", "\"name\":\"ada\",\"detail\":\"SCRAM-SHA-256, SCRAM-SHA-512\""),
+        ("topic made", "\"name\":\"t\",\"detail\":\"retention.ms=5, partition 0 on [1]\""),
+        ("settings of a topic altered", "\"name\":\"t\",\"detail\":\"retention.ms=6\""),
+        ("topic deleted", "\"name\":\"t\""),
+    ] {
+        let line = node.wait_for_log(&format!("\"message\":\"{deed}\""));
+        assert!(line.contains(of) && line.contains("\"principal\":\"User:root\""), "{line}");
+    }
+
     // Her connections end with her, and her password lets nobody in any more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ada = || options(at, Some(("ada", "ada's secret", "SCRAM-SHA-256")));

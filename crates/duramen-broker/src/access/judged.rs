@@ -1,41 +1,42 @@
-//! Denials, counted and logged. A client that is denied all the time does not fill the log.
+//! Verdicts, counted and logged: denials, and on demand what was allowed. A client that asks all the time does not fill
+//! the log.
 
 use super::{Api, Kind, Operation, RequestContext};
 
-/// Most denials that are logged in a second.
+/// Most lines in a second.
 const LINES_MAX: u64 = 20;
 const SECOND_US: u64 = 1_000_000;
 
-/// One denial.
+/// One verdict.
 #[derive(Clone, Debug)]
-struct Denial {
+struct Case {
     context: RequestContext,
     operation: Operation,
     kind: Kind,
     name: String,
 }
 
-/// Denials of the present turn, and those that were logged before.
+/// Verdicts of one kind of the present turn, and the count of those that were logged before.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Denials {
-    noted: Vec<Denial>,
-    /// Denials since the start.
+pub(super) struct Judged {
+    noted: Vec<Case>,
+    /// Verdicts since the start.
     count: u64,
-    /// Denials that got no line since the last one that counts them.
+    /// Verdicts that got no line since the last one that counts them.
     unsaid: u64,
     /// Second in which lines were logged last, and how many.
     second: u64,
     lines: u64,
 }
 
-impl Denials {
-    /// Notes a denial, unless this turn has it already: a handler may ask twice.
+impl Judged {
+    /// Notes a verdict, unless this turn has it already: a handler may ask twice.
     pub(super) fn note(
         &mut self,
         context: &RequestContext,
         (operation, kind, name): (Operation, Kind, &str),
     ) {
-        let is_known = |it: &Denial| {
+        let is_known = |it: &Case| {
             (&*it.context.principal, it.context.api) == (&*context.principal, context.api)
                 && (it.operation, it.kind, it.name.as_str()) == (operation, kind, name)
         };
@@ -45,24 +46,24 @@ impl Denials {
         self.count += 1;
         if (self.noted.len() as u64) < LINES_MAX {
             let (context, name) = (context.clone(), name.to_owned());
-            self.noted.push(Denial { context, operation, kind, name });
+            self.noted.push(Case { context, operation, kind, name });
         } else {
             self.unsaid += 1;
         }
     }
 
-    /// Returns the number of denials since the start.
+    /// Returns the number of verdicts since the start.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Logs what was noted, as far as there may be lines.
-    pub(super) fn say(&mut self, now_us: u64, is_wanted: bool) {
+    /// Logs what was noted under a word, as far as there may be lines.
+    pub(super) fn say(&mut self, word: &str, now_us: u64, is_wanted: bool) {
         let second = now_us / SECOND_US;
         if second != self.second {
             (self.second, self.lines) = (second, 0);
         }
-        for Denial { context, operation, kind, name } in std::mem::take(&mut self.noted) {
+        for Case { context, operation, kind, name } in std::mem::take(&mut self.noted) {
             if !is_wanted {
                 continue;
             }
@@ -86,7 +87,7 @@ impl Denials {
                 resource = ?kind,
                 name,
                 unsaid,
-                "denied"
+                "{word}"
             );
         }
     }
@@ -101,8 +102,8 @@ mod tests {
     #[test]
     fn all_denials_are_counted_and_a_few_have_lines() {
         let context = RequestContext::sample(ApiKey::Produce);
-        let mut it = Denials::default();
-        let deny = |it: &mut Denials, times: u64| {
+        let mut it = Judged::default();
+        let deny = |it: &mut Judged, times: u64| {
             for number in 0..times {
                 let name = format!("topic-{number}");
                 it.note(&context, (Operation::Write, Kind::Topic, &name));
@@ -111,16 +112,16 @@ mod tests {
         deny(&mut it, 15);
         deny(&mut it, 15);
         assert_eq!(it.count(), 15, "a handler that asks twice is denied once");
-        it.say(5, true);
+        it.say("denied", 5, true);
         assert_eq!((it.lines, it.unsaid), (15, 0));
         deny(&mut it, 30);
-        it.say(6, true);
+        it.say("denied", 6, true);
         assert_eq!((it.count(), it.lines, it.unsaid), (45, 20, 15));
         deny(&mut it, 1);
-        it.say(SECOND_US, true);
+        it.say("denied", SECOND_US, true);
         assert_eq!((it.lines, it.unsaid), (1, 0), "the first line counts the others");
         deny(&mut it, 1);
-        it.say(SECOND_US, false);
+        it.say("denied", SECOND_US, false);
         assert_eq!((it.count(), it.lines), (47, 1));
     }
 }
