@@ -38,6 +38,8 @@ pub enum Kind {
     Double,
     /// Words with commas between.
     List,
+    /// Text that nobody is shown.
+    Password,
 }
 
 /// Condition on a value, beside its type.
@@ -117,6 +119,7 @@ impl ConfigKey {
             }
             Kind::Boolean => return self.word_problem(&value.to_ascii_lowercase()),
             Kind::String => return self.word_problem(value),
+            Kind::Password => return None,
             Kind::List if value.is_empty() && matches!(self.check, Check::AnyOf(_)) => return None,
             Kind::List if value == "*" && self.check == Check::Replicas => return None,
             Kind::List => {
@@ -168,7 +171,7 @@ impl ConfigKey {
                 }
                 Some(words.join(","))
             }
-            Kind::String => None,
+            Kind::String | Kind::Password => None,
         };
         kept.unwrap_or_else(|| value.to_owned())
     }
@@ -206,6 +209,13 @@ fn is_replica(word: &str) -> bool {
 /// Returns the row of `name`.
 pub fn find(table: &'static [ConfigKey], name: &str) -> Option<&'static ConfigKey> {
     table.iter().find(|key| key.name == name)
+}
+
+/// Tells whether nobody may see the value of a node's setting, which may be one listener's.
+pub fn is_secret(name: &str) -> bool {
+    let secrets = BROKER_CONFIGS.iter().filter(|row| row.kind == Kind::Password);
+    let mut rests = secrets.filter_map(|row| name.strip_suffix(row.name));
+    rests.any(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 /// Returns the beginning of the names of settings that are one listener's: Kafka's form.

@@ -115,14 +115,17 @@ fn kind_code(kind: Kind) -> i8 {
         Kind::Long => 5,
         Kind::Double => 6,
         Kind::List => 7,
+        Kind::Password => 9,
     }
 }
 
 fn described(name: &str, value: &str, kind: Kind, source: Source) -> DescribeConfigsResourceResult {
+    let is_sensitive = kind == Kind::Password;
     DescribeConfigsResourceResult {
         name: name.to_owned(),
-        value: Some(value.to_owned()),
+        value: (!is_sensitive).then(|| value.to_owned()),
         config_source: source.code(),
+        is_sensitive,
         config_type: kind_code(kind),
         ..Default::default()
     }
@@ -157,7 +160,7 @@ fn own_row(
 
 fn broker_row(key: &ConfigKey, settings: &BrokerSettings) -> DescribeConfigsResourceResult {
     let (value, source) = settings.get(key.name).expect("the row is from the table");
-    let all = settings.values(key.name);
+    let all = settings.values(key.name).filter(|_| key.kind != Kind::Password);
     let synonyms = all.map(|(value, source)| synonym(key.name, value, source)).collect();
     let read_only = !key.dynamic;
     DescribeConfigsResourceResult { read_only, synonyms, ..row(key, value, source) }

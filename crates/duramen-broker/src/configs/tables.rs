@@ -3,7 +3,7 @@
 use super::Check::{
     Any, AnyOf, AtLeast, Beginning, Between, BetweenButZero, OneOf, OnlyYet, Ratio, Replicas,
 };
-use super::Kind::{Boolean, Double, Int, List, Long, String};
+use super::Kind::{Boolean, Double, Int, List, Long, Password, String};
 use super::{Check, ConfigKey, Effect, Kind};
 
 pub(super) const LEADER_SELECTOR: &str = "org.apache.kafka.common.replica.LeaderSelector";
@@ -161,8 +161,8 @@ pub const GROUP_CONFIGS: &[ConfigKey] = &[
 /// Settings of a node, by name.
 #[rustfmt::skip]
 pub const BROKER_CONFIGS: &[ConfigKey] = &[
-    row("access.log", String, "denied", "", OneOf(&["off", "denied"]),
-        "Duramen's own setting. denied: the log has a line for each operation that rules of access deny, at most 20 in a second.").dynamic(),
+    row("access.log", String, "denied", "", OneOf(&["off", "denied", "all"]),
+        "Duramen's own setting. denied: the log has a line for each operation that rules of access deny, at most 20 in a second. all: also for those that they allow, at most 20 in a second.").dynamic(),
     row("advertised.listeners", List, "", "", Any,
         "Addresses that clients connect to, as NAME://HOST:PORT, one for each listener at most. A listener that is not here advertises its own address. The flag --advertise takes precedence where there is one listener."),
     row("allow.everyone.if.no.acl.found", Boolean, "false", "", Any,
@@ -413,12 +413,20 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Duramen's own setting. File in PEM with lists of clients' certificates that count no more (RFC 5280). It must have the list of each authority that signs for clients. The node reads it again when it changes."),
     row("ssl.enabled.protocols", List, "TLSv1.2,TLSv1.3", "", OneOf(&["TLSv1.2", "TLSv1.3"]),
         "Versions of TLS."),
+    row("ssl.key.password", Password, "", "", Any,
+        "Password of the private key, where that is encrypted (PKCS #8). Nobody is shown it."),
+    row("ssl.keystore.certificate.chain", Password, "", "", Any,
+        "The node's certificate and the ones that vouch for it, as text in PEM, in place of a file."),
+    row("ssl.keystore.key", Password, "", "", Any,
+        "The node's private key, as text in PEM, beside ssl.keystore.certificate.chain. Nobody is shown it."),
     row("ssl.keystore.location", String, "", "", Any,
-        "File in PEM with the node's certificate, the ones that vouch for it, and its private key, which is not encrypted. The node reads it again when it changes."),
+        "File in PEM with the node's certificate, the ones that vouch for it, and its private key, which may be encrypted (ssl.key.password). The node reads it again when it changes."),
     row("ssl.keystore.type", String, "PEM", "", OnlyYet(&["PEM"]),
         "Format of that file. openssl pkcs12 -in store.p12 -nodes -out store.pem converts others."),
     row("ssl.principal.mapping.rules", String, "DEFAULT", "", Any,
         "Rules that make a client's name of that in its certificate, with commas between: DEFAULT, or RULE:PATTERN/REPLACEMENT/ with L or U behind it for small or capital letters. The first rule that fits counts, and a client that none fits is refused."),
+    row("ssl.truststore.certificates", Password, "", "", Any,
+        "The authorities of clients' certificates, as text in PEM, in place of a file."),
     row("ssl.truststore.location", String, "", "", Any,
         "File in PEM with the authorities of clients' certificates. The node reads it again when it changes."),
     row("ssl.truststore.type", String, "PEM", "", OnlyYet(&["PEM"]),

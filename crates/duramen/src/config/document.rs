@@ -124,6 +124,7 @@ fn row(text: &mut String, key: &ConfigKey, live: &str) {
         Kind::Long => "long",
         Kind::Double => "double",
         Kind::List => "list",
+        Kind::Password => "password",
     };
     let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
     let allowed = match key.check {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duramen_broker::Event;
-use duramen_broker::configs::{BROKER_CONFIGS, Settings, find};
+use duramen_broker::configs::{BROKER_CONFIGS, Settings, find, is_secret};
 use tokio::sync::watch;
 
 use super::seats::SeatLimits;
@@ -112,7 +112,10 @@ impl Reloading {
             is_same = false;
             let row = find(BROKER_CONFIGS, name);
             let default = row.map_or("", |row| row.default);
-            let told = |value: Option<&String>| value.map_or(default, String::as_str).to_owned();
+            let told = |value: Option<&String>| match value {
+                Some(_) if is_secret(name) => "***".to_owned(),
+                value => value.map_or(default, String::as_str).to_owned(),
+            };
             let (old, new) = (told(from), told(to));
             let may_change =
                 row.is_some_and(|row| row.dynamic) || ON_SIGHUP.contains(&name.as_str());

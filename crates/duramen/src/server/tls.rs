@@ -2,7 +2,8 @@
 //!
 //! Purpose:    TLS of the listeners for clients and for nodes: certificates from files, handshakes, sealed bytes.
 //! Owns:       the checks of certificates and keys, the configuration that new connections take, its reload; names in
-//!             certificates (`tls/names.rs`); streams for tokio's readers and writers (`tls/wire.rs`).
+//!             certificates (`tls/names.rs`), texts in PEM (`tls/pem.rs`); streams for tokio's readers and writers
+//!             (`tls/wire.rs`).
 //! Interface:  [`Certificates::open`], [`Keeper::refresh`], [`accept`], [`Tls`]; [`Certificates::between_nodes`].
 //! Invariants: a configuration with a mistake is never taken: the last good one stays. No session is resumed, so that
 //!             each connection shows what it has. A handshake has a bound on its time.
@@ -22,11 +23,12 @@ use std::time::{Duration, SystemTime};
 
 use bytes::BufMut;
 use bytes::buf::Limit;
+use duramen_protocol::wire::Secret;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use rustls::client::{Resumption, WantsClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
@@ -41,10 +43,13 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::metrics::Metrics;
 
 mod names;
+mod pem;
 mod wire;
 
 pub use names::NameRules;
 use names::{Identity, identity_of, name_of};
+pub use pem::Pem;
+use pem::private_key;
 pub(super) use wire::Wire;
 
 /// Longest time of a handshake.
@@ -59,16 +64,20 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub struct TlsSettings {
     /// Name of the listener.
     pub listener: String,
-    /// `ssl.keystore.location`: a file in PEM with the certificate, those that vouch for it, and the key.
-    pub keystore: PathBuf,
+    /// `ssl.keystore.location`, or `ssl.keystore.certificate.chain` and `ssl.keystore.key`: the certificate, those
+    /// that vouch for it, and the key.
+    pub keystore: Pem,
+    /// `ssl.key.password`; empty for a key that is not encrypted.
+    pub key_password: Secret,
     /// `ssl.enabled.protocols`: those of `TLSv1.2` and `TLSv1.3`.
     pub protocols: Vec<String>,
     /// `ssl.cipher.suites`, by Java's names. Empty for all.
     pub ciphers: Vec<String>,
     /// `ssl.client.auth`: whether clients show a certificate.
     pub clients: ClientAuth,
-    /// `ssl.truststore.location`: a file in PEM with the authorities of clients' certificates, if clients show any.
-    pub truststore: PathBuf,
+    /// `ssl.truststore.location`, or `ssl.truststore.certificates`: the authorities of clients' certificates, if
+    /// clients show any.
+    pub truststore: Pem,
     /// `ssl.crl.location`: a file in PEM with lists of certificates that count no more, or nothing.
     pub revoked: PathBuf,
     /// `ssl.principal.mapping.rules`.
@@ -117,17 +126,14 @@ impl TlsSettings {
     }
 
     fn read(&self) -> Result<Loaded, String> {
-        let path = &self.keystore;
-        let about = |problem: String| format!("{}: {problem}", path.display());
-        let text = std::fs::read(path).map_err(|error| about(error.to_string()))?;
+        let about = |problem: String| self.keystore.about(problem);
+        let text = self.keystore.read()?;
         let chain = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| about(format!("no certificate in PEM: {error}")))?;
         let first = chain.first().ok_or_else(|| about("there is no certificate".to_owned()))?;
         check_time(first).map_err(about)?;
         let identity = identity_of(first).map_err(about)?;
-        let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
-            about(format!("there is no private key that is not encrypted: {error}"))
-        })?;
+        let key = private_key(&text, &self.key_password).map_err(about)?;
         let provider = Arc::new(self.provider()?);
         let versions = self.versions()?;
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -168,8 +174,7 @@ impl TlsSettings {
             lists if lists.is_empty() => verifier,
             lists => verifier.with_crls(lists).only_check_end_entity_revocation(),
         };
-        let path = self.truststore.display();
-        let verifier = verifier.build().map_err(|error| format!("{path}: {error}"))?;
+        let verifier = verifier.build().map_err(|error| self.truststore.about(error))?;
         let config = ClientConfig::builder_with_provider(provider);
         let config = config.with_protocol_versions(versions);
         let config =
@@ -182,12 +187,12 @@ impl TlsSettings {
         &self,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<dyn ClientCertVerifier>, String> {
-        if self.truststore.as_os_str().is_empty() {
+        if self.truststore.is_none() {
             return Err("ssl.client.auth needs ssl.truststore.location, a file in PEM with the \
                         authorities of clients' certificates"
                 .to_owned());
         }
-        let (path, roots) = (self.truststore.display(), Arc::new(self.roots()?));
+        let roots = Arc::new(self.roots()?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
         let verifier = match self.lists()? {
             lists if lists.is_empty() => verifier,
@@ -198,13 +203,13 @@ impl TlsSettings {
             ClientAuth::Requested => verifier.allow_unauthenticated(),
             ClientAuth::None | ClientAuth::Required => verifier,
         };
-        verifier.build().map_err(|error| format!("{path}: {error}"))
+        verifier.build().map_err(|error| self.truststore.about(error))
     }
 
     /// Reads the authorities of others' certificates.
     fn roots(&self) -> Result<RootCertStore, String> {
-        let about = |error: &dyn Display| format!("{}: {error}", self.truststore.display());
-        let text = std::fs::read(&self.truststore).map_err(|error| about(&error))?;
+        let about = |error: &dyn Display| self.truststore.about(error);
+        let text = self.truststore.read()?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&text) {
             let certificate = certificate.map_err(|error| about(&error))?;
@@ -255,8 +260,8 @@ impl TlsSettings {
 
     /// Returns when each of the files was changed.
     fn changed(&self) -> Changed {
-        [&self.keystore, &self.truststore, &self.revoked]
-            .map(|path| std::fs::metadata(path).and_then(|it| it.modified()).ok())
+        let lists = std::fs::metadata(&self.revoked).and_then(|it| it.modified()).ok();
+        [self.keystore.changed(), self.truststore.changed(), lists]
     }
 
     fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
@@ -640,11 +645,12 @@ mod tests {
     fn settings(path: &Path) -> TlsSettings {
         TlsSettings {
             listener: "SSL".to_owned(),
-            keystore: path.to_owned(),
+            keystore: Pem::File(path.to_owned()),
+            key_password: Secret::default(),
             protocols: vec!["TLSv1.3".to_owned()],
             ciphers: Vec::new(),
             clients: ClientAuth::None,
-            truststore: PathBuf::new(),
+            truststore: Pem::File(PathBuf::new()),
             revoked: PathBuf::new(),
             names: NameRules::read("DEFAULT").unwrap(),
             may_rename: false,
@@ -668,18 +674,23 @@ mod tests {
         assert_eq!(load(&both, |_| ()), Ok(()));
         let ciphers = |it: &mut TlsSettings| it.ciphers = vec!["TLS_AES_128_GCM_SHA256".into()];
         assert_eq!(load(&both, ciphers), Ok(()));
+        // Made by `openssl pkcs8 -topk8` of OpenSSL 3 of a key for nobody, with the password "secret".
+        let encrypted = good.clone() + include_str!("tls/encrypted.pem");
+        let wrong_password: fn(&mut TlsSettings) = |it| it.key_password = Secret("x".into());
         let old_version: fn(&mut TlsSettings) = |it| it.protocols = vec!["TLSv1.1".into()];
         let unknown: fn(&mut TlsSettings) = |it| it.ciphers = vec!["TLS_NULL".into()];
         let unfit: fn(&mut TlsSettings) = |it| {
             it.ciphers = vec!["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".into()];
         };
         let untrusting: fn(&mut TlsSettings) = |it| it.clients = ClientAuth::Required;
-        let gone: fn(&mut TlsSettings) = |it| it.keystore = "/none.pem".into();
+        let gone: fn(&mut TlsSettings) = |it| it.keystore = Pem::File("/none.pem".into());
         let nothing: fn(&mut TlsSettings) = |_| ();
         for (text, change, problem) in [
             (both.as_str(), gone, "No such file"),
             ("", nothing, "there is no certificate"),
             (&good, nothing, "there is no private key"),
+            (&encrypted, nothing, "ssl.key.password has its password"),
+            (&encrypted, wrong_password, "does not open the private key"),
             (&(good.clone() + &old_key.serialize_pem()), nothing, "do not fit"),
             (&(old + &old_key.serialize_pem()), nothing, "is valid from"),
             (&both, untrusting, "needs ssl.truststore.location"),
@@ -690,6 +701,22 @@ mod tests {
             let error = load(text, change).unwrap_err();
             assert!(error.contains(problem), "{problem}: {error}");
         }
+    }
+
+    #[test]
+    fn a_password_opens_an_encrypted_key_and_settings_may_be_the_text() {
+        let encrypted = include_str!("tls/encrypted.pem");
+        let key = private_key(encrypted.as_bytes(), &Secret("secret".into())).unwrap();
+        let key = KeyPair::from_der_and_sign_algo(&key, &rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let wanted = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let text = wanted.self_signed(&key).unwrap().pem() + encrypted;
+        let settings = TlsSettings {
+            keystore: Pem::Text("ssl.keystore.certificate.chain", Secret(text.into())),
+            key_password: Secret("secret".into()),
+            ..settings(Path::new(""))
+        };
+        assert_eq!(settings.load(), Ok(()));
+        assert!(!format!("{settings:?}").contains("BEGIN"), "nobody is shown a key");
     }
 
     #[test]

@@ -9,10 +9,11 @@ use std::time::Duration;
 use duramen_broker::configs::{BROKER_CONFIGS, find, listener_prefix};
 use duramen_broker::{NATIVE, NODES};
 use duramen_protocol::sasl::Mechanism;
+use duramen_protocol::wire::Secret;
 
 use super::nodes::{self, of_nodes};
 use crate::config::{Config, HostPort, LISTEN_DEFAULT};
-use crate::server::tls::{ClientAuth, NameRules, Peers, TlsSettings};
+use crate::server::tls::{ClientAuth, NameRules, Peers, Pem, TlsSettings};
 use crate::server::tokens::{KeySource, TokenSettings, Tokens};
 
 /// Name of the port of metrics among the listeners.
@@ -262,20 +263,15 @@ fn tokens(config: &Config, listener: &str) -> Result<TokenSettings, String> {
 
 /// Returns the settings of TLS between nodes, if the files are right: both ends show a certificate.
 pub(super) fn tls_of_nodes(config: &Config) -> Result<TlsSettings, String> {
-    for name in ["ssl.keystore.location", "ssl.truststore.location"] {
-        if value_of(config, NODES, name).is_empty() {
-            let own = listener_prefix(NODES) + name;
-            return Err(format!(
-                "{own} names no file in PEM; duramen tls init makes some to begin with, and \
-                 node.security=plain does without"
-            ));
-        }
+    let settings = tls_settings(config, NODES, SSL)?;
+    if settings.truststore.is_none() {
+        let own = listener_prefix(NODES) + "ssl.truststore.location";
+        return Err(format!(
+            "{own} names no file in PEM; duramen tls init makes some to begin with, and \
+             node.security=plain does without"
+        ));
     }
-    let settings = TlsSettings {
-        clients: ClientAuth::Required,
-        peers: Peers::Nodes,
-        ..tls_settings(config, NODES, SSL)?
-    };
+    let settings = TlsSettings { clients: ClientAuth::Required, peers: Peers::Nodes, ..settings };
     settings.load()?;
     Ok(settings)
 }
@@ -285,6 +281,37 @@ fn tls(config: &Config, listener: &str, protocol: &str) -> Result<TlsSettings, S
     let settings = tls_settings(config, listener, protocol)?;
     settings.load()?;
     Ok(settings)
+}
+
+/// Returns the place of a listener's certificate and key.
+fn keystore(value: impl Fn(&str) -> String, listener: &str) -> Result<Pem, String> {
+    let path = value("ssl.keystore.location");
+    let [chain, key] = ["ssl.keystore.certificate.chain", "ssl.keystore.key"].map(value);
+    match (path.is_empty(), chain.is_empty(), key.is_empty()) {
+        (false, true, true) => Ok(Pem::File(path.into())),
+        (true, false, false) => {
+            let text = Secret((chain + "\n" + &key).into());
+            Ok(Pem::Text("ssl.keystore.certificate.chain", text))
+        }
+        (true, true, true) => Err(format!(
+            "ssl.keystore.location names no file with a certificate and its key in PEM; duramen \
+             tls init makes some to begin with{}",
+            if listener == NODES { ", and node.security=plain does without" } else { "" }
+        )),
+        _ => Err("give either ssl.keystore.location, or ssl.keystore.certificate.chain and \
+                  ssl.keystore.key, both of them"
+            .to_owned()),
+    }
+}
+
+/// Returns the place of the authorities that a listener trusts.
+fn truststore(value: impl Fn(&str) -> String) -> Result<Pem, String> {
+    let [path, text] = ["ssl.truststore.location", "ssl.truststore.certificates"].map(value);
+    match (path.is_empty(), text.is_empty()) {
+        (_, true) => Ok(Pem::File(path.into())),
+        (true, false) => Ok(Pem::Text("ssl.truststore.certificates", Secret(text.into()))),
+        _ => Err("give either ssl.truststore.location or ssl.truststore.certificates".to_owned()),
+    }
 }
 
 /// Returns a listener's settings of TLS. With SASL a certificate is asked for only if the
@@ -298,15 +325,11 @@ fn tls_settings(config: &Config, listener: &str, protocol: &str) -> Result<TlsSe
         name => value_of(config, listener, name),
     };
     let list = |name: &str| entries(&value(name)).map(str::to_owned).collect::<Vec<_>>();
-    let keystore = value("ssl.keystore.location");
-    if keystore.is_empty() {
-        return Err("ssl.keystore.location names no file with a certificate and its key in PEM; \
-                    duramen tls init makes some to begin with"
-            .to_owned());
-    }
+    let secret = |text: String| Secret(text.into());
     let settings = TlsSettings {
         listener: listener.to_owned(),
-        keystore: keystore.into(),
+        keystore: keystore(value, listener)?,
+        key_password: secret(value("ssl.key.password")),
         protocols: list("ssl.enabled.protocols"),
         ciphers: list("ssl.cipher.suites"),
         clients: match value("ssl.client.auth").as_str() {
@@ -314,7 +337,7 @@ fn tls_settings(config: &Config, listener: &str, protocol: &str) -> Result<TlsSe
             "requested" => ClientAuth::Requested,
             _ => ClientAuth::None,
         },
-        truststore: value("ssl.truststore.location").into(),
+        truststore: truststore(value)?,
         revoked: value("ssl.crl.location").into(),
         names: NameRules::read(&value("ssl.principal.mapping.rules"))
             .map_err(|problem| format!("ssl.principal.mapping.rules: {problem}"))?,
@@ -525,6 +548,11 @@ mod tests {
             ),
             (&["listeners=SASL_SSL://a:1", "sasl.enabled.mechanisms=PLAIN"], "names no file"),
             (&["listeners=SSL://a:1"], "names no file"),
+            (&["listeners=SSL://a:1", "ssl.keystore.key=x"], "both of them"),
+            (
+                &["listeners=SSL://a:1", "ssl.keystore.key=x", "ssl.keystore.certificate.chain=y"],
+                "ssl.keystore.certificate.chain: there is no certificate",
+            ),
             (
                 &["listeners=SSL://a:1", "ssl.keystore.location=/none.pem"],
                 "/none.pem: No such file",

@@ -99,7 +99,7 @@ fn tls(
         Some((name, _)) if principals.is_empty() => Err(format!(
             "an authority in {} also vouches for the clients of the listener {name}, and each of them could pass for a \
              node: give nodes an authority of their own, or list them in node.principals",
-            tls.truststore.display()
+            tls.truststore
         )),
         _ => Ok(tls),
     }
