@@ -66,6 +66,8 @@ def main():
     parser.add_argument("--secured", action="store_true", help=f"over TLS, as users with few rights: {', '.join(secured.RIGHTS)}")
     parser.add_argument("--kill9-seconds", type=int, help=f"default: {KILL9_SECONDS}")
     options = parser.parse_args()
+    if options.secured and (options.short or not set(options.suite or []) <= set(secured.RIGHTS)):
+        parser.error(f"the suites that come as a user are {', '.join(secured.RIGHTS)}, and none of them is short")
     kinds = [options.broker] if options.broker else ["duramen", "kafka"]
     # Most suites wait most of the time, so two go side by side, about as long in each lane. Three make the cores so busy that
     # what is killed every few seconds comes to no end.
