@@ -24,14 +24,14 @@ def kcat(bootstrap=None):
     return [word for name, value in librdkafka(bootstrap, "PLAIN").items() for word in ("-X", f"{name}={value}")]
 
 
-def _by_kafka_pythons_names(bootstrap):
+def _by_kafka_pythons_names(bootstrap, mechanism=MECHANISM):
     address = {"bootstrap_servers": bootstrap or checks.bootstrap()}
-    login = {"sasl_mechanism": MECHANISM, "sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+    login = {"sasl_mechanism": mechanism, "sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
     return {**address, **({"security_protocol": "SASL_SSL", **login} if USER else {})}
 
 
-def kafka_python(bootstrap=None):
-    return {**_by_kafka_pythons_names(bootstrap), **({"ssl_cafile": CA} if USER else {})}
+def kafka_python(bootstrap=None, mechanism=MECHANISM):
+    return {**_by_kafka_pythons_names(bootstrap, mechanism), **({"ssl_cafile": CA} if USER else {})}
 
 
 def aiokafka(bootstrap=None):

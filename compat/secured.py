@@ -144,6 +144,11 @@ RIGHTS = {
         "group kafkajs*: read, delete",
         "transactional-id kafkajs*: write",
     ],
+    "old-clients": [
+        "topic old-*: create, delete, read, write, alter, describe-configs",
+        "group old-*: read, delete",
+        "transactional-id old-*: write",
+    ],
     "cli": [
         "topic cli*: create, delete, read, write, alter, describe-configs, alter-configs",
         "group group*: read, delete",
