@@ -124,12 +124,12 @@ def duramen_binary():
     return os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
 
 
-def start(kind, port, data_dir, settings=None, wrapper=(), jvm_options=JVM_OPTIONS):
+def start(kind, port, data_dir, settings=None, wrapper=(), jvm_options=JVM_OPTIONS, kinds=None):
     """Starts a broker on 127.0.0.1:`port` and returns it once it answers.
 
     `wrapper` is a command put in front of the broker's (strace); it must keep the broker's own pid (`strace -D`).
     """
-    broker = KINDS[kind](port, Path(data_dir), dict(settings or {}), list(wrapper), list(jvm_options))
+    broker = (kinds or KINDS)[kind](port, Path(data_dir), dict(settings or {}), list(wrapper), list(jvm_options))
     broker.restart()
     return broker
 

@@ -25,6 +25,15 @@ def strict_bootstrap():
     return os.environ["STRICT_BOOTSTRAP"]
 
 
+def open_bootstrap():
+    """Returns the address of the broker under test where it asks nobody who they are; see `secured.py`."""
+    return os.environ.get("OPEN_BOOTSTRAP", bootstrap())
+
+
+def open_strict_bootstrap():
+    return os.environ.get("OPEN_STRICT_BOOTSTRAP", strict_bootstrap())
+
+
 def broker_kind():
     return os.environ.get("BROKER_KIND", "duramen")
 

@@ -9,6 +9,7 @@ what it could not commit it does not print. It leaves the group when its input e
     Scenarios(directory, new_topic, produce).a_dead_member_is_replaced()      # produce(topic, partition, values)
 """
 
+import os
 import subprocess
 import sys
 import threading
@@ -33,7 +34,9 @@ class Member:
     def __init__(self, command, bootstrap, group, topic, **settings):
         words = [f"{name}={value}" for name, value in {"session_ms": SESSION_MS, **settings}.items()]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = subprocess.Popen([*command, bootstrap, group, topic, *words], **pipes, text=True)
+        # A member in Python reaches the broker as the tests do.
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        self.process = subprocess.Popen([*command, bootstrap, group, topic, *words], **pipes, text=True, env=environment)
         self.shares = []
         self.read = []
         self.errors = []

@@ -1,4 +1,4 @@
-"""Runs the suites against one kind of broker or both; see README.md.  run.py [--short] [--broker KIND] [--suite NAME]... """
+"""Runs the suites against one kind of broker or both; see README.md.  run.py [--short] [--secured] [--broker KIND] [--suite NAME]... """
 
 import argparse
 import hashlib
@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import secured
 from broker import COMPAT, BrokerFailed, free_port, start, start_cluster
 
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
@@ -62,8 +63,11 @@ def main():
     parser.add_argument("--suite", choices=CLIENTS + OWN_BROKERS, action="append", help="default: all; may be repeated")
     parser.add_argument("--nodes", type=int, choices=[1, 3], help=f"of suites that share brokers; default: {NODES}")
     parser.add_argument("--short", action="store_true", help=f"on one Duramen the short tests of {', '.join(SHORT)}")
+    parser.add_argument("--secured", action="store_true", help=f"over TLS, as users with few rights: {', '.join(secured.RIGHTS)}")
     parser.add_argument("--kill9-seconds", type=int, help=f"default: {KILL9_SECONDS}")
     options = parser.parse_args()
+    if options.secured and (options.short or not set(options.suite or []) <= set(secured.RIGHTS)):
+        parser.error(f"the suites that come as a user are {', '.join(secured.RIGHTS)}, and none of them is short")
     kinds = [options.broker] if options.broker else ["duramen", "kafka"]
     # Most suites wait most of the time, so two go side by side, about as long in each lane. Three make the cores so busy that
     # what is killed every few seconds comes to no end.
@@ -71,6 +75,8 @@ def main():
         lambda: run_clients(1, kinds, options) + run_clients(3, kinds, options),
         lambda: run_own_brokers(kinds, options),
     ]
+    if options.secured:
+        lanes = lanes[:1]
     if options.short:
         lanes = [lambda: run_short(options)]
     slowness = measure_slowness()
@@ -87,7 +93,8 @@ def main():
 
 
 def chosen(suites, kind, options):
-    return [suite for suite in suites if suite in (options.suite or suites) and ONLY.get(suite, kind) == kind]
+    served = secured.RIGHTS if options.secured else suites
+    return [suite for suite in suites if suite in (options.suite or suites) and suite in served and ONLY.get(suite, kind) == kind]
 
 
 def run_clients(nodes, kinds, options):
@@ -95,7 +102,7 @@ def run_clients(nodes, kinds, options):
     for kind in kinds:
         suites = [suite for suite in chosen(CLIENTS, kind, options) if nodes == 1 or suite not in ONE_NODE_ONLY]
         if suites and nodes in ([options.nodes] if options.nodes else NODES[kind]):
-            counts += run_clients_against(kind, nodes, suites)
+            counts += run_clients_against(kind, nodes, suites, options.secured)
     return counts
 
 
@@ -113,24 +120,29 @@ def run_own_brokers(kinds, options):
     return counts
 
 
-def run_clients_against(kind, nodes, suites):
+def run_clients_against(kind, nodes, suites, is_secured=False):
     directory = Path(tempfile.mkdtemp(prefix=f"duramen-compat-{kind}-"))
     failures = 0
-    name = kind if nodes == 1 else f"{kind} x{nodes}"
+    name = (kind if nodes == 1 else f"{kind} x{nodes}") + (" secured" if is_secured else "")
+    authority = secured.certificates(directory / "authority") if is_secured else None
+    kinds = secured.kinds(authority) if is_secured else None
     try:
         with (
-            start_shared(kind, nodes, directory / "defaults") as shared,
-            start(kind, free_port(), directory / "strict", STRICT_SETTINGS) as strict,
+            start_shared(kind, nodes, directory / "defaults", kinds) as shared,
+            start(kind, free_port(), directory / "strict", STRICT_SETTINGS, kinds=kinds) as strict,
         ):
             environment = {
                 **os.environ,
                 "BROKER_KIND": kind,
+                "BOOTSTRAP": shared.bootstrap,
                 "STRICT_BOOTSTRAP": strict.bootstrap,
                 "DATA_DIR": str(shared.brokers[0].data_dir),
                 "NATIVE": ",".join(each.native for each in shared.brokers),
             }
             for suite in suites:
-                counts = run_suite(name, suite, [shared.bootstrap], environment)
+                login = secured.admit(suite, shared, strict, authority) if is_secured else {}
+                reached = {**environment, **login}
+                counts = run_suite(name, suite, [reached["BOOTSTRAP"]], reached)
                 failures += counts[1]
                 yield counts
             for each in (*shared.brokers, strict):
@@ -148,8 +160,8 @@ def run_clients_against(kind, nodes, suites):
         shutil.rmtree(directory)
 
 
-def start_shared(kind, nodes, directory):
-    return start(kind, free_port(), directory) if nodes == 1 else start_cluster(kind, directory)
+def start_shared(kind, nodes, directory, kinds):
+    return start(kind, free_port(), directory, kinds=kinds) if nodes == 1 else start_cluster(kind, directory, kinds=kinds)
 
 
 def measure_slowness():

@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 import checks
+import reach
 from checks import equal
 
 TIMEOUT_S = 30
@@ -34,7 +35,7 @@ async def started(client):
 
 
 def admin():
-    return started(AIOKafkaAdminClient(bootstrap_servers=checks.bootstrap()))
+    return started(AIOKafkaAdminClient(**reach.aiokafka()))
 
 
 async def new_topic(partitions=1, name=None, **configs):
@@ -47,7 +48,7 @@ async def new_topic(partitions=1, name=None, **configs):
 
 
 async def produce(topic, values, partition=0, **settings):
-    async with started(AIOKafkaProducer(bootstrap_servers=checks.bootstrap(), **settings)) as producer:
+    async with started(AIOKafkaProducer(**reach.aiokafka(), **settings)) as producer:
         sent = [
             await producer.send(topic, value, key=b"k", partition=partition, timestamp_ms=1000 + number, headers=[("h", b"x")])
             for number, value in enumerate(values)
@@ -57,7 +58,7 @@ async def produce(topic, values, partition=0, **settings):
 
 async def consume(topic, count, offset=0, partition=0):
     assigned = TopicPartition(topic, partition)
-    async with started(AIOKafkaConsumer(bootstrap_servers=checks.bootstrap(), fetch_max_wait_ms=200)) as consumer:
+    async with started(AIOKafkaConsumer(**reach.aiokafka(), fetch_max_wait_ms=200)) as consumer:
         consumer.assign([assigned])
         consumer.seek(assigned, offset)
         found, deadline = [], time.monotonic() + TIMEOUT_S

@@ -8,6 +8,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
+import reach
+
 bootstrap, group, topic, *words = sys.argv[1:]
 settings = dict(word.split("=", 1) for word in words)
 
@@ -39,7 +41,7 @@ async def read_and_commit(consumer):
 
 async def main():
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
+        **reach.aiokafka(bootstrap),
         group_id=group,
         group_instance_id=settings.get("instance"),
         auto_offset_reset="earliest",

@@ -8,6 +8,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 import pytest
 import checks
+import reach
 from checks import equal
 from client import admin, coroutine_test, new_topic, produce, started
 from members import Scenarios
@@ -43,7 +44,7 @@ def test_a_static_member_that_comes_back_causes_no_rebalance():
 
 def member(topic, group, **settings):
     fixed = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
-    return started(AIOKafkaConsumer(topic, bootstrap_servers=checks.bootstrap(), group_id=group, **{**fixed, **settings}))
+    return started(AIOKafkaConsumer(topic, **reach.aiokafka(), group_id=group, **{**fixed, **settings}))
 
 
 @coroutine_test

@@ -9,6 +9,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError
 
 import checks
+import reach
 from checks import equal
 from client import admin, consume, coroutine_test, new_topic, produce, started
 
@@ -38,7 +39,7 @@ async def test_offsets_are_found_by_timestamp_and_at_both_ends():
     topic = await new_topic()
     await produce(topic, [b"v"] * 10)
     partition = TopicPartition(topic, 0)
-    async with started(AIOKafkaConsumer(bootstrap_servers=checks.bootstrap())) as consumer:
+    async with started(AIOKafkaConsumer(**reach.aiokafka())) as consumer:
         found = (await consumer.offsets_for_times({partition: 1005}))[partition]
         equal((found.offset, found.timestamp), (5, 1005))
         equal((await consumer.offsets_for_times({partition: 1010}))[partition], None)
@@ -49,7 +50,7 @@ async def test_offsets_are_found_by_timestamp_and_at_both_ends():
 @coroutine_test
 async def test_a_waiting_consumer_gets_a_record_at_once():
     topic = await new_topic()
-    async with started(AIOKafkaConsumer(bootstrap_servers=checks.bootstrap(), fetch_max_wait_ms=5000)) as consumer:
+    async with started(AIOKafkaConsumer(**reach.aiokafka(), fetch_max_wait_ms=5000)) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         waiting = asyncio.ensure_future(consumer.getone())
         await asyncio.sleep(0.5)

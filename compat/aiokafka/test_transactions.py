@@ -7,20 +7,21 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
 
 import checks
+import reach
 from checks import equal
 from client import coroutine_test, new_topic, produce, started
 
 
 def transactional(id=None):
     id = id or checks.unique("transactional")
-    return started(AIOKafkaProducer(bootstrap_servers=checks.bootstrap(), transactional_id=id))
+    return started(AIOKafkaProducer(**reach.aiokafka(), transactional_id=id))
 
 
 async def seen(topic, isolation):
     """Every value up to the end of all that is there now. A transaction is complete a moment after its end was answered: that is waited for."""
     assigned = TopicPartition(topic, 0)
-    reader = AIOKafkaConsumer(bootstrap_servers=checks.bootstrap(), isolation_level=isolation, fetch_max_wait_ms=200)
-    other = AIOKafkaConsumer(bootstrap_servers=checks.bootstrap())
+    reader = AIOKafkaConsumer(**reach.aiokafka(), isolation_level=isolation, fetch_max_wait_ms=200)
+    other = AIOKafkaConsumer(**reach.aiokafka())
     async with started(reader) as consumer, started(other) as other:
         consumer.assign([assigned])
         consumer.seek(assigned, 0)
@@ -69,7 +70,7 @@ async def test_offsets_are_committed_with_the_records():
     source, target, group = await new_topic(), await new_topic(), checks.unique("loop")
     await produce(source, [b"%d" % number for number in range(30)])
     partition = TopicPartition(source, 0)
-    reader = AIOKafkaConsumer(bootstrap_servers=checks.bootstrap(), group_id=group, enable_auto_commit=False, isolation_level="read_committed")
+    reader = AIOKafkaConsumer(**reach.aiokafka(), group_id=group, enable_auto_commit=False, isolation_level="read_committed")
     async with transactional() as producer, started(reader) as consumer:
         consumer.assign([partition])
         for begin, commits in ((0, True), (10, False), (10, True), (20, True)):

@@ -18,6 +18,7 @@ COMPAT = Path(__file__).resolve().parent.parent
 import pytest
 
 import checks
+import reach
 from checks import equal, unique
 
 BINARY = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
@@ -108,7 +109,7 @@ def member(group, topic, *arguments):
 @contextmanager
 def kcat_member(group, topic, *arguments):
     settings = ["-X", "auto.offset.reset=earliest", "-X", "fetch.wait.max.ms=50", "-X", "heartbeat.interval.ms=500"]
-    command = ["kcat", "-b", checks.bootstrap(), "-u", "-f", "%p:%s\n", *settings, *arguments, "-G", group, topic]
+    command = ["kcat", *reach.kcat(), "-u", "-f", "%p:%s\n", *settings, *arguments, "-G", group, topic]
     consumer = Consumer(command)
     try:
         yield consumer

@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import checks
+import reach
 from checks import equal
 
 MIB = 1 << 20
@@ -15,7 +16,7 @@ MIB = 1 << 20
 @cache
 def admin(bootstrap=None):
     """Cached, because a client that is collected cancels what it was asked for."""
-    return AdminClient({"bootstrap.servers": bootstrap or checks.bootstrap()})
+    return AdminClient(reach.librdkafka(bootstrap))
 
 
 def new_topic(partitions=1, bootstrap=None, **configs):
@@ -31,7 +32,7 @@ def create(name, partitions=1, bootstrap=None, replication_factor=None, **config
 
 
 def producer(**settings):
-    return Producer({"bootstrap.servers": checks.bootstrap(), "linger.ms": 5, **dotted(settings)})
+    return Producer({**reach.librdkafka(), "linger.ms": 5, **dotted(settings)})
 
 
 def dotted(settings):
@@ -64,7 +65,7 @@ def produce(topic, messages, partition=0, **settings):
 
 def consumer(bootstrap=None, **settings):
     fixed = {
-        "bootstrap.servers": bootstrap or checks.bootstrap(),
+        **reach.librdkafka(bootstrap),
         "group.id": "assigned-only",
         "enable.auto.commit": False,
         "check.crcs": True,

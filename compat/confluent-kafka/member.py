@@ -5,6 +5,8 @@ import threading
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+import reach
+
 bootstrap, group, topic, *words = sys.argv[1:]
 settings = dict(word.split("=", 1) for word in words)
 owned = set()
@@ -52,7 +54,7 @@ def main():
         }
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **reach.librdkafka(bootstrap),
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,

@@ -4,6 +4,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 import checks
+import reach
 from checks import equal
 from client import admin, consume, consumer, error_code, new_topic, produce, producer
 
@@ -129,7 +130,7 @@ def test_records_are_read_processed_and_written_once_through_aborts():
     reader.close()
     equal(seen_settled(target, "read_committed"), [b"%d" % number for number in range(500)])
     assert len(seen(target, "read_uncommitted")) > 500, "some were aborted"
-    [committed] = Consumer({"bootstrap.servers": checks.bootstrap(), "group.id": group}).committed([TopicPartition(source, 0)], TIMEOUT_S)
+    [committed] = Consumer({**reach.librdkafka(), "group.id": group}).committed([TopicPartition(source, 0)], TIMEOUT_S)
     equal(committed.offset, 500)
 
 

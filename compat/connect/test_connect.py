@@ -15,6 +15,7 @@ COMPAT = Path(__file__).resolve().parent.parent
 from confluent_kafka import Consumer, TopicPartition
 
 import checks
+import reach
 from broker import free_port
 from checks import equal
 
@@ -36,6 +37,8 @@ class Worker:
             "offset.flush.interval.ms": 500,
             "listeners": f"HTTP://127.0.0.1:{self.port}",
             "plugin.discovery": "service_load",
+            # The worker's own clients, and those of connectors.
+            **{f"{of}{key}": value for of in ("", "admin.", "producer.", "consumer.") for key, value in reach.client_properties().items()},
         }
 
     def write(self, name, settings):
@@ -120,7 +123,7 @@ class OfACluster(Worker):
 
     def arrived(self):
         """What is committed in the topic."""
-        settings = {"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "isolation.level": "read_committed"}
+        settings = {**reach.librdkafka(), "group.id": "unused", "isolation.level": "read_committed"}
         consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found = []

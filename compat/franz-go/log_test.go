@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 const mib = 1 << 20
@@ -49,8 +50,15 @@ func Test_every_topic_is_listed_with_its_offsets(t *testing.T) { Long(t, listing
 
 // client asks for metadata as often as it wants: topics here live for moments.
 func client(options ...kgo.Opt) *kgo.Client {
-	fixed := []kgo.Opt{kgo.SeedBrokers(Bootstrap()), kgo.MetadataMinAge(20 * time.Millisecond)}
+	fixed := append(login(), kgo.SeedBrokers(Bootstrap()), kgo.MetadataMinAge(20*time.Millisecond))
 	return Must(kgo.NewClient(append(fixed, options...)...))
+}
+
+func login() []kgo.Opt {
+	if User == "" {
+		return nil
+	}
+	return []kgo.Opt{kgo.DialTLSConfig(Trusting()), kgo.SASL(scram.Auth{User: User, Pass: Password}.AsSha512Mechanism())}
 }
 
 func admin() *kadm.Client {

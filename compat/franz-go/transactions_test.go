@@ -110,11 +110,11 @@ func processedOnce(ctx context.Context) {
 	looping, stop := context.WithCancel(ctx)
 	var loops sync.WaitGroup
 	loop := func(number int, turns int) {
-		session := Must(kgo.NewGroupTransactSession(
+		session := Must(kgo.NewGroupTransactSession(append(login(),
 			kgo.SeedBrokers(Bootstrap()), kgo.TransactionalID(group+"-"+strconv.Itoa(number)), kgo.MetadataMinAge(20*time.Millisecond),
 			kgo.ConsumerGroup(group), kgo.ConsumeTopics(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets(),
 			kgo.HeartbeatInterval(100*time.Millisecond), kgo.FetchMaxWait(100*time.Millisecond), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		))
+		)...))
 		defer session.Close()
 		for turn := 0; turn < turns && looping.Err() == nil; turn++ {
 			fetches := session.PollRecords(looping, 20)

@@ -4,6 +4,8 @@ package gosuite
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -32,7 +34,19 @@ var (
 	// StrictBootstrap is a second broker: auto.create.topics.enable=false and message.max.bytes = 11 MiB.
 	StrictBootstrap = os.Getenv("STRICT_BOOTSTRAP")
 	IsKafka         = os.Getenv("BROKER_KIND") == "kafka"
+	// User is who logs in by SCRAM-SHA-512, with Password and over Trusting; nobody where `run.py --secured` has made no user.
+	User, Password = os.Getenv("SASL_USERNAME"), os.Getenv("SASL_PASSWORD")
 )
+
+// Trusted is the TLS of who trusts brokers that the authority in this file vouches for.
+func Trusted(ca string) *tls.Config {
+	roots := x509.NewCertPool()
+	Check(roots.AppendCertsFromPEM(Must(os.ReadFile(ca))), "no certificate in %s", ca)
+	return &tls.Config{RootCAs: roots}
+}
+
+// Trusting is the TLS by which User comes.
+func Trusting() *tls.Config { return Trusted(os.Getenv("SSL_CA")) }
 
 // number is counted from there on: two names of one moment would be one.
 var number atomic.Int64

@@ -3,7 +3,6 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.Collection;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
@@ -23,7 +22,8 @@ public class GroupMember implements ConsumerRebalanceListener {
     final TreeSet<Integer> owned = new TreeSet<>();
 
     public static void main(String[] args) {
-        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", args[0], "group.id", args[1]));
+        Map<String, Object> settings = Suite.reach(args[0]);
+        settings.put("group.id", args[1]);
         settings.putAll(Map.of("auto.offset.reset", "earliest", "enable.auto.commit", false, "heartbeat.interval.ms", 200, "fetch.max.wait.ms", 100));
         for (String word : List.of(args).subList(3, args.length)) {
             String value = word.substring(word.indexOf('=') + 1);

@@ -479,7 +479,7 @@ public class Groups extends Suite {
     @Test
     public void theFirstMembersOfAGroupWaitForEachOther() throws Exception {
         String topic = unique("java");
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", strictBootstrap))) {
+        try (Admin admin = Admin.create(settings("bootstrap.servers", strictBootstrap))) {
             admin.createTopics(List.of(new org.apache.kafka.clients.admin.NewTopic(topic, 4, (short) 1))).all().get();
         }
         String group = unique("group");

@@ -1,10 +1,16 @@
 import static java.nio.charset.StandardCharsets.UTF_8;
 
+import java.io.IOException;
+import java.io.Reader;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
@@ -34,6 +40,9 @@ public class Suite {
 
     static final String bootstrap = System.getenv("BOOTSTRAP");
     static final String strictBootstrap = System.getenv("STRICT_BOOTSTRAP");
+    private static final Properties LOGIN = login();
+    /** Whether the client logs in as a user, who has few rights. */
+    static final boolean hasUser = !LOGIN.isEmpty();
     static final boolean isKafka = "kafka".equals(System.getenv("BROKER_KIND"));
 
     /** Counted from there on: two names of one microsecond would be one. */
@@ -85,8 +94,28 @@ public class Suite {
         return map;
     }
 
+    /** Settings of the address, and of who the client says it is: nobody, unless run.py --secured has made a user. */
+    static Map<String, Object> reach(String address) {
+        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", address));
+        LOGIN.forEach((name, value) -> settings.put((String) name, value));
+        return settings;
+    }
+
+    private static Properties login() {
+        Properties login = new Properties();
+        String path = System.getenv("CLIENT_PROPERTIES");
+        if (path != null) {
+            try (Reader file = Files.newBufferedReader(Path.of(path))) {
+                login.load(file);
+            } catch (IOException failure) {
+                throw new UncheckedIOException(failure);
+            }
+        }
+        return login;
+    }
+
     static Map<String, Object> settings(String... pairs) {
-        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", bootstrap));
+        Map<String, Object> settings = reach(bootstrap);
         settings.putAll(map(pairs));
         return settings;
     }

@@ -17,9 +17,10 @@ if [ $# -gt 1 ]; then
 fi
 [ -z "${SHORT:-}" ] || options+=(--include-tag short)
 [ -z "${JUNIT_DIR:-}" ] || options+=(--reports-dir "$JUNIT_DIR")
-# Tests that mostly wait are marked as concurrent, and then run all at once.
-parallel=junit.jupiter.execution.parallel
-for setting in "$parallel.enabled=true" "$parallel.config.strategy=fixed" "$parallel.config.fixed.parallelism=64" \
+# Tests that mostly wait are marked as concurrent, and then run all at once. Logins cost: each stretches a password.
+parallel=junit.jupiter.execution.parallel parallelism=64
+[ -z "${CLIENT_PROPERTIES:-}" ] || parallelism=8
+for setting in "$parallel.enabled=true" "$parallel.config.strategy=fixed" "$parallel.config.fixed.parallelism=$parallelism" \
     "junit.jupiter.execution.timeout.testable.method.default=$timeout s" \
     junit.jupiter.execution.timeout.thread.mode.default=separate_thread junit.platform.output.capture.stdout=true; do
     options+=(--config "$setting")

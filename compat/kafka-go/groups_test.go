@@ -36,7 +36,7 @@ func join(group, topic, clientID string, balancers ...kafka.GroupBalancer) *memb
 	m := &member{reader: kafka.NewReader(kafka.ReaderConfig{
 		Brokers: []string{Bootstrap()}, GroupID: group, Topic: topic, GroupBalancers: balancers, MaxWait: 200 * time.Millisecond,
 		HeartbeatInterval: 100 * time.Millisecond, JoinGroupBackoff: 100 * time.Millisecond, StartOffset: kafka.FirstOffset,
-		Dialer: &kafka.Dialer{ClientID: clientID},
+		Dialer: dialer(clientID),
 	})}
 	m.ended.Go(func() {
 		for {

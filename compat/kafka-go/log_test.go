@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl/scram"
 
 	. "duramen/compat/gosuite"
 )
@@ -48,7 +49,16 @@ func Test_an_offset_outside_the_log_is_refused(t *testing.T) { Run(t, outOfRange
 
 // transport is one for all: each knows the topics of a moment ago, and those that it has created itself. Its time is also
 // what it gives a broker to answer a Metadata request.
-var transport = &kafka.Transport{MetadataTTL: 500 * time.Millisecond}
+var transport = &kafka.Transport{MetadataTTL: 500 * time.Millisecond, TLS: dialer("").TLS, SASL: dialer("").SASLMechanism}
+
+// dialer connects what has no transport.
+func dialer(clientID string) *kafka.Dialer {
+	d := &kafka.Dialer{ClientID: clientID, Timeout: 10 * time.Second, DualStack: true}
+	if User != "" {
+		d.TLS, d.SASLMechanism = Trusting(), Must(scram.Mechanism(scram.SHA512, User, Password))
+	}
+	return d
+}
 
 func client() *kafka.Client { return &kafka.Client{Addr: kafka.TCP(Bootstrap()), Transport: transport} }
 
@@ -108,7 +118,7 @@ func produce(ctx context.Context, topic string, messages []kafka.Message, change
 func reader(topic string, partition int) *kafka.Reader {
 	return kafka.NewReader(kafka.ReaderConfig{
 		Brokers: []string{Bootstrap()}, Topic: topic, Partition: partition, MaxBytes: 16 * mib, MaxWait: 200 * time.Millisecond,
-		OffsetOutOfRangeError: true,
+		OffsetOutOfRangeError: true, Dialer: dialer(""),
 	})
 }
 
@@ -159,7 +169,7 @@ func everyCodec(ctx context.Context) {
 func oldConnection(ctx context.Context) {
 	for _, codec := range codecs {
 		topic := newTopic(ctx, 1)
-		connection := Must(kafka.DialLeader(ctx, "tcp", Bootstrap(), topic, 0))
+		connection := Must(dialer("").DialLeader(ctx, "tcp", Bootstrap(), topic, 0))
 		sent := numbered(200)
 		for i := range sent {
 			sent[i].Time = time.UnixMilli(int64(1000 + 10*i))
@@ -303,7 +313,9 @@ func manyPartitions(ctx context.Context) {
 
 func waitingReader(ctx context.Context) {
 	topic := newTopic(ctx, 1)
-	r := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{Bootstrap()}, Topic: topic, MinBytes: 1, MaxBytes: mib, MaxWait: 2 * time.Second})
+	r := kafka.NewReader(kafka.ReaderConfig{
+		Brokers: []string{Bootstrap()}, Topic: topic, MinBytes: 1, MaxBytes: mib, MaxWait: 2 * time.Second, Dialer: dialer(""),
+	})
 	defer r.Close()
 	empty, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -340,7 +352,7 @@ func recreation(ctx context.Context) {
 		Until(ctx, "the topic is gone", func() bool { return topics(ctx)[topic] == 0 })
 	}
 	// The old connection's requests for the same are too old for Kafka 4 by one version.
-	connection := Must(kafka.Dial("tcp", Bootstrap()))
+	connection := Must(dialer("").Dial("tcp", Bootstrap()))
 	defer connection.Close()
 	Done(connection.CreateTopics(kafka.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}))
 	Done(connection.DeleteTopics(topic))

@@ -6,12 +6,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
 import checks
+import reach
 from checks import equal
 
 
 def new_topic(partitions=1, name=None, **configs):
     name = name or checks.unique("kafka-python")
-    admin = KafkaAdminClient(bootstrap_servers=checks.bootstrap())
+    admin = KafkaAdminClient(**reach.kafka_python())
     topic = NewTopic(name, partitions, checks.brokers(), topic_configs={key.replace("_", "."): value for key, value in configs.items()})
     admin.create_topics([topic])
     admin.close()
@@ -19,7 +20,7 @@ def new_topic(partitions=1, name=None, **configs):
 
 
 def produce(topic, values, **settings):
-    producer = KafkaProducer(bootstrap_servers=checks.bootstrap(), **settings)
+    producer = KafkaProducer(**reach.kafka_python(), **settings)
     sent = [producer.send(topic, value=value, key=b"k", partition=0, headers=[("h", b"x")], timestamp_ms=1000 + n) for n, value in enumerate(values)]
     offsets = [future.get(30).offset for future in sent]
     producer.close()
@@ -27,7 +28,7 @@ def produce(topic, values, **settings):
 
 
 def consume(topic, count, offset=0, **settings):
-    consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap(), enable_auto_commit=False, fetch_max_wait_ms=200, **settings)
+    consumer = KafkaConsumer(**reach.kafka_python(), enable_auto_commit=False, fetch_max_wait_ms=200, **settings)
     consumer.assign([TopicPartition(topic, 0)])
     consumer.seek(TopicPartition(topic, 0), offset)
     found, deadline = [], time.monotonic() + 30 * checks.SLOWNESS

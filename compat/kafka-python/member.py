@@ -9,6 +9,8 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import CommitFailedError, RebalanceInProgressError
 
+import reach
+
 bootstrap, group, topic, *words = sys.argv[1:]
 settings = dict(word.split("=", 1) for word in words)
 api_version = tuple(int(part) for part in settings["api_version"].split(".")) if "api_version" in settings else None
@@ -50,7 +52,7 @@ def read_and_commit(consumer):
 
 def main():
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap,
+        **reach.kafka_python(bootstrap),
         group_id=group,
         group_instance_id=settings.get("instance"),
         auto_offset_reset="earliest",

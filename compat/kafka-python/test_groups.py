@@ -9,6 +9,7 @@ from kafka.admin import MemberToRemove
 from kafka.errors import CommitFailedError, GroupSubscribedToTopicError, NoError, UnknownMemberIdError
 
 import checks
+import reach
 from checks import equal
 from client import consume, new_topic, produce
 from members import Scenarios
@@ -16,7 +17,7 @@ from members import Scenarios
 
 def scenarios():
     def send(topic, partition, values):
-        producer = KafkaProducer(bootstrap_servers=checks.bootstrap())
+        producer = KafkaProducer(**reach.kafka_python())
         for sent in [producer.send(topic, value=value, partition=partition) for value in values]:
             sent.get(30)
         producer.close()
@@ -81,7 +82,7 @@ def test_members_that_speak_versions_between_share_partitions():
 def member(topic, group, **settings):
     """A consumer that has its share."""
     fixed = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
-    consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap(), group_id=group, **{**fixed, **settings})
+    consumer = KafkaConsumer(**reach.kafka_python(), group_id=group, **{**fixed, **settings})
     # A leader without metadata assigns nothing, and may leave it at that. One of three brokers may not know a new topic yet.
     checks.eventually("the consumer knows the topic", lambda: consumer.partitions_for_topic(topic), 30)
     consumer.subscribe([topic])
@@ -93,7 +94,7 @@ def member(topic, group, **settings):
 
 
 def admin():
-    return KafkaAdminClient(bootstrap_servers=checks.bootstrap())
+    return KafkaAdminClient(**reach.kafka_python())
 
 
 def refused(error, call):

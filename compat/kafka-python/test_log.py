@@ -3,7 +3,7 @@
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import InvalidTopicError, MessageSizeTooLargeError, TopicAlreadyExistsError
 
-import checks
+import reach
 from checks import equal
 from client import consume, new_topic, produce
 
@@ -32,7 +32,7 @@ def test_offsets_are_found_by_timestamp_and_at_both_ends():
     topic = new_topic()
     produce(topic, [b"v"] * 10)
     partition = TopicPartition(topic, 0)
-    consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap())
+    consumer = KafkaConsumer(**reach.kafka_python())
     found = consumer.offsets_for_times({partition: 1005})[partition]
     equal((found.offset, found.timestamp), (5, 1005))
     equal(consumer.offsets_for_times({partition: 1010})[partition], None)

@@ -5,12 +5,13 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 import checks
+import reach
 from checks import equal
 from client import consume, new_topic, produce
 
 
 def transactional(id=None):
-    producer = KafkaProducer(bootstrap_servers=checks.bootstrap(), transactional_id=id or checks.unique("transactional"))
+    producer = KafkaProducer(**reach.kafka_python(), transactional_id=id or checks.unique("transactional"))
     producer.init_transactions()
     return producer
 
@@ -23,11 +24,11 @@ def send(producer, topic, *values):
 
 def seen(topic, isolation):
     """Every value up to the end of all that is there now. A transaction is complete a moment after its end was answered: that is waited for."""
-    consumer = KafkaConsumer(bootstrap_servers=checks.bootstrap(), isolation_level=isolation, enable_auto_commit=False, fetch_max_wait_ms=200)
+    consumer = KafkaConsumer(**reach.kafka_python(), isolation_level=isolation, enable_auto_commit=False, fetch_max_wait_ms=200)
     partition = TopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek(partition, 0)
-    end = KafkaConsumer(bootstrap_servers=checks.bootstrap()).end_offsets([partition])[partition]
+    end = KafkaConsumer(**reach.kafka_python()).end_offsets([partition])[partition]
     found = []
     while consumer.position(partition) < end:
         for records in consumer.poll(500).values():
@@ -74,7 +75,7 @@ def test_offsets_are_committed_with_the_records():
     produce(source, [b"%d" % number for number in range(30)])
     partition = TopicPartition(source, 0)
     producer = transactional()
-    reader = KafkaConsumer(bootstrap_servers=checks.bootstrap(), group_id=group, enable_auto_commit=False)
+    reader = KafkaConsumer(**reach.kafka_python(), group_id=group, enable_auto_commit=False)
     reader.assign([partition])
     for begin, commits in ((0, True), (10, False), (10, True), (20, True)):
         producer.begin_transaction()

@@ -6,6 +6,7 @@ from functools import wraps
 import pytest
 
 import checks
+import reach
 import tools
 from checks import equal
 
@@ -17,6 +18,8 @@ GENERATED_LOG_LINE = re.compile(r"^\[\d{4}-\d\d-\d\d .*\n", re.MULTILINE)
 # The brokers' addresses by their ids, and how each test's topics are to be replicated: see broker.REPLICATED.
 NODES = dict(enumerate(checks.bootstrap().split(","), 1))
 IDS = list(NODES)
+# The same where they ask nobody who they are, for what is prepared by raw frames.
+OPEN_NODES = dict(enumerate(checks.open_bootstrap().split(","), 1))
 MIN_INSYNC = 1 if len(NODES) == 1 else 2
 
 
@@ -39,7 +42,7 @@ def start(name, *arguments):
 
 
 def to_the_broker(name, arguments):
-    address = () if name == "kafka-dump-log" else ("--bootstrap-server", checks.bootstrap())
+    address = () if name == "kafka-dump-log" else ("--bootstrap-server", checks.bootstrap(), *reach.command_config())
     # Its options belong to its subcommands.
     return (*arguments, *address) if name == "kafka-cluster" else (*address, *arguments)
 

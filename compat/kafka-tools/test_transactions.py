@@ -5,7 +5,7 @@ import re
 import calls
 import checks
 from checks import equal
-from console import NODES, contains, new_topic, plain, produce, refused, same, tool
+from console import OPEN_NODES, contains, new_topic, plain, produce, refused, same, tool
 from test_groups import partition_of
 from test_records import segment_directory
 from transactional import Transactional, settle, until_settled
@@ -18,7 +18,7 @@ def open_transaction(topic):
     """By hand-made frames, so that nobody ends it."""
     id = checks.unique("open")
     coordinator = coordinator_of(id)
-    producer = Transactional(RightNode(calls.connect(NODES[coordinator]), connect_to_leader(topic)), 1, id=id).init()
+    producer = Transactional(RightNode(calls.connect(OPEN_NODES[coordinator]), connect_to_leader(topic)), 1, id=id).init()
     producer.coordinator = coordinator
     producer.send(topic, [b"open"], timestamp=1_000)
     return producer
@@ -38,7 +38,7 @@ def coordinator_of(id):
     asked = {"KeyType": 1, "CoordinatorKeys": [id]}
     with calls.connect() as connection:
         found = until_settled(lambda: connection.call("FindCoordinator", 6, asked)["Coordinators"][0])
-    equal(f"{found['Host']}:{found['Port']}", NODES.get(found["NodeId"]), "the coordinator's address")
+    equal(f"{found['Host']}:{found['Port']}", OPEN_NODES.get(found["NodeId"]), "the coordinator's address")
     return found["NodeId"]
 
 
@@ -143,7 +143,7 @@ def test_the_topic_of_transactions_is_kafkas_and_its_formatter_reads_it():
     producer.commit()
     settle(producer)
     described = tool("kafka-topics", "--describe", "--topic", "__transaction_state")
-    contains(plain(described), f"PartitionCount: 50 ReplicationFactor: {len(NODES)}")
+    contains(plain(described), f"PartitionCount: 50 ReplicationFactor: {len(OPEN_NODES)}")
     contains(described, "cleanup.policy=compact")
     partition = partition_of(producer.id)
     reading = ("--topic", "__transaction_state", "--partition", partition, "--offset", "earliest", "--timeout-ms", 1500)

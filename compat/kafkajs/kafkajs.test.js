@@ -4,6 +4,7 @@
 
 const assert = require("node:assert/strict");
 const { execFileSync } = require("node:child_process");
+const { readFileSync } = require("node:fs");
 const path = require("node:path");
 const { describe, it } = require("node:test");
 const { Kafka, CompressionTypes, logLevel } = require("kafkajs");
@@ -15,7 +16,10 @@ const short = (name, run) => it(name, { timeout: 60_000 * slowness }, run);
 // Not of the gate.
 const long = (name, run) => process.env.SHORT || short(name, run);
 
-const kafka = new Kafka({ brokers: bootstrap.split(","), logLevel: logLevel.NOTHING, retry: { retries: 3 } });
+// Nobody, unless run.py --secured has made a user.
+const { SASL_USERNAME: username, SASL_PASSWORD: password, SSL_CA: ca } = process.env;
+const login = username && { ssl: { ca: [readFileSync(ca)] }, sasl: { mechanism: "scram-sha-512", username, password } };
+const kafka = new Kafka({ brokers: bootstrap.split(","), logLevel: logLevel.NOTHING, retry: { retries: 3 }, ...login });
 
 // Counted from there on: two names of one microsecond would be one.
 let number = process.hrtime.bigint() / 1000n;

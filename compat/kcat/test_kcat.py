@@ -11,6 +11,7 @@ import time
 import pytest
 
 import checks
+import reach
 from calls import connect, connect_to_leader, delete_records, describe_topic, new_topic
 from checks import equal
 
@@ -19,7 +20,7 @@ KCAT_TIMEOUT_S = 40 * checks.SLOWNESS
 
 def kcat(*arguments, stdin=b"", bootstrap=None):
     """Returns (exit code, standard output, standard error)."""
-    command = ["kcat", "-b", bootstrap or checks.bootstrap(), *arguments]
+    command = ["kcat", *reach.kcat(bootstrap), *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=KCAT_TIMEOUT_S)
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
@@ -161,7 +162,7 @@ def test_an_unknown_topic_is_created_only_where_the_broker_allows_that():
     quickly = ["-X", "message.timeout.ms=2000", "-X", "topic.metadata.propagation.max.ms=0"]
     code, _, errors = kcat("-P", "-t", topic, "-p", "0", *quickly, stdin=b"v\n", bootstrap=checks.strict_bootstrap())
     assert code != 0 and "Unknown topic" in errors, errors
-    with connect(checks.strict_bootstrap()) as connection:
+    with connect(checks.open_strict_bootstrap()) as connection:
         equal(describe_topic(connection, topic)["ErrorCode"], 3)
 
 
@@ -183,7 +184,7 @@ class Balanced:
 
     def __init__(self, group, topic, *arguments):
         settings = [word for pair in QUICK_GROUP for word in ("-X", pair)]
-        command = ["kcat", "-b", checks.bootstrap(), "-G", group, "-u", *settings, *arguments, topic]
+        command = ["kcat", *reach.kcat(), "-G", group, "-u", *settings, *arguments, topic]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.lines, self.told, self.assigned = [], [], set()
         self.readers = [threading.Thread(target=follow, daemon=True) for follow in (self._read, self._watch)]

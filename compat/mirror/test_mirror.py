@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 import checks
+import reach
 from broker import free_port, start
 from checks import equal
 
@@ -34,7 +35,7 @@ class Cluster:
         self.alias, self.bootstrap = alias, bootstrap
         self.topic, self.group = checks.unique(TOPIC), checks.unique(GROUP)
         self.sent = {partition: [] for partition in range(PARTITIONS)}
-        self.producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": self.topic})
+        self.producer = Producer({**reach.librdkafka(bootstrap), "transactional.id": self.topic})
         self.producer.init_transactions(30)
         topic = NewTopic(self.topic, PARTITIONS, checks.brokers(), config={"retention.ms": "987654321"})
         admin(bootstrap).create_topics([topic])[self.topic].result(20)
@@ -57,7 +58,7 @@ class Cluster:
                 self.producer.abort_transaction(20)
 
     def commit(self, offset):
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group})
+        consumer = Consumer({**reach.librdkafka(self.bootstrap), "group.id": self.group})
 
         def is_committed():
             try:
@@ -79,7 +80,7 @@ class Cluster:
 @cache
 def admin(bootstrap):
     """Cached, because a client that is collected cancels what it was asked for."""
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient(reach.librdkafka(bootstrap))
 
 
 class MirrorMaker:
@@ -89,6 +90,7 @@ class MirrorMaker:
         settings = {
             "clusters": ", ".join([*(cluster.alias for cluster in clusters), "here"]),
             "here.bootstrap.servers": checks.bootstrap(),
+            **{f"here.{key}": value for key, value in reach.client_properties().items()},
             "dedicated.mode.enable.internal.rest": "true",
             "listeners": f"http://127.0.0.1:{free_port()}",
             "here.exactly.once.source.support": "enabled",
@@ -108,6 +110,7 @@ class MirrorMaker:
             route = f"{cluster.alias}->here"
             settings |= {
                 f"{cluster.alias}.bootstrap.servers": cluster.bootstrap,
+                **{f"{cluster.alias}.{key}": value for key, value in reach.client_properties().items()},
                 f"{cluster.alias}.consumer.isolation.level": "read_committed",
                 f"{route}.enabled": "true",
                 f"{route}.topics": cluster.topic,
@@ -141,7 +144,7 @@ class Copied:
 
     def __init__(self, cluster):
         self.cluster = cluster
-        settings = {"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "isolation.level": "read_committed", "enable.auto.commit": False}
+        settings = {**reach.librdkafka(), "group.id": "unused", "isolation.level": "read_committed", "enable.auto.commit": False}
         self.consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 500})
         self.found = {partition: [] for partition in range(PARTITIONS)}
         self.is_assigned = False
@@ -165,7 +168,7 @@ class Copied:
 
 def committed(group, topic):
     """Below zero: nothing, or nobody could say."""
-    consumer = Consumer({"bootstrap.servers": checks.bootstrap(), "group.id": group})
+    consumer = Consumer({**reach.librdkafka(), "group.id": group})
     try:
         [found] = consumer.committed([TopicPartition(topic, 0)], 20)
         return found.offset
@@ -179,7 +182,7 @@ def committed(group, topic):
 
 def key_at(topic, offset):
     """Of the first record from there on."""
-    consumer = Consumer({"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "isolation.level": "read_committed"})
+    consumer = Consumer({**reach.librdkafka(), "group.id": "unused", "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(topic, 0, offset)])
 
     def record():
@@ -194,8 +197,8 @@ def key_at(topic, offset):
 def test_topics_groups_and_settings_arrive_and_each_record_once_though_it_is_killed():
     with tempfile.TemporaryDirectory(prefix="duramen-mirror-") as directory:
         directory = Path(directory)
-        # What it makes has as many replicas everywhere, and this Kafka is one broker.
-        has_kafka = checks.broker_kind() != "kafka" and checks.brokers() == 1
+        # What it makes has as many replicas everywhere, and this Kafka is one broker, which knows no users.
+        has_kafka = checks.broker_kind() != "kafka" and checks.brokers() == 1 and not reach.USER
         with start("kafka", free_port(), directory / "kafka") if has_kafka else nullcontext() as kafka:
             clusters = [Cluster("left", checks.strict_bootstrap())]
             clusters += [Cluster("kafka", kafka.bootstrap)] if has_kafka else []

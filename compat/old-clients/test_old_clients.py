@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import checks
+import reach
 
 HERE = Path(__file__).resolve().parent
 # The oldest, and of each age one; 3.3 to 3.7 are the ones that read ApiVersions as no others do.
@@ -30,12 +31,26 @@ def java():
     class_path = ":".join(map(str, [classes / "launcher", *shared]))
     options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     versions = [] if os.environ.get("OLD_CLIENTS") == "all" else KAFKA_CLIENTS
-    return ["java", *options, "-cp", class_path, "OldClients", checks.bootstrap(), classes / "jars", classes / "scenario", *versions], {}
+    return ["java", *options, "-cp", class_path, "OldClients", checks.bootstrap(), classes / "jars", classes / "scenario", *versions], client_properties()
+
+
+def client_properties():
+    """With certificates in a form that clients before 2.7 read, too."""
+    login = reach.client_properties()
+    if not login:
+        return {}
+    store = Path(os.environ["CLIENT_PROPERTIES"]).with_name("old-clients.p12")
+    secret = ["-storetype", "PKCS12", "-storepass", "of-nothing-secret"]
+    subprocess.run(["keytool", "-importcert", "-noprompt", "-file", os.environ["SSL_CA"], "-keystore", store, *secret], check=True, capture_output=True)
+    login |= {"ssl.truststore.type": "PKCS12", "ssl.truststore.location": store, "ssl.truststore.password": secret[-1]}
+    path = store.with_suffix(".properties")
+    path.write_text("".join(f"{name}={value}\n" for name, value in login.items()))
+    return {"CLIENT_PROPERTIES": str(path)}
 
 
 def python(version):
     program = HERE / "python" / ("confluent.py" if version.startswith("confluent") else "kafka_python.py")
-    return [place().parent / "venv/bin/python", program, checks.bootstrap()], {"PYTHONPATH": str(place() / version)}
+    return [place().parent / "venv/bin/python", program, checks.bootstrap()], {"PYTHONPATH": f"{place() / version}:{HERE.parent}"}
 
 
 def node(version):

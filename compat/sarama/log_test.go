@@ -16,6 +16,7 @@ import (
 	"github.com/IBM/sarama"
 
 	. "duramen/compat/gosuite"
+	"duramen/compat/sarama/passwords"
 )
 
 const mib = 1 << 20
@@ -60,6 +61,9 @@ func config(changes ...settings) *sarama.Config {
 	c.Consumer.Group.Heartbeat.Interval = 100 * time.Millisecond
 	for _, change := range changes {
 		change(c)
+	}
+	if User != "" {
+		passwords.LogIn(c, Trusting(), User, Password)
 	}
 	return c
 }

@@ -27,7 +27,7 @@ public class StreamsApp {
     public static void main(String[] args) throws InterruptedException {
         String application = args[1];
         Properties settings = new Properties();
-        settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, args[0]);
+        settings.putAll(Suite.reach(args[0]));
         settings.put(StreamsConfig.APPLICATION_ID_CONFIG, application);
         settings.put(StreamsConfig.STATE_DIR_CONFIG, args[2]);
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import checks
+import reach
 from checks import equal, eventually
 
 PARTITIONS = 3
@@ -60,7 +61,7 @@ class App:
 
 def transactional():
     # As Java's clients, so that all topics are partitioned alike.
-    settings = {"bootstrap.servers": checks.bootstrap(), "transactional.id": checks.unique("feeder"), "partitioner": "murmur2_random", "linger.ms": 2}
+    settings = {**reach.librdkafka(), "transactional.id": checks.unique("feeder"), "partitioner": "murmur2_random", "linger.ms": 2}
     producer = Producer(settings)
     producer.init_transactions(30)
     return producer
@@ -115,7 +116,7 @@ class Output:
     """Everything committed in a topic so far, by key and in order."""
 
     def __init__(self, topic):
-        settings = {"bootstrap.servers": checks.bootstrap(), "group.id": "unused", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        settings = {**reach.librdkafka(), "group.id": "unused", "enable.auto.commit": False, "isolation.level": "read_committed"}
         self.consumer = Consumer(settings)
         self.consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         self.count = 0
@@ -136,7 +137,7 @@ class Output:
 
 
 def create(name):
-    admin = AdminClient({"bootstrap.servers": checks.bootstrap()})
+    admin = AdminClient(reach.librdkafka())
     topics = [f"{name}-{topic}" for topic in ("clicks", "users", "views", "counts", "named", "viewed")]
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, checks.brokers()) for topic in topics]).values():
         future.result(20)

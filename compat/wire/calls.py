@@ -22,7 +22,7 @@ PRODUCE_BY_NAME, FETCH_BY_NAME = 12, 12
 
 def connect(bootstrap=None):
     """To a broker; where several are one cluster, to the first of them."""
-    return Connection(bootstrap or checks.bootstrap().split(",")[0])
+    return Connection(bootstrap or checks.open_bootstrap().split(",")[0])
 
 
 def connect_to_leader(topic, partition=0):

@@ -3,8 +3,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"os"
 
@@ -16,10 +14,8 @@ import (
 
 func main() {
 	bootstrap, ca, user, password, topic, value := os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6]
-	roots := x509.NewCertPool()
-	Check(roots.AppendCertsFromPEM(Must(os.ReadFile(ca))), "no certificate in %s", ca)
 	client := Must(kgo.NewClient(
-		kgo.SeedBrokers(bootstrap), kgo.DialTLSConfig(&tls.Config{RootCAs: roots}),
+		kgo.SeedBrokers(bootstrap), kgo.DialTLSConfig(Trusted(ca)),
 		kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha512Mechanism()),
 		kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 	))

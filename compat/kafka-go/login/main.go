@@ -3,8 +3,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"os"
 	"time"
@@ -17,9 +15,7 @@ import (
 
 func main() {
 	bootstrap, ca, user, password, topic, value := os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6]
-	roots := x509.NewCertPool()
-	Check(roots.AppendCertsFromPEM(Must(os.ReadFile(ca))), "no certificate in %s", ca)
-	secure, mechanism := &tls.Config{RootCAs: roots}, Must(scram.Mechanism(scram.SHA512, user, password))
+	secure, mechanism := Trusted(ca), Must(scram.Mechanism(scram.SHA512, user, password))
 	writer := &kafka.Writer{
 		Addr: kafka.TCP(bootstrap), Topic: topic, BatchTimeout: time.Millisecond, RequiredAcks: kafka.RequireAll,
 		Transport: &kafka.Transport{TLS: secure, SASL: mechanism},

@@ -1,3 +1,8 @@
+import java.io.IOException;
+import java.io.Reader;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -182,8 +187,22 @@ public final class Scenario {
         return values;
     }
 
+    /** The user's, if run.py --secured has made one. */
+    private static Properties login() {
+        Properties login = new Properties();
+        String path = System.getenv("CLIENT_PROPERTIES");
+        if (path != null) {
+            try (Reader file = Files.newBufferedReader(Paths.get(path))) {
+                login.load(file);
+            } catch (IOException failure) {
+                throw new UncheckedIOException(failure);
+            }
+        }
+        return login;
+    }
+
     private Properties properties(String... more) {
-        Properties properties = new Properties();
+        Properties properties = login();
         properties.put("bootstrap.servers", bootstrap);
         for (int n = 0; n < more.length; n += 2) {
             properties.put(more[n], more[n + 1]);

@@ -1,12 +1,16 @@
 // Some version of KafkaJS against one broker: client.js BOOTSTRAP, with NODE_PATH where that is.
 
 const assert = require("node:assert/strict");
+const { readFileSync } = require("node:fs");
 const { Kafka, CompressionTypes, logLevel } = require("kafkajs");
 const { version } = require("kafkajs/package.json");
 
 const brokers = process.argv[2].split(",");
 const topic = `old-kafkajs-${process.hrtime.bigint()}`;
-const kafka = new Kafka({ brokers, logLevel: logLevel.NOTHING });
+// Nobody, unless run.py --secured has made a user.
+const { SASL_USERNAME: username, SASL_PASSWORD: password, SSL_CA: ca } = process.env;
+const login = username && { ssl: { ca: [readFileSync(ca)] }, sasl: { mechanism: "scram-sha-512", username, password } };
+const kafka = new Kafka({ brokers, logLevel: logLevel.NOTHING, ...login });
 const admin = kafka.admin();
 const values = [..."0123456789"];
 const messages = values.map((value) => ({ key: "key", value, partition: 0 }));

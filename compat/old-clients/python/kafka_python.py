@@ -3,13 +3,16 @@
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition, __version__
 from kafka.admin import KafkaAdminClient, NewTopic
 
+import reach
 from steps import BOOTSTRAP, BROKERS, TOPIC, VALUES, equal, run, until
 
+# Before 2.0 it has no SCRAM.
+REACH = reach.kafka_python(BOOTSTRAP, "PLAIN" if __version__ < "2" else "SCRAM-SHA-512")
 FIRST = TopicPartition(TOPIC, 0)
 
 
 def admin(use):
-    client = KafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+    client = KafkaAdminClient(**REACH)
     try:
         return use(client)
     finally:
@@ -22,14 +25,14 @@ def create():
 
 def produce():
     for offset, codec in ((0, None), (10, "gzip")):
-        producer = KafkaProducer(bootstrap_servers=BOOTSTRAP, compression_type=codec, acks="all")
+        producer = KafkaProducer(**REACH, compression_type=codec, acks="all")
         sent = [producer.send(TOPIC, value=value, key=b"key", partition=0) for value in VALUES]
         equal([it.get(30).offset for it in sent], list(range(offset, offset + 10)))
         producer.close()
 
 
 def consume():
-    consumer = KafkaConsumer(TOPIC, bootstrap_servers=BOOTSTRAP, group_id=TOPIC, auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = KafkaConsumer(TOPIC, **REACH, group_id=TOPIC, auto_offset_reset="earliest", enable_auto_commit=False)
     found = []
     until(lambda: found.extend(record.value for records in consumer.poll(200).values() for record in records) or len(found) >= 20)
     equal(found, VALUES * 2)
@@ -39,7 +42,7 @@ def consume():
 
 
 def list_offsets():
-    consumer = KafkaConsumer(bootstrap_servers=BOOTSTRAP)
+    consumer = KafkaConsumer(**REACH)
     equal((consumer.beginning_offsets([FIRST])[FIRST], consumer.end_offsets([FIRST])[FIRST]), (0, 20))
     equal(consumer.offsets_for_times({FIRST: 1})[FIRST].offset, 0)
     consumer.close()

@@ -3,6 +3,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -31,7 +33,23 @@ func config() *sarama.Config {
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	// Else it commits by version 1 of OffsetCommit, at which Kafka 4 closes the connection, and Sarama says nothing.
 	config.Consumer.Offsets.Retention = 24 * time.Hour
+	logIn(config)
 	return config
+}
+
+// logIn does nothing, unless run.py --secured has made a user. SCRAM would need another module.
+func logIn(config *sarama.Config) {
+	user := os.Getenv("SASL_USERNAME")
+	if user == "" {
+		return
+	}
+	roots := x509.NewCertPool()
+	authority, err := os.ReadFile(os.Getenv("SSL_CA"))
+	if err != nil || !roots.AppendCertsFromPEM(authority) {
+		panic(fmt.Sprint("no certificate: ", err))
+	}
+	config.Net.TLS.Enable, config.Net.TLS.Config = true, &tls.Config{RootCAs: roots}
+	config.Net.SASL.Enable, config.Net.SASL.User, config.Net.SASL.Password = true, user, os.Getenv("SASL_PASSWORD")
 }
 
 func withAdmin(use func(sarama.ClusterAdmin) error) error {

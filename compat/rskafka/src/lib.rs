@@ -11,9 +11,11 @@ use rskafka::BackoffConfig;
 use rskafka::client::error::{Error, ProtocolError};
 use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
 use rskafka::client::producer::{BatchProducerBuilder, aggregator::RecordAggregator};
-use rskafka::client::{Client, ClientBuilder};
+use rskafka::client::{Client, ClientBuilder, Credentials, SaslConfig};
 use rskafka::record::Record;
-use suite::{bootstrap, brokers, strict_bootstrap, unique};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::{ClientConfig, RootCertStore};
+use suite::{Login, bootstrap, brokers, login, strict_bootstrap, unique};
 
 const TIMEOUT_MS: i32 = 5000;
 
@@ -25,7 +27,23 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 async fn client_of(bootstrap: String) -> Client {
     let backoff = BackoffConfig { deadline: Some(Duration::from_secs(10)), ..Default::default() };
     let addresses = bootstrap.split(',').map(str::to_owned).collect();
-    ClientBuilder::new(addresses).backoff_config(backoff).build().await.expect("a client")
+    let client = ClientBuilder::new(addresses).backoff_config(backoff);
+    let client = match login() {
+        Some(Login { user, password, ca }) => client
+            .tls_config(Arc::new(trusting(&ca)))
+            .sasl_config(SaslConfig::ScramSha512(Credentials::new(user, password))),
+        None => client,
+    };
+    client.build().await.expect("a client")
+}
+
+/// TLS of who trusts brokers that the authority in this file vouches for.
+fn trusting(ca: &str) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca).expect("a file in PEM") {
+        roots.add(certificate.expect("a certificate")).expect("an authority");
+    }
+    ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
 }
 
 async fn create(client: &Client, name: &str, partitions: i32, replicas: i16) -> Result<(), Error> {

@@ -29,6 +29,20 @@ pub fn strict_bootstrap() -> String {
     env::var("STRICT_BOOTSTRAP").expect("STRICT_BOOTSTRAP is set by run.py")
 }
 
+/// Who logs in by SCRAM-SHA-512 and TLS, and whose certificates it trusts.
+pub struct Login {
+    pub user: String,
+    pub password: String,
+    pub ca: String,
+}
+
+/// Returns the user that `run.py --secured` has made; else the brokers ask nobody.
+pub fn login() -> Option<Login> {
+    let user = env::var("SASL_USERNAME").ok()?;
+    let told = |name: &str| env::var(name).expect("run.py sets it with the user");
+    Some(Login { user, password: told("SASL_PASSWORD"), ca: told("SSL_CA") })
+}
+
 /// A name that neither this run nor an earlier one on the same broker used.
 pub fn unique(name: &str) -> String {
     format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed))
