@@ -134,11 +134,10 @@ fn appends_go_on_beside_a_throttled_move_and_it_ends_when_the_limit_is_lifted() 
 }
 
 #[test]
-fn two_leaders_share_what_a_follower_takes() {
+fn the_limit_of_all_nodes_holds_for_a_follower_without_one_of_its_own() {
     let (mut trio, leader) = filled();
     let rate = 1 << 18;
     set(&mut trio, TOPIC, "t", &format!("{FOLLOWER}.replicas"), Some("*"));
-    // The limit of all nodes holds where a node has none of its own.
     set(&mut trio, BROKER, "", &format!("{FOLLOWER}.rate"), Some(&rate.to_string()));
     reassign(&mut trio, Some(&[leader, 1 - leader, 2]));
     trio.pass_ms(10_000);
