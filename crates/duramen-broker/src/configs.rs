@@ -281,6 +281,11 @@ pub const UNITS: &[(&str, &str, i64)] = &[
     ("log.roll.hours", "log.roll.ms", 3_600_000),
 ];
 
+/// Settings of nodes and topics that limit the copies of replicas which are not in sync.
+pub(crate) const FOLLOWER_RATE: &str = "follower.replication.throttled.rate";
+pub(crate) const FOLLOWER_REPLICAS: &str = "follower.replication.throttled.replicas";
+pub(crate) const LEADER_REPLICAS: &str = "leader.replication.throttled.replicas";
+
 /// Kafka's word for batches without a codec.
 const UNCOMPRESSED: &str = "uncompressed";
 /// Setting that makes each key of a topic a queue.
@@ -342,6 +347,8 @@ pub struct BrokerSettings {
     pub auto_create_topics_enable: bool,
     /// `leader.imbalance.check.interval.seconds`, with `auto.leader.rebalance.enable`.
     pub leader_imbalance_check_interval_seconds: Option<i64>,
+    /// `leader.replication.throttled.rate`.
+    pub leader_throttled_rate: i64,
     /// `replica.selector.class` is the one that knows no replica but the leader.
     pub leaders_only: bool,
     /// `delete.topic.enable`.
@@ -498,6 +505,7 @@ impl BrokerSettings {
             leader_imbalance_check_interval_seconds: (value("auto.leader.rebalance.enable")
                 == "true")
                 .then(|| long("leader.imbalance.check.interval.seconds")),
+            leader_throttled_rate: long("leader.replication.throttled.rate"),
             leaders_only: value("replica.selector.class") == LEADER_SELECTOR,
             delete_topic_enable: value("delete.topic.enable") == "true",
             cleaner_backoff_ms: long("log.cleaner.backoff.ms"),

@@ -22,6 +22,7 @@ use self::certainty::Certainty;
 use self::clocks::Clocks;
 use self::desk::Desk;
 use self::quotas::Timed;
+use self::throttle::Throttle;
 use crate::access::Access;
 use crate::checked_batch::CheckedBatch;
 use crate::controller::Controller;
@@ -49,6 +50,7 @@ mod peers;
 mod placement;
 mod quotas;
 mod signals;
+mod throttle;
 
 pub(crate) use certainty::Then;
 pub use membership::{NATIVE, NODES};
@@ -112,6 +114,7 @@ pub(crate) struct Core {
     pub(crate) chance: Prng,
     pub(crate) meters: Meters,
     pub(crate) timed: Timed,
+    pub(crate) throttle: Throttle,
     /// When the present step or flush began.
     pub now: Now,
     /// Actions of the present step or flush.
@@ -150,6 +153,7 @@ impl Core {
             chance: Prng::stream(options.seed, 0x006d_656d_6265_7273),
             meters: Meters::default(),
             timed: Timed::default(),
+            throttle: Throttle::default(),
             now,
             out,
             signals: VecDeque::new(),

@@ -119,6 +119,7 @@ impl Node {
         self.inspect();
         // All that is to be stored has left before anything is said of it.
         frames::send_frames(self);
+        frames::release_reads(self);
         self.core.peers.begin_reads(&mut self.core.out);
         self.core.out.extend(self.core.board.take().map(Action::Targets));
         std::mem::swap(&mut self.core.out, actions);
@@ -268,7 +269,7 @@ impl Node {
         self.core.counters.left_out += effects.fast.left_out;
         self.settling.follow(&mut self.core, replica);
         self.core.post(replica, id, &mut effects.messages);
-        self.core.peers.read(replica, &effects.reads);
+        self.core.read_entries(id, replica, &effects.reads);
         self.quiescence.note_rest(&mut self.core, replica);
         let Some(partition) = self.core.partitions.get(&replica) else { return };
         let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
@@ -291,7 +292,7 @@ impl Node {
         let mut outcome = self.core.controller.turn(&mut self.core.out);
         let replica = self.core.controller.group.id();
         self.core.post(replica, METADATA_GROUP, &mut outcome.messages);
-        self.core.peers.read(replica, &outcome.reads);
+        self.core.read_entries(METADATA_GROUP, replica, &outcome.reads);
         if outcome.leads.is_some() {
             // An entry proposed in another term may have been replaced by now.
             self.core.allocating = None;

@@ -150,6 +150,26 @@ impl Client {
         changes: &BTreeMap<String, Option<String>>,
         validate_only: bool,
     ) -> Result<(), Error> {
+        self.alter_configs((RESOURCE_TOPIC, topic), changes, validate_only).await
+    }
+
+    /// Sets settings of a node while it runs, or with `None` removes them.
+    ///
+    /// Fails with `INVALID_CONFIG` or `INVALID_REQUEST` for a wrong setting.
+    pub async fn alter_broker_configs(
+        &self,
+        node: NodeId,
+        changes: &BTreeMap<String, Option<String>>,
+    ) -> Result<(), Error> {
+        self.alter_configs((RESOURCE_BROKER, &node.to_string()), changes, false).await
+    }
+
+    async fn alter_configs(
+        &self,
+        (resource_type, name): (i8, &str),
+        changes: &BTreeMap<String, Option<String>>,
+        validate_only: bool,
+    ) -> Result<(), Error> {
         let configs = changes.iter().map(|(name, value)| AlterableConfig {
             name: name.clone(),
             config_operation: i8::from(value.is_none()),
@@ -157,15 +177,16 @@ impl Client {
         });
         let request = IncrementalAlterConfigsRequest {
             resources: vec![AlterConfigsResource {
-                resource_type: RESOURCE_TOPIC,
-                resource_name: topic.into(),
+                resource_type,
+                resource_name: name.into(),
                 configs: configs.collect(),
             }],
             validate_only,
         };
         self.retry(async || {
             let response = self.controller().await?.call(&request).await?;
-            let what = || format!("settings of topic {topic}");
+            let kind = if resource_type == RESOURCE_TOPIC { "topic" } else { "node" };
+            let what = || format!("settings of {kind} {name}");
             let result = Error::first(response.responses, what)?;
             Error::check(what, result.error_code, result.error_message.as_deref())
         })
@@ -318,6 +339,33 @@ impl Client {
         Error::check(what, result.error_code, result.error_message.as_deref())?;
         let values = result.configs.into_iter().filter_map(|it| Some((it.name, it.value?)));
         Ok(values.collect())
+    }
+
+    /// Returns the values of these settings of topics, by topic, where they are not empty.
+    pub async fn settings_of_topics(
+        &self,
+        topics: &[&str],
+        names: &[&str],
+    ) -> Result<BTreeMap<String, BTreeMap<String, String>>, Error> {
+        let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
+        let resource = |topic: &&str| DescribeConfigsResource {
+            resource_type: RESOURCE_TOPIC,
+            resource_name: (*topic).to_owned(),
+            configuration_keys: Some(names.clone()),
+        };
+        let request = DescribeConfigsRequest {
+            resources: topics.iter().map(resource).collect(),
+            ..DescribeConfigsRequest::default()
+        };
+        let response = self.retry(async || self.any().await?.call(&request).await).await?;
+        // A topic may be deleted meanwhile, and has no settings then.
+        let results = response.results.into_iter().filter(|it| it.error_code == 0);
+        let values = |configs: Vec<DescribeConfigsResourceResult>| {
+            let values = configs.into_iter().filter_map(|it| Some((it.name, it.value?)));
+            values.filter(|(_, value)| !value.is_empty()).collect::<BTreeMap<_, _>>()
+        };
+        let all = results.map(|it| (it.resource_name, values(it.configs)));
+        Ok(all.filter(|(_, values)| !values.is_empty()).collect())
     }
 
     /// Returns the settings of a topic: each with its value, its source by Kafka's code, and the values that it hides.

@@ -58,6 +58,7 @@ calls! {
     DescribeShareGroupOffsets DescribeShareGroupOffsetsRequest DescribeShareGroupOffsetsResponse;
     DescribeUserScramCredentials DescribeUserScramCredentialsRequest DescribeUserScramCredentialsResponse;
     DescribeTransactions DescribeTransactionsRequest DescribeTransactionsResponse;
+    ElectLeaders ElectLeadersRequest ElectLeadersResponse;
     FindCoordinator FindCoordinatorRequest FindCoordinatorResponse;
     Heartbeat HeartbeatRequest HeartbeatResponse;
     IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse;

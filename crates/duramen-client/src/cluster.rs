@@ -10,9 +10,10 @@ use duramen_protocol::messages::describe_cluster::DescribeClusterBroker;
 use duramen_protocol::messages::describe_quorum::{
     RequestPartitionData, RequestTopicData, ResponsePartitionData,
 };
+use duramen_protocol::messages::elect_leaders::TopicPartitions;
 use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, DescribeClusterRequest, DescribeQuorumRequest,
-    ListPartitionReassignmentsRequest, UnregisterBrokerRequest,
+    ElectLeadersRequest, ListPartitionReassignmentsRequest, UnregisterBrokerRequest,
 };
 
 use crate::admin::ADMIN_TIMEOUT_MS;
@@ -24,6 +25,9 @@ use crate::node_id::NodeId;
 const METADATA_TOPIC: &str = "__cluster_metadata";
 /// The first version of `DescribeCluster` that tells of nodes which are not heard.
 const FIRST_WITH_FENCED: i16 = 2;
+
+/// The type of an election that makes the first replica the leader.
+const PREFERRED: i8 = 0;
 
 /// The nodes of a cluster.
 #[derive(Debug, Clone)]
@@ -188,5 +192,45 @@ impl Client {
             }
         };
         Ok(wanted.iter().map(|it| (it.clone(), outcome(it))).collect())
+    }
+
+    /// Has the preferred leaders of these partitions lead them, and waits for that. Returns the partitions whose
+    /// preferred leader does not lead, each with the reason.
+    pub async fn elect_preferred(
+        &self,
+        partitions: &[(String, i32)],
+    ) -> Result<Vec<((String, i32), Error)>, Error> {
+        let mut by_topic: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+        for (topic, partition) in partitions {
+            by_topic.entry(topic).or_default().push(*partition);
+        }
+        let topics = by_topic
+            .into_iter()
+            .map(|(topic, partitions)| TopicPartitions { topic: topic.to_owned(), partitions });
+        let request = ElectLeadersRequest {
+            election_type: PREFERRED,
+            topic_partitions: Some(topics.collect()),
+            timeout_ms: ADMIN_TIMEOUT_MS,
+        };
+        let response = self
+            .retry(async || {
+                let response = self.controller().await?.call(&request).await?;
+                Error::check(|| "elections".into(), response.error_code, None)?;
+                Ok(response)
+            })
+            .await?;
+        let mut failures = Vec::new();
+        for topic in response.replica_election_results {
+            for row in topic.partition_result {
+                let what = || format!("partition {} of topic {}", row.partition_id, topic.topic);
+                let code = Some(row.error_code)
+                    .filter(|code| *code != ErrorCode::ElectionNotNeeded.code());
+                let message = row.error_message.as_deref();
+                if let Err(error) = Error::check(what, code.unwrap_or(0), message) {
+                    failures.push(((topic.topic.clone(), row.partition_id), error));
+                }
+            }
+        }
+        Ok(failures)
     }
 }

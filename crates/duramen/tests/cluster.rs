@@ -26,6 +26,8 @@ use duramen_protocol::messages::{
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use tempfile::TempDir;
 
+#[path = "cluster/balance.rs"]
+mod balance;
 #[path = "cluster/members.rs"]
 mod members;
 #[path = "cluster/native.rs"]

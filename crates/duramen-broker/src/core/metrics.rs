@@ -97,6 +97,8 @@ pub struct Metrics {
     pub ranges_given: u64,
     /// Pieces of compacted logs' prefixes given to other nodes.
     pub prefixes_given: u64,
+    /// Bytes of batches read for throttled replicas of other nodes.
+    pub throttled_bytes: u64,
     /// Times that a leap of the wall clock held retention.
     pub clock_holds: u64,
     /// Gauge: true while a leap of the wall clock holds retention.

@@ -24,14 +24,14 @@ use super::{Core, NodeOptions, Timer};
 use crate::controller::image::Topic;
 use crate::controller::quorum::peer_of;
 use crate::controller::{Founder, METADATA_REPLICA};
-use crate::event::{Action, MadeBy, ReadLog, RequestKey};
+use crate::event::{Action, ReadLog, RequestKey};
 use crate::limits::{
     ACQUAINTANCES_MAX, LEAD_SETTLED_TICKS, PEER_BEAT_TICKS, PEER_BYTES_IN_FLIGHT_MAX,
     PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX, PEER_SILENT_TICKS, TICK_US,
 };
 use crate::metadata_records::{MetadataRecord, PlacedReplica};
 use crate::peer::{Frame, Heard, IdsGranted, KNOWS_STRETCHES, Lead, Letter};
-use crate::raft::{APPENDED, GroupId, Outgoing, PayloadRead, letter_of};
+use crate::raft::{APPENDED, GroupId, Outgoing, letter_of};
 
 /// State of the link to another node and back.
 #[derive(Debug, Default)]
@@ -132,22 +132,8 @@ impl Peers {
         Self { founders, ..Self::default() }
     }
 
-    /// Asks for reads of entries that followers lack.
-    pub(crate) fn read(&mut self, replica: ReplicaId, reads: &[PayloadRead]) {
-        self.reads.extend(reads.iter().map(|wanted| ReadLog {
-            replica,
-            from: wanted.from,
-            pass: wanted.pass,
-            end: wanted.end,
-            bytes_max: wanted.bytes,
-            peer: Some(ReplicaId(wanted.peer)),
-            ticket: wanted.ticket,
-            made_by: MadeBy::Anything,
-        }));
-    }
-
-    /// Asks for reads of batches that another node's damaged replica lacks.
-    pub(crate) fn read_for_mending(&mut self, wanted: ReadLog) {
+    /// Asks for a read of batches that another node's replica lacks.
+    pub(crate) fn read(&mut self, wanted: ReadLog) {
         self.reads.push_back(wanted);
     }
 

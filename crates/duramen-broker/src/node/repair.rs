@@ -529,7 +529,7 @@ impl Repairs {
         };
         let ticket = self.next_ticket();
         self.serving.insert(ticket, (broker_id, wanted.nonce));
-        core.peers.read_for_mending(ReadLog {
+        core.peers.read(ReadLog {
             replica,
             from: wanted.offset,
             pass: 0,

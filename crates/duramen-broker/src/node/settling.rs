@@ -54,7 +54,7 @@ impl Settlings {
             self.late.remove(&replica);
         }
         if let Some(read) = read {
-            core.peers.read_for_mending(read);
+            core.peers.read(read);
         }
         for message in said {
             say(core, id, replica.0, message);

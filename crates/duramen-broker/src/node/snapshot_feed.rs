@@ -349,7 +349,7 @@ impl Feeds {
         }
         let ticket = repairs.next_ticket();
         self.serving.insert(ticket, Serving { broker_id, nonce, compaction, below });
-        core.peers.read_for_mending(ReadLog {
+        let read = ReadLog {
             replica,
             from: wanted.offset,
             pass: 0,
@@ -358,7 +358,8 @@ impl Feeds {
             peer: Some(ReplicaId(wanted.replica)),
             ticket,
             made_by: MadeBy::Compaction(compaction),
-        });
+        };
+        core.read_for_follower(group, read, Some(ANSWER_TICKS));
     }
 
     /// Sends a piece that was read for another node's replica.

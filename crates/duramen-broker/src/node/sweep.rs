@@ -107,6 +107,7 @@ impl Core {
         let own = image.broker_configs(self.options.facts.broker_id).clone();
         self.options.settings.set_dynamic(own, image.broker_configs(ALL_BROKERS).clone());
         self.access.reconfigure(&self.options.settings);
+        self.take_rates();
     }
 }
 

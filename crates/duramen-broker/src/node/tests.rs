@@ -41,6 +41,7 @@ mod share_offsets;
 mod shares;
 mod snapshot_feed;
 mod survivor;
+mod throttle;
 mod topics;
 mod transactions;
 mod trio;

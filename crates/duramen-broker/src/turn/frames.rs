@@ -183,9 +183,18 @@ fn on_letter(node: &mut Node, broker_id: i32, sender: Uuid, letter: Letter) {
     mark(&mut node.core.dirty, partition);
 }
 
+/// Begins the reads for throttled followers whose turn has come.
+pub(super) fn release_reads(node: &mut Node) {
+    for late in node.core.release_reads() {
+        let why = "the copies of this replica are throttled: it waited for too long".to_owned();
+        node.feeds.on_prefix_read(&mut node.core, late.answer(Err(why)));
+    }
+}
+
 /// Takes the payload that was read for a follower.
 pub(super) fn on_payload(node: &mut Node, read: LogRead) {
     node.core.peers.end_read();
+    node.core.counters.throttled_bytes += node.core.throttle.on_read(&read);
     if read.peer == Some(read.replica) {
         return settling::hold_own(&mut node.core, &read);
     }

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::bootstrap::run;
 
+mod balancing;
 mod moving;
 pub(super) mod overview;
 pub(super) mod placement;
@@ -20,6 +21,7 @@ pub(super) use moving::{Move, carry_out};
 #[command(after_help = "Examples:
   duramen cluster status
   duramen cluster verify
+  duramen cluster balance
   duramen cluster move --topic orders --to 1,2,3
   duramen cluster remove 4")]
 pub struct ClusterCommand {
@@ -33,6 +35,8 @@ enum Action {
     Status(status::Status),
     /// Compare the replicas of partitions with each other, byte by byte, while the cluster runs
     Verify(verify::Verify),
+    /// Spread replicas and preferred leaders evenly over the nodes, as after nodes have joined
+    Balance(balancing::Balance),
     /// Move partitions to other nodes, or everything off a node
     Move(moving::MoveCommand),
     /// Move every partition off a node, then remove it from the cluster for good
@@ -47,6 +51,7 @@ impl ClusterCommand {
         match self.action {
             Action::Status(command) => run(command.run()),
             Action::Verify(command) => run(command.run()),
+            Action::Balance(command) => run(command.run()),
             Action::Move(command) => run(command.run()),
             Action::Remove(command) => run(command.run()),
             Action::Survive(command) => command.run(),

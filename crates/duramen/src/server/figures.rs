@@ -171,6 +171,11 @@ fn at_rest(metrics: &Metrics) -> Vec<Figure> {
             metrics.prefixes_given,
             "Pieces of compacted logs that the node sent to other nodes",
         ),
+        counter(
+            "throttled_bytes",
+            metrics.throttled_bytes,
+            "Bytes of record batches that the node sent within the limits of throttled replication",
+        ),
         counter("compactions", metrics.compactions, "Logs that the node compacted"),
         counter(
             "compacted_bytes",

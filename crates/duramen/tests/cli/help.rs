@@ -99,6 +99,7 @@ const REVIEWED: &[&[&str]] = &[
     &["cluster"],
     &["cluster", "status"],
     &["cluster", "verify"],
+    &["cluster", "balance"],
     &["cluster", "move"],
     &["cluster", "remove"],
     &["cluster", "survive"],

@@ -20,9 +20,13 @@ const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 
-type Change<'a> = (&'a str, i8, Option<&'a str>);
+pub(super) type Change<'a> = (&'a str, i8, Option<&'a str>);
 
-fn alter(kind: i8, name: &str, changes: &[Change<'_>]) -> IncrementalAlterConfigsRequest {
+pub(super) fn alter(
+    kind: i8,
+    name: &str,
+    changes: &[Change<'_>],
+) -> IncrementalAlterConfigsRequest {
     let change = |(name, operation, value): &Change<'_>| AlterableConfig {
         name: (*name).to_owned(),
         config_operation: *operation,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args};
 use duramen_client::{Client, Error, NodeId, Reassignment};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::overview::{Overview, Partition};
@@ -19,6 +20,8 @@ const POLL: Duration = Duration::from_millis(250);
 /// Time after which a move that is neither under way nor done counts as cancelled. A node that has not heard of a new
 /// move yet reports neither.
 const UNTOLD_MAX: Duration = Duration::from_secs(10);
+/// Interval at which the command looks for nodes that are down while it waits.
+const LOOK: Duration = Duration::from_secs(5);
 /// Longest time that a node gets to respond.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -84,7 +87,7 @@ pub(crate) struct Move {
     pub before: Vec<NodeId>,
     /// Nodes of the replicas after the move, the preferred leader first.
     pub after: Vec<NodeId>,
-    /// True once the replicas are on the nodes of `after`.
+    /// True once the replicas are on the nodes of `after`, in this order.
     pub done: bool,
 }
 
@@ -94,8 +97,17 @@ impl Move {
     }
 
     fn is_there(&self, partition: &Partition) -> bool {
-        let set = |ids: &[NodeId]| ids.iter().copied().collect::<BTreeSet<_>>();
-        self.is_of(partition) && set(&self.after) == set(&partition.replicas)
+        self.is_of(partition) && self.after == partition.replicas
+    }
+
+    /// Returns the nodes that get a replica.
+    fn gaining(&self) -> impl Iterator<Item = NodeId> {
+        self.after.iter().copied().filter(|id| !self.before.contains(id))
+    }
+
+    /// Tells whether the move copies data. Another order of the same replicas copies none.
+    pub(super) fn copies(&self) -> bool {
+        self.gaining().next().is_some()
     }
 
     fn wish(&self) -> Reassignment {
@@ -327,6 +339,42 @@ fn taken(told: Vec<(Reassignment, Result<(), Error>)>) -> anyhow::Result<()> {
     })
 }
 
+/// Nodes that a wait for moves has found silent.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    looked: Option<Instant>,
+    said: BTreeSet<NodeId>,
+}
+
+impl Silence {
+    /// Says on stderr which nodes are down that get a replica by these moves, each once. The moves wait for them.
+    pub(super) async fn look(
+        &mut self,
+        client: &Client,
+        moves: &[&Move],
+        bar: &ProgressBar,
+    ) -> anyhow::Result<()> {
+        let began = *self.looked.get_or_insert_with(Instant::now);
+        if began.elapsed() < LOOK {
+            return Ok(());
+        }
+        self.looked = Some(Instant::now());
+        let nodes = client.nodes().await?.nodes;
+        let is_up = |id: &NodeId| nodes.iter().any(|it| it.broker_id == *id && !it.is_fenced);
+        let down: BTreeSet<NodeId> = moves.iter().flat_map(|it| it.gaining()).collect();
+        for id in down.into_iter().filter(|id| !is_up(id)) {
+            if self.said.insert(id) {
+                bar.suspend(|| {
+                    eprintln!(
+                        "node {id} is down, and moves to it wait: start it, or interrupt and use `duramen cluster move --cancel`"
+                    );
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Moves partitions, some at a time, and waits for the end of all moves.
 pub(crate) async fn carry_out(
     client: &Client,
@@ -337,6 +385,7 @@ pub(crate) async fn carry_out(
     let mut waiting: VecDeque<usize> = (0..moves.len()).collect();
     // First time at which each move was neither under way nor done.
     let mut under_way: BTreeMap<usize, Option<Instant>> = BTreeMap::new();
+    let mut silence = Silence::default();
     while !waiting.is_empty() || !under_way.is_empty() {
         let room = at_once.saturating_sub(under_way.len()).min(waiting.len());
         if room > 0 {
@@ -346,6 +395,8 @@ pub(crate) async fn carry_out(
             under_way.extend(next.into_iter().map(|at| (at, None)));
         }
         tokio::time::sleep(POLL).await;
+        let open: Vec<&Move> = under_way.keys().map(|at| &moves[*at]).collect();
+        silence.look(client, &open, &bar).await?;
         let moving = client.moving().await?;
         let is_moving = |it: &Move| moving.contains_key(&(it.topic.clone(), it.partition));
         let still: Vec<usize> =
