@@ -96,8 +96,8 @@ public class AdminCalls extends Suite {
     static final ResourcePattern pattern = new ResourcePattern(ResourceType.TOPIC, "t", PatternType.LITERAL);
     static final AccessControlEntry entry = new AccessControlEntry("User:me", "*", AclOperation.READ, AclPermissionType.ALLOW);
     static final Class<SecurityDisabledException> noAuthorizer = SecurityDisabledException.class;
-    /** Kafka tells a user that it makes no tokens, and others that they are not for them. Duramen tells all the latter. */
-    static final Class<? extends ApiException> noTokens = isKafka && hasUser ? DelegationTokenDisabledException.class : UnsupportedByAuthenticationException.class;
+    /** Kafka tells a user that it makes no tokens, and others that they are not for them. */
+    static final Class<? extends ApiException> noTokens = hasUser ? DelegationTokenDisabledException.class : UnsupportedByAuthenticationException.class;
     static final ClientQuotaEntity client = new ClientQuotaEntity(Map.of(ClientQuotaEntity.CLIENT_ID, "of-the-suite"));
     static final String nobody = unique("nobody");
     static final TopicPartition partition = new TopicPartition("t", 0);

@@ -379,6 +379,18 @@ impl Access {
         may
     }
 
+    /// Tells whether an answer about all resources names this one to the client. One that is left out is no denial that
+    /// the client hears of.
+    pub(crate) fn is_shown(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> bool {
+        check(context.api, Asked::Operation(operation, resource.kind()));
+        self.rules_allow(context, operation, resource)
+    }
+
     /// Returns the error code for a client that may not perform the operation on the resource.
     pub(crate) fn admit(
         &self,

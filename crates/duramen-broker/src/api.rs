@@ -202,7 +202,7 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
         }
         Request::DescribeCluster(it) => describe_cluster::answer(node, context, &it).into(),
         Request::DescribeConfigs(it) => describe_configs::answer(node, context, it).into(),
-        Request::DescribeDelegationToken(_) => delegation_tokens::describe().into(),
+        Request::DescribeDelegationToken(_) => delegation_tokens::describe(context).into(),
         Request::DescribeGroups(it) => describe_groups::answer(node, context, &it).into(),
         Request::DescribeProducers(it) => describe_producers::answer(node, context, &it).into(),
         Request::DescribeQuorum(it) => describe_quorum::answer(node, context, &it).into(),
@@ -216,7 +216,7 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
         Request::DescribeUserScramCredentials(it) => {
             describe_user_scram_credentials::answer(node, context, &it).into()
         }
-        Request::ExpireDelegationToken(_) => delegation_tokens::expire().into(),
+        Request::ExpireDelegationToken(_) => delegation_tokens::expire(context).into(),
         Request::ListConfigResources(it) => {
             list_config_resources::answer(node, context, &it).into()
         }
@@ -229,7 +229,7 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
         }
         Request::SaslAuthenticate(_) => sasl::authenticate().into(),
         Request::SaslHandshake(_) => sasl::handshake().into(),
-        Request::RenewDelegationToken(_) => delegation_tokens::renew().into(),
+        Request::RenewDelegationToken(_) => delegation_tokens::renew(context).into(),
         Request::ShareGroupDescribe(it) => share_group_describe::answer(node, context, &it).into(),
         Request::UpdateFeatures(it) => update_features::answer(node, context, &it).into(),
         _ => return None,

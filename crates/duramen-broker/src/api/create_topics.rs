@@ -121,7 +121,8 @@ fn made(
         configs: Some(Vec::new()),
         ..Default::default()
     };
-    if !node.core.access.may(context, Operation::DescribeConfigs, Resource::Topic(&topic.name)) {
+    if !node.core.access.is_shown(context, Operation::DescribeConfigs, Resource::Topic(&topic.name))
+    {
         let topic_config_error_code = ErrorCode::TopicAuthorizationFailed.code();
         return CreatableTopicResult { topic_config_error_code, ..result };
     }

@@ -1,5 +1,5 @@
-//! The four requests about delegation tokens. A connection without authentication gets no token, and there is no other
-//! kind of connection yet.
+//! The four requests about delegation tokens, which the node does not give out: it answers as Kafka does without a
+//! secret key. A client that nobody has asked who it is may not even ask.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{
@@ -9,13 +9,24 @@ use duramen_protocol::messages::{
 
 use crate::session::RequestContext;
 
-const CODE: ErrorCode = ErrorCode::DelegationTokenRequestNotAllowed;
+/// Principal of clients that nobody has asked who they are.
+const ANONYMOUS: &str = "User:ANONYMOUS";
 const FIRST_VERSION_WITH_REQUESTER: i16 = 3;
+
+fn code(context: &RequestContext) -> i16 {
+    let is_known = *context.principal != *ANONYMOUS;
+    let code = if is_known {
+        ErrorCode::DelegationTokenAuthDisabled
+    } else {
+        ErrorCode::DelegationTokenRequestNotAllowed
+    };
+    code.code()
+}
 
 pub(crate) fn create(context: &RequestContext) -> CreateDelegationTokenResponse {
     let (kind, name) = context.principal.split_once(':').unwrap_or_default();
     let mut response = CreateDelegationTokenResponse {
-        error_code: CODE.code(),
+        error_code: code(context),
         principal_type: kind.to_owned(),
         principal_name: name.to_owned(),
         issue_timestamp_ms: -1,
@@ -30,16 +41,16 @@ pub(crate) fn create(context: &RequestContext) -> CreateDelegationTokenResponse 
     response
 }
 
-pub(crate) fn renew() -> RenewDelegationTokenResponse {
-    let (error_code, expiry_timestamp_ms) = (CODE.code(), -1);
+pub(crate) fn renew(context: &RequestContext) -> RenewDelegationTokenResponse {
+    let (error_code, expiry_timestamp_ms) = (code(context), -1);
     RenewDelegationTokenResponse { error_code, expiry_timestamp_ms, ..Default::default() }
 }
 
-pub(crate) fn expire() -> ExpireDelegationTokenResponse {
-    let (error_code, expiry_timestamp_ms) = (CODE.code(), -1);
+pub(crate) fn expire(context: &RequestContext) -> ExpireDelegationTokenResponse {
+    let (error_code, expiry_timestamp_ms) = (code(context), -1);
     ExpireDelegationTokenResponse { error_code, expiry_timestamp_ms, ..Default::default() }
 }
 
-pub(crate) fn describe() -> DescribeDelegationTokenResponse {
-    DescribeDelegationTokenResponse { error_code: CODE.code(), ..Default::default() }
+pub(crate) fn describe(context: &RequestContext) -> DescribeDelegationTokenResponse {
+    DescribeDelegationTokenResponse { error_code: code(context), ..Default::default() }
 }

@@ -38,7 +38,9 @@ pub(crate) fn answer(
             if page.is_over() {
                 break;
             }
-            if is_ahead(&topic.name) && is_allowed(&topic.name) {
+            let resource = Resource::Topic(&topic.name);
+            let is_shown = || node.core.access.is_shown(context, Operation::Describe, resource);
+            if is_ahead(&topic.name) && is_shown() {
                 page.push(node, context, topic, cursor);
             }
         }

@@ -141,8 +141,11 @@ pub(crate) fn answer(
     let asked = request.topics.as_ref().filter(|it| context.version > 0 || !it.is_empty());
     let topics = match asked {
         None => {
-            let seen = image.topics_by_name().filter(|it| may_see(node, context, &it.name));
-            seen.map(|topic| describe(node, context, topic, include)).collect()
+            let shown = image.topics_by_name().filter(|it| {
+                let topic = Resource::Topic(&it.name);
+                node.core.access.is_shown(context, Operation::Describe, topic)
+            });
+            shown.map(|topic| describe(node, context, topic, include)).collect()
         }
         Some(asked) => {
             let mut topics = Vec::with_capacity(asked.len());

@@ -136,7 +136,7 @@ pub(crate) fn on_fetched(
     let Some(Parked::OffsetFetch { context, .. }) = node.core.parked_mut(key) else { return };
     let context = context.clone();
     fetched.topics.retain(|topic| {
-        node.core.access.may(&context, Operation::Describe, Resource::Topic(&topic.name))
+        node.core.access.is_shown(&context, Operation::Describe, Resource::Topic(&topic.name))
     });
     record(node, key, part, fetched);
 }

@@ -98,7 +98,10 @@ fn describe_group(
         match begun {
             Ok(begun) => {
                 let known = begun.into_iter().filter_map(|(id, all)| Some((image.topic(id)?, all)));
-                let seen = known.filter(|(topic, _)| may_see(&topic.name));
+                let seen = known.filter(|(topic, _)| {
+                    let topic = Resource::Topic(&topic.name);
+                    node.core.access.is_shown(context, Operation::Describe, topic)
+                });
                 let topic = |(topic, all): (&crate::controller::image::Topic, Vec<i32>)| {
                     DescribeShareGroupOffsetsResponseTopic {
                         topic_name: topic.name.clone(),

@@ -158,7 +158,7 @@ impl Search {
             let mut matching = self.patterns.iter_mut();
             let mut matching = matching.by_ref().filter(|it| it.1.is_match(name.as_bytes()));
             if let Some(first) = matching.next()
-                && topics.access.may(&self.context, Operation::Describe, Resource::Topic(name))
+                && topics.access.is_shown(&self.context, Operation::Describe, Resource::Topic(name))
             {
                 let all = std::iter::once(first).chain(matching);
                 all.for_each(|(.., found)| found.push(name.into()));

@@ -339,6 +339,7 @@ fn answers_about_all_topics_leave_out_those_that_a_client_may_not_see() {
     for answer in ask(&mut world) {
         assert!(!shown(&answer).contains(TOPIC) && !is_refused(&answer), "{answer:?}");
     }
+    assert_eq!(world.it.node.core.access.denials(), 0, "the client hears of none");
 }
 
 #[test]
