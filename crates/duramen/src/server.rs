@@ -185,6 +185,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let opened = open(config, &settings, broker, addresses, storage, others)?;
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
+    parts.metrics.set_disk(reader.disk().clone());
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
     let near = near_runtime()?;
     let clients = if is_near { go_near(&near, &links) } else { runtime.handle().clone() };

@@ -452,13 +452,14 @@ fn metrics_and_health_are_served_where_asked() {
     assert!(head.contains("openmetrics-text"), "{head}");
     for line in body.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(name.starts_with("duramen_"), "{line}");
+        assert!(name.starts_with("duramen_") || name.starts_with("process_"), "{line}");
         assert!(value.parse::<f64>().is_ok(), "{line}");
     }
-    for name in ["sync_batches", "sync_seconds", "step_longest_us", "journal_live_bytes"] {
+    for name in ["sync_batches", "sync_seconds", "step_longest_us", "disk_free_bytes"] {
         assert!(body.contains(&format!("# HELP duramen_{name} ")), "{name}");
     }
     assert!(body.contains("\nduramen_connections_accepted_total 1\n"), "{body}");
+    assert!(body.contains("\nduramen_request_seconds_count{api=\"ApiVersions\"} 1\n"), "{body}");
     assert!(body.ends_with("# EOF\n"));
 }
 

@@ -115,6 +115,7 @@ pub fn start(
             is_ready: false,
             step_longest: Duration::ZERO,
             turn_longest: Duration::ZERO,
+            busy: Duration::ZERO,
             stopping: false,
         };
         // A task among the others: what they have is taken in one turn, and woken without a call of the kernel.
@@ -166,6 +167,8 @@ struct CoreLoop {
     is_ready: bool,
     step_longest: Duration,
     turn_longest: Duration,
+    /// Time of turns that the metrics do not have yet.
+    busy: Duration,
     stopping: bool,
 }
 
@@ -225,7 +228,9 @@ impl CoreLoop {
             self.common.metrics.threads.turn_events.observe(count as f64);
             self.figures_due = true;
         }
-        self.turn_longest = self.turn_longest.max(began.elapsed());
+        let spent = began.elapsed();
+        self.busy += spent;
+        self.turn_longest = self.turn_longest.max(spent);
         if !self.is_ready {
             self.is_ready = self.common.health.note(&self.node.readiness());
         }
@@ -310,6 +315,8 @@ impl CoreLoop {
         let us = |longest: Duration| i64::try_from(longest.as_micros()).unwrap_or(i64::MAX);
         self.common.metrics.threads.step_longest_us.set(us(self.step_longest));
         self.common.metrics.threads.turn_longest_us.set(us(self.turn_longest));
+        let busy = std::mem::take(&mut self.busy).as_secs_f64();
+        self.common.metrics.threads.node_busy_seconds.inc_by(busy);
         self.figures_at = Instant::now();
         self.figures_due = false;
         self.is_ready = self.common.health.note(&self.node.readiness());

@@ -46,12 +46,13 @@ pub fn router(sources: Sources) -> Router {
 }
 
 async fn metrics(State(sources): State<Sources>) -> Response {
-    match sources.metrics.encode() {
-        Ok(text) => {
+    // The files of /proc, and of the data directory, are read on a thread that may wait.
+    match tokio::task::spawn_blocking(move || sources.metrics.encode()).await {
+        Ok(Ok(text)) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 

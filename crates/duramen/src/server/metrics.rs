@@ -1,19 +1,22 @@
 //! # Room card: metrics
 //!
 //! Purpose:    show a running server to its operator.
-//! Owns:       every metric's name and help text; the last figures of node and storage.
+//! Owns:       every metric's name and help text (`metrics/` has those that are made for a scrape); the last figures of
+//!             node and storage.
 //! Interface:  [`Metrics`], [`Metrics::encode`].
-//! Invariants: names start with `duramen_` and end with their unit; nothing here is ever read back
-//!             to decide something.
+//! Invariants: names start with `duramen_` and end with their unit, unless all programs share them (`process_*`);
+//!             nothing here is ever read back to decide something.
 //! Never:      a process-wide registry: two servers in one test process keep apart.
-//! Tests:      below; `tests/` scrapes a real server.
+//! Tests:      below; `metrics/page.rs` writes `docs/metrics.md`; `tests/` scrapes a real server.
 //! Start at:   [`Metrics::new`].
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -21,14 +24,27 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::disk::RealDisk;
 use super::metric_names::Names;
 use super::peers::PeerMetrics;
+#[cfg(test)]
+use exposition::Def;
+use exposition::Table;
+pub use latencies::Latencies;
+use process::Process;
+
+mod exposition;
+mod latencies;
+#[cfg(test)]
+mod page;
+mod process;
 
 /// The metrics of one server.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     figures: Arc<Figures>,
+    process: Process,
     /// Clients' connections.
     pub network: NetworkMetrics,
     /// Work of the node's threads.
@@ -39,6 +55,8 @@ pub struct Metrics {
     pub peers: PeerMetrics,
     /// Calls of the native API.
     pub native: NativeMetrics,
+    /// Times of requests.
+    pub latencies: Latencies,
 }
 
 /// Connections of clients, and the bytes on them.
@@ -79,6 +97,8 @@ pub struct NetworkMetrics {
 /// Turns of the node's thread, and work of storage's threads.
 #[derive(Debug)]
 pub struct ThreadMetrics {
+    /// Time that the node's thread was busy, in seconds.
+    pub node_busy_seconds: Counter<f64, AtomicU64>,
     /// Events a turn of the node's thread.
     pub turn_events: Histogram,
     /// Batches in a journal sync.
@@ -192,6 +212,10 @@ impl NetworkMetrics {
 impl ThreadMetrics {
     fn new(of: &mut Names) -> Self {
         Self {
+            node_busy_seconds: of.make(
+                "node_busy_seconds",
+                "Time that the node's thread spent in its turns, in seconds; a second in a second is all it can do",
+            ),
             turn_events: of.counts("turn_events", "Events in one turn of the node's thread"),
             sync_batches: of
                 .counts("sync_batches", "Record batches that one sync of the journal made durable"),
@@ -292,7 +316,17 @@ impl Metrics {
         let native = NativeMetrics::new(&mut names);
         let mut registry = names.into_registry();
         registry.register_collector(Box::new(Arc::clone(&figures)));
-        Self { registry, figures, network, threads, scrubbing, peers, native }
+        Self {
+            registry,
+            figures,
+            process: Process::new(),
+            network,
+            threads,
+            scrubbing,
+            peers,
+            native,
+            latencies: Latencies::new(),
+        }
     }
 
     /// Sets storage's newest figures.
@@ -305,12 +339,33 @@ impl Metrics {
         *self.figures.node.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 
-    /// Returns everything in the text format of `OpenMetrics`, which Prometheus reads.
+    /// Sets the disk whose space is shown.
+    pub fn set_disk(&self, disk: RealDisk) {
+        self.process.set_disk(disk);
+    }
+
+    /// Returns everything in the text format of `OpenMetrics`, which Prometheus reads. Call it where it does no harm to
+    /// wait.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        encode_registry(&mut text, &self.registry)?;
+        exposition::encode(&mut text, self.tables())?;
+        encode_eof(&mut text)?;
         Ok(text)
     }
+
+    /// Returns the metrics that are made for each scrape.
+    fn tables(&self) -> Vec<Table> {
+        let mut all = self.process.tables();
+        all.extend(self.latencies.tables());
+        all
+    }
+}
+
+/// Returns the metrics that are made for each scrape, as they are documented.
+#[cfg(test)]
+fn defs() -> impl Iterator<Item = &'static Def> {
+    process::DEFS.iter().chain(&latencies::DEFS)
 }
 
 impl Default for Metrics {
@@ -407,7 +462,8 @@ mod tests {
         unique.sort_unstable();
         unique.dedup();
         assert_eq!(unique.len(), help.len());
-        assert!(help.iter().all(|name| name.starts_with("duramen_")), "{help:?}");
+        let is_ours = |name: &&str| name.starts_with("duramen_") || name.starts_with("process_");
+        assert!(help.iter().all(is_ours), "{help:?}");
         assert!(text.contains("\nduramen_groups_failed 3\n"), "{text}");
         assert!(text.contains("duramen_sync_batches_count 1"), "{text}");
         assert!(text.contains("duramen_appended_bytes_total 0"), "{text}");
