@@ -290,6 +290,8 @@ pub(crate) const SWEEP_SLICE: usize = 256;
 /// Shortest interval between two checks for logs to compact, in milliseconds. The bound protects nodes with few
 /// partitions from a small `log.cleaner.backoff.ms`.
 pub(crate) const CLEANING_MS_MIN: i64 = 100;
+/// Most partitions, or offsets of groups, that one part of a census for metrics has.
+pub(crate) const CENSUS_SLICE: usize = 128;
 /// Pause between two slices of a sweep, in microseconds.
 pub(crate) const SWEEP_PAUSE_US: u64 = 2_000;
 /// Largest accepted difference between the wall clock and the monotonic clock, or between the wall clocks of two nodes,
