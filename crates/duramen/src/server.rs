@@ -175,7 +175,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     if for_nodes.is_some() {
         parts.health.set_stranger(Some("this node starts".to_owned()));
     }
-    let sources = sources(&parts);
+    let sources = sources(&parts, &settings);
     let http_address = http.map(|http| serve_http(http, sources.clone(), &runtime)).transpose()?;
     let security = Security::open(&settings.node_security).map_err(anyhow::Error::msg)?;
     let of_nodes = security.certificates();
@@ -185,7 +185,6 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let opened = open(config, &settings, broker, addresses, storage, others)?;
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
-    parts.metrics.set_disk(reader.disk().clone());
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
     let near = near_runtime()?;
     let clients = if is_near { go_near(&near, &links) } else { runtime.handle().clone() };
@@ -237,8 +236,10 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
 }
 
 /// Returns the state that the view from outside shows.
-fn sources(parts: &Common) -> http::Sources {
-    http::Sources { metrics: Arc::clone(&parts.metrics), health: Arc::clone(&parts.health) }
+fn sources(parts: &Common, settings: &ServerSettings) -> http::Sources {
+    parts.metrics.set_kafka_names(settings.has_kafka_names);
+    let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
+    http::Sources { metrics, health, node: parts.node.clone() }
 }
 
 /// Returns the state that connections share.
@@ -251,6 +252,7 @@ fn share(
 ) -> Shared {
     let limits = limits.borrow();
     let gauge = parts.metrics.network.in_flight_bytes.clone();
+    parts.metrics.set_disk(reader.disk().clone());
     Shared {
         node: parts.node.clone(),
         far,
@@ -340,9 +342,9 @@ fn serve_native(
     runtime: &Runtime,
 ) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let address = socket.local_addr()?;
-    let waiting = sources.metrics.native.reads_waiting.clone();
     let codecs = (shared.targets.clone(), Arc::clone(&shared.checking));
-    let calls = Calls::new(shared.node.clone(), shared.reader.clone(), codecs, waiting);
+    let calls =
+        Calls::new(shared.node.clone(), shared.reader.clone(), codecs, Arc::clone(&shared.metrics));
     let (router, stop) = (native::router(&calls, sources, heartbeat)?, shared.stop.clone());
     tracing::info!(%address, "serving the native API");
     let budget = Arc::clone(&shared.budget);

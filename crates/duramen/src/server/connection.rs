@@ -630,8 +630,13 @@ impl Connection {
                     if reads {
                         self.send(std::mem::take(&mut outgoing)).await?;
                     }
-                    let mut resolved =
-                        plans::resolve(&self.shared.reader, reply, &mut self.trail).await;
+                    let mut resolved = plans::resolve(
+                        &self.shared.reader,
+                        &self.shared.metrics,
+                        reply,
+                        &mut self.trail,
+                    )
+                    .await;
                     let response = resolved.response.take();
                     if !resolved.files.is_empty() {
                         self.resolved.insert(sequence, resolved);

@@ -4,16 +4,16 @@
 //! Owns:       every metric's name and help text (`metrics/` has those that are made for a scrape); the last figures of
 //!             node and storage.
 //! Interface:  [`Metrics`], [`Metrics::encode`].
-//! Invariants: names start with `duramen_` and end with their unit, unless all programs share them (`process_*`);
+//! Invariants: names start with `duramen_` and end with their unit, unless others share them (`process_*`, `kafka_*`);
 //!             nothing here is ever read back to decide something.
 //! Never:      a process-wide registry: two servers in one test process keep apart.
 //! Tests:      below; `metrics/page.rs` writes `docs/metrics.md`; `tests/` scrapes a real server.
 //! Start at:   [`Metrics::new`].
 
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -27,17 +27,42 @@ use prometheus_client::registry::Registry;
 use super::disk::RealDisk;
 use super::metric_names::Names;
 use super::peers::PeerMetrics;
-#[cfg(test)]
-use exposition::Def;
-use exposition::Table;
+use exposition::{Def, Kind, Table, Value};
 pub use latencies::Latencies;
 use process::Process;
+pub(crate) use tallies::Draft;
+pub use tallies::Tallies;
 
 mod exposition;
+mod kafka_names;
+mod lags;
 mod latencies;
 #[cfg(test)]
 mod page;
 mod process;
+mod tallies;
+
+/// Shortest time over which the busy part of the node's thread is taken.
+const BUSY_MIN: Duration = Duration::from_secs(1);
+
+static BUSY: Def = Def {
+    name: "duramen_node_busy_ratio",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Part of the time since the last scrape that the node's thread was busy; 1 is all it can do",
+};
+
+/// Gauges of the registry that have a name of Kafka's, too.
+static GAUGES: [Def; 4] = [
+    gauge_def("duramen_connections"),
+    gauge_def("duramen_partitions"),
+    gauge_def("duramen_partitions_under_replicated"),
+    gauge_def("duramen_groups_failed"),
+];
+
+const fn gauge_def(name: &'static str) -> Def {
+    Def { name, kind: Kind::Gauge, labels: &[], help: "" }
+}
 
 /// The metrics of one server.
 #[derive(Debug)]
@@ -45,6 +70,9 @@ pub struct Metrics {
     registry: Registry,
     figures: Arc<Figures>,
     process: Process,
+    has_kafka_names: AtomicBool,
+    /// The last reading of the busy time, with the part of the time that it made.
+    busy_before: Mutex<(Instant, f64, f64)>,
     /// Clients' connections.
     pub network: NetworkMetrics,
     /// Work of the node's threads.
@@ -57,6 +85,8 @@ pub struct Metrics {
     pub native: NativeMetrics,
     /// Times of requests.
     pub latencies: Latencies,
+    /// Metrics by topic, partition and group.
+    pub tallies: Tallies,
 }
 
 /// Connections of clients, and the bytes on them.
@@ -320,12 +350,15 @@ impl Metrics {
             registry,
             figures,
             process: Process::new(),
+            has_kafka_names: AtomicBool::new(true),
+            busy_before: Mutex::new((Instant::now(), 0.0, 0.0)),
             network,
             threads,
             scrubbing,
             peers,
             native,
             latencies: Latencies::new(),
+            tallies: Tallies::default(),
         }
     }
 
@@ -357,15 +390,55 @@ impl Metrics {
     /// Returns the metrics that are made for each scrape.
     fn tables(&self) -> Vec<Table> {
         let mut all = self.process.tables();
-        all.extend(self.latencies.tables());
+        all.push(self.latencies.table());
+        all.push(Table::one(&BUSY, Value::Real(self.busy_ratio())));
+        all.extend(self.tallies.tables());
+        if self.has_kafka_names.load(Ordering::Relaxed) {
+            let mut ours = self.gauges();
+            ours.append(&mut all);
+            let kafkas = kafka_names::tables(&ours, &self.latencies.recent());
+            all = ours.split_off(GAUGES.len());
+            all.extend(kafkas);
+        }
         all
+    }
+
+    /// Turns off the names that dashboards for Apache Kafka ask for, or on again.
+    pub fn set_kafka_names(&self, is_on: bool) {
+        self.has_kafka_names.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Returns the gauges of node and clients that have a name of Kafka's, too.
+    fn gauges(&self) -> Vec<Table> {
+        let connections = self.network.connections.get();
+        let node = self.figures.node.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = |name: &str| {
+            let figure = node.iter().find(|it| name.strip_prefix("duramen_") == Some(it.name));
+            figure.map_or_else(|| u64::try_from(connections).unwrap_or(0), |it| it.value)
+        };
+        GAUGES.iter().map(|def| Table::one(def, Value::Whole(value(def.name)))).collect()
+    }
+
+    /// Returns the part of the time since the last scrape that the node's thread was busy.
+    fn busy_ratio(&self) -> f64 {
+        let busy = self.threads.node_busy_seconds.get();
+        let mut before = self.busy_before.lock().unwrap_or_else(PoisonError::into_inner);
+        let (then, was_busy, ratio) = *before;
+        let passed = then.elapsed();
+        if passed < BUSY_MIN {
+            return ratio;
+        }
+        let ratio = ((busy - was_busy) / passed.as_secs_f64()).clamp(0.0, 1.0);
+        *before = (Instant::now(), busy, ratio);
+        ratio
     }
 }
 
 /// Returns the metrics that are made for each scrape, as they are documented.
 #[cfg(test)]
 fn defs() -> impl Iterator<Item = &'static Def> {
-    process::DEFS.iter().chain(&latencies::DEFS)
+    let all = process::DEFS.iter().chain(&latencies::DEFS);
+    all.chain([&BUSY]).chain(tallies::defs()).chain(lags::defs())
 }
 
 impl Default for Metrics {
@@ -462,7 +535,8 @@ mod tests {
         unique.sort_unstable();
         unique.dedup();
         assert_eq!(unique.len(), help.len());
-        let is_ours = |name: &&str| name.starts_with("duramen_") || name.starts_with("process_");
+        let is_ours =
+            |name: &&str| ["duramen_", "process_", "kafka_"].iter().any(|it| name.starts_with(it));
         assert!(help.iter().all(is_ours), "{help:?}");
         assert!(text.contains("\nduramen_groups_failed 3\n"), "{text}");
         assert!(text.contains("duramen_sync_batches_count 1"), "{text}");

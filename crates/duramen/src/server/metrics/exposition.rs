@@ -54,6 +54,16 @@ pub(crate) struct Spread {
     pub buckets: Vec<(f64, u64)>,
 }
 
+impl Spread {
+    /// Returns the counts that have come since an earlier reading of the same buckets.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let since =
+            |(now, before): (&(f64, u64), &(f64, u64))| (now.0, now.1.saturating_sub(before.1));
+        let buckets = self.buckets.iter().zip(&before.buckets).map(since).collect();
+        Self { sum: self.sum - before.sum, buckets }
+    }
+}
+
 /// Value of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
@@ -63,7 +73,7 @@ pub(crate) enum Value {
 }
 
 /// The rows of one metric in one scrape.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub name: String,
     pub kind: Kind,
@@ -123,15 +133,19 @@ impl Collector for Tables {
             let help = format!("{}.", table.help);
             let mut metric = encoder.encode_descriptor(&table.name, &help, None, kind)?;
             for (values, value) in &table.rows {
+                if values.is_empty() {
+                    encode_value(&mut metric, table.kind, value)?;
+                    continue;
+                }
                 let labels = Named { names: &table.labels, values };
-                encode_value(metric.encode_family(&labels)?, table.kind, value)?;
+                encode_value(&mut metric.encode_family(&labels)?, table.kind, value)?;
             }
         }
         Ok(())
     }
 }
 
-fn encode_value(mut row: MetricEncoder<'_>, kind: Kind, value: &Value) -> fmt::Result {
+fn encode_value(row: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> fmt::Result {
     match (kind, value) {
         (Kind::Counter, Value::Whole(number)) => {
             row.encode_counter::<NoLabelSet, _, f64>(number, None)
@@ -173,22 +187,26 @@ mod tests {
     const TIMES: Def =
         Def { name: "times", kind: Kind::Histogram, labels: &["api"], help: "Times" };
 
+    const COUNT: Def = Def { name: "all", kind: Kind::Counter, labels: &[], help: "All" };
+
     #[test]
     fn rows_become_lines_and_labels_cannot_break_out_of_them() {
-        static ALL: [Def; 2] = [SIZES, TIMES];
+        static ALL: [Def; 3] = [SIZES, TIMES, COUNT];
         let mut sizes = Table::of(&ALL[0]);
         sizes.push(&[label("a\"b\\c\nd"), label("x")].into(), Value::Whole(7));
         let mut times = Table::of(&ALL[1]);
         let buckets = vec![(0.5, 2), (f64::MAX, 1)];
         times.push(&[label("Fetch")].into(), Value::Spread(Spread { sum: 4.5, buckets }));
         let mut text = String::new();
-        encode(&mut text, vec![sizes, times]).unwrap();
+        let count = Table::one(&ALL[2], Value::Whole(3));
+        encode(&mut text, vec![sizes, times, count]).unwrap();
         let wanted = "# HELP sizes Sizes.\n# TYPE sizes gauge\n\
                       sizes{topic=\"a\\\"b\\\\c\\nd\",kind=\"x\"} 7\n\
                       # HELP times Times.\n# TYPE times histogram\n\
                       times_sum{api=\"Fetch\"} 4.5\ntimes_count{api=\"Fetch\"} 3\n\
                       times_bucket{le=\"0.5\",api=\"Fetch\"} 2\n\
-                      times_bucket{le=\"+Inf\",api=\"Fetch\"} 3\n";
+                      times_bucket{le=\"+Inf\",api=\"Fetch\"} 3\n\
+                      # HELP all All.\n# TYPE all counter\nall_total 3\n";
         assert_eq!(text, wanted);
     }
 }

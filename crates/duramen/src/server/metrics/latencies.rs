@@ -12,7 +12,8 @@
 //! reads the clock once for all the responses that it sends at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use duramen_protocol::ApiKey;
 use duramen_protocol::api::{API_TABLE, OWN_TABLE};
@@ -33,11 +34,24 @@ const FIRST_US: u64 = 64;
 /// Buckets with a bound: the last one ends at 8.4 s.
 const BUCKETS: usize = 18;
 
+/// Time after which a reading is replaced, for recent times.
+const RECENT: Duration = Duration::from_secs(60);
+
 /// Times of requests, by API.
 #[derive(Debug)]
 pub struct Latencies {
     /// In the order of Kafka's table of APIs, then ours.
     all: Vec<OfApi>,
+    /// Counts of a while ago, for recent times.
+    before: Mutex<Before>,
+}
+
+/// Two earlier readings of all buckets, and the time of the newer one.
+#[derive(Debug)]
+struct Before {
+    older: Vec<Spread>,
+    newer: Vec<Spread>,
+    at: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +63,10 @@ struct OfApi {
 
 impl Latencies {
     pub(crate) fn new() -> Self {
-        Self { all: apis().map(|_| OfApi::default()).collect() }
+        let all: Vec<_> = apis().map(|_| OfApi::default()).collect();
+        let none: Vec<_> = all.iter().map(OfApi::spread).collect();
+        let before = Before { older: none.clone(), newer: none, at: Instant::now() };
+        Self { all, before: Mutex::new(before) }
     }
 
     /// Counts a request that was answered after this time.
@@ -61,16 +78,31 @@ impl Latencies {
     }
 
     /// Returns the times of the APIs that clients used.
-    pub(crate) fn tables(&self) -> Vec<Table> {
-        let mut table = Table::of(&DEFS[0]);
-        for (name, of_api) in apis().zip(&self.all) {
-            let spread = of_api.spread();
-            if spread.buckets.iter().any(|(_, count)| *count > 0) {
-                table.push(&[label(name)].into(), Value::Spread(spread));
-            }
-        }
-        vec![table]
+    pub(crate) fn table(&self) -> Table {
+        table_of(self.all.iter().map(OfApi::spread))
     }
+
+    /// Returns the times of the last minute or two; with rarer scrapes, those since the last scrape or the one before.
+    pub(crate) fn recent(&self) -> Table {
+        let now: Vec<_> = self.all.iter().map(OfApi::spread).collect();
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = table_of(now.iter().zip(&before.older).map(|(now, older)| now.since(older)));
+        if before.at.elapsed() >= RECENT {
+            before.older = std::mem::replace(&mut before.newer, now);
+            before.at = Instant::now();
+        }
+        recent
+    }
+}
+
+fn table_of(spreads: impl Iterator<Item = Spread>) -> Table {
+    let mut table = Table::of(&DEFS[0]);
+    for (name, spread) in apis().zip(spreads) {
+        if spread.buckets.iter().any(|(_, count)| *count > 0) {
+            table.push(&[label(name)].into(), Value::Spread(spread));
+        }
+    }
+    table
 }
 
 impl OfApi {
@@ -131,10 +163,28 @@ mod tests {
         let latencies = Latencies::new();
         latencies.note(ApiKey::Fetch, Duration::from_micros(100));
         latencies.note(ApiKey::Fetch, Duration::from_secs(60));
-        let tables = latencies.tables();
-        let [(labels, Value::Spread(spread))] = &tables[0].rows[..] else { panic!("{tables:?}") };
+        let table = latencies.table();
+        let [(labels, Value::Spread(spread))] = &table.rows[..] else { panic!("{table:?}") };
         assert_eq!(&*labels[0], "Fetch");
         assert!((spread.sum - 60.0001).abs() < 1e-9);
         assert_eq!((spread.buckets[1], spread.buckets[BUCKETS]), ((128e-6, 1), (f64::MAX, 1)));
+    }
+
+    #[test]
+    fn recent_times_are_those_since_a_reading_of_a_while_ago() {
+        let latencies = Latencies::new();
+        let count = |table: Table| match table.rows.first() {
+            Some((_, Value::Spread(spread))) => spread.buckets.iter().map(|it| it.1).sum(),
+            _ => 0,
+        };
+        let mut wanted = Vec::new();
+        for (turn, calls) in [3_u64, 5, 7, 11].into_iter().enumerate() {
+            (0..calls).for_each(|_| latencies.note(ApiKey::Fetch, Duration::from_millis(1)));
+            // Readings are replaced at once, as if a minute had passed.
+            latencies.before.lock().unwrap().at -= RECENT;
+            wanted.push((turn, count(latencies.recent())));
+        }
+        assert_eq!(wanted, [(0, 3), (1, 8), (2, 12), (3, 18)], "the last two intervals count");
+        assert_eq!(count(latencies.table()), 26);
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::Metrics;
 use super::exposition::{Def, Kind};
+use super::kafka_names::{Form, KafkaName, NAMES};
 
 const HEAD: &str = "# Metrics
 
@@ -13,7 +14,33 @@ This page lists every metric of `/metrics`, which a node serves with `--http` an
 page from the metrics themselves: `DURAMEN_WRITE_DOCS=1 cargo test -p duramen metrics`. The metrics that an operator
 watches, and when to look closer, are in [operations.md](operations.md).
 
-A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`. A metric of seconds, bytes, milliseconds (`ms`) or microseconds (`us`) has its unit in its name.
+A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`. A metric of seconds, bytes, milliseconds (`ms`) or
+microseconds (`us`) has its unit in its name.
+
+The last column has the names that dashboards and alerts for Apache Kafka ask for, with their labels where these have
+other names: as the JMX exporter makes them by the rules of Strimzi (`kafka_server_*` and the like), and as
+`kafka_exporter` does. They have the same rows; `metrics.kafka.names.enable=false` turns them off.
+`kafka_server_brokertopicmetrics_*` has a row of all topics, too, without the label. `kafka_cluster_partition_underreplicated`
+and its like are 1 or 0. Quantiles are of the requests of the last minute or two, and guessed within a bucket; Apache Kafka's
+fade out over five minutes. Always 0 are `kafka_log_logmanager_offlinelogdirectorycount` and
+`kafka_controller_controllerstats_uncleanleaderelections_total`: a node whose directory fails ends, and no replica leads
+without all that was committed. Of the metrics in Strimzi's dashboards, there are no
+`kafka_network_socketserver_networkprocessoravgidle_percent`, `kafka_server_raftchannelmetrics_*`, rates of
+`kafka_server_raftmetrics_*`, and none of the JVM.
+
+**How many rows there are** is bounded, by [limits.md](limits.md): `METRIC_TOPICS_MAX` and its like. The traffic of topics above
+the bound is in a row whose topic is `…`. The first topics that a node saw keep their rows. Of offsets, those with the most
+lag have rows.
+
+**Who shows what**: the leader of a partition shows its figures, the coordinator of a group the group's, and the leader of the
+metadata those of the cluster (`duramen_cluster_*`, `duramen_topic_partitions`). So a sum over all nodes is right. A node
+counts when it is scraped, in parts of a tenth of a millisecond; a scrape less than a second later shows the same.
+
+**Lag** is known where the coordinator's node has a replica of the partition, as with three nodes and three replicas. Of other
+partitions `duramen_group_offset` is there, and `monitoring/rules.yml` subtracts it from `duramen_partition_high_watermark`.
+A lag in seconds is the age of the first record that the group has not committed. The node reads no log for that: it notes the
+high watermark at each scrape, and takes records to have come at a steady pace between two of them. What was there before the
+first scrape is at least as old as that.
 
 ";
 
@@ -65,6 +92,20 @@ fn listed(def: &Def) -> (String, Listed) {
     (def.name.to_owned(), listed)
 }
 
+/// Returns the names of Kafka's world that are made from a metric, with the labels that they have in place of ours.
+fn kafkas(name: &str) -> Vec<String> {
+    let own = super::defs().find(|it| it.name == name).map_or(&[][..], |it| it.labels);
+    let is_its = |it: &&KafkaName| it.of == name && !matches!(it.form, Form::Always(_));
+    let shown = |it: &KafkaName| {
+        let suffix = if it.kind == Kind::Counter { "_total" } else { "" };
+        let labels = it.labels(own);
+        let labels =
+            if labels == own { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        format!("`{}{suffix}{labels}`", it.name)
+    };
+    NAMES.iter().filter(is_its).map(shown).collect()
+}
+
 fn render() -> String {
     let mut all = registered();
     for def in super::defs() {
@@ -72,11 +113,13 @@ fn render() -> String {
         assert!(all.insert(name, listed).is_none(), "{} comes once", def.name);
     }
     let mut text = HEAD.to_owned();
-    text.push_str("| name | kind | labels | meaning |\n|---|---|---|---|\n");
+    text.push_str("| name | kind | labels | meaning | Kafka |\n|---|---|---|---|---|\n");
     for (name, Listed { kind, labels, help }) in &all {
         let labels: Vec<_> = labels.iter().map(|it| format!("`{it}`")).collect();
         let suffix = if kind == "counter" { "_total" } else { "" };
-        writeln!(text, "| `{name}{suffix}` | {kind} | {} | {help} |", labels.join(", ")).unwrap();
+        let kafkas = kafkas(name).join(", ");
+        writeln!(text, "| `{name}{suffix}` | {kind} | {} | {help} | {kafkas} |", labels.join(", "))
+            .unwrap();
     }
     text
 }
