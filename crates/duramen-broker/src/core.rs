@@ -211,7 +211,9 @@ impl Core {
         }
         let log_start = partition.log_start();
         let is_taken = matches!(appended, Appended::Waits { .. } | Appended::Done { .. });
-        partition.note_append(records, added, !is_taken);
+        // A condition that does not hold is an answer, and no failure.
+        let is_answer = matches!(appended, Appended::Objected { .. });
+        partition.note_append(records, added, !is_taken && !is_answer);
         self.count_append(bytes, added, is_taken);
         (appended, log_start)
     }

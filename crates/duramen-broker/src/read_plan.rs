@@ -46,8 +46,8 @@ const TAIL_READ_BYTES: u32 = 16 << 20;
 const MAX_TIMESTAMP: i64 = -3;
 
 /// Finds the bytes of a fetch. The records of the response are [`RecordData::External`] whose id is the index into the
-/// returned ranges. All of them are verified, so no reader needs to read them ahead. `note` hears the bytes found for each
-/// replica.
+/// returned ranges. All of them are verified, so no reader needs to read them ahead. `note` hears the bytes found for
+/// each replica.
 pub fn fetch_ranges<D: Disk>(
     reader: &Reader<D>,
     plan: FetchPlan,

@@ -3,8 +3,8 @@
 //! Purpose:    figures of every partition and group of this node, for metrics.
 //! Owns:       [`Census`], which says how far one has come; [`Counted`], its rows.
 //! Interface:  [`Node::count`].
-//! Invariants: a part is bounded, and parts change nothing. Replicas and groups that come or go between two parts may be
-//!             missed; no row comes twice.
+//! Invariants: a part is bounded, and parts change nothing. Replicas and groups that come or go between two parts may
+//!             be missed; no row comes twice.
 //! Never:      names of metrics; sums that a reader of the rows can make.
 //! Tests:      `node/tests/census.rs`.
 //! Start at:   [`Node::count`].
@@ -80,11 +80,11 @@ pub struct NodeCounted {
 pub struct TopicCounted {
     /// The topic.
     pub topic: String,
-    /// How many partitions.
+    /// Count of the partitions.
     pub partitions: u64,
-    /// How many of them have no leader.
+    /// Count of those without a leader.
     pub leaderless: u64,
-    /// How many of them have another leader than the preferred one.
+    /// Count of those with another leader than the preferred one.
     pub not_preferred: u64,
 }
 

@@ -7,7 +7,7 @@ use super::Partition;
 pub struct Traffic {
     /// Batches that clients gave to the replica, refused ones among them.
     pub appends: u64,
-    /// Batches that the replica refused.
+    /// Batches that the replica refused. One whose condition does not hold is not among them.
     pub appends_refused: u64,
     /// Bytes of appended batches.
     pub appended_bytes: u64,

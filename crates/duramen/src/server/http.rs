@@ -25,8 +25,8 @@ use super::health::Health;
 use super::metrics::{Draft, Metrics};
 use super::threads::{Input, ToNode};
 
-/// Longest time that a scrape waits for a census, below the default time limit of Prometheus, 10 s.
-const CENSUS_MAX: Duration = Duration::from_secs(5);
+/// Longest time that a scrape waits for a census. The default time limit of Prometheus is 10 s.
+const CENSUS_MAX: Duration = Duration::from_secs(2);
 
 /// Sources of the answers.
 #[derive(Clone, Debug)]
@@ -68,6 +68,7 @@ async fn count(sources: &Sources) {
             None => return tallies.finish(draft, turn),
         }
     }
+    turn.give_up();
 }
 
 async fn metrics(State(sources): State<Sources>) -> Response {

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use duramen_client::{Client, Connection, NewTopic, Options};
+use duramen_protocol::wire::RecordData;
 
 use super::{Node, PATIENCE, assert_serves, fetch_of_all, http_get, produce_of};
 
@@ -93,11 +94,11 @@ async fn topics_partitions_and_groups_have_metrics_by_our_names_and_kafkas() {
     for bytes in [10, 20, 30] {
         let request = produce_of(bytes, false);
         let records = request.topic_data[0].partition_data[0].records.as_ref();
-        sent += records.map_or(0, |it| it.len());
+        sent += records.map_or(0, bytes::Bytes::len);
         connection.start(&request).await.unwrap().answer().await.unwrap();
     }
     let fetched = connection.start(&fetch_of_all()).await.unwrap().answer().await.unwrap();
-    let got = fetched.responses[0].partitions[0].records.as_ref().map_or(0, |it| it.len());
+    let got = fetched.responses[0].partitions[0].records.as_ref().map_or(0, RecordData::len);
     assert_eq!(got, sent);
     client.commit("g", &[("t".to_owned(), [(0, 1)].into())].into()).await.unwrap();
     let lag = "duramen_group_lag_records{group=\"g\",topic=\"t\",partition=\"0\"}";

@@ -143,8 +143,8 @@ impl Coordinators {
         Ok(self.serving()?.into_iter().flat_map(list).collect())
     }
 
-    /// Returns rows of the first coordinator of groups that serves, behind a place or from a replica on. `None` if there
-    /// is none.
+    /// Returns rows of the first coordinator of groups that serves, behind a place or from a replica on. `None` if
+    /// there is none.
     pub(in crate::node) fn rows_after(
         &self,
         after: Option<(ReplicaId, Option<GroupPlace>)>,

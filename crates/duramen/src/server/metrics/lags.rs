@@ -8,8 +8,8 @@
 //! Tests:      below.
 //! Start at:   [`Lags::tables`].
 //!
-//! A lag in seconds is the age of the first record that the group has not committed. Its log is not read for that: each
-//! census notes the high watermark, and between two of them records are taken to have come at a steady pace.
+//! A lag in seconds is the age of the first record that the group has not committed. Nobody reads the log for that:
+//! each census notes the high watermark. Between two censuses records are taken to have come at a steady pace.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -233,7 +233,7 @@ impl History {
         let at = self.0.partition_point(|reading| reading.end <= offset);
         let Some(behind) = self.0.get(at) else { return 0.0 };
         let came = match at.checked_sub(1).map(|at| self.0[at]) {
-            // It was there before the first reading.
+            // The record was there before the first reading.
             None => behind.first,
             Some(before) => {
                 let part = (offset - before.end) as f64 / (behind.end - before.end) as f64;

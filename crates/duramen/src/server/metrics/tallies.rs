@@ -66,7 +66,7 @@ static OF_TOPICS: [Def; 7] = [
         "duramen_topic_appends_refused",
         Kind::Counter,
         &["topic"],
-        "Batches of clients that replicas on this node refused at once",
+        "Batches of clients that replicas on this node refused at once, for another reason than a condition",
     ),
     def(
         "duramen_topic_reads",
@@ -332,6 +332,13 @@ impl Draft {
 /// The turn of a scrape that may have the node count.
 #[derive(Debug)]
 pub(crate) struct Turn<'a>(tokio::sync::MutexGuard<'a, Option<Instant>>);
+
+impl Turn<'_> {
+    /// Ends the turn without a census, so that scrapes that waited show the last one, too.
+    pub(crate) fn give_up(mut self) {
+        *self.0 = Some(Instant::now());
+    }
+}
 
 impl Tallies {
     /// Counts bytes of batches that are sent from a replica.
