@@ -200,7 +200,7 @@ impl Core {
         acks: Acks,
         slot: Slot,
     ) -> (Appended, i64) {
-        let bytes = batch.bytes.len() as u64;
+        let (bytes, records) = (batch.bytes.len() as u64, records_of(&batch));
         let partition = self.partitions.get_mut(&replica).expect("it was just found");
         let in_flight = partition.group.bytes_in_flight();
         let appended = partition.produce(self.now, batch, acks, slot);
@@ -215,6 +215,9 @@ impl Core {
         }
         let log_start = partition.log_start();
         let is_taken = matches!(appended, Appended::Waits { .. } | Appended::Done { .. });
+        // A condition that does not hold is an answer, and no failure.
+        let is_answer = matches!(appended, Appended::Objected { .. });
+        partition.note_append(records, added, !is_taken && !is_answer);
         self.count_append(bytes, added, is_taken);
         (appended, log_start)
     }
@@ -377,6 +380,11 @@ impl Core {
         }
         Ok(None)
     }
+}
+
+/// Returns the number of a batch's records.
+fn records_of(batch: &CheckedBatch) -> u64 {
+    u64::from(batch.header.last_offset_delta.unsigned_abs()) + 1
 }
 
 /// Gives the partition a turn in the next flush.

@@ -50,4 +50,4 @@ pub use self::core::{ClientListener, Metrics, NATIVE, NODES, NodeOptions, Readin
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};
 pub use metadata_records::KINDS;
-pub use node::Node;
+pub use node::{Node, census};

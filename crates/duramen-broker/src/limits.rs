@@ -290,6 +290,16 @@ pub(crate) const SWEEP_SLICE: usize = 256;
 /// Shortest interval between two checks for logs to compact, in milliseconds. The bound protects nodes with few
 /// partitions from a small `log.cleaner.backoff.ms`.
 pub(crate) const CLEANING_MS_MIN: i64 = 100;
+/// Most partitions, or offsets of groups, that one part of a census for metrics has.
+pub(crate) const CENSUS_SLICE: usize = 128;
+/// Most topics that have rows of their own in the metrics of a node. The traffic of all others is in one row.
+pub const METRIC_TOPICS_MAX: usize = 1_000;
+/// Most replicas of a node whose partitions have rows of their own in its metrics.
+pub const METRIC_PARTITIONS_MAX: usize = 2_000;
+/// Most groups, and most topics of groups, that have rows of their own in the metrics of their coordinators' node.
+pub const METRIC_GROUPS_MAX: usize = 1_000;
+/// Most committed offsets that have rows of their own in the metrics of a node: those with the most lag.
+pub const METRIC_OFFSETS_MAX: usize = 2_000;
 /// Pause between two slices of a sweep, in microseconds.
 pub(crate) const SWEEP_PAUSE_US: u64 = 2_000;
 /// Largest accepted difference between the wall clock and the monotonic clock, or between the wall clocks of two nodes,

@@ -38,6 +38,7 @@ use crate::partition::{Effects, Finished, Partition, Slot};
 use crate::prng::Prng;
 use crate::raft::GroupId;
 
+pub mod census;
 mod coordinators;
 mod dead_letters;
 mod forwarding;

@@ -10,6 +10,7 @@
 //! Tests:      `node/tests`; `duramen-sim`.
 //! Start at:   [`Partition::produce`].
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ use refused::{RefusedBatches, leaves_gap};
 use retention::Undated;
 use rolling::Active;
 use stretches::Stretches;
+use traffic::Traffic;
 
 use crate::checked_batch::CheckedBatch;
 use crate::configs::TopicSettings;
@@ -68,6 +70,7 @@ mod settling;
 mod shown;
 mod slots;
 mod stretches;
+pub(crate) mod traffic;
 mod transactions;
 mod view;
 mod waits;
@@ -180,6 +183,7 @@ pub(crate) struct Partition {
     served: Option<u64>,
     /// Number of times that the log began anew.
     beginnings: u64,
+    traffic: Cell<Traffic>,
 }
 
 fn id_of(identity: &Identity) -> GroupId {
@@ -278,6 +282,7 @@ impl Partition {
             waited: 0,
             served: None,
             beginnings: 0,
+            traffic: Cell::default(),
         }
     }
 
@@ -323,6 +328,11 @@ impl Partition {
     /// Returns the bytes of record batches that are committed and not removed.
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.size).sum()
+    }
+
+    /// Returns the number of segments.
+    pub(crate) fn segments_len(&self) -> usize {
+        self.segments.len()
     }
 
     /// Returns about how many of those bytes are at or behind an offset: of its segment in proportion.

@@ -19,7 +19,7 @@ use duramen_protocol::messages::fetch::PartitionData;
 use duramen_protocol::messages::{DescribeReplicasResponse, FetchResponse, ListOffsetsResponse};
 use duramen_protocol::wire::RecordData;
 use duramen_storage::keys::Masks;
-use duramen_storage::op::RecoveredReplica;
+use duramen_storage::op::{RecoveredReplica, ReplicaId};
 use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Descriptor, Disk, Reader};
 
@@ -46,29 +46,41 @@ const TAIL_READ_BYTES: u32 = 16 << 20;
 const MAX_TIMESTAMP: i64 = -3;
 
 /// Finds the bytes of a fetch. The records of the response are [`RecordData::External`] whose id is the index into the
-/// returned ranges. All of them are verified, so no reader needs to read them ahead.
+/// returned ranges. All of them are verified, so no reader needs to read them ahead. `note` hears the bytes found for
+/// each replica.
 pub fn fetch_ranges<D: Disk>(
     reader: &Reader<D>,
     plan: FetchPlan,
+    note: impl FnMut(ReplicaId, usize),
 ) -> (FetchResponse, Vec<FileRange<D::File>>) {
     let mut ranges = Vec::new();
-    let response = fetch(reader, plan, |part, mut range| {
-        // Rot is found before the response is promised, not in the middle of it.
-        if !range.verified {
-            reader.verify(part.replica, &range)?;
-            range.verified = true;
-        }
-        let id = u32::try_from(ranges.len()).expect("a request has fewer partitions");
-        let len = range.len;
-        ranges.push(range);
-        Ok(RecordData::External { len, id })
-    });
+    let response = fetch(
+        reader,
+        plan,
+        |part, mut range| {
+            // Rot is found before the response is promised, not in the middle of it.
+            if !range.verified {
+                reader.verify(part.replica, &range)?;
+                range.verified = true;
+            }
+            let id = u32::try_from(ranges.len()).expect("a request has fewer partitions");
+            let len = range.len;
+            ranges.push(range);
+            Ok(RecordData::External { len, id })
+        },
+        note,
+    );
     (response, ranges)
 }
 
 /// Reads the bytes of a fetch into memory.
-pub fn fetch_bytes<D: Disk>(reader: &Reader<D>, plan: FetchPlan) -> FetchResponse {
-    fetch(reader, plan, |part, range| Ok(RecordData::Bytes(reader.read(part.replica, &range)?)))
+pub fn fetch_bytes<D: Disk>(
+    reader: &Reader<D>,
+    plan: FetchPlan,
+    note: impl FnMut(ReplicaId, usize),
+) -> FetchResponse {
+    let read = |part: &FetchPart, range| Ok(RecordData::Bytes(reader.read(part.replica, &range)?));
+    fetch(reader, plan, read, note)
 }
 
 /// Finds the records of a part: a range of a file, which `take` turns into records, or a copy without what is masked.
@@ -122,6 +134,7 @@ fn fetch<D: Disk>(
     reader: &Reader<D>,
     plan: FetchPlan,
     mut take: impl FnMut(&FetchPart, FileRange<D::File>) -> Result<RecordData, ReadError>,
+    mut note: impl FnMut(ReplicaId, usize),
 ) -> FetchResponse {
     let FetchPlan { mut response, parts, bytes_max } = plan;
     debug_assert!(
@@ -143,6 +156,7 @@ fn fetch<D: Disk>(
                 debug_assert!(is_first || len <= limit, "only the first part exceeds its limit");
                 is_first = false;
                 budget = budget.saturating_sub(len);
+                note(part.replica, records.len());
                 slot.records = Some(records);
             }
             Ok(None) if part.omit_if_empty => omitted.push((part.topic, part.partition)),

@@ -339,7 +339,7 @@ impl Machine {
         Came::Response(match reply {
             Reply::Nothing { .. } => return Came::Silence,
             Reply::Response(response) => *response,
-            Reply::Fetch(plan) => read_plan::fetch_bytes(&reader, *plan).into(),
+            Reply::Fetch(plan) => read_plan::fetch_bytes(&reader, *plan, |_, _| ()).into(),
             Reply::ShareFetch(plan) => read_plan::share_bytes(&reader, *plan).into(),
             Reply::ListOffsets(plan) => read_plan::list_offsets(&reader, *plan).into(),
             Reply::LogDirs(response) => (*response).into(),

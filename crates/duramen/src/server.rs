@@ -213,7 +213,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     if for_nodes.is_some() {
         parts.health.set_stranger(Some("this node starts".to_owned()));
     }
-    let sources = sources(&parts);
+    let sources = sources(&parts, &settings);
     let limits = Limits::of(&settings, connections_max);
     let doors = Doors::open(&settings, &parts, runtime.handle())?;
     let http_address = serve_http(http, &doors, (sources.clone(), limits.clone()), &runtime)?;
@@ -270,8 +270,10 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
 }
 
 /// Returns the state that the view from outside shows.
-fn sources(parts: &Common) -> http::Sources {
-    http::Sources { metrics: Arc::clone(&parts.metrics), health: Arc::clone(&parts.health) }
+fn sources(parts: &Common, settings: &ServerSettings) -> http::Sources {
+    parts.metrics.set_kafka_names(settings.has_kafka_names);
+    let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
+    http::Sources { metrics, health, node: parts.node.clone() }
 }
 
 /// Returns the state that connections share.
@@ -284,6 +286,7 @@ fn share(
 ) -> Shared {
     let limits = limits.borrow();
     let gauge = parts.metrics.network.in_flight_bytes.clone();
+    parts.metrics.set_disk(reader.disk().clone());
     Shared {
         node: parts.node.clone(),
         far,
@@ -430,9 +433,9 @@ fn serve_native(
     let NativeApi { sources, heartbeat, links, door } = api;
     let (Some(socket), Some(door)) = (socket, door) else { return Ok(None) };
     let address = socket.local_addr()?;
-    let waiting = sources.metrics.native.reads_waiting.clone();
     let codecs = (shared.targets.clone(), Arc::clone(&shared.checking));
-    let calls = Calls::new(shared.node.clone(), shared.reader.clone(), codecs, waiting);
+    let metrics = Arc::clone(&shared.metrics);
+    let calls = Calls::new(shared.node.clone(), shared.reader.clone(), codecs, metrics);
     let passed_on = links.calls_of_nodes();
     let router = native::router(&calls, links, sources, heartbeat)?;
     tracing::info!(%address, "serving the native API");

@@ -44,3 +44,29 @@ fn every_test_that_the_page_of_queues_names_exists() {
         assert!(planted.contains(&format!("\"{bug}\"")), "no bug is planted that is called {bug}");
     }
 }
+
+#[test]
+fn every_metric_that_dashboards_and_alerts_name_exists() {
+    let page = read_to_string(root().join("docs/metrics.md")).unwrap();
+    let dashboards = std::fs::read_dir(root().join("monitoring/dashboards")).unwrap();
+    let mut paths: Vec<_> = dashboards.map(|it| it.unwrap().path()).collect();
+    paths.extend(["rules.yml", "rules_test.yml"].map(|it| root().join("monitoring").join(it)));
+    assert!(paths.len() > 5, "{paths:?}");
+    let mut count = 0;
+    for path in &paths {
+        let text = read_to_string(path).unwrap();
+        let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_' && it != ':');
+        let is_metric =
+            |it: &&str| ["duramen_", "kafka_", "process_"].iter().any(|of| it.starts_with(of));
+        for name in words.filter(is_metric) {
+            // A histogram has its buckets, its sum and its count.
+            let parts = ["_bucket", "_sum", "_count"];
+            let whole = parts.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name);
+            let is_there = page.contains(&format!("`{name}`"))
+                || page.contains(&format!("| `{whole}` | histogram |"));
+            assert!(is_there, "{}: no metric is called {name}", path.display());
+            count += 1;
+        }
+    }
+    assert!(count > 150, "only {count} names were found");
+}

@@ -17,6 +17,8 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 
 #[path = "server/doors.rs"]
 mod doors;
+#[path = "server/metrics.rs"]
+mod metrics;
 #[path = "server/security.rs"]
 mod security;
 
@@ -433,35 +435,6 @@ fn dev_has_nothing_to_read_again_on_sighup() {
     node.signal("-HUP");
     node.wait_for_log("SIGHUP changes nothing");
     assert_serves(&mut node.connect(), 1);
-}
-
-#[test]
-fn metrics_and_health_are_served_where_asked() {
-    let directory = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let http = port.to_string();
-    let node = Node::start(directory.path(), &["--http", &http]);
-    assert_serves(&mut node.connect(), 1);
-    // The node says about once a second how it stands.
-    for path in ["/livez", "/readyz", "/healthz"] {
-        let until = Instant::now() + PATIENCE;
-        while !http_get(&http, path).starts_with("HTTP/1.1 200 OK") {
-            assert!(Instant::now() < until, "{path}: {}", http_get(&http, path));
-        }
-    }
-    let answer = http_get(&http, "/metrics");
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.contains("openmetrics-text"), "{head}");
-    for line in body.lines().filter(|line| !line.starts_with('#')) {
-        let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(name.starts_with("duramen_"), "{line}");
-        assert!(value.parse::<f64>().is_ok(), "{line}");
-    }
-    for name in ["sync_batches", "sync_seconds", "step_longest_us", "journal_live_bytes"] {
-        assert!(body.contains(&format!("# HELP duramen_{name} ")), "{name}");
-    }
-    assert!(body.contains("\nduramen_connections_accepted_total 1\n"), "{body}");
-    assert!(body.ends_with("# EOF\n"));
 }
 
 #[test]

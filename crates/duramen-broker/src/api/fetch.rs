@@ -193,6 +193,7 @@ impl Fetch {
                         unwatched.push((place, replica, topic.id));
                     }
                     let found = look_at(partition, asked.wanted, self.is_read_committed);
+                    partition.note_read(found.is_err());
                     let mut found = found.unwrap_or_else(refuse);
                     if found.error.is_none()
                         && let Ok(topic) = topic

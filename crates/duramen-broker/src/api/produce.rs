@@ -211,7 +211,12 @@ pub(super) fn one(
 ) -> Outcome {
     let replica = match find(node, topic, index, acks) {
         Ok(replica) => replica,
-        Err((code, message)) => return refused(index, code, message),
+        Err((code, message)) => {
+            if let Some(partition) = here(node, topic, index) {
+                partition.note_append(0, 0, true);
+            }
+            return refused(index, code, message);
+        }
     };
     let (guard, partition) = (&batch.guard, &node.core.partitions[&replica]);
     if !guard.is_open() && acks == Acks::None {
@@ -259,11 +264,16 @@ pub(super) fn note_refusal(
     let Some(code) = ErrorCode::from_code(*error_code).filter(|code| !code.is_none()) else {
         return;
     };
-    let topic = node.core.controller.image.topic(topic);
-    let replica = topic.and_then(|topic| node.core.local_replica(topic, index));
-    if let Some(partition) = replica.and_then(|it| node.core.partitions.get_mut(&it)) {
+    if let Some(partition) = here(node, topic, index) {
         partition.note_refused(header, code);
     }
+}
+
+/// Returns the replica of a partition on this node, leader or not.
+fn here(node: &mut Node, topic: Uuid, index: i32) -> Option<&mut Partition> {
+    let topic = node.core.controller.image.topic(topic)?;
+    let replica = node.core.local_replica(topic, index)?;
+    node.core.partitions.get_mut(&replica).map(AsMut::as_mut)
 }
 
 fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome {

@@ -335,6 +335,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Values of max.connections.per.ip for single addresses, as in 10.0.0.1:100,[::1]:5."),
     row("message.max.bytes", Int, "1048588", "", AtLeast(0),
         "Default of the topic setting max.message.bytes.").dynamic(),
+    row("metrics.kafka.names.enable", Boolean, "true", "", Any,
+        "Adds the names that dashboards for Apache Kafka ask for to /metrics: about as much text again."),
     row("min.insync.replicas", Int, "1", "", AtLeast(1),
         "Default of the topic setting of the same name.").dynamic(),
     row("node.id", Int, "-1", "", AtLeast(-1),

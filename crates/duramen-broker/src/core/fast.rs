@@ -5,7 +5,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{ReplicaId, Stretch};
 use duramen_storage::sabotage::{self, Bug};
 
-use super::{Core, mark};
+use super::{Core, mark, records_of};
 use crate::checked_batch::{BatchIds, CheckedBatch};
 use crate::limits::FAST_NODE_HELD_BYTES_MAX;
 use crate::metadata_records::PlacedReplica;
@@ -24,7 +24,7 @@ impl Core {
         batch: CheckedBatch,
         slot: Slot,
     ) -> (Fast, i64) {
-        let bytes = batch.bytes.len() as u64;
+        let (bytes, records) = (batch.bytes.len() as u64, records_of(&batch));
         let partition = self.partitions.get_mut(&replica).expect("it was just found");
         let held = partition.held_bytes();
         let (leads, in_flight) = (partition.group.is_serving(), partition.group.bytes_in_flight());
@@ -48,6 +48,9 @@ impl Core {
         assert!(leads || added == 0, "what a follower holds is not in its group");
         // A batch that is held is not one of the log, and what was held twice is no duplicate there.
         let is_taken = leads && !matches!(fast, Fast::NotNow(_));
+        if is_taken {
+            partition.note_append(records, added, false);
+        }
         self.count_append(bytes, added, is_taken);
         (fast, log_start)
     }

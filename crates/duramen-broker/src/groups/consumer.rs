@@ -273,6 +273,11 @@ impl CommitRight<'_> {
 
 /// Views of the group for other requests.
 impl ConsumerGroup {
+    /// Returns the count of members.
+    pub(crate) fn members_len(&self) -> usize {
+        self.view.members.len()
+    }
+
     /// Returns Kafka's name of the group's state.
     pub(crate) fn state(&self) -> &'static str {
         let View { epoch, target_epoch, members, .. } = &self.view;

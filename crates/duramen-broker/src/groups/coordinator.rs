@@ -57,6 +57,7 @@ use crate::ledger::{self, Due, Ledger, Live, Ticket};
 use crate::shares::ShareKey;
 use crate::shares::coordinator::Ask;
 
+pub(crate) mod census;
 mod consumer;
 mod inspection;
 mod requests;

@@ -5,7 +5,7 @@
 //!             the end of their transaction, and expiry.
 //! Interface:  [`Offsets::launch`] and [`Offsets::land`] around every write, [`Offsets::put`] for durable offsets,
 //!             [`Offsets::hold`] and [`Offsets::release`] for offsets in a transaction, [`Offsets::fetch`],
-//!             [`Offsets::keys`], [`Offsets::expired`].
+//!             [`Offsets::keys`], [`Offsets::committed_after`], [`Offsets::expired`].
 //! Invariants: no answer shows an offset that is not durable; a slot exists while it has an offset, or a write is under
 //!             way, or an open transaction has one for it. Of several offsets the one whose record is later in the log
 //!             counts.
@@ -14,6 +14,7 @@
 //! Start at:   [`Offsets`].
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use duramen_protocol::wire::Uuid;
@@ -81,6 +82,22 @@ impl Offsets {
     /// Returns all slots, by topic.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeMap<i32, Slot>)> {
         self.topics.iter()
+    }
+
+    /// Returns the durable offsets behind a partition, or all of them, in order.
+    pub(crate) fn committed_after<'a>(
+        &'a self,
+        after: Option<(&'a str, i32)>,
+    ) -> impl Iterator<Item = (&'a Arc<str>, i32, &'a OffsetCommitValue)> {
+        let from = after.map_or(Bound::Unbounded, |(topic, _)| Bound::Included(topic));
+        let topics = self.topics.range::<str, _>((from, Bound::Unbounded));
+        topics.flat_map(move |(name, slots)| {
+            let behind = after.filter(|(topic, _)| *topic == &**name);
+            let behind = behind.map_or(Bound::Unbounded, |(_, at)| Bound::Excluded(at));
+            let slots = slots.range((behind, Bound::Unbounded));
+            let value = |slot: &'a Slot| slot.committed.as_ref().map(|it| &it.value);
+            slots.filter_map(move |(partition, slot)| Some((name, *partition, value(slot)?)))
+        })
     }
 
     /// Returns every partition that has an offset, or will have one if a write under way succeeds.

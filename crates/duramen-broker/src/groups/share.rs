@@ -304,6 +304,11 @@ impl ShareGroup {
         }
     }
 
+    /// Returns the count of members.
+    pub(crate) fn members_len(&self) -> usize {
+        self.members.len()
+    }
+
     /// Returns Kafka's name of the group's state.
     pub(crate) fn state(&self) -> &'static str {
         if self.members.is_empty() { "Empty" } else { "Stable" }

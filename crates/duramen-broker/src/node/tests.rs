@@ -4,6 +4,7 @@ mod access;
 mod acls;
 mod admin;
 mod backpressure;
+mod census;
 mod clocks;
 mod cluster;
 mod consumer_groups;

@@ -189,7 +189,7 @@ impl Broker {
         let response = match reply {
             Reply::Nothing { .. } => None,
             Reply::Response(response) => Some(*response),
-            Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
+            Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan, |_, _| ()).into()),
             Reply::ShareFetch(plan) => Some(read_plan::share_bytes(&reader, *plan).into()),
             Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
             Reply::LogDirs(response) => Some((*response).into()),

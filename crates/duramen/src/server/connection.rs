@@ -18,7 +18,7 @@
 //! replies as are ready. On the node's thread no other thread is woken, and elsewhere two are: the node's by the
 //! event, this task's by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches only).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,9 +28,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use duramen_broker::access::Api;
 use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::recompression::Targets;
 use duramen_broker::session::{Heavy, Outgoing, Session, SessionStep};
+use duramen_protocol::ApiKey;
 use duramen_protocol::wire::Few;
 use duramen_storage::Reader;
 use tokio::net::TcpStream;
@@ -106,6 +108,8 @@ pub struct Connection {
     rests_until: Option<Instant>,
     /// File parts that fill the holes of responses that wait for their turn.
     resolved: HashMap<u64, Resolved>,
+    /// Requests without an answer, oldest first: number, API and arrival of each.
+    asked: VecDeque<(u64, ApiKey, Instant)>,
     trail: plans::Trail,
     /// Time of the last request or answer.
     active_at: Instant,
@@ -273,6 +277,7 @@ impl Connection {
             part_since: None,
             rests_until: None,
             resolved: HashMap::new(),
+            asked: VecDeque::new(),
             trail: plans::Trail::default(),
             active_at: Instant::now(),
             moving: None,
@@ -568,6 +573,9 @@ impl Connection {
             SessionStep::Request { sequence, mut context, request } => {
                 let spent = self.active_at.elapsed().saturating_sub(waited);
                 context.spent_us = u64::try_from(spent.as_micros()).unwrap_or(u64::MAX);
+                if let Api::Kafka(api) = context.api {
+                    self.asked.push_back((sequence, api, self.active_at));
+                }
                 let connection = self.session.connection();
                 let event = Event::Request { connection, sequence, context, request };
                 events.push(Input::Event(event));
@@ -615,12 +623,20 @@ impl Connection {
                         break;
                     }
                     self.rest(reply.rest_ms());
+                    if matches!(reply, Reply::Nothing { .. }) {
+                        self.note_unanswered(sequence);
+                    }
                     // A ready response does not wait for one that may have to be read.
                     if reads {
                         self.send(std::mem::take(&mut outgoing)).await?;
                     }
-                    let mut resolved =
-                        plans::resolve(&self.shared.reader, reply, &mut self.trail).await;
+                    let mut resolved = plans::resolve(
+                        &self.shared.reader,
+                        &self.shared.metrics,
+                        reply,
+                        &mut self.trail,
+                    )
+                    .await;
                     let response = resolved.response.take();
                     if !resolved.files.is_empty() {
                         self.resolved.insert(sequence, resolved);
@@ -651,12 +667,32 @@ impl Connection {
             return Ok(());
         }
         let mut parts = Few::with_capacity(outgoing.len());
+        let last = outgoing.iter().map(|it| it.sequence).max();
         for Outgoing { sequence, frame } in outgoing {
             let resolved =
                 if frame.holes.is_empty() { None } else { self.resolved.remove(&sequence) };
             cut(frame, resolved, &mut parts);
         }
-        self.send_parts(&parts).await
+        self.send_parts(&parts).await?;
+        self.note_answered(last.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Counts the time of the requests up to this one, whose answers were sent.
+    fn note_answered(&mut self, last: u64) {
+        let now = Instant::now();
+        while let Some(&(_, api, since)) = self.asked.front().filter(|(it, ..)| *it <= last) {
+            self.shared.metrics.latencies.note(api, now - since);
+            self.asked.pop_front();
+        }
+    }
+
+    /// Counts the time of a request whose client reads no answer.
+    fn note_unanswered(&mut self, sequence: u64) {
+        let at = self.asked.iter().position(|(it, ..)| *it == sequence);
+        if let Some((_, api, since)) = at.and_then(|at| self.asked.remove(at)) {
+            self.shared.metrics.latencies.note(api, since.elapsed());
+        }
     }
 
     /// Sends, and counts bytes that the client does not read yet like bytes that it sends.

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use duramen_broker::census::{Census, Counted};
 use duramen_broker::event::{Look, ReadLog};
 use duramen_broker::{Action, ConnectionId, Event, Node, Now, read_plan};
 use duramen_storage::Reader;
@@ -42,6 +43,12 @@ const SUSPENSION_MS_MIN: i64 = 1000;
 
 /// Time between two copies of the node's figures while something happens. A copy walks over all partitions.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
+
+/// Pause between two parts of a census. Other work has the thread for at least nine tenths of the time.
+const CENSUS_PAUSE: Duration = Duration::from_millis(1);
+
+/// The way of a census's rows to those who wait for them.
+type Rows = UnboundedSender<Option<Vec<Counted>>>;
 
 /// Both clocks, from one start.
 #[derive(Clone, Copy, Debug)]
@@ -109,12 +116,14 @@ pub fn start(
             clock,
             common,
             connections: HashMap::new(),
+            census: None,
             actions,
             figures_at: Instant::now(),
             figures_due: true,
             is_ready: false,
             step_longest: Duration::ZERO,
             turn_longest: Duration::ZERO,
+            busy: Duration::ZERO,
             stopping: false,
         };
         // A task among the others: what they have is taken in one turn, and woken without a call of the kernel.
@@ -157,6 +166,8 @@ struct CoreLoop {
     clock: Clock,
     common: Common,
     connections: HashMap<ConnectionId, UnboundedSender<Routed>>,
+    /// A census under way, who waits for it, and the time of its next part.
+    census: Option<(Census, Rows, Instant)>,
     /// Kept from turn to turn for its memory.
     actions: Vec<Action>,
     figures_at: Instant,
@@ -166,6 +177,8 @@ struct CoreLoop {
     is_ready: bool,
     step_longest: Duration,
     turn_longest: Duration,
+    /// Time of turns that the metrics do not have yet.
+    busy: Duration,
     stopping: bool,
 }
 
@@ -193,7 +206,8 @@ impl CoreLoop {
     fn wake_at(&self) -> Option<Instant> {
         let deadline = self.clock.instant(self.node.deadline());
         let figures = self.figures_due.then(|| self.figures_at + FIGURES_EVERY);
-        [deadline, figures].into_iter().flatten().min()
+        let census = self.census.as_ref().map(|(.., at)| *at);
+        [deadline, figures, census].into_iter().flatten().min()
     }
 
     fn turn(&mut self, waiting: &mut Vec<Input>) {
@@ -221,11 +235,14 @@ impl CoreLoop {
         self.node.flush(now, &mut self.actions);
         self.step_longest = self.step_longest.max(lap.elapsed());
         self.route();
+        self.count();
         if count > 0 {
             self.common.metrics.threads.turn_events.observe(count as f64);
             self.figures_due = true;
         }
-        self.turn_longest = self.turn_longest.max(began.elapsed());
+        let spent = began.elapsed();
+        self.busy += spent;
+        self.turn_longest = self.turn_longest.max(spent);
         if !self.is_ready {
             self.is_ready = self.common.health.note(&self.node.readiness());
         }
@@ -257,6 +274,7 @@ impl CoreLoop {
                     self.node.step(now, Event::Storage(done), &mut self.actions);
                 }
             }
+            Input::Census(rows) => self.census = Some((Census::default(), rows, Instant::now())),
             Input::Stop => self.stopping = true,
         }
     }
@@ -306,10 +324,23 @@ impl CoreLoop {
         }
     }
 
+    /// Gives the next part of a census, if one is due, and unless nobody waits for it any more.
+    fn count(&mut self) {
+        let is_due = |(.., at): &mut (Census, Rows, Instant)| *at <= Instant::now();
+        let Some((mut census, rows, _)) = self.census.take_if(is_due) else { return };
+        let part = self.node.count(&mut census);
+        let is_last = part.is_none();
+        if rows.send(part).is_ok() && !is_last {
+            self.census = Some((census, rows, Instant::now() + CENSUS_PAUSE));
+        }
+    }
+
     fn figures(&mut self) {
         let us = |longest: Duration| i64::try_from(longest.as_micros()).unwrap_or(i64::MAX);
         self.common.metrics.threads.step_longest_us.set(us(self.step_longest));
         self.common.metrics.threads.turn_longest_us.set(us(self.turn_longest));
+        let busy = std::mem::take(&mut self.busy).as_secs_f64();
+        self.common.metrics.threads.node_busy_seconds.inc_by(busy);
         self.figures_at = Instant::now();
         self.figures_due = false;
         self.is_ready = self.common.health.note(&self.node.readiness());

@@ -1,19 +1,22 @@
 //! # Room card: metrics
 //!
 //! Purpose:    show a running server to its operator.
-//! Owns:       every metric's name and help text; the last figures of node and storage.
+//! Owns:       every metric's name and help text (`metrics/` has those that are made for a scrape); the last figures of
+//!             node and storage.
 //! Interface:  [`Metrics`], [`Metrics::encode`].
-//! Invariants: names start with `duramen_` and end with their unit; nothing here is ever read back
-//!             to decide something.
+//! Invariants: names start with `duramen_` and end with their unit, unless others share them (`process_*`, `kafka_*`);
+//!             nothing here is ever read back to decide something.
 //! Never:      a process-wide registry: two servers in one test process keep apart.
-//! Tests:      below; `tests/` scrapes a real server.
+//! Tests:      below; `metrics/page.rs` writes `docs/metrics.md`; `tests/` scrapes a real server.
 //! Start at:   [`Metrics::new`].
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -21,14 +24,55 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::disk::RealDisk;
 use super::metric_names::Names;
 use super::peers::PeerMetrics;
+use exposition::{Def, Kind, Table, Value};
+pub use latencies::Latencies;
+use process::Process;
+pub(crate) use tallies::Draft;
+pub use tallies::Tallies;
+
+mod exposition;
+mod kafka_names;
+mod lags;
+mod latencies;
+#[cfg(test)]
+mod page;
+mod process;
+mod tallies;
+
+/// Shortest time over which the busy part of the node's thread is taken.
+const BUSY_MIN: Duration = Duration::from_secs(1);
+
+static BUSY: Def = Def {
+    name: "duramen_node_busy_ratio",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Part of the time since the last scrape that the node's thread was busy; 1 is all it can do",
+};
+
+/// Gauges of the registry that have a name of Kafka's, too.
+static GAUGES: [Def; 4] = [
+    gauge_def("duramen_connections"),
+    gauge_def("duramen_partitions"),
+    gauge_def("duramen_partitions_under_replicated"),
+    gauge_def("duramen_groups_failed"),
+];
+
+const fn gauge_def(name: &'static str) -> Def {
+    Def { name, kind: Kind::Gauge, labels: &[], help: "" }
+}
 
 /// The metrics of one server.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     figures: Arc<Figures>,
+    process: Process,
+    has_kafka_names: AtomicBool,
+    /// The last reading of the busy time, with the part of the time that it made.
+    busy_before: Mutex<(Instant, f64, f64)>,
     /// Clients' connections.
     pub network: NetworkMetrics,
     /// Work of the node's threads.
@@ -39,6 +83,10 @@ pub struct Metrics {
     pub peers: PeerMetrics,
     /// Calls of the native API.
     pub native: NativeMetrics,
+    /// Times of requests.
+    pub latencies: Latencies,
+    /// Metrics by topic, partition and group.
+    pub tallies: Tallies,
 }
 
 /// Connections of clients, and the bytes on them.
@@ -79,6 +127,8 @@ pub struct NetworkMetrics {
 /// Turns of the node's thread, and work of storage's threads.
 #[derive(Debug)]
 pub struct ThreadMetrics {
+    /// Time that the node's thread was busy, in seconds.
+    pub node_busy_seconds: Counter<f64, AtomicU64>,
     /// Events a turn of the node's thread.
     pub turn_events: Histogram,
     /// Batches in a journal sync.
@@ -192,6 +242,10 @@ impl NetworkMetrics {
 impl ThreadMetrics {
     fn new(of: &mut Names) -> Self {
         Self {
+            node_busy_seconds: of.make(
+                "node_busy_seconds",
+                "Time that the node's thread spent in its turns, in seconds; a second in a second is all it can do",
+            ),
             turn_events: of.counts("turn_events", "Events in one turn of the node's thread"),
             sync_batches: of
                 .counts("sync_batches", "Record batches that one sync of the journal made durable"),
@@ -292,7 +346,20 @@ impl Metrics {
         let native = NativeMetrics::new(&mut names);
         let mut registry = names.into_registry();
         registry.register_collector(Box::new(Arc::clone(&figures)));
-        Self { registry, figures, network, threads, scrubbing, peers, native }
+        Self {
+            registry,
+            figures,
+            process: Process::new(),
+            has_kafka_names: AtomicBool::new(true),
+            busy_before: Mutex::new((Instant::now(), 0.0, 0.0)),
+            network,
+            threads,
+            scrubbing,
+            peers,
+            native,
+            latencies: Latencies::new(),
+            tallies: Tallies::default(),
+        }
     }
 
     /// Sets storage's newest figures.
@@ -305,12 +372,73 @@ impl Metrics {
         *self.figures.node.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 
-    /// Returns everything in the text format of `OpenMetrics`, which Prometheus reads.
+    /// Sets the disk whose space is shown.
+    pub fn set_disk(&self, disk: RealDisk) {
+        self.process.set_disk(disk);
+    }
+
+    /// Returns everything in the text format of `OpenMetrics`, which Prometheus reads. Call it where it does no harm to
+    /// wait.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        encode_registry(&mut text, &self.registry)?;
+        exposition::encode(&mut text, self.tables())?;
+        encode_eof(&mut text)?;
         Ok(text)
     }
+
+    /// Returns the metrics that are made for each scrape.
+    fn tables(&self) -> Vec<Table> {
+        let mut all = self.process.tables();
+        all.push(self.latencies.table());
+        all.push(Table::one(&BUSY, Value::Real(self.busy_ratio())));
+        all.extend(self.tallies.tables());
+        if self.has_kafka_names.load(Ordering::Relaxed) {
+            let mut ours = self.gauges();
+            ours.append(&mut all);
+            let kafkas = kafka_names::tables(&ours, &self.latencies.recent());
+            all = ours.split_off(GAUGES.len());
+            all.extend(kafkas);
+        }
+        all
+    }
+
+    /// Turns off the names that dashboards for Apache Kafka ask for, or on again.
+    pub fn set_kafka_names(&self, is_on: bool) {
+        self.has_kafka_names.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Returns the gauges of node and clients that have a name of Kafka's, too.
+    fn gauges(&self) -> Vec<Table> {
+        let connections = self.network.connections.get();
+        let node = self.figures.node.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = |name: &str| {
+            let figure = node.iter().find(|it| name.strip_prefix("duramen_") == Some(it.name));
+            figure.map_or_else(|| u64::try_from(connections).unwrap_or(0), |it| it.value)
+        };
+        GAUGES.iter().map(|def| Table::one(def, Value::Whole(value(def.name)))).collect()
+    }
+
+    /// Returns the part of the time since the last scrape that the node's thread was busy.
+    fn busy_ratio(&self) -> f64 {
+        let busy = self.threads.node_busy_seconds.get();
+        let mut before = self.busy_before.lock().unwrap_or_else(PoisonError::into_inner);
+        let (then, was_busy, ratio) = *before;
+        let passed = then.elapsed();
+        if passed < BUSY_MIN {
+            return ratio;
+        }
+        let ratio = ((busy - was_busy) / passed.as_secs_f64()).clamp(0.0, 1.0);
+        *before = (Instant::now(), busy, ratio);
+        ratio
+    }
+}
+
+/// Returns the metrics that are made for each scrape, as they are documented.
+#[cfg(test)]
+fn defs() -> impl Iterator<Item = &'static Def> {
+    let all = process::DEFS.iter().chain(&latencies::DEFS);
+    all.chain([&BUSY]).chain(tallies::defs()).chain(lags::defs())
 }
 
 impl Default for Metrics {
@@ -407,7 +535,9 @@ mod tests {
         unique.sort_unstable();
         unique.dedup();
         assert_eq!(unique.len(), help.len());
-        assert!(help.iter().all(|name| name.starts_with("duramen_")), "{help:?}");
+        let is_ours =
+            |name: &&str| ["duramen_", "process_", "kafka_"].iter().any(|it| name.starts_with(it));
+        assert!(help.iter().all(is_ours), "{help:?}");
         assert!(text.contains("\nduramen_groups_failed 3\n"), "{text}");
         assert!(text.contains("duramen_sync_batches_count 1"), "{text}");
         assert!(text.contains("duramen_appended_bytes_total 0"), "{text}");

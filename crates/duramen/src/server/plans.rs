@@ -10,14 +10,17 @@
 //! Start at:   [`resolve`].
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use duramen_broker::event::{FetchPlan, Reply, SharePlan};
 use duramen_broker::read_plan;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::Reader;
+use duramen_storage::op::ReplicaId;
 use duramen_storage::reader::FileRange;
 
 use super::disk::{RealDisk, RealFile};
+use super::metrics::Metrics;
 use super::sending::{FilePart, READ_AHEAD};
 
 /// Files a connection is remembered to have read; above this it starts anew.
@@ -52,12 +55,22 @@ impl Trail {
 /// Completes a reply. Lookups are a few reads of index pages, so they are made here; bytes that
 /// have to be checked first, and lookups by time, which may read a segment, go to a thread that may
 /// wait.
-pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail) -> Resolved {
+pub async fn resolve(
+    reader: &Reader<RealDisk>,
+    metrics: &Arc<Metrics>,
+    reply: Reply,
+    trail: &mut Trail,
+) -> Resolved {
     match reply {
         Reply::Nothing { .. } => Resolved::default(),
         Reply::Response(response) => Resolved { response: Some(*response), files: Vec::new() },
-        Reply::Fetch(plan) => fetch(reader, *plan, trail).await,
-        Reply::ShareFetch(plan) => share(reader, *plan, trail).await,
+        Reply::Fetch(plan) => fetch(reader, metrics, *plan, trail).await,
+        Reply::ShareFetch(plan) => {
+            for part in &plan.parts {
+                metrics.tallies.note_sent(part.replica, part.bytes);
+            }
+            share(reader, *plan, trail).await
+        }
         Reply::ListOffsets(plan) => {
             let reader = reader.clone();
             let response = waiting(move || read_plan::list_offsets(&reader, *plan)).await;
@@ -86,21 +99,31 @@ pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail)
     }
 }
 
-async fn fetch(reader: &Reader<RealDisk>, plan: FetchPlan, trail: &mut Trail) -> Resolved {
+async fn fetch(
+    reader: &Reader<RealDisk>,
+    metrics: &Arc<Metrics>,
+    plan: FetchPlan,
+    trail: &mut Trail,
+) -> Resolved {
     let unchecked = unchecked(reader, &plan, trail);
     let (response, ranges) = if unchecked.is_empty() {
-        read_plan::fetch_ranges(reader, plan)
+        read_plan::fetch_ranges(reader, plan, |replica, len| note(metrics, replica, len))
     } else {
-        let reader = reader.clone();
+        let (reader, metrics) = (reader.clone(), Arc::clone(metrics));
         waiting(move || {
             for (file, at, len, ahead) in unchecked {
                 file.read_ahead(at, len, ahead);
             }
-            read_plan::fetch_ranges(&reader, plan)
+            read_plan::fetch_ranges(&reader, plan, |replica, len| note(&metrics, replica, len))
         })
         .await
     };
     Resolved { files: parts(ranges, trail), response: Some(response.into()) }
+}
+
+/// Counts bytes that are found for a response.
+fn note(metrics: &Metrics, replica: ReplicaId, len: usize) {
+    metrics.tallies.note_sent(replica, len as u64);
 }
 
 /// Reads batches for a consumer of a share group. They were surveyed, and so checked, a moment ago, unless they are

@@ -61,6 +61,8 @@ pub struct ServerSettings {
     pub in_flight_bytes_max: u64,
     /// `bootstrap.users.file`: users that the cluster gets, if it has none.
     pub first_users: Vec<FirstUser>,
+    /// `metrics.kafka.names.enable`.
+    pub has_kafka_names: bool,
     /// `log.scrub.interval.ms`, if segments are read again at all.
     pub scrub_interval: Option<Duration>,
 }
@@ -181,6 +183,9 @@ impl ServerSettings {
                 .and_then(|bytes| usize::try_from(bytes).ok()),
             network_threads: number("num.network.threads")
                 .and_then(|threads| usize::try_from(threads).ok()),
+            has_kafka_names: settings
+                .get("metrics.kafka.names.enable")
+                .is_none_or(|(value, _)| value == "true"),
             scrub_interval: number("log.scrub.interval.ms")
                 .filter(|ms| *ms > 0)
                 .map(Duration::from_millis),

@@ -11,6 +11,7 @@
 use std::io;
 use std::sync::Arc;
 
+use duramen_broker::census::Counted;
 use duramen_broker::peer::PeerFrame;
 use duramen_broker::recompression::Targets;
 use duramen_broker::{ConnectionId, Event, Reply};
@@ -115,6 +116,8 @@ pub enum Input {
     Peer(Box<PeerFrame>, OwnedSemaphorePermit),
     /// Storage reports.
     Storage(Vec<Done>),
+    /// Count partitions and groups for metrics, part by part; `None` comes after the last part.
+    Census(UnboundedSender<Option<Vec<Counted>>>),
     /// Take the waiting input, give storage the last batch, end.
     Stop,
 }

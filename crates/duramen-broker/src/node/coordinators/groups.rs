@@ -14,9 +14,11 @@ use super::view::{Effect, Expired, Sight, View};
 use super::{Coordinators, Stage};
 use crate::core::{Core, Parked, Signal};
 use crate::event::{Now, RequestKey};
+use crate::groups::coordinator::census::{GroupPlace, GroupRow};
 use crate::groups::coordinator::{Coordinator, Output};
 use crate::groups::records::GroupRecord;
 use crate::internal_topics::GROUPS;
+use crate::limits::CENSUS_SLICE;
 use crate::shares::ShareKey;
 use crate::shares::coordinator::{Answer, Ask};
 
@@ -139,6 +141,22 @@ impl Coordinators {
     ) -> Result<Vec<ListedGroup>, ErrorCode> {
         let list = |it: &Coordinator| it.list(&self.settings.rules, request, core.now);
         Ok(self.serving()?.into_iter().flat_map(list).collect())
+    }
+
+    /// Returns rows of the first coordinator of groups that serves, behind a place or from a replica on. `None` if
+    /// there is none.
+    pub(in crate::node) fn rows_after(
+        &self,
+        after: Option<(ReplicaId, Option<GroupPlace>)>,
+        now: Now,
+    ) -> Option<(ReplicaId, Vec<(GroupPlace, GroupRow)>)> {
+        let (from, place) = after.unwrap_or((ReplicaId(0), None));
+        let mut shards = self.shards.range(from..).filter(|(_, shard)| shard.is_serving());
+        let (replica, coordinator) =
+            shards.find_map(|(id, shard)| Some((*id, shard.as_view::<Coordinator>()?)))?;
+        let place = place.filter(|_| replica == from);
+        let rules = &self.settings.rules;
+        Some((replica, coordinator.rows_after(rules, now, place.as_ref(), CENSUS_SLICE)))
     }
 
     /// Gives the coordinator of a group a request, and parks it so: the answer comes as an [`Output`].

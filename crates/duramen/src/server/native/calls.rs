@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use super::problems::Fault;
 use crate::server::checking::Checking;
 use crate::server::disk::RealDisk;
+use crate::server::metrics::Metrics;
 use crate::server::plans::waiting;
 use crate::server::threads::{Input, Routed, ToNode};
 
@@ -43,8 +44,8 @@ pub(crate) struct Calls {
     /// Topics with a codec of their own, and where batches are put into it.
     codecs: (watch::Receiver<Arc<Targets>>, Arc<Checking>),
     numbers: Arc<AtomicU64>,
-    /// Reads that wait for more.
-    waiting: Gauge,
+    /// Metrics of reads that wait for more, and of bytes that are read.
+    metrics: Arc<Metrics>,
 }
 
 /// Client of a call.
@@ -84,9 +85,9 @@ impl Calls {
         node: ToNode,
         reader: Reader<RealDisk>,
         codecs: (watch::Receiver<Arc<Targets>>, Arc<Checking>),
-        waiting: Gauge,
+        metrics: Arc<Metrics>,
     ) -> Self {
-        Self { node, reader, codecs, numbers: Arc::new(AtomicU64::new(FIRST)), waiting }
+        Self { node, reader, codecs, numbers: Arc::new(AtomicU64::new(FIRST)), metrics }
     }
 
     /// Begins a call of this client.
@@ -210,7 +211,7 @@ impl Call {
             _ => REST_MAX,
         };
         let op = self.in_codec(op).await?;
-        let wait = may_wait.then(|| Waiting::of(&self.calls.waiting));
+        let wait = may_wait.then(|| Waiting::of(&self.calls.metrics.native.reads_waiting));
         let answered = match self.ask(0, Prepared::Native(Box::new(op))).await {
             Ok(Reply::Native(answered)) => answered,
             Ok(other) => unreachable!("{other:?} answers no operation"),
@@ -296,7 +297,8 @@ impl Call {
         request: FetchRequest,
         version: i16,
     ) -> Result<FetchResponse, Fault> {
-        let wait = (request.max_wait_ms > 0).then(|| Waiting::of(&self.calls.waiting));
+        let wait = (request.max_wait_ms > 0)
+            .then(|| Waiting::of(&self.calls.metrics.native.reads_waiting));
         let reply = self.ask(version, Prepared::Request(request.into())).await?;
         drop(wait);
         match reply {
@@ -305,8 +307,10 @@ impl Call {
                 other => unreachable!("{other:?} answers no fetch"),
             },
             Reply::Fetch(plan) => {
-                let reader = self.calls.reader.clone();
-                Ok(waiting(move || read_plan::fetch_bytes(&reader, *plan)).await)
+                let (reader, metrics) =
+                    (self.calls.reader.clone(), Arc::clone(&self.calls.metrics));
+                let note = move |replica, len| metrics.tallies.note_sent(replica, len as u64);
+                Ok(waiting(move || read_plan::fetch_bytes(&reader, *plan, note)).await)
             }
             other => unreachable!("{other:?} answers no fetch"),
         }

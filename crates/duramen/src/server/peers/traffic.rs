@@ -21,7 +21,7 @@ pub struct PeerMetrics {
 
 /// Traffic to and from one node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Traffic {
+pub(crate) struct Traffic {
     pub(super) sent_frames: Counter,
     pub(super) sent_bytes: Counter,
     pub(super) dropped: Counter,
@@ -48,7 +48,7 @@ impl PeerMetrics {
     }
 
     /// Returns the counters of one node.
-    pub(super) fn of(&self, broker_id: i32) -> Traffic {
+    pub(crate) fn of(&self, broker_id: i32) -> Traffic {
         let labels = vec![("peer", broker_id.to_string())];
         let of = |family: &Family<Labels, Counter>| family.get_or_create(&labels).clone();
         Traffic {
