@@ -293,11 +293,16 @@ fn keystore(value: impl Fn(&str) -> String, listener: &str) -> Result<Pem, Strin
             let text = Secret((chain + "\n" + &key).into());
             Ok(Pem::Text("ssl.keystore.certificate.chain", text))
         }
-        (true, true, true) => Err(format!(
-            "ssl.keystore.location names no file with a certificate and its key in PEM; duramen \
-             tls init makes some to begin with{}",
-            if listener == NODES { ", and node.security=plain does without" } else { "" }
-        )),
+        (true, true, true) => {
+            let (own, rest) = match listener {
+                NODES => (listener_prefix(NODES), ", and node.security=plain does without"),
+                _ => (String::new(), ""),
+            };
+            Err(format!(
+                "{own}ssl.keystore.location names no file with a certificate and its key in PEM; \
+                 duramen tls init makes some to begin with{rest}"
+            ))
+        }
         _ => Err("give either ssl.keystore.location, or ssl.keystore.certificate.chain and \
                   ssl.keystore.key, both of them"
             .to_owned()),
