@@ -26,14 +26,14 @@ const RULES: [Rule; 6] = [
         package: "duramen_storage",
         rooms: "descriptor sabotage disk entry history op options format encoding error keys journal manifest \
                 replica_state record sync catalog holds replica reader indexing reserve describe checkpoint fuzzing \
-                compaction set_aside recovery staging storage mending scrub lib",
+                compaction set_aside recovery staging storage backup mending scrub lib",
         upward: &[],
         circle: 0,
     },
     Rule {
         package: "duramen_broker",
         rooms: "limits prng acls recompression configs ledger metadata_records users guard checked_batch native access api_versions login session peer event raft internal_topics shares partition \
-                fetch_sessions quotas controller audit survivor describe groups transactions core node api \
+                fetch_sessions quotas controller audit survivor describe groups transactions restoration core node api \
                 turn read_plan lib",
         upward: &[],
         circle: 8,

@@ -24,6 +24,7 @@ pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
 pub(crate) mod alter_user_scram_credentials;
+pub(crate) mod begin_backup;
 mod checks;
 pub(crate) mod consumer_group_describe;
 pub(crate) mod consumer_group_heartbeat;
@@ -111,6 +112,7 @@ pub(crate) fn dispatch(
         Request::DescribeLogDirs(it) => describe_log_dirs::handle(node, key, &context, &it),
         Request::DescribeReplicas(it) => describe_replicas::handle(node, key, &context, &it),
         Request::DescribeFast(it) => fast::describe(node, key, context, it),
+        Request::BeginBackup(it) => begin_backup::handle(node, key, &context, &it),
         Request::ListOffsets(it) => list_offsets::handle(node, key, &context, &it),
         Request::DeleteRecords(it) => delete_records::handle(node, key, &context, it),
         Request::AlterClientQuotas(it) => alter_client_quotas::handle(node, key, &context, &it),

@@ -541,6 +541,8 @@ pub enum Reply {
     LogDirs(Box<duramen_protocol::messages::DescribeLogDirsResponse>),
     /// A `DescribeReplicas` that lacks digests.
     Replicas(Box<ReplicasPlan>),
+    /// A `BeginBackup` whose files are still to be linked.
+    Backup(Box<BackupPlan>),
     /// The result of an operation of the native API, which may lack the beginning of a batch.
     Native(Box<Answered>),
 }
@@ -569,6 +571,7 @@ impl Reply {
             Self::ListOffsets(plan) => Some(&mut plan.response.throttle_time_ms),
             Self::LogDirs(response) => Some(&mut response.throttle_time_ms),
             Self::Replicas(plan) => Some(&mut plan.response.throttle_time_ms),
+            Self::Backup(plan) => Some(&mut plan.response.throttle_time_ms),
             Self::Native(answered) => Some(&mut answered.rest_ms),
         }
     }
@@ -665,6 +668,15 @@ pub struct TimePart {
     pub end: i64,
     /// Leader epochs and the offsets they began at, oldest first: the answer names the record's.
     pub epochs: Vec<(i64, i32)>,
+}
+
+/// A `BeginBackup` response whose files are linked off the node's thread.
+#[derive(Debug)]
+pub struct BackupPlan {
+    /// The response, without the path.
+    pub response: duramen_protocol::messages::BeginBackupResponse,
+    /// The replicas, each with the last entry that the node knew to be committed in this turn.
+    pub commits: BTreeMap<ReplicaId, u64>,
 }
 
 /// A `DescribeReplicas` response whose digests are made off the node's thread.

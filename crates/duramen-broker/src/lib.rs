@@ -39,6 +39,7 @@ mod quotas;
 mod raft;
 pub mod read_plan;
 pub mod recompression;
+pub mod restoration;
 pub mod session;
 mod shares;
 pub mod survivor;

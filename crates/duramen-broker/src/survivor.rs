@@ -30,7 +30,7 @@ use crate::metadata_records::{
 use crate::partition::{View, stamp};
 
 /// Count of blocks of producer ids that other nodes may have got without this node's knowledge.
-const BLOCKS_UNHEARD_OF: i64 = 1_000_000;
+pub(crate) const BLOCKS_UNHEARD_OF: i64 = 1_000_000;
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,16 +115,16 @@ impl Survival {
 }
 
 /// Tells whether the replica ever learnt where its log begins.
-fn is_born(found: &RecoveredReplica) -> bool {
+pub(crate) fn is_born(found: &RecoveredReplica) -> bool {
     !found.conf.voters.is_empty()
 }
 
-fn last_index(found: &RecoveredReplica) -> u64 {
+pub(crate) fn last_index(found: &RecoveredReplica) -> u64 {
     found.entries.last().map_or(found.prev_index, |entry| entry.index)
 }
 
 /// Returns the image after the last entry of the log, whether or not other nodes have that entry.
-fn image_of(metadata: &RecoveredReplica, tail: Vec<Bytes>) -> Option<Image> {
+pub(crate) fn image_of(metadata: &RecoveredReplica, tail: Vec<Bytes>) -> Option<Image> {
     let mut image = Image::decode(&metadata.image)?;
     for bytes in tail {
         for (_, records) in records_of(bytes)? {
@@ -137,7 +137,7 @@ fn image_of(metadata: &RecoveredReplica, tail: Vec<Bytes>) -> Option<Image> {
 }
 
 /// Returns the fate of each partition, and the records that let the cluster's own partitions begin anew.
-fn outcome(
+pub(crate) fn outcome(
     image: &Image,
     replicas: &[RecoveredReplica],
     facts: &Facts,
@@ -205,18 +205,41 @@ fn seize(found: &RecoveredReplica, appends: Vec<Append>) -> [Op; 2] {
 
 /// Builds the entry after the metadata's last one.
 fn append(metadata: &RecoveredReplica, records: &[MetadataRecord], wall_ms: i64) -> Option<Append> {
+    let term = metadata.hard_state.term + 1;
+    let starts_segment = metadata.segments.is_empty();
+    let place = ((last_index(metadata) + 1, term), metadata.end_offset, starts_segment);
+    append_at(place, records, wall_ms)
+}
+
+/// Index and term of an entry, the offset of its batch, and whether that begins a segment.
+pub(crate) type EntryPlace = ((u64, u64), i64, bool);
+
+/// Builds an entry of records of the metadata.
+pub(crate) fn append_at(
+    place: EntryPlace,
+    records: &[MetadataRecord],
+    wall_ms: i64,
+) -> Option<Append> {
+    let values: Vec<_> = records.iter().map(MetadataRecord::encode).collect();
+    entry_at(place, values.iter().map(|value| (None, &value[..])), wall_ms)
+}
+
+/// Builds an entry of records with these keys and values.
+pub(crate) fn entry_at<'a>(
+    ((index, term), offset, starts_segment): EntryPlace,
+    records: impl Iterator<Item = (Option<&'a [u8]>, &'a [u8])>,
+    wall_ms: i64,
+) -> Option<Append> {
     let mut builder = BatchBuilder::new();
-    for record in records {
-        let value = record.encode();
-        let record = NewRecord { timestamp: wall_ms, value: Some(&value), ..NewRecord::default() };
+    for (key, value) in records {
+        let record =
+            NewRecord { timestamp: wall_ms, key, value: Some(value), ..NewRecord::default() };
         builder.push(&record).ok()?;
     }
-    let term = metadata.hard_state.term + 1;
     let epoch = i32::try_from(term).ok()?;
-    let payload = stamp(builder.build_mut().ok()?, metadata.end_offset, epoch);
-    let starts_segment = metadata.segments.is_empty();
+    let payload = stamp(builder.build_mut().ok()?, offset, epoch);
     let descriptor = Descriptor::of_batch(&payload, starts_segment).ok()?;
-    assert_eq!(descriptor.base_offset, metadata.end_offset, "the batch is the log's next");
+    assert_eq!(descriptor.base_offset, offset, "the batch is the log's next");
     let content = Content::Batch(descriptor);
-    Some(Append { entry: LogEntry { index: last_index(metadata) + 1, term, content }, payload })
+    Some(Append { entry: LogEntry { index, term, content }, payload })
 }

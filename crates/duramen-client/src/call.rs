@@ -37,6 +37,7 @@ calls! {
     AlterShareGroupOffsets AlterShareGroupOffsetsRequest AlterShareGroupOffsetsResponse;
     ApiVersions ApiVersionsRequest ApiVersionsResponse;
     AppendFast AppendFastRequest AppendFastResponse;
+    BeginBackup BeginBackupRequest BeginBackupResponse;
     ConsumerGroupDescribe ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse;
     CreateAcls CreateAclsRequest CreateAclsResponse;
     CreatePartitions CreatePartitionsRequest CreatePartitionsResponse;

@@ -278,6 +278,7 @@ apis! {
     10000 DescribeReplicas: versions 0..=0;
     10001 DescribeFast: versions 0..=0;
     10002 AppendFast: versions 0..=0;
+    10003 BeginBackup: versions 0..=0;
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod alter_share_group_offsets;
 pub mod alter_user_scram_credentials;
 pub mod api_versions;
 pub mod append_fast;
+pub mod begin_backup;
 pub mod consumer_group_describe;
 pub mod consumer_group_heartbeat;
 pub mod consumer_protocol;
@@ -101,6 +102,7 @@ macro_rules! for_each_api {
             alter_user_scram_credentials AlterUserScramCredentials(AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse)
             api_versions ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
             append_fast AppendFast(AppendFastRequest, AppendFastResponse)
+            begin_backup BeginBackup(BeginBackupRequest, BeginBackupResponse)
             consumer_group_describe ConsumerGroupDescribe(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
             consumer_group_heartbeat ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)
             create_acls CreateAcls(CreateAclsRequest, CreateAclsResponse)

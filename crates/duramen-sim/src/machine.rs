@@ -344,6 +344,7 @@ impl Machine {
             Reply::ListOffsets(plan) => read_plan::list_offsets(&reader, *plan).into(),
             Reply::LogDirs(response) => (*response).into(),
             Reply::Replicas(plan) => read_plan::digests(&reader, *plan).into(),
+            Reply::Backup(_) => unreachable!("no client asks for a backup"),
             Reply::Native(answered) => match answered.answer {
                 Ok(Answer::Span(span)) => return self.read_queue(&reader, &span),
                 _ => return Came::Native(read_plan::native(&reader, *answered)),

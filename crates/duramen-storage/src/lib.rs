@@ -10,6 +10,7 @@
 //! Tests:      the unit tests here; `duramen-sim` crashes this crate's real code on a simulated disk.
 //! Start at:   [`Storage::begin_round`].
 
+pub mod backup;
 mod catalog;
 mod checkpoint;
 pub mod compaction;

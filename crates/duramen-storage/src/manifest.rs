@@ -108,7 +108,8 @@ pub(crate) fn read<D: Disk>(disk: &D) -> Result<Manifest, Error> {
     parse(&bytes)
 }
 
-fn parse(bytes: &[u8]) -> Result<Manifest, Error> {
+/// Reads the text of a manifest.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Manifest, Error> {
     let damaged = |what: &str| Error::Damaged { path: MANIFEST.into(), at: 0, what: what.into() };
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
     let (body, crc) = text.rsplit_once("crc32c=").ok_or_else(|| damaged("its CRC is missing"))?;

@@ -657,6 +657,17 @@ impl<D: Disk> Storage<D> {
         self.round.as_ref().is_none_or(|round| round.writes.is_empty() && round.cuts.is_empty())
     }
 
+    /// Tells whether no round is under way: the segments hold all payload of the states, and nothing else.
+    pub(crate) fn is_between_rounds(&self) -> bool {
+        self.round.is_none()
+    }
+
+    /// Tells whether the replica is to be removed, or its files lack what the journal has.
+    pub(crate) fn is_going(&self, id: ReplicaId) -> bool {
+        let is_deleting = self.replicas.get(&id).is_none_or(|replica| replica.deleting);
+        is_deleting || self.doomed.contains(&id) || self.unrestored.contains(&id)
+    }
+
     /// Counts one sync fewer in flight for the replica. Renames a deleted replica's directory when none is left,
     /// since a sync must not lose its path.
     fn on_replica_idle(&mut self, id: ReplicaId) -> Result<(), Error> {

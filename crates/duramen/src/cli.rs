@@ -15,6 +15,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod acks;
 pub mod acl;
+pub mod backup;
 pub mod bench;
 pub mod bootstrap;
 pub mod cluster;
@@ -33,6 +34,7 @@ pub mod place;
 pub mod produce;
 pub mod queue;
 mod replicas;
+pub mod restore;
 pub mod screen;
 pub mod serve;
 pub mod share;
@@ -75,6 +77,10 @@ pub enum Command {
     Share(share::Share),
     /// Nodes of a cluster and the places of replicas
     Cluster(cluster::ClusterCommand),
+    /// Copy a running node's partitions; check such a copy
+    Backup(backup::BackupCommand),
+    /// Make a new data directory from a backup
+    Restore(restore::Restore),
     /// Append records to a topic
     Produce(produce::Produce),
     /// Read records of a topic
@@ -120,6 +126,8 @@ pub fn main() -> ExitCode {
         Command::Txn(command) => command.run(),
         Command::Share(command) => command.run(),
         Command::Cluster(command) => command.run(),
+        Command::Backup(command) => command.run(),
+        Command::Restore(command) => command.run(),
         Command::Produce(command) => command.run(),
         Command::Consume(command) => command.run(),
         Command::Log(command) => command.run(),

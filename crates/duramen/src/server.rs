@@ -47,6 +47,7 @@ mod door;
 pub mod ending;
 pub(crate) mod figures;
 pub mod framing;
+pub mod freezing;
 pub mod health;
 pub(crate) mod home;
 pub mod http;
@@ -60,6 +61,7 @@ mod opening;
 pub mod peers;
 pub mod plans;
 pub mod reloading;
+pub mod restoring;
 pub mod scrubbing;
 pub mod seats;
 pub mod sending;
@@ -291,6 +293,7 @@ fn share(
         node: parts.node.clone(),
         far,
         reader,
+        work: Arc::clone(&parts.work),
         budget: Budget::new(settings.in_flight_bytes_max, gauge),
         metrics: Arc::clone(&parts.metrics),
         checking: Arc::clone(&desk.checking),

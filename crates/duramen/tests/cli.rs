@@ -1,6 +1,8 @@
 //! The client commands of the real binary, against the real binary's server.
 #![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
 
+#[path = "cli/backup.rs"]
+mod backup;
 #[path = "cli/bench.rs"]
 mod bench;
 #[path = "cli/cluster.rs"]

@@ -321,6 +321,12 @@ pub const QUESTIONS: &[Question] = &[
         Topic,
         "An API of Duramen. Each topic by itself. With `wait=0` the name of the error is the answer's message, and the code is 0.",
     ),
+    ask(
+        ApiKey::BeginBackup,
+        Alter,
+        Cluster,
+        "An API of Duramen. The files hold all records, and the keys of passwords: reading them takes rights on the machine, too.",
+    ),
 ];
 
 /// Row of the native API's table: a question of an operation.

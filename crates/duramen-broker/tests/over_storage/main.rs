@@ -194,6 +194,7 @@ impl Broker {
             Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
             Reply::LogDirs(response) => Some((*response).into()),
             Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
+            Reply::Backup(_) => unreachable!("no backup was asked for"),
             Reply::Native(_) => unreachable!("no operation of the native API was sent"),
         };
         for outgoing in self.session.on_reply(sequence, response).expect("encodes") {

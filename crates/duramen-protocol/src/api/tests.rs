@@ -36,7 +36,12 @@ fn what_is_ours_is_far_from_kafkas_and_told_to_nobody_else() {
 fn clients_whose_names_begin_like_ours_are_told_of_what_they_may_use() {
     for software in ["duramen", "duramen-go"] {
         let told: Vec<_> = advertised_to(software).map(|api| api.key).collect();
-        let ours = [ApiKey::DescribeReplicas, ApiKey::DescribeFast, ApiKey::AppendFast];
+        let ours = [
+            ApiKey::DescribeReplicas,
+            ApiKey::DescribeFast,
+            ApiKey::AppendFast,
+            ApiKey::BeginBackup,
+        ];
         assert_eq!(told, ours, "{software}");
     }
 }

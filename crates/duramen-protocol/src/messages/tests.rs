@@ -135,6 +135,7 @@ macro_rules! generate {
 /// Our own APIs have no oracle.
 macro_rules! agrees {
     (AppendFast $request:ident $response:ident) => {};
+    (BeginBackup $request:ident $response:ident) => {};
     (DescribeFast $request:ident $response:ident) => {};
     (DescribeReplicas $request:ident $response:ident) => {};
     ($api:ident $request:ident $response:ident) => {
@@ -162,6 +163,7 @@ fn the_oracle_knows_nearly_every_version() {
     let mut missing = Vec::new();
     macro_rules! compare {
         (AppendFast $request:ident) => {};
+        (BeginBackup $request:ident) => {};
         (DescribeFast $request:ident) => {};
         (DescribeReplicas $request:ident) => {};
         ($api:ident $request:ident) => {

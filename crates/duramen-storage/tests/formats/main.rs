@@ -10,6 +10,7 @@
 mod disk;
 mod driver;
 mod layout;
+mod moments;
 mod tables;
 
 use std::collections::BTreeSet;

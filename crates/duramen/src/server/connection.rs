@@ -48,11 +48,12 @@ use super::complaints::Complaints;
 use super::disk::RealDisk;
 use super::framing;
 use super::home::Left;
+use super::inbox::Inbox;
 use super::metrics::Metrics;
 use super::plans::{self, Resolved};
 use super::sending::{Part, STALL_MAX, Sender};
 use super::stream::Stream;
-use super::threads::{Input, Routed, ToNode};
+use super::threads::{Input, Routed, ToNode, Work};
 use super::tls::{self, Sealing};
 pub use login::Asking;
 use login::LastLogin;
@@ -74,6 +75,8 @@ pub struct Shared {
     pub far: Option<Handle>,
     /// Reader for fetches and lookups by time.
     pub reader: Reader<RealDisk>,
+    /// Inbox of the storage thread, for backups.
+    pub work: Arc<Inbox<Work>>,
     /// Metrics that connections count.
     pub metrics: Arc<Metrics>,
     /// The bytes they may hold together.
@@ -630,13 +633,9 @@ impl Connection {
                     if reads {
                         self.send(std::mem::take(&mut outgoing)).await?;
                     }
-                    let mut resolved = plans::resolve(
-                        &self.shared.reader,
-                        &self.shared.metrics,
-                        reply,
-                        &mut self.trail,
-                    )
-                    .await;
+                    let disk = (&self.shared.reader, &*self.shared.work);
+                    let (metrics, trail) = (&self.shared.metrics, &mut self.trail);
+                    let mut resolved = plans::resolve(disk, metrics, reply, trail).await;
                     let response = resolved.response.take();
                     if !resolved.files.is_empty() {
                         self.resolved.insert(sequence, resolved);

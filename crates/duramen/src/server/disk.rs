@@ -96,6 +96,11 @@ impl RealDisk {
         Ok((bytes(stat.f_blocks), bytes(stat.f_bavail)))
     }
 
+    /// Returns the data directory.
+    pub fn path(&self) -> &Path {
+        &self.root.path
+    }
+
     /// Creates the directory if it is missing, and locks it.
     ///
     /// An error of kind [`io::ErrorKind::ResourceBusy`] means that another process has it.

@@ -17,6 +17,7 @@ use duramen_storage::{Options, Storage};
 
 use super::chance::random;
 use super::disk::RealDisk;
+use super::freezing;
 use super::settings::ServerSettings;
 use crate::config::Config;
 
@@ -58,6 +59,9 @@ pub(super) fn open_storage(
         _ => anyhow::Error::new(error)
             .context(format!("cannot open the data directory {}", path.display())),
     })?;
+    if let Err(error) = freezing::thaw(path) {
+        tracing::warn!(%error, "cannot remove what a backup left in the folder backup of the data directory");
+    }
     let is_alone = settings.nodes.is_empty();
     let facts = Facts {
         cluster_id: if is_alone { random()? } else { [0; 16] },

@@ -20,8 +20,11 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::reader::FileRange;
 
 use super::disk::{RealDisk, RealFile};
+use super::freezing;
+use super::inbox::Inbox;
 use super::metrics::Metrics;
 use super::sending::{FilePart, READ_AHEAD};
+use super::threads::Work;
 
 /// Files a connection is remembered to have read; above this it starts anew.
 const TRAIL_MAX: usize = 4096;
@@ -56,7 +59,7 @@ impl Trail {
 /// have to be checked first, and lookups by time, which may read a segment, go to a thread that may
 /// wait.
 pub async fn resolve(
-    reader: &Reader<RealDisk>,
+    (reader, work): (&Reader<RealDisk>, &Inbox<Work>),
     metrics: &Arc<Metrics>,
     reply: Reply,
     trail: &mut Trail,
@@ -80,6 +83,10 @@ pub async fn resolve(
         Reply::Replicas(plan) => {
             let reader = reader.clone();
             let response = waiting(move || read_plan::digests(&reader, *plan)).await;
+            Resolved { response: Some(response.into()), files: Vec::new() }
+        }
+        Reply::Backup(plan) => {
+            let response = freezing::freeze(work, reader.disk().path(), *plan).await;
             Resolved { response: Some(response.into()), files: Vec::new() }
         }
         Reply::LogDirs(mut response) => {

@@ -17,15 +17,17 @@
 //! touched. Wake-ups: storage thread (by the node's batch), node thread (by what became durable),
 //! and a sync thread only where there is something to overlap.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use duramen_storage::backup::{Moment, Taken};
 use duramen_storage::op::{Op, OpKind};
 use duramen_storage::storage::{Error, SyncKind, SyncRequest};
-use duramen_storage::{Disk, SET_ASIDE, Storage};
+use duramen_storage::{Disk, ReplicaId, SET_ASIDE, Storage};
+use tokio::sync::oneshot;
 
 use super::ending;
 use super::inbox::Inbox;
@@ -82,6 +84,7 @@ fn start_with<D: Disk>(
             more: false,
             busy: true,
             stopping: false,
+            moments: Vec::new(),
             looked_aside: None,
         };
         if let Err(error) = worker.run() {
@@ -107,6 +110,9 @@ fn run_syncs<D: Disk>(disk: &D, syncs: &Inbox<Option<SyncRequest<D::File>>>, com
     }
 }
 
+/// Replicas, each with a committed entry, and the way to the asker.
+type WantsMoment = (Arc<BTreeMap<ReplicaId, u64>>, oneshot::Sender<Option<Box<Moment>>>);
+
 struct Worker<D: Disk> {
     storage: Storage<D>,
     disk: D,
@@ -125,6 +131,8 @@ struct Worker<D: Disk> {
     /// True if something happened since the last look at background work.
     busy: bool,
     stopping: bool,
+    /// Requests that wait for a moment between two rounds.
+    moments: Vec<WantsMoment>,
     /// Time of the last count of the data that is set aside.
     looked_aside: Option<Instant>,
 }
@@ -184,6 +192,8 @@ impl<D: Disk> Worker<D> {
                 self.storage.on_sync(id, result)?;
             }
             Work::Ready => scrubbing::switch(&mut self.storage, &self.ready)?,
+            Work::Moment(commits, answer) => self.moments.push((commits, answer)),
+            Work::HasFiles(moment, answer) => _ = answer.send(self.storage.has_files_of(&moment)),
             Work::Stop => self.stopping = true,
         }
         Ok(())
@@ -198,10 +208,24 @@ impl<D: Disk> Worker<D> {
         self.round()
     }
 
+    /// Answers those who wait for a moment, if this is one.
+    fn give_moments(&mut self) -> Result<(), Error> {
+        for (commits, answer) in std::mem::take(&mut self.moments) {
+            match self.storage.moment(&commits)? {
+                Taken::Moment(moment) => _ = answer.send(Some(moment)),
+                Taken::Missed => _ = answer.send(None),
+                Taken::NotYet if answer.is_closed() => {}
+                Taken::NotYet => self.moments.push((commits, answer)),
+            }
+        }
+        Ok(())
+    }
+
     /// Begins a round of all submitted ops, and only then reports the previous round. The answers, and the appends
     /// that come back for them, keep the processor busy while this round syncs, and not before its sync begins.
     fn round(&mut self) -> Result<(), Error> {
         self.more = false;
+        self.give_moments()?;
         let before = self.storage.metrics().batches;
         let Some(journal) = self.storage.begin_round()? else {
             self.report();

@@ -8,6 +8,7 @@
 //! Tests:      those of the threads.
 //! Start at:   [`Common`].
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -16,15 +17,16 @@ use duramen_broker::peer::PeerFrame;
 use duramen_broker::recompression::Targets;
 use duramen_broker::{ConnectionId, Event, Reply};
 use duramen_protocol::sasl::scram::Credential;
-use duramen_storage::Disk;
+use duramen_storage::backup::Moment;
 use duramen_storage::compaction::{Made, Order};
 use duramen_storage::indexing;
 use duramen_storage::mending::{Mend, Mended};
 use duramen_storage::op::{Done, Op};
 use duramen_storage::staging::{Stage, Staged};
 use duramen_storage::storage::SyncId;
+use duramen_storage::{Disk, ReplicaId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot, watch};
 
 use super::health::Health;
 use super::inbox::Inbox;
@@ -142,6 +144,10 @@ pub enum Work {
     Synced(SyncId, io::Result<()>),
     /// Segments are ready to take others' place.
     Ready,
+    /// Answer with the state of these replicas, each up to a committed entry. `None` if the moment has passed.
+    Moment(Arc<BTreeMap<ReplicaId, u64>>, oneshot::Sender<Option<Box<Moment>>>),
+    /// Answer whether the replicas still have the files of a moment.
+    HasFiles(Arc<Moment>, oneshot::Sender<bool>),
     /// Finish the submitted work, close the journal, end.
     Stop,
 }

@@ -516,6 +516,7 @@ impl Harness {
                         Reply::ListOffsets(plan) => Some(plan.response.into()),
                         Reply::LogDirs(response) => Some((*response).into()),
                         Reply::Replicas(plan) => Some(plan.response.into()),
+                        Reply::Backup(plan) => Some(plan.response.into()),
                         Reply::Native(answered) => {
                             assert_eq!(connection, NATIVE);
                             self.complete(sequence, *answered);

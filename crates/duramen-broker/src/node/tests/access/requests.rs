@@ -7,13 +7,13 @@ use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
     AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
     AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest, ApiVersionsRequest,
-    AppendFastRequest, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
-    CreateAclsRequest, CreateDelegationTokenRequest, CreatePartitionsRequest, CreateTopicsRequest,
-    DeleteAclsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupStateRequest, DeleteTopicsRequest, DescribeAclsRequest,
-    DescribeClientQuotasRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeDelegationTokenRequest, DescribeFastRequest, DescribeGroupsRequest,
-    DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
+    AppendFastRequest, BeginBackupRequest, ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest, CreateAclsRequest, CreateDelegationTokenRequest,
+    CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest, DeleteGroupsRequest,
+    DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteShareGroupStateRequest,
+    DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
+    DescribeConfigsRequest, DescribeDelegationTokenRequest, DescribeFastRequest,
+    DescribeGroupsRequest, DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
     DescribeReplicasRequest, DescribeShareGroupOffsetsRequest, DescribeTopicPartitionsRequest,
     DescribeTransactionsRequest, DescribeUserScramCredentialsRequest, ElectLeadersRequest,
     EndTxnRequest, ExpireDelegationTokenRequest, FindCoordinatorRequest, HeartbeatRequest,
@@ -424,6 +424,7 @@ fn of_the_cluster(api: ApiKey, names: Names<'_>) -> Option<(Request, i16)> {
         }
         ApiKey::UnregisterBroker => (UnregisterBrokerRequest { broker_id: 7 }.into(), 0),
         ApiKey::DescribeReplicas => (DescribeReplicasRequest::default().into(), 0),
+        ApiKey::BeginBackup => (BeginBackupRequest::default().into(), 0),
         ApiKey::ShareFetch => {
             let partitions = vec![share_fetch::FetchPartition::default()];
             let request = ShareFetchRequest {
