@@ -299,7 +299,7 @@ fn clients_get_in_with_a_password_alone_and_go_with_their_user() {
     // The log says who did what.
     said(&run(at, &root, &["topic", "create", "t", "--config", "retention.ms=5"]));
     said(&run(at, &root, &["topic", "alter", "t", "--config", "retention.ms=6"]));
-    said(&run(at, &root, &["topic", "delete", "t", "--yes"]));
+    said(&run(at, &root, &["topic", "delete", "t"]));
     for (deed, of) in [
         ("password of a user set", "\"name\":\"ada\",\"detail\":\"SCRAM-SHA-256, SCRAM-SHA-512\""),
         ("topic made", "\"name\":\"t\",\"detail\":\"retention.ms=5, partition 0 on [1]\""),
