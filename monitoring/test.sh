@@ -6,6 +6,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 bin=$(realpath "${DURAMEN_BIN:-../target/release/duramen}")
+# The node refuses variables that it does not know.
+unset DURAMEN_BIN
 PATH=$(./setup.sh):$PATH
 export PYTHONDONTWRITEBYTECODE=1
 

@@ -91,6 +91,7 @@ UNASKED = {
     ("DescribeReplicas", "Describe", "Cluster"): "of Duramen alone",
     ("DescribeFast", "Write", "Topic"): "of Duramen alone",
     ("AppendFast", "Write", "Topic"): "of Duramen alone",
+    ("BeginBackup", "Alter", "Cluster"): "of Duramen alone",
 }
 
 

@@ -444,7 +444,7 @@ impl Play {
 
 #[test]
 fn consumers_share_a_partition_by_chance() {
-    play(0..400);
+    play(0..150);
 }
 
 pub(super) fn play(seeds: std::ops::Range<u64>) {
