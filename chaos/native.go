@@ -86,6 +86,7 @@ func (n *native) send(method, path string, headers headers, body any) (told answ
 		return told, err
 	}
 	request.Header.Set("content-type", "application/json")
+	login.show(request)
 	for name, value := range headers {
 		request.Header.Set(name, value)
 	}

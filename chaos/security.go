@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/rand"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,12 +80,18 @@ func (l *Login) words() []string {
 	return []string{l.User, l.Password}
 }
 
-// listeners is how a node is told to ask clients for a password. The native API knows no users: its clients are
-// ANONYMOUS.
+// show has a call of the native API say whose it is.
+func (l *Login) show(request *http.Request) {
+	if l != nil {
+		request.SetBasicAuth(l.User, l.Password)
+	}
+}
+
+// listeners is how a node is told to ask clients for a password, also those of the native API.
 func (l *Login) listeners(directory, address string) ([]string, error) {
 	users := filepath.Join(directory, "users")
 	settings := []string{"listeners=SASL_PLAINTEXT://" + address, "sasl.enabled.mechanisms=SCRAM-SHA-512",
-		"super.users=User:" + l.User + ";User:ANONYMOUS", "bootstrap.users.file=" + users}
+		"super.users=User:" + l.User, "bootstrap.users.file=" + users}
 	return settings, os.WriteFile(users, []byte(l.User+":SCRAM-SHA-512:"+l.Password+"\n"), 0o600)
 }
 
