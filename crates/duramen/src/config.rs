@@ -98,8 +98,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_NATIVE")]
     pub native: Option<String>,
     /// Address at which other nodes of the cluster connect, if it differs from this node's address in the setting
-    /// `controller.quorum.voters`. A single node needs it before others can join. Connections between nodes have no
-    /// password: use a separate network.
+    /// `controller.quorum.voters`. A single node needs it before others can join. The setting
+    /// `node.security` gives these connections TLS.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_NODE_LISTEN")]
     pub node_listen: Option<String>,
     /// Address that serves /metrics, /livez, /readyz and /healthz [default: not served].

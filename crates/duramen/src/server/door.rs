@@ -91,6 +91,15 @@ pub(crate) struct Identity {
     pub ends: Option<Instant>,
 }
 
+/// Reason for which a request is not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The client does not show who it is, or is somebody else.
+    Unknown(String),
+    /// The node cannot tell now: the client may try again.
+    NotNow(String),
+}
+
 /// A connection that came by a door.
 #[derive(Debug)]
 pub(crate) struct Visitor {
@@ -128,22 +137,26 @@ impl Desk {
     }
 
     /// Asks the node one question, on a connection of its own.
-    async fn ask(&self, event: impl FnOnce(ConnectionId) -> Event) -> Result<Routed, String> {
+    async fn ask(&self, event: impl FnOnce(ConnectionId) -> Event) -> Result<Routed, Refusal> {
         let connection = ConnectionId(self.numbers.fetch_add(1, Ordering::Relaxed));
         let (to_desk, mut replies) = unbounded_channel();
         self.node.push(Input::Connected(connection, to_desk));
         let _farewell = Farewell(&self.node, connection);
         self.node.push(Input::Event(event(connection)));
         match timeout(ANSWER_MAX, replies.recv()).await {
-            Ok(Some(Routed::Close(reason))) => Err(reason),
+            Ok(Some(Routed::Close(reason))) => Err(Refusal::NotNow(reason)),
             Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err("the node stops".to_owned()),
-            Err(_) => Err("the node does not answer".to_owned()),
+            Ok(None) => Err(Refusal::NotNow("the node stops".to_owned())),
+            Err(_) => Err(Refusal::NotNow("the node does not answer".to_owned())),
         }
     }
 
     /// Returns the credential by which a user is known now, or the reason for which the node lets nobody in.
-    async fn who_is(&self, user: &str, wanted: &'static [Hash]) -> Result<Arc<Credential>, String> {
+    async fn who_is(
+        &self,
+        user: &str,
+        wanted: &'static [Hash],
+    ) -> Result<Arc<Credential>, Refusal> {
         let asked = WhoIs { user: user.to_owned(), wanted };
         match self.ask(|connection| Event::WhoIs { connection, asked }).await? {
             Routed::Credential(credential) => Ok(credential),
@@ -212,14 +225,15 @@ impl Visitor {
     }
 
     /// Returns the client of a request, or the reason for which it is not who it says.
-    pub(crate) async fn know(&self, headers: &HeaderMap) -> Result<Identity, String> {
+    pub(crate) async fn know(&self, headers: &HeaderMap) -> Result<Identity, Refusal> {
         let Some(asking) = self.door.asking.as_ref().filter(|_| !self.is_node) else {
             let principal = self.name.as_ref().map(|name| format!("User:{name}"));
             let principal = principal.as_deref().unwrap_or(ANONYMOUS).into();
             return Ok(Identity { principal, known: None, ends: None });
         };
         let Some(shown) = headers.get(header::AUTHORIZATION) else {
-            return Err("the request does not say who its client is".to_owned());
+            let reason = "the request does not say who its client is".to_owned();
+            return Err(Refusal::Unknown(reason));
         };
         let seen = digest(&SHA256, shown.as_bytes()).as_ref().try_into().expect("256 bits");
         if let Some(proof) = self.last(&seen)
@@ -233,7 +247,8 @@ impl Visitor {
                 let ends = lifetime.map(|it| Instant::now() + it);
                 Proof { digest: seen, user, credential, ends }
             }
-            Err(reason) => {
+            Err(Refusal::NotNow(reason)) => return Err(Refusal::NotNow(reason)),
+            Err(Refusal::Unknown(reason)) => {
                 self.door.desk.metrics.network.logins_failed.inc();
                 if self.door.desk.complaints.may_say() {
                     let (host, port) = (&self.host, self.door.name);
@@ -241,7 +256,7 @@ impl Visitor {
                 }
                 tokio::time::sleep(asking.settings.failure_delay).await;
                 // A stranger would learn whose names are right.
-                return Err("Authentication failed".to_owned());
+                return Err(Refusal::Unknown("Authentication failed".to_owned()));
             }
         };
         self.door.desk.metrics.network.logins.inc();
@@ -257,7 +272,7 @@ impl Visitor {
     }
 
     /// Tells whether the user of a proof still has the credential by which it counted.
-    async fn still_counts(&self, proof: &Proof) -> Result<bool, String> {
+    async fn still_counts(&self, proof: &Proof) -> Result<bool, Refusal> {
         let wanted: &[Hash] = if proof.credential.is_some() { &Hash::ALL } else { &[] };
         let now = self.door.desk.who_is(&proof.user, wanted).await?;
         Ok(proof.credential.as_ref().is_none_or(|before| *before == now))
@@ -268,7 +283,7 @@ impl Visitor {
         &self,
         asking: &Asking,
         shown: &HeaderValue,
-    ) -> Result<(String, Option<Arc<Credential>>, Option<Duration>), String> {
+    ) -> Result<(String, Option<Arc<Credential>>, Option<Duration>), Refusal> {
         let text = shown.to_str().map_err(|_| "the header is no text")?;
         let (scheme, rest) = text.split_once(' ').ok_or("the header has no scheme")?;
         let mechanisms = &asking.settings.mechanisms;
@@ -283,7 +298,7 @@ impl Visitor {
                 let credential = self.door.desk.who_is(&user, &Hash::ALL).await?;
                 let checking = &self.door.desk.checking;
                 if !checking.on_password(|| credential.fits(&password)).await {
-                    return Err("the password is wrong, or there is no such user".to_owned());
+                    return Err("the password is wrong, or there is no such user".into());
                 }
                 let lifetime = lifetime(|it| *it != Mechanism::OAuthBearer);
                 Ok((user, Some(credential), lifetime))
@@ -296,12 +311,12 @@ impl Visitor {
                 let lifetime = own.into_iter().chain([bearer.lifetime]).min();
                 Ok((bearer.user, None, lifetime))
             }
-            _ => Err(format!("nobody shows here who it is by {scheme:?}")),
+            _ => Err(format!("nobody shows here who it is by {scheme:?}").into()),
         }
     }
 
     /// Tells whether a client may see metrics and health: with rules, it needs Describe on the cluster.
-    pub(crate) async fn may_observe(&self, identity: &Identity) -> Result<bool, String> {
+    pub(crate) async fn may_observe(&self, identity: &Identity) -> Result<bool, Refusal> {
         if self.is_node || !self.door.knows_clients {
             return Ok(true);
         }
@@ -335,6 +350,12 @@ impl Visitor {
     }
 }
 
+impl<T: Into<String>> From<T> for Refusal {
+    fn from(reason: T) -> Self {
+        Self::Unknown(reason.into())
+    }
+}
+
 impl From<Proof> for Identity {
     fn from(Proof { user, credential, ends, .. }: Proof) -> Self {
         let principal = format!("User:{user}").into();
@@ -354,6 +375,38 @@ fn basic(text: &str) -> Option<(String, Vec<u8>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::settings::SaslSettings;
+
+    /// A node that cannot tell lets nobody in, and does not call a right password wrong.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_node_that_cannot_tell_has_the_client_try_again() {
+        let (node, mut inputs) = ToNode::open();
+        let checking = Arc::new(Checking::new(1));
+        let desk = Desk::new(node, checking, Arc::default(), Arc::default());
+        let settings = SaslSettings {
+            mechanisms: [Mechanism::Plain].into(),
+            token_bytes_max: 0,
+            failure_delay: Duration::ZERO,
+            lifetimes: [].into(),
+            tokens: None,
+        };
+        let asking = Some(Asking { settings: Arc::new(settings), tokens: None });
+        let door = Door { name: "native", certificates: None, asking, knows_clients: true, desk };
+        let visitor = Visitor::new(&Arc::new(door), ([127, 0, 0, 1], 1).into());
+        tokio::spawn(async move {
+            while let Some(input) = inputs.recv().await {
+                if let Input::Connected(_, to_desk) = input {
+                    to_desk.send(Routed::Close("not heard".to_owned())).unwrap();
+                }
+            }
+        });
+        let shown = format!("Basic {}", BASE64.encode(b"ada:x"));
+        let headers = [(header::AUTHORIZATION, HeaderValue::from_str(&shown).unwrap())];
+        let refused = visitor.know(&headers.into_iter().collect()).await.unwrap_err();
+        assert_eq!(refused, Refusal::NotNow("not heard".to_owned()));
+        let refused = visitor.know(&HeaderMap::new()).await.unwrap_err();
+        assert!(matches!(refused, Refusal::Unknown(_)));
+    }
 
     #[test]
     fn a_name_ends_with_the_first_colon_and_a_password_is_any_bytes() {

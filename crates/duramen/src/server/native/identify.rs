@@ -13,7 +13,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 
 use super::calls::{Caller, Origin};
 use super::problems::{BUSY, Fault, NOT_AUTHORIZED, UNAUTHENTICATED};
-use crate::server::door::{Identity, Visitor};
+use crate::server::door::{Identity, Refusal, Visitor};
 
 /// Header of a call that is to be passed on no further.
 const HOP: &str = "duramen-hop";
@@ -39,18 +39,16 @@ pub(crate) async fn entered(
     let is_observed = OBSERVED.contains(&path);
     let identity = match visitor.know(request.headers()).await {
         Ok(identity) => identity,
-        Err(reason) => return asked(&visitor, request.headers(), reason),
+        Err(refusal) => return refused(&visitor, request.headers(), refusal),
     };
     if is_observed {
-        let refused = match visitor.may_observe(&identity).await {
-            Ok(true) => None,
+        match visitor.may_observe(&identity).await {
+            Ok(true) => {}
             Ok(false) => {
-                Some(Fault::new(NOT_AUTHORIZED, "the client lacks Describe on the cluster"))
+                let text = "the client lacks Describe on the cluster";
+                return Fault::new(NOT_AUTHORIZED, text).into_response();
             }
-            Err(why) => Some(Fault::new(BUSY, why.clone()).with("why", why)),
-        };
-        if let Some(fault) = refused {
-            return fault.into_response();
+            Err(refusal) => return refused(&visitor, request.headers(), refusal),
         }
     }
     request.headers_mut().remove(header::AUTHORIZATION);
@@ -58,15 +56,19 @@ pub(crate) async fn entered(
     next.run(request).await
 }
 
-/// Asks a client who it is.
-fn asked(visitor: &Visitor, headers: &HeaderMap, reason: String) -> Response {
-    let fault = Fault::new(UNAUTHENTICATED, reason);
+/// Asks a client who it is, or has it try again.
+fn refused(visitor: &Visitor, headers: &HeaderMap, refusal: Refusal) -> Response {
+    let fault = match refusal {
+        Refusal::Unknown(reason) => Fault::new(UNAUTHENTICATED, reason),
+        Refusal::NotNow(why) => Fault::new(BUSY, why.clone()).with("why", why),
+    };
+    let is_asked = fault.kind == UNAUTHENTICATED;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
     if kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
         return Status::from(fault).into_http::<axum::body::Body>();
     }
     let mut response = fault.into_response();
-    for challenge in visitor.challenges() {
+    for challenge in visitor.challenges().into_iter().filter(|_| is_asked) {
         response.headers_mut().append(header::WWW_AUTHENTICATE, challenge);
     }
     response
