@@ -3,7 +3,8 @@
 //! Purpose:    who may do what: the one place that handlers ask before they act, look up, or tell.
 //! Owns:       the client of a request, operations and resources, [`QUESTIONS`], [`NATIVE_QUESTIONS`], and from them
 //!             `docs/access.md`; super users, and whether there is access control at all; the
-//!             log of denials and of what was allowed (`access/judged.rs`).
+//!             log of denials and of what was allowed (`access/judged.rs`), as lines and as records
+//!             (`access/record.rs`).
 //! Interface:  [`Access::may`], [`Access::admit`], [`Access::may_on_any`], [`Access::operations`].
 //! Invariants: each served API has a row in a table; a handler asks only questions of its API's rows.
 //! Never:      look-ups; the answer to a client that may not; the rules themselves (`acls`).
@@ -26,10 +27,12 @@ use crate::native::Name;
 
 mod judged;
 mod questions;
+mod record;
 
 use judged::Judged;
 
 pub use questions::{Asked, NATIVE_QUESTIONS, NativeQuestion, QUESTIONS, Question, Refusal};
+pub(crate) use record::{ACCESS_LOG, AccessRecord, AccessRecords, Activity};
 
 /// Principal, client, listener, API and version of a request.
 #[derive(Clone, Debug)]
@@ -172,6 +175,16 @@ impl Kind {
         }
     }
 
+    /// Returns the name of the kind, as rules have it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Cluster => "Cluster",
+            Self::Topic => "Topic",
+            Self::Group => "Group",
+            Self::TransactionalId => "TransactionalId",
+        }
+    }
+
     /// Returns the kind of resource of a rule.
     const fn of_rule(self) -> ResourceType {
         match self {
@@ -243,6 +256,8 @@ pub(crate) struct Access {
     acls: Acls,
     /// Verdicts that are logged (`access.log`).
     logged: Logged,
+    /// True if verdicts and changes are kept in a topic (`access.log.topic.enable`).
+    keeps_records: bool,
     /// Denials that this room has noted; those who ask have no right to change it.
     denials: RefCell<Judged>,
     /// The other verdicts, if they are logged.
@@ -261,14 +276,32 @@ impl Access {
             "all" => Logged::All,
             _ => Logged::Denials,
         };
+        self.keeps_records = value("access.log.topic.enable") == "true";
         let super_users = value("super.users").split(';').map(str::trim);
         self.super_users = super_users.filter(|it| !it.is_empty()).map(str::to_owned).collect();
     }
 
-    /// Logs the verdicts of a turn.
-    pub(crate) fn say_verdicts(&mut self, now_us: u64) {
-        self.denials.get_mut().say("denied", now_us, self.logged != Logged::None);
-        self.allowed.get_mut().say("allowed", now_us, self.logged == Logged::All);
+    /// Logs the verdicts of a turn. Returns their records, if the node keeps these.
+    pub(crate) fn say_verdicts(&mut self, now_us: u64) -> AccessRecords {
+        let (denials, allowed) = (self.denials.get_mut(), self.allowed.get_mut());
+        if self.logged == Logged::None {
+            denials.pass_over();
+            return AccessRecords::default();
+        }
+        let mut kept = denials.say(false, now_us, self.keeps_records);
+        if self.logged == Logged::All {
+            let more = allowed.say(true, now_us, self.keeps_records);
+            kept.records.extend(more.records);
+            kept.left_out += more.left_out;
+        } else {
+            allowed.pass_over();
+        }
+        kept
+    }
+
+    /// Tells whether the node keeps records of verdicts and changes (`access.log.topic.enable`).
+    pub(crate) fn keeps_records(&self) -> bool {
+        self.keeps_records
     }
 
     /// Notes a verdict of rules, as far as the log wants it.

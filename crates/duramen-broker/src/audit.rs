@@ -2,7 +2,7 @@
 //!
 //! Purpose:    say in the log who made, altered and removed topics, settings, quotas, users and rules.
 //! Owns:       the words for metadata records; the lines, target `duramen::audit`.
-//! Interface:  [`Deeds::of`], [`Audit::note`], [`Audit::settle`].
+//! Interface:  [`Deeds::of`], [`Deeds::records`], [`Audit::note`], [`Audit::settle`].
 //! Invariants: a line comes once its change is committed, at the node that decided it. A request has at most
 //!             [`LINES_MAX`] lines, and one that counts the rest. No line has a secret.
 //! Never:      the decision itself (`controller`); verdicts (`access/judged.rs`).
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use duramen_protocol::sasl::scram::Hash;
 use duramen_protocol::wire::Uuid;
 
-use crate::access::{Api, RequestContext};
+use crate::access::{AccessRecord, AccessRecords, Activity, Api, RequestContext};
 use crate::acls::Acl;
 use crate::controller::image::Image;
 use crate::event::RequestKey;
@@ -42,11 +42,11 @@ impl Audit {
         self.due.insert(key, deeds);
     }
 
-    /// Writes what a request did, if that is committed.
-    pub(crate) fn settle(&mut self, key: RequestKey, is_committed: bool) {
-        if let Some(deeds) = self.due.remove(&key).filter(|_| is_committed) {
-            deeds.say();
-        }
+    /// Writes and returns what a request did, if that is committed.
+    pub(crate) fn settle(&mut self, key: RequestKey, is_committed: bool) -> Option<Deeds> {
+        let deeds = self.due.remove(&key).filter(|_| is_committed)?;
+        deeds.say();
+        Some(deeds)
     }
 }
 
@@ -59,7 +59,24 @@ pub(crate) struct Deeds {
 }
 
 /// A deed, and the name of what it was done to.
-type Deed = (&'static str, String);
+type Deed = (Act, String);
+
+/// One kind of deed: its words, its activity, and the kind of what it is done to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Act(&'static str, Activity, &'static str);
+
+const TOPIC_MADE: Act = Act("topic made", Activity::Create, "Topic");
+const TOPIC_SET: Act = Act("settings of a topic altered", Activity::Update, "Topic");
+const PLACED: Act = Act("partitions added or placed", Activity::Update, "Topic");
+const MOVED: Act = Act("partitions moved", Activity::Update, "Topic");
+const TOPIC_DELETED: Act = Act("topic deleted", Activity::Delete, "Topic");
+const NODES_SET: Act = Act("settings of nodes altered", Activity::Update, "Node");
+const GROUP_SET: Act = Act("settings of a group altered", Activity::Update, "Group");
+const QUOTA_SET: Act = Act("quota altered", Activity::Update, "Quota");
+const PASSWORD_SET: Act = Act("password of a user set", Activity::Update, "User");
+const PASSWORD_REMOVED: Act = Act("password of a user removed", Activity::Delete, "User");
+const RULE_ADDED: Act = Act("rule added", Activity::Create, "Rule");
+const RULE_REMOVED: Act = Act("rule removed", Activity::Delete, "Rule");
 
 impl Deeds {
     /// Puts records into words, before they are applied.
@@ -81,7 +98,22 @@ impl Deeds {
         Self { context: context.clone(), lines }
     }
 
-    fn say(self) {
+    /// Returns the deeds as records, as many as there are lines.
+    pub(crate) fn records(self) -> AccessRecords {
+        let Self { context, lines } = self;
+        let left_out = lines.len().saturating_sub(LINES_MAX) as u64;
+        let record = |((Act(message, activity, kind), name), detail)| AccessRecord {
+            context: context.clone(),
+            activity,
+            message,
+            detail,
+            resource: (kind, name),
+            verdict: None,
+        };
+        AccessRecords { records: lines.into_iter().take(LINES_MAX).map(record).collect(), left_out }
+    }
+
+    fn say(&self) {
         let Self { context, lines } = self;
         let unsaid = lines.len().saturating_sub(LINES_MAX);
         let api = match context.api {
@@ -90,7 +122,7 @@ impl Deeds {
         };
         let (principal, listener) = (&*context.principal, &*context.listener);
         let (host, client) = (context.host(), context.client_id.as_deref().unwrap_or(""));
-        for ((deed, name), detail) in lines.into_iter().take(LINES_MAX) {
+        for ((Act(deed, ..), name), detail) in lines.iter().take(LINES_MAX) {
             tracing::info!(
                 target: "duramen::audit",
                 principal, host, listener, client, api, name, detail, "{deed}"
@@ -132,21 +164,20 @@ fn words(
         None => image.topic(*id).map_or_else(|| id.to_string(), |it| it.name.clone()),
     };
     // All that is said of a new topic is part of its making.
-    let of_topic = |deed: &'static str, id: &Uuid| {
-        (if made.contains_key(id) { "topic made" } else { deed }, topic(id))
-    };
+    let of_topic =
+        |deed: Act, id: &Uuid| (if made.contains_key(id) { TOPIC_MADE } else { deed }, topic(id));
     let mechanism = |code: i8| Hash::from_code(code).map_or("?", Hash::name).to_owned();
     let words = match record {
         MetadataRecord::CreateTopic(CreateTopic { topic_id, .. }) => {
-            (of_topic("topic made", topic_id), String::new())
+            (of_topic(TOPIC_MADE, topic_id), String::new())
         }
         MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, name, value }) => {
-            (of_topic("settings of a topic altered", topic_id), setting(name, value.as_deref()))
+            (of_topic(TOPIC_SET, topic_id), setting(name, value.as_deref()))
         }
         MetadataRecord::PlacePartition(PlacePartition { topic_id, partition, replicas }) => {
             let nodes: Vec<i32> = replicas.iter().map(|it| it.broker_id).collect();
             let placed = format!("partition {partition} on {nodes:?}");
-            (of_topic("partitions added or placed", topic_id), placed)
+            (of_topic(PLACED, topic_id), placed)
         }
         MetadataRecord::MovePartition(MovePartition {
             topic_id,
@@ -157,18 +188,18 @@ fn words(
         }) => {
             let goes = |peer: &u64| replicas.iter().find(|it| it.peer_id == *peer);
             let nodes: Vec<i32> = target.iter().filter_map(goes).map(|it| it.broker_id).collect();
-            (("partitions moved", topic(topic_id)), format!("partition {partition} to {nodes:?}"))
+            ((MOVED, topic(topic_id)), format!("partition {partition} to {nodes:?}"))
         }
         MetadataRecord::DeleteTopic(DeleteTopic { topic_id }) => {
-            (("topic deleted", topic(topic_id)), String::new())
+            ((TOPIC_DELETED, topic(topic_id)), String::new())
         }
         MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value }) => {
             let whose =
                 if *broker_id == ALL_BROKERS { "all".to_owned() } else { broker_id.to_string() };
-            (("settings of nodes altered", whose), setting(name, value.as_deref()))
+            ((NODES_SET, whose), setting(name, value.as_deref()))
         }
         MetadataRecord::SetGroupConfig(SetGroupConfig { group, name, value }) => {
-            (("settings of a group altered", group.clone()), setting(name, value.as_deref()))
+            ((GROUP_SET, group.clone()), setting(name, value.as_deref()))
         }
         MetadataRecord::SetClientQuota(SetClientQuota { entity, key, value, is_removed }) => {
             let part = |QuotaEntity { entity_type, entity_name }: &QuotaEntity| {
@@ -176,20 +207,20 @@ fn words(
             };
             let whose = entity.iter().map(part).collect::<Vec<_>>().join(", ");
             let value = (!is_removed).then(|| value.to_string());
-            (("quota altered", whose), setting(key, value.as_deref()))
+            ((QUOTA_SET, whose), setting(key, value.as_deref()))
         }
         MetadataRecord::SetScramCredential(SetScramCredential {
             user, mechanism: code, ..
-        }) => (("password of a user set", user.clone()), mechanism(*code)),
+        }) => ((PASSWORD_SET, user.clone()), mechanism(*code)),
         MetadataRecord::RemoveScramCredential(RemoveScramCredential { user, mechanism: code }) => {
-            (("password of a user removed", user.clone()), mechanism(*code))
+            ((PASSWORD_REMOVED, user.clone()), mechanism(*code))
         }
         MetadataRecord::SetAcl(set) => {
-            (("rule added", set.principal.clone()), SetAcl::acl(set.clone()).map(rule)?)
+            ((RULE_ADDED, set.principal.clone()), SetAcl::acl(set.clone()).map(rule)?)
         }
         MetadataRecord::RemoveAcl(RemoveAcl { id }) => {
             let acl = image.acls.get(id)?.clone();
-            (("rule removed", acl.principal.clone()), rule(acl))
+            ((RULE_REMOVED, acl.principal.clone()), rule(acl))
         }
         _ => return None,
     };
@@ -214,7 +245,7 @@ mod tests {
         deeds
             .lines
             .iter()
-            .map(|((deed, name), detail)| format!("{deed} {name}: {detail}"))
+            .map(|((Act(deed, ..), name), detail)| format!("{deed} {name}: {detail}"))
             .collect()
     }
 

@@ -38,6 +38,7 @@ use crate::recompression::Board;
 
 mod certainty;
 mod clocks;
+mod deliveries;
 mod desk;
 mod fast;
 mod in_sync;
@@ -78,6 +79,7 @@ pub(crate) enum Timer {
     ShareCalls,
     Share(u64),
     DeadLetters,
+    AccessLog,
     Queues,
     Request(RequestKey),
 }

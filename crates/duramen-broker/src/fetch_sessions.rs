@@ -234,7 +234,11 @@ impl FetchSessions {
             return;
         }
         let partitions = self.sessions.values().map(|it| it.kept.len());
-        assert_eq!(self.partitions, partitions.sum(), "the partitions of sessions are counted");
+        assert_eq!(
+            self.partitions,
+            partitions.sum::<usize>(),
+            "the partitions of sessions are counted"
+        );
         for (id, session) in &self.sessions {
             let is_in_order = self.by_use.contains(&(session.used_us, *id));
             assert!(is_in_order, "the session {id} stands at its last use");

@@ -1,6 +1,6 @@
 //! # Room card: internal topics
 //!
-//! Purpose:    the topics that hold the cluster's own state, beside the metadata log.
+//! Purpose:    the topics that nodes alone write: state of coordinators, and the access log.
 //! Owns:       their names, their creation at the first use, the partition that a group belongs to.
 //! Interface:  [`is_internal`], [`to_make`], [`replicas`], [`partition_of`].
 //! Invariants: a group's partition is the one that Apache Kafka finds for it: tools compute it, too.
@@ -11,6 +11,7 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 
+use crate::access::ACCESS_LOG;
 use crate::configs::BrokerSettings;
 
 /// Topic of the consumer groups.
@@ -19,11 +20,16 @@ pub(crate) const GROUPS: &str = "__consumer_offsets";
 pub(crate) const TRANSACTIONS: &str = "__transaction_state";
 /// Topic of the stored states of share groups.
 pub(crate) const SHARES: &str = "__share_group_state";
-/// Topics whose partitions have coordinators: all of the internal ones.
+/// Topics whose partitions have coordinators.
 pub(crate) const COORDINATED: [&str; 3] = [GROUPS, TRANSACTIONS, SHARES];
 
 /// Tells whether a topic is internal: clients may only read it, and patterns do not match it.
 pub(crate) fn is_internal(name: &str) -> bool {
+    is_coordinated(name) || name == ACCESS_LOG
+}
+
+/// Tells whether the partitions of a topic have coordinators, which alone decide what is kept.
+pub(crate) fn is_coordinated(name: &str) -> bool {
     COORDINATED.contains(&name)
 }
 
@@ -31,7 +37,7 @@ pub(crate) fn is_internal(name: &str) -> bool {
 /// topics, which keep the count of their creation.
 pub(crate) fn replicas(name: &str, settings: &BrokerSettings) -> Option<usize> {
     let replicas = match name {
-        GROUPS => settings.offsets_topic_replication_factor,
+        GROUPS | ACCESS_LOG => settings.offsets_topic_replication_factor,
         TRANSACTIONS => settings.transaction_log_replication_factor,
         SHARES => settings.share_state_replication_factor,
         _ => return None,
@@ -54,12 +60,15 @@ pub(crate) fn to_make(
         replication_factor: -1,
         ..CreatableTopic::default()
     };
-    if COORDINATED.contains(&name) {
+    if is_internal(name) {
         let wanted = replicas(name, settings)?;
         let replicas = wanted.min(expected.max(there));
         if replicas > there {
             return None;
         }
+        topic.replication_factor = i16::try_from(replicas).unwrap_or(i16::MAX);
+    }
+    if is_coordinated(name) {
         let (partitions, segment_bytes) = match name {
             GROUPS => (settings.offsets_topic_num_partitions, settings.offsets_topic_segment_bytes),
             SHARES => (settings.share_state_num_partitions, settings.share_state_segment_bytes),
@@ -68,7 +77,6 @@ pub(crate) fn to_make(
         // A snapshot and the updates after it have several keys, so compaction would not keep them together.
         let policy = if name == SHARES { "delete" } else { "compact" };
         topic.num_partitions = partitions;
-        topic.replication_factor = i16::try_from(replicas).unwrap_or(i16::MAX);
         let segment_bytes = segment_bytes.to_string();
         let configs = [
             ("cleanup.policy", policy),

@@ -326,6 +326,16 @@ pub(crate) const BURIALS_MAX: usize = 16;
 pub(crate) const BURIAL_US: u64 = 100_000;
 /// Time without an answer, or after a failure, before a node retries a batch of dead letters, in microseconds.
 pub(crate) const BURIAL_AGAIN_US: u64 = 2_000_000;
+/// Pause before a node appends the records of the access log that came meanwhile, in microseconds.
+pub(crate) const ACCESS_LOG_US: u64 = 100_000;
+/// Time without an answer, or after a failure, before a node retries a batch of the access log, in microseconds.
+pub(crate) const ACCESS_LOG_AGAIN_US: u64 = 2_000_000;
+/// Most records of a node's access log in a second. A node leaves out the others, and counts them.
+pub const ACCESS_LOG_RECORDS_MAX: u64 = 1_000;
+/// Size of a batch of the access log at which the node starts another batch, in bytes.
+pub(crate) const ACCESS_LOG_BATCH_BYTES: usize = 64 << 10;
+/// Bytes of records of the access log that may wait in a node. A node leaves out the others, and counts them.
+pub const ACCESS_LOG_WAITING_BYTES_MAX: usize = 1 << 20;
 /// Most records of one share partition that wait for their time. Behind them the group looks at no more of the log.
 pub const SHARE_DELAYED_MAX: i64 = 100_000;
 /// Longest time until a node compares the times of waiting records with the clock again, in microseconds.

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duramen_protocol::Response;
 use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::{Done, Op, RecoveredReplica, ReplicaId};
 use duramen_storage::sabotage::{self, Bug};
 
@@ -34,10 +34,11 @@ use crate::event::{Action, ConnectionId, Now, Reply, RequestKey};
 use crate::fetch_sessions::FetchSessions;
 use crate::limits::OPENING_US_MAX;
 use crate::metadata_records::PlacedReplica;
-use crate::partition::{Effects, Finished, Partition, Slot};
+use crate::partition::{Effects, Finished, Partition, Sender, Slot};
 use crate::prng::Prng;
 use crate::raft::GroupId;
 
+mod access_log;
 pub mod census;
 mod coordinators;
 mod dead_letters;
@@ -60,6 +61,7 @@ mod sweep;
 mod tests;
 mod transactions;
 
+pub(crate) use access_log::AccessLog;
 pub(crate) use coordinators::Coordinators;
 pub(crate) use forwarding::{Forwards, node_of};
 pub(crate) use logins::Logins;
@@ -91,6 +93,7 @@ pub struct Node {
     pub(crate) settling: Settlings,
     pub(crate) logins: Logins,
     pub(crate) audit: Audit,
+    pub(crate) access_log: AccessLog,
 }
 
 impl Node {
@@ -187,11 +190,21 @@ impl Node {
                 let marker = (replica, producer_id, commits);
                 return self.coordinators.on_marker(&mut self.core, marker, asker, error);
             }
-            Slot::Burial(asker) => return self.shares.tell_burial(&mut self.core, asker, error),
+            Slot::Delivery(Sender::Own { nonce }) => return self.on_delivered(nonce, error),
+            Slot::Delivery(Sender::Node { broker_id, nonce }) => {
+                return self.core.tell_delivered(broker_id, nonce, error);
+            }
         };
         let place = (topic, partition);
         let finished = Signal::Finished { key, place, error, base_offset, log_start };
         self.core.signals.push_back(finished);
+    }
+
+    /// Hands the result of a delivery to the part that made the batch.
+    pub(crate) fn on_delivered(&mut self, nonce: u64, code: ErrorCode) {
+        if !self.access_log.on_delivered(&self.core, nonce, code) {
+            self.shares.on_buried(&mut self.core, nonce, code);
+        }
     }
 
     pub(crate) fn grant_producer_ids(&mut self) {
@@ -386,6 +399,7 @@ impl Node {
             sweeps: Sweeps::default(),
             logins: Logins::default(),
             audit: Audit::default(),
+            access_log: AccessLog::default(),
             settling: Settlings::default(),
             queues: Queues::new(Prng::stream(seed, 0x7175_6575_6573).next()),
             core: Core::new(options, controller, now, std::mem::take(actions)),

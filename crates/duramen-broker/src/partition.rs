@@ -79,7 +79,7 @@ pub(crate) use producers::Verdict;
 pub(crate) use shown::Growth;
 use shown::{Indexed, Told};
 use slots::Waiting;
-pub(crate) use slots::{Acks, Finished, MarkAsker, Slot};
+pub(crate) use slots::{Acks, Finished, MarkAsker, Sender, Slot};
 pub(crate) use transactions::{Aborted, Marker};
 pub(crate) use view::View;
 
@@ -528,7 +528,7 @@ impl Partition {
             return Appended::Refused(ErrorCode::PolicyViolation, None);
         }
         // A record that was taken once is not lost for the headers that say what became of it.
-        let is_bounded = !matches!(slot, Slot::Burial(_));
+        let is_bounded = !matches!(slot, Slot::Delivery(_));
         let bytes_max = usize::try_from(self.settings.max_message_bytes).unwrap_or(0);
         if is_bounded && bytes.len() > bytes_max {
             return Appended::Refused(ErrorCode::MessageTooLarge, None);

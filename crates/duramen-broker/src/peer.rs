@@ -60,8 +60,8 @@ duramen_protocol::message! {
         marked: Vec<Marked> [0.., tag 4 in 0..],
         share_asks: Vec<ShareAsk> [0.., tag 5 in 0..],
         share_answers: Vec<ShareAnswer> [0.., tag 6 in 0..],
-        burials_wanted: Vec<BurialWanted> [0.., tag 7 in 0..],
-        buried: Vec<Buried> [0.., tag 8 in 0..],
+        deliveries: Vec<Delivery> [0.., tag 7 in 0..],
+        delivered: Vec<Delivered> [0.., tag 8 in 0..],
         prefixes_wanted: Vec<PrefixWanted> [0.., tag 9 in 0..],
         prefixes_given: Vec<PrefixGiven> [0.., tag 10 in 0..],
         unheard: Vec<i32> [0.., tag 11 in 0..],
@@ -142,15 +142,15 @@ duramen_protocol::message! {
         state: i8 [0..],
         count: i16 [0..],
     }
-    /// Dead letters of a share group, for the leader of the partition that receives them.
-    pub(crate) struct BurialWanted {
+    /// Batch that the sender has made, for the leader of a partition.
+    pub(crate) struct Delivery {
         nonce: u64 [0..],
         topic_id: Uuid [0..],
         partition: i32 [0..],
         batch: Bytes [0..],
     }
-    /// Result of a [`BurialWanted`].
-    pub(crate) struct Buried {
+    /// Result of a [`Delivery`].
+    pub(crate) struct Delivered {
         nonce: u64 [0..],
         error_code: i16 [0..],
     }
@@ -414,8 +414,8 @@ impl PeerFrame {
             marked,
             share_asks,
             share_answers,
-            burials_wanted,
-            buried,
+            deliveries,
+            delivered,
             prefixes_wanted,
             prefixes_given,
             unheard,
@@ -432,9 +432,9 @@ impl PeerFrame {
             + weight_of(leads, |it| 64 + it.lacking.len() * 8)
             + weight_of(ranges_given, |it| 16 + it.batches.len())
             + weight_of(prefixes_given, |it| 48 + it.batches.len())
-            + weight_of(burials_wanted, |it| 48 + it.batch.len())
+            + weight_of(deliveries, |it| 48 + it.batch.len())
             + (ranges_wanted.len() + prefixes_wanted.len() + moves_wanted.len()) * 64
-            + (reassigned.len() + useless.len() + buried.len()) * 32
+            + (reassigned.len() + useless.len() + delivered.len()) * 32
             + asleep.sleepers.len() * 40;
         let nodes = weight_of(registrations, registration_weight)
             + weight_of(strangers, registration_weight)
@@ -648,8 +648,8 @@ mod tests {
             marked: vec![Marked::default()];
             share_asks: vec![share_ask];
             share_answers: vec![ShareAnswer { batches, ..ShareAnswer::default() }];
-            burials_wanted: vec![BurialWanted { batch: blob.clone(), ..BurialWanted::default() }];
-            buried: vec![Buried::default()];
+            deliveries: vec![Delivery { batch: blob.clone(), ..Delivery::default() }];
+            delivered: vec![Delivered::default()];
             prefixes_wanted: vec![PrefixWanted::default()];
             prefixes_given: vec![PrefixGiven { batches: blob.clone(), ..PrefixGiven::default() }];
             holds_wanted: vec![HoldsWanted::default()];

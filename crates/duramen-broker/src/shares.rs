@@ -37,15 +37,6 @@ duramen_protocol::message! {
     }
 }
 
-/// Holder of dead letters, which asks to append them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BurialAsker {
-    /// This node.
-    Own { nonce: u64 },
-    /// Another node.
-    Node { broker_id: i32, nonce: u64 },
-}
-
 /// A share group, and one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShareKey {

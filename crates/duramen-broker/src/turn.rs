@@ -115,7 +115,8 @@ impl Node {
             self.resume();
         }
         self.logins.answer_waiting(&mut self.core);
-        self.core.access.say_verdicts(now.mono_us);
+        let judged = self.core.access.say_verdicts(now.mono_us);
+        self.access_log.take(&mut self.core, &judged);
         self.inspect();
         // All that is to be stored has left before anything is said of it.
         frames::send_frames(self);
@@ -160,6 +161,7 @@ impl Node {
         self.shares.inspect(core);
         self.queues.inspect(core);
         self.logins.inspect(core);
+        self.access_log.inspect();
         self.coordinators.inspect_calls(core);
         self.coordinators.inspect_share_calls();
     }
@@ -241,6 +243,7 @@ impl Node {
                 Timer::ShareCalls => self.coordinators.on_share_calls_timer(&mut self.core),
                 Timer::Share(number) => self.shares.on_share_timer(number),
                 Timer::Queues => self.queues.on_timer(&mut self.core),
+                Timer::AccessLog => self.access_log.on_timer(&mut self.core),
                 Timer::DeadLetters => self.shares.on_burials_timer(&mut self.core),
                 Timer::Request(key) => routing::end_wait(self, key),
             }
@@ -342,7 +345,10 @@ impl Node {
     /// Goes on with a request whose metadata records are committed, or lost.
     fn on_committed(&mut self, key: RequestKey, is_committed: bool, made: &[GroupId]) {
         // The client may be gone, and what it did is done all the same.
-        self.audit.settle(key, is_committed);
+        let done = self.audit.settle(key, is_committed);
+        if let Some(done) = done.filter(|_| self.core.access.keeps_records()) {
+            self.access_log.take(&mut self.core, &done.records());
+        }
         let Some(parked) = self.core.parked_mut(key) else { return };
         if !is_committed {
             return routing::end_wait(self, key);

@@ -1,6 +1,7 @@
 //! Verdicts, counted and logged: denials, and on demand what was allowed. A client that asks all the time does not fill
 //! the log.
 
+use super::record::{AccessRecord, AccessRecords, Activity};
 use super::{Api, Kind, Operation, RequestContext};
 
 /// Most lines in a second.
@@ -24,6 +25,8 @@ pub(super) struct Judged {
     count: u64,
     /// Verdicts that got no line since the last one that counts them.
     unsaid: u64,
+    /// Verdicts of the present turn beyond those that are noted.
+    left_out: u64,
     /// Second in which lines were logged last, and how many.
     second: u64,
     lines: u64,
@@ -49,6 +52,7 @@ impl Judged {
             self.noted.push(Case { context, operation, kind, name });
         } else {
             self.unsaid += 1;
+            self.left_out += 1;
         }
     }
 
@@ -57,40 +61,71 @@ impl Judged {
         self.count
     }
 
-    /// Logs what was noted under a word, as far as there may be lines.
-    pub(super) fn say(&mut self, word: &str, now_us: u64, is_wanted: bool) {
+    /// Logs what was noted, as far as there may be lines. Returns all of it as records, if somebody keeps them.
+    pub(super) fn say(&mut self, is_allowed: bool, now_us: u64, keeps: bool) -> AccessRecords {
         let second = now_us / SECOND_US;
         if second != self.second {
             (self.second, self.lines) = (second, 0);
         }
-        for Case { context, operation, kind, name } in std::mem::take(&mut self.noted) {
-            if !is_wanted {
-                continue;
-            }
-            if self.lines >= LINES_MAX {
+        let mut kept = AccessRecords { left_out: self.left_out, ..AccessRecords::default() };
+        self.left_out = 0;
+        for case in std::mem::take(&mut self.noted) {
+            if self.lines < LINES_MAX {
+                self.lines += 1;
+                case.say(is_allowed, std::mem::take(&mut self.unsaid));
+            } else {
                 self.unsaid += 1;
-                continue;
             }
-            self.lines += 1;
-            let unsaid = std::mem::take(&mut self.unsaid);
-            let api = match context.api {
-                Api::Kafka(api) => api.to_string(),
-                Api::Native(op) => format!("{op:?}"),
-            };
-            tracing::info!(
-                target: "duramen::access",
-                principal = &*context.principal,
-                host = context.host(),
-                listener = &*context.listener,
-                api,
-                ?operation,
-                resource = ?kind,
-                name,
-                unsaid,
-                "{word}"
-            );
+            if keeps {
+                kept.records.push(case.record(is_allowed));
+            }
+        }
+        kept
+    }
+
+    /// Forgets what was noted: nobody wants to read it.
+    pub(super) fn pass_over(&mut self) {
+        self.noted.clear();
+        self.left_out = 0;
+    }
+}
+
+impl Case {
+    fn say(&self, is_allowed: bool, unsaid: u64) {
+        let Self { context, operation, kind, name } = self;
+        let api = match context.api {
+            Api::Kafka(api) => api.to_string(),
+            Api::Native(op) => format!("{op:?}"),
+        };
+        tracing::info!(
+            target: "duramen::access",
+            principal = &*context.principal,
+            host = context.host(),
+            listener = &*context.listener,
+            api,
+            ?operation,
+            resource = ?kind,
+            name,
+            unsaid,
+            "{}", word(is_allowed)
+        );
+    }
+
+    fn record(self, is_allowed: bool) -> AccessRecord {
+        let Self { context, operation, kind, name } = self;
+        AccessRecord {
+            context,
+            activity: Activity::of(operation),
+            message: word(is_allowed),
+            detail: String::new(),
+            resource: (kind.name(), name),
+            verdict: Some((operation, is_allowed)),
         }
     }
+}
+
+const fn word(is_allowed: bool) -> &'static str {
+    if is_allowed { "allowed" } else { "denied" }
 }
 
 #[cfg(test)]
@@ -112,16 +147,22 @@ mod tests {
         deny(&mut it, 15);
         deny(&mut it, 15);
         assert_eq!(it.count(), 15, "a handler that asks twice is denied once");
-        it.say("denied", 5, true);
+        let kept = it.say(false, 5, false);
+        assert!(kept.records.is_empty(), "nobody keeps them");
         assert_eq!((it.lines, it.unsaid), (15, 0));
         deny(&mut it, 30);
-        it.say("denied", 6, true);
+        let kept = it.say(false, 6, true);
+        assert_eq!(
+            (kept.records.len(), kept.left_out),
+            (20, 10),
+            "records have bounds of their own"
+        );
         assert_eq!((it.count(), it.lines, it.unsaid), (45, 20, 15));
         deny(&mut it, 1);
-        it.say("denied", SECOND_US, true);
+        it.say(false, SECOND_US, false);
         assert_eq!((it.lines, it.unsaid), (1, 0), "the first line counts the others");
         deny(&mut it, 1);
-        it.say("denied", SECOND_US, false);
+        it.pass_over();
         assert_eq!((it.count(), it.lines), (47, 1));
     }
 }

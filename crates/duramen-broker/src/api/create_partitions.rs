@@ -63,7 +63,7 @@ fn add(
 ) -> Result<Vec<MetadataRecord>, Error> {
     let admitted = node.core.access.admit(context, Operation::Alter, Resource::Topic(&topic.name));
     admitted.map_err(|code| Error::new(code, "not allowed to change the topic"))?;
-    if internal_topics::COORDINATED.contains(&topic.name.as_str()) {
+    if internal_topics::is_coordinated(&topic.name) {
         let text = "its partitions stay as many as they are: what is kept in them would no longer be found";
         return Err(Error::new(ErrorCode::InvalidPartitions, text));
     }

@@ -163,6 +163,8 @@ pub const GROUP_CONFIGS: &[ConfigKey] = &[
 pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("access.log", String, "denied", "", OneOf(&["off", "denied", "all"]),
         "Duramen's own setting. denied: the log has a line for each operation that rules of access deny, at most 20 in a second. all: also for those that they allow, at most 20 in a second.").dynamic(),
+    row("access.log.topic.enable", Boolean, "false", "", Any,
+        "Duramen's own setting. Whether nodes keep records of the topic __access_log: what access.log chooses of the verdicts, and changes of topics, settings, quotas, users and rules, as JSON (OCSF class 6003). Only nodes write the topic.").dynamic(),
     row("advertised.listeners", List, "", "", Any,
         "Addresses that clients connect to, as NAME://HOST:PORT, one for each listener at most. A listener that is not here advertises its own address. The flag --advertise takes precedence where there is one listener."),
     row("allow.everyone.if.no.acl.found", Boolean, "false", "", Any,

@@ -12,9 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use duramen_protocol::ErrorCode;
-use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Shares;
@@ -23,10 +22,8 @@ use crate::controller::image::Topic;
 use crate::core::{Core, Timer};
 use crate::event::{Action, DeadLetters, DeadLettersMade, Look};
 use crate::limits::{BURIAL_AGAIN_US, BURIAL_BYTES, BURIAL_US, BURIALS_MAX};
-use crate::partition::{Appended, Slot};
-use crate::peer::{BurialWanted, Buried, Frame};
+use crate::shares::ShareKey;
 use crate::shares::partition::{Dying, Reason};
-use crate::shares::{BurialAsker, ShareKey};
 
 /// Progress of dead letters.
 #[derive(Debug)]
@@ -223,54 +220,22 @@ impl Shares {
             return self.bury_later(core, nonce, "its topic is gone");
         };
         let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX).max(1);
-        let (topic_id, partition) = (topic.id, partition % count);
-        let Some((leader, _)) = core.leader_of(topic, partition) else {
-            return self.bury_later(core, nonce, "nobody leads the partition that it goes to");
-        };
-        let replica = core.local_replica(topic, partition);
+        let place = (topic.id, partition % count);
         if let Some(Burial { step: Step::Sent { at_us, .. }, .. }) =
             self.dead_letters.open.get_mut(&nonce)
         {
             *at_us = core.now.mono_us;
         }
-        if leader != core.options.facts.broker_id {
-            let wanted = BurialWanted { nonce, topic_id, partition, batch };
-            core.peers.frame_to(leader).burials_wanted.push(wanted);
-        } else if let Some(replica) = replica {
-            self.append_dead_letters(core, replica, &batch, BurialAsker::Own { nonce });
+        if let Err(code) = core.deliver(place, nonce, &batch) {
+            self.on_buried(core, nonce, code);
         }
         if sabotage::is(Bug::BuriedBeforeKept) {
             self.on_buried(core, nonce, ErrorCode::None);
         }
     }
 
-    fn append_dead_letters(
-        &mut self,
-        core: &mut Core,
-        replica: ReplicaId,
-        batch: &Bytes,
-        asker: BurialAsker,
-    ) {
-        if core.is_disk_full() {
-            return self.tell_burial(core, asker, ErrorCode::KafkaStorageError);
-        }
-        let bytes = BytesMut::from(&batch[..]);
-        if let Appended::Refused(code, _) = core.append_own(replica, bytes, Slot::Burial(asker)) {
-            self.tell_burial(core, asker, code);
-        }
-    }
-
-    pub(super) fn tell_burial(&mut self, core: &mut Core, asker: BurialAsker, code: ErrorCode) {
-        match asker {
-            BurialAsker::Own { nonce } => self.on_buried(core, nonce, code),
-            BurialAsker::Node { broker_id, nonce } => {
-                let buried = Buried { nonce, error_code: code.code() };
-                core.peers.frame_to(broker_id).buried.push(buried);
-            }
-        }
-    }
-
-    fn on_buried(&mut self, core: &mut Core, nonce: u64, code: ErrorCode) {
+    /// Takes the result of a delivery, if it was one of dead letters.
+    pub(crate) fn on_buried(&mut self, core: &mut Core, nonce: u64, code: ErrorCode) {
         let Some(burial) = self.dead_letters.open.get_mut(&nonce) else { return };
         let Step::Sent { upto, .. } = burial.step else { return };
         if !code.is_none() {
@@ -284,26 +249,6 @@ impl Shares {
         }
         self.note_buried(&key, number, first, upto - 1);
         self.begin_burials(core);
-    }
-
-    pub(crate) fn on_burial_calls(&mut self, core: &mut Core, frame: &Frame) {
-        let broker_id = frame.broker_id;
-        for wanted in &frame.burials_wanted {
-            let asker = BurialAsker::Node { broker_id, nonce: wanted.nonce };
-            let topic = core.controller.image.topic(wanted.topic_id);
-            let here = topic.and_then(|topic| core.serving(topic, wanted.partition).ok());
-            match here.map(|partition| partition.group.id()) {
-                Some(replica) => {
-                    self.append_dead_letters(core, replica, &wanted.batch, asker);
-                }
-                None => self.tell_burial(core, asker, ErrorCode::NotLeaderOrFollower),
-            }
-        }
-        for buried in &frame.buried {
-            let code = ErrorCode::from_code(buried.error_code);
-            let code = code.unwrap_or(ErrorCode::UnknownServerError);
-            self.on_buried(core, buried.nonce, code);
-        }
     }
 }
 

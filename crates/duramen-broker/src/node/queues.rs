@@ -588,7 +588,11 @@ impl Queues {
         );
         debug_assert_eq!(
             self.waiting,
-            self.logs.values().flat_map(|log| log.waiting.values()).map(BTreeSet::len).sum(),
+            self.logs
+                .values()
+                .flat_map(|log| log.waiting.values())
+                .map(BTreeSet::len)
+                .sum::<usize>(),
             "the reads that wait are counted"
         );
     }

@@ -33,10 +33,10 @@ impl Core {
     pub(crate) fn settings_of(&self, topic: &Topic) -> Arc<TopicSettings> {
         let mut settings = TopicSettings::resolve(&topic.configs, &self.options.settings);
         // The topic's coordinator decides which records may go, whatever the settings are.
-        let is_internal = internal_topics::is_internal(&topic.name);
-        settings.delete &= !is_internal;
-        settings.compact &= !is_internal;
-        settings.compression = settings.compression.filter(|_| !is_internal);
+        let is_coordinated = internal_topics::is_coordinated(&topic.name);
+        settings.delete &= !is_coordinated;
+        settings.compact &= !is_coordinated;
+        settings.compression = settings.compression.filter(|_| !is_coordinated);
         let own = producer_ids_of(self.options.facts.cluster_id);
         settings.partitions = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
         settings.newcomers = own.start.max(topic.newcomers_from)..own.end;

@@ -1,6 +1,7 @@
 //! A node driven by hand: every test is a sentence about what a client sees.
 
 mod access;
+mod access_log;
 mod acls;
 mod admin;
 mod backpressure;

@@ -4,7 +4,6 @@ use duramen_protocol::ErrorCode;
 use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
-use crate::shares::BurialAsker;
 
 /// Waiter for an append or another proposal of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +14,17 @@ pub(crate) enum Slot {
     Coordinator { replica: ReplicaId, ticket: u64 },
     /// Sender of a marker that ends a producer's transaction in this partition.
     Marker { replica: ReplicaId, producer_id: i64, commits: bool, asker: MarkAsker },
-    /// Sender of a share group's dead letters.
-    Burial(BurialAsker),
+    /// Sender of a batch that a node has made.
+    Delivery(Sender),
+}
+
+/// Node that has made a batch, and the number of the delivery there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// This node.
+    Own { nonce: u64 },
+    /// Another node.
+    Node { broker_id: i32, nonce: u64 },
 }
 
 /// Sender of a transaction marker to a partition.

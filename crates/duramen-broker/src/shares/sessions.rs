@@ -165,7 +165,11 @@ impl ShareSessions {
             return;
         }
         let partitions = self.sessions.values().map(|it| it.targets.len());
-        assert_eq!(self.partitions, partitions.sum(), "the partitions of sessions are counted");
+        assert_eq!(
+            self.partitions,
+            partitions.sum::<usize>(),
+            "the partitions of sessions are counted"
+        );
         for (member, Session { targets, turns, connection, epoch }) in &self.sessions {
             assert!(*epoch > FIRST_EPOCH, "the next request of {member:?} continues its session");
             assert!(targets.values().all(|it| it <= turns), "{member:?} has turns that were given");

@@ -1,6 +1,7 @@
 //! Frames between nodes: one goes out to each node at the end of a turn; what came in is handed to the room that it is
 //! for.
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
@@ -10,7 +11,7 @@ use crate::event::{Action, LogRead, MENDING_TICKETS};
 use crate::limits::PEER_QUIET_TICKS;
 use crate::metadata_records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::node::{Node, members, reassignments, settling};
-use crate::peer::{Frame, Letter, PeerFrame};
+use crate::peer::{Delivered, Frame, Letter, PeerFrame};
 use crate::raft::{GroupId, ReadFor, TIMEOUT_NOW};
 
 /// Ticks the groups of several voters. Missed ticks are not made up for, because they would end terms for nothing.
@@ -88,7 +89,13 @@ pub(super) fn on_frame(node: &mut Node, mut frame: Frame) {
     node.repairs.on_ranges(&mut node.core, &frame);
     node.feeds.on_prefixes(&mut node.core, &mut node.repairs, &frame);
     node.coordinators.on_transaction_calls(&mut node.core, &frame);
-    node.shares.on_burial_calls(&mut node.core, &frame);
+    for delivery in &frame.deliveries {
+        node.core.on_delivery(frame.broker_id, delivery);
+    }
+    for &Delivered { nonce, error_code } in &frame.delivered {
+        let code = ErrorCode::from_code(error_code).unwrap_or(ErrorCode::UnknownServerError);
+        node.on_delivered(nonce, code);
+    }
     node.coordinators.on_share_frames(&mut node.core, &frame);
     for letter in std::mem::take(&mut frame.letters) {
         on_letter(node, frame.broker_id, frame.directory_id, letter);

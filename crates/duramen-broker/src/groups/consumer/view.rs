@@ -299,7 +299,11 @@ impl View {
         let named = self.members.values().filter(|it| it.value.instance_id.is_some()).count();
         assert_eq!(named, self.instances.len(), "each static name is a member's");
         let names = self.members.values().map(|it| it.value.subscribed_topic_names.len());
-        assert_eq!(names.sum::<usize>(), self.names.values().sum(), "subscriptions are counted");
+        assert_eq!(
+            names.sum::<usize>(),
+            self.names.values().sum::<usize>(),
+            "subscriptions are counted"
+        );
     }
 
     /// Returns the shared text of a member's id.

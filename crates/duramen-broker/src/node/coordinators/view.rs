@@ -27,7 +27,7 @@ use crate::event::{Now, RequestKey};
 use crate::groups::consumer::Topics;
 use crate::groups::coordinator::{self as groups, Transactor};
 use crate::groups::{Assignor, ConsumerRules, Migration, Rules, ShareRules};
-use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS, is_internal};
+use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS, is_coordinated};
 use crate::ledger::Encoded;
 use crate::limits::DECOMPRESSED_BYTES_MAX;
 use crate::shares::ShareKey;
@@ -54,8 +54,8 @@ impl Kind {
         let kind = VIEWS.iter().find(|kind| kind.topic == topic);
         assert_eq!(
             kind.is_some(),
-            is_internal(topic),
-            "{topic}: internal topics have coordinators"
+            is_coordinated(topic),
+            "{topic}: topics of coordinators have a kind"
         );
         kind
     }

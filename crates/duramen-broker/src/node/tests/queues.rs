@@ -117,7 +117,7 @@ fn a_read_gets_its_queue_and_goes_on_where_it_was() {
     let all = span(ask(&mut it, retrieve("alice", Start::Begin, 0)));
     assert_eq!((shown(&it, &all), all.is_whole), (vec![0, 2], true));
     let rest = span(ask(&mut it, retrieve("alice", Start::After(last), 0)));
-    assert_eq!(shown(&it, &rest), []);
+    assert_eq!(shown(&it, &rest), [0; 0]);
     let whole = Op::GetQueue(WantQueue { target: queue("bob"), is_certain: true });
     let whole = span(ask(&mut it, whole));
     assert_eq!(shown(&it, &whole), [1]);
@@ -171,7 +171,7 @@ fn a_wait_ends_with_its_time_its_connection_and_its_topic() {
     let late = it.operate(retrieve("alice", Start::Begin, 100));
     it.pass_ms(101);
     let nothing = span(it.answer(late).expect("its time is over"));
-    assert_eq!(shown(&it, &nothing), []);
+    assert_eq!(shown(&it, &nothing), [0; 0]);
     it.operate(retrieve("alice", Start::Begin, 30_000));
     assert_eq!(it.node.queues.waiting(), 1);
     it.disconnect(NATIVE);
@@ -215,7 +215,7 @@ fn too_many_queues_in_one_step_wake_all_and_an_old_report_is_none() {
     it.step(report(0, Touched::All));
     it.run();
     let nothing = span(it.answer(read).expect("it may be its queue"));
-    assert_eq!(shown(&it, &nothing), []);
+    assert_eq!(shown(&it, &nothing), [0; 0]);
 }
 
 #[test]
@@ -469,7 +469,7 @@ fn a_reader_of_another_history_is_told() {
     assert_eq!(told, Err(Problem::PositionDiverged(1)));
     // A replica that is behind does not know better.
     let nothing = span(ask(&mut it, read(Start::After(later), false)));
-    assert_eq!(shown(&it, &nothing), []);
+    assert_eq!(shown(&it, &nothing), [0; 0]);
     let (target, timeout_ms) = (queue("alice"), 5_000);
     for (position, parted) in [(of_another, 0), (later, 1)] {
         let trim = TrimQueue {
@@ -493,7 +493,7 @@ fn a_reader_of_another_history_is_told() {
         }
     }
     let same = span(ask(&mut it, read(Start::After(last), true)));
-    assert_eq!(shown(&it, &same), []);
+    assert_eq!(shown(&it, &same), [0; 0]);
 }
 
 #[test]

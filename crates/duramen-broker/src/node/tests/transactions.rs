@@ -264,7 +264,7 @@ fn what_is_open_is_not_shown_to_readers_of_committed_records_and_what_was_aborte
         assert_eq!(second.end(&mut it, true), ErrorCode::None);
         let data = read(&mut it, "t", 1, 1);
         assert_eq!((data.high_watermark, data.last_stable_offset), (6, 1), "the first is open");
-        assert_eq!(offsets(&data), []);
+        assert_eq!(offsets(&data), [0; 0]);
         let id = first.id;
         assert_eq!(first.end(&mut it, false), ErrorCode::None);
         let data = read(&mut it, "t", 0, 1);
