@@ -6,13 +6,15 @@ from tables import number, table
 OF_KAFKA, OF_PLAIN, RATE_OF_KAFKA = 0.55, 2.0, 2.0
 # Of the client's alone, beside a burst; of appends without rules.
 BESIDE, WITH_RULES = 2.0, 0.98
+# Of the appends without TLS.
+APPENDS = 0.9
 
 
 def tls(found):
     result = found.get("duramen", {})
     if "reads" not in result:
         return ""
-    return "\n".join([_reads(result["reads"]), _burst(result["burst"]), _rules(result["rules"])])
+    return "\n".join([_reads(result["reads"]), _appends(result["appends"]), _burst(result["burst"]), _rules(result["rules"])])
 
 
 def _mark(value, is_met):
@@ -29,14 +31,32 @@ def _reads(points):
         is_judged = broker == "duramen" and sealed
         low, high = point["cpu_spread"]
         rows.append([
-            mib, broker, "TLS 1.3" if sealed else "plain", f"{cpu:.2f} ({low:.2f} to {high:.2f})", f"{rate:.2f}",
+            mib, broker, _way(sealed), f"{cpu:.2f} ({low:.2f} to {high:.2f})", f"{rate:.2f}", f"{point['client_busy']:.2f}",
             _mark(of_plain, of_plain <= OF_PLAIN) if is_judged else f"{of_plain:.2f}×",
             _mark(of_kafka, of_kafka <= OF_KAFKA) if is_judged else f"{of_kafka:.2f}×",
             _mark(of_rate, of_rate >= RATE_OF_KAFKA) if is_judged else f"{of_rate:.2f}×",
         ])  # fmt: skip
-    headings = ["MiB a fetch", "broker", "way", "broker CPU s/GB", "GB/s", "CPU of the same plain", "CPU of Kafka's", "GB/s of Kafka's"]
+    headings = ["MiB a fetch", "broker", "way", "broker CPU s/GB", "GB/s", "client's cores", "CPU of the same plain", "CPU of Kafka's", "GB/s of Kafka's"]
     goals = f"Goals with TLS: ≤ {OF_PLAIN}× of its own plain CPU, ≤ {OF_KAFKA}× of Kafka's CPU, ≥ {RATE_OF_KAFKA}× of Kafka's rate."
     return "### Hot reads on one connection\n\n" + table(headings, rows) + f"\n{goals}\n"
+
+
+def _way(sealed):
+    return "TLS 1.3" if sealed else "plain"
+
+
+def _appends(points):
+    plain = {point["broker"]: point for point in points if not point["tls"]}
+    rows = []
+    for point in points:
+        ratio = point["appends_a_second"] / plain[point["broker"]]["appends_a_second"]
+        is_judged = point["broker"] == "duramen" and point["tls"]
+        rows.append([
+            point["broker"], _way(point["tls"]), number(point["appends_a_second"]), point["cpu_us_an_append"],
+            _mark(ratio, ratio >= APPENDS) if is_judged else f"{ratio:.2f}×",
+        ])  # fmt: skip
+    headings = ["broker", "way", "appends/s", "broker CPU µs an append", "appends of plain"]
+    return "### Appends of 2 KiB, 128 connections\n\n" + table(headings, rows) + f"\nGoal: ≥ {APPENDS}×.\n"
 
 
 def _burst(found):

@@ -1,6 +1,7 @@
 """What TLS and rules of access cost: the same reads with TLS and without, connections in a burst, and many rules."""
 
 import contextlib
+import json
 import os
 import select
 import socket
@@ -37,8 +38,11 @@ def tls(_variant, directory, sizes):
         started = {kind: stack.enter_context(_start(kind, directory / kind, made)) for kind in ("duramen", "kafka")}
         for broker in started.values():
             _fill(broker)
-        found["reads"] = _reads(started, trust, sizes)
-        found["burst"] = {kind: _burst(broker, trust, sizes) for kind, broker in started.items()}
+        found["reads"] = _reads(started, made / "ca.pem", sizes)
+        found["appends"] = _appends(started, made / "ca.pem", sizes)
+        found["burst"] = {kind: _burst(broker, broker, trust, sizes) for kind, broker in started.items()}
+        other = stack.enter_context(_start("duramen", directory / "other", made))
+        found["burst"]["duramen, burst at another node"] = _burst(started["duramen"], other, trust, sizes)
     found["rules"] = _rules(directory, sizes)
     return found
 
@@ -105,12 +109,6 @@ def _address(broker):
     return HOST, broker.port
 
 
-def _fetch(offset, mib):
-    limits = struct.pack(">iiiibi", -1, 500, 1, mib << 20, 0, 1)
-    partition = struct.pack(">iiqi", 1, 0, offset, mib << 20)
-    return _frame(FETCH, 4, limits + _text(TOPIC) + partition)
-
-
 def _fill(broker):
     """The same batch many times: its bytes do not repeat within."""
     sys.path.insert(0, str(COMPAT / "wire"))
@@ -124,8 +122,16 @@ def _fill(broker):
             client.ask(_frame(PRODUCE, 3, body))
 
 
-def _reads(started, trust, sizes):
-    """For each broker, way and size: the medians of CPU a GB and of GB a second."""
+def _command(broker, ca, *arguments):
+    """Runs a command with TLS, or without if there is no authority."""
+    if not ca:
+        return duramen(broker, *arguments)
+    command = [DURAMEN_BIN, *map(str, arguments), "--bootstrap", f"localhost:{broker.sealed[1]}", "--tls-ca", ca, "--output", "json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _reads(started, ca, sizes):
+    """For each broker, way and size: the medians of CPU a GB, of GB a second, and of the client's share of a core."""
     ways = [(kind, sealed, mib) for mib in FETCH_MIB for kind in started for sealed in (False, True)]
     rounds, passes = (3, 2) if sizes.quick else (7, 4)
     figures = {way: [] for way in ways}
@@ -134,31 +140,55 @@ def _reads(started, trust, sizes):
         for way in ways:
             kind, sealed, mib = way
             broker = started[kind]
-            with Client(broker.sealed if sealed else _address(broker), trust if sealed else None) as client:
-                cpu, begun, read = machine.cpu_seconds(broker.pid), time.monotonic(), 0
-                for _ in range(passes if number else 3 * passes):
-                    for offset in range(0, BATCHES, mib):
-                        read += client.ask(_fetch(offset, mib))
-                took = time.monotonic() - begun
+            cpu, read, took, client = machine.cpu_seconds(broker.pid), 0, 0, 0
+            for _ in range(passes if number else 3 * passes):
+                done = _command(broker, sealed and ca, "bench", "consume", "--topic", TOPIC, "--max-bytes", mib << 20)
+                read, took, client = read + done["bytes"], took + done["seconds"], client + done["client_cpu_seconds"]
             if number:
                 gb = read / 1e9
-                figures[way].append(((machine.cpu_seconds(broker.pid) - cpu) / gb, gb / took))
+                figures[way].append(((machine.cpu_seconds(broker.pid) - cpu) / gb, gb / took, client / took))
     points = []
     for (kind, sealed, mib), taken in figures.items():
-        cpu, rate = (statistics.median(it) for it in zip(*taken))
-        spread = [round(min(cpu for cpu, _ in taken), 2), round(max(cpu for cpu, _ in taken), 2)]
-        points.append({"broker": kind, "tls": sealed, "mib": mib, "cpu_s_a_gb": round(cpu, 3), "cpu_spread": spread, "gb_a_second": round(rate, 3)})
+        cpu, rate, client = (statistics.median(it) for it in zip(*taken))
+        costs = [cost for cost, *_ in taken]
+        points.append({
+            "broker": kind, "tls": sealed, "mib": mib, "cpu_s_a_gb": round(cpu, 3), "cpu_spread": [round(min(costs), 2), round(max(costs), 2)],
+            "gb_a_second": round(rate, 3), "client_busy": round(client, 2),
+        })  # fmt: skip
     return points
 
 
-def _burst(broker, trust, sizes):
-    """The p99 of a client that asks for the versions of APIs: alone, and beside others that connect with TLS."""
+def _appends(started, ca, sizes):
+    """Appends a second of 128 clients that wait for theirs, a connection each, and the broker's CPU an append: with TLS and without, in turn."""
+    rounds, seconds = (3, 2) if sizes.quick else (7, 5)
+    figures = {(kind, sealed): [] for kind in started for sealed in (False, True)}
+    for number in range(rounds + 1):
+        for (kind, sealed), taken in figures.items():
+            broker = started[kind]
+            cpu = machine.cpu_seconds(broker.pid)
+            load = ["--appenders", 128, "--connections", 128, "--topic", "appended", "--seconds", seconds, "--warmup-seconds", 0]
+            done = _command(broker, sealed and ca, "bench", "append", *load)
+            if number:
+                taken.append((done["appends_per_second"], (machine.cpu_seconds(broker.pid) - cpu) / (done["appends_per_second"] * seconds)))
+    return [
+        {
+            "broker": kind,
+            "tls": sealed,
+            "appends_a_second": round(statistics.median(rate for rate, _ in taken)),
+            "cpu_us_an_append": round(statistics.median(cost for _, cost in taken) * 1e6, 1),
+        }
+        for (kind, sealed), taken in figures.items()
+    ]
+
+
+def _burst(broker, target, trust, sizes):
+    """The p99 of a client that asks for the versions of APIs: alone, and beside others that connect to `target` with TLS."""
     opened, failed = [], []
 
     def connect():
         for _ in range(BURST // 4):
             try:
-                opened.append(Client(broker.sealed, trust))
+                opened.append(Client(target.sealed, trust))
             except OSError as error:
                 failed.append(str(error))
 

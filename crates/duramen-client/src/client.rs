@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use crate::backoff::Backoff;
 use crate::call::Call;
-use crate::connection::Connection;
+use crate::connection::{Connection, Wire, enter};
 use crate::error::Error;
 use crate::node_id::NodeId;
 use crate::options::Options;
@@ -260,6 +260,12 @@ impl Client {
         let connection = Arc::new(Connection::open(&address, &self.shared.options).await?);
         state.connections.insert(address, connection.clone());
         Ok(connection)
+    }
+
+    /// Connects to `HOST:PORT` with this client's options, for frames that the caller makes itself. Fails as
+    /// [`Connection::open`] does.
+    pub async fn enter(&self, address: &str) -> Result<Wire, Error> {
+        enter(address, &self.shared.options).await
     }
 
     /// Returns the second connection to a broker, for requests whose answers never wait for the commit.

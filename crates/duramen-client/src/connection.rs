@@ -1,35 +1,34 @@
 //! One TCP connection to a broker: frames, negotiated versions, answers in order.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use duramen_protocol::api::{Api, ApiKey, OWN_SOFTWARE};
-use duramen_protocol::error_code::ErrorCode;
-use duramen_protocol::messages::ApiVersionsRequest;
-use duramen_protocol::wire::{Decoder, Message, Versions};
-use duramen_protocol::{RequestHeader, encode_request_of};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use bytes::Bytes;
+use duramen_protocol::api::Api;
+use duramen_protocol::wire::{Message, Versions};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::either::Either;
 
 use crate::call::Call;
 use crate::error::Error;
 use crate::options::Options;
 
+mod entry;
+mod framing;
 mod login;
 
-/// More than any answer that this client asks for. "HTTP" and TLS alerts read as lengths are longer.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
+use entry::Entry;
+pub use entry::Wire;
+pub(crate) use entry::enter;
+use framing::{common_version, decode, frame_of, read_frame};
+
 /// Requests written ahead of the socket.
 const QUEUED_REQUESTS: usize = 64;
-/// `ApiVersions` 3 is the first whose answer a broker of any age gives in a form that is understood.
-const FIRST_API_VERSIONS: i16 = 3;
 
 /// An open connection. Requests may overlap; their answers come back in order.
 ///
@@ -79,39 +78,30 @@ impl Connection {
     /// Fails with [`Error::Unreachable`] if nobody listens there. Fails with [`Error::Refused`] if the broker does not
     /// take the client for its user.
     pub async fn open(address: &str, options: &Options) -> Result<Self, Error> {
-        let unreachable = |source| Error::Unreachable { address: address.to_owned(), source };
-        let until = Instant::now() + options.request_timeout;
-        let late = |_| unreachable(io::ErrorKind::TimedOut.into());
-        let stream = timeout_at(until, TcpStream::connect(address)).await;
-        let stream = stream.map_err(late)?.map_err(unreachable)?;
-        stream.set_nodelay(true).map_err(unreachable)?;
+        let Entry { wire, correlation, versions, .. } = Entry::make(address, options).await?;
         let (outgoing, queue) = mpsc::channel(QUEUED_REQUESTS);
         let (waiting, answers) = mpsc::unbounded_channel();
         let ended = Arc::new(OnceLock::new());
-        if let Some(tls) = &options.tls {
-            let stream = timeout_at(until, tls.connect(address, stream)).await.map_err(late)?;
-            let untrusted = |source| Error::NoTls { address: address.to_owned(), source };
-            let (read, write) = tokio::io::split(stream.map_err(untrusted)?);
-            tokio::spawn(write_frames(write, queue, waiting, ended.clone()));
-            tokio::spawn(read_frames(read, answers, ended.clone()));
-        } else {
-            let (read, write) = stream.into_split();
-            tokio::spawn(write_frames(write, queue, waiting, ended.clone()));
-            tokio::spawn(read_frames(read, answers, ended.clone()));
+        match wire {
+            Either::Left(plain) => {
+                let (read, write) = plain.into_split();
+                tokio::spawn(write_frames(write, queue, waiting, ended.clone()));
+                tokio::spawn(read_frames(read, answers, ended.clone()));
+            }
+            Either::Right(sealed) => {
+                let (read, write) = tokio::io::split(sealed);
+                tokio::spawn(write_frames(write, queue, waiting, ended.clone()));
+                tokio::spawn(read_frames(read, answers, ended.clone()));
+            }
         }
-        let mut connection = Self {
+        Ok(Self {
             address: address.into(),
             options: options.clone(),
             outgoing,
             ended,
-            correlation: AtomicI32::new(0),
-            versions: BTreeMap::new(),
-        };
-        connection.negotiate().await?;
-        if let Some(login) = &options.login {
-            connection.log_in(login).await?;
-        }
-        Ok(connection)
+            correlation: AtomicI32::new(correlation),
+            versions,
+        })
     }
 
     /// Returns the broker's address.
@@ -127,11 +117,7 @@ impl Connection {
     /// Returns the newest version in which both sides speak `C`, up to `version_max`. Fails with [`Error::Unsupported`]
     /// if there is none.
     pub fn version<C: Call>(&self, version_max: i16) -> Result<i16, Error> {
-        let ours = C::VERSIONS;
-        let theirs = self.versions.get(&C::API.code()).copied().unwrap_or(Versions::NONE);
-        let first = ours.first.max(theirs.first);
-        let last = ours.last.min(theirs.last).min(C::Response::VERSIONS.last).min(version_max);
-        if first <= last { Ok(last) } else { Err(self.unsupported(C::API)) }
+        common_version::<C>((&self.address, &self.versions), version_max)
     }
 
     /// Sends a request and waits for its response. An error code in the response is no error here.
@@ -152,7 +138,7 @@ impl Connection {
     /// Sends a request that the broker does not answer (Produce with acks=0). Returns once the socket has taken it.
     pub async fn tell<C: Call>(&self, request: &C) -> Result<(), Error> {
         let version = self.version::<C>(request.version_max())?;
-        let frame = self.frame(request, version, self.next_correlation())?;
+        let frame = frame_of(&self.options, request, version, self.next_correlation())?;
         let (sender, written) = oneshot::channel();
         let outgoing = Outgoing { frame, then: Then::Written(sender) };
         let lost = || lost(&self.address, &self.ended);
@@ -166,7 +152,7 @@ impl Connection {
         version: i16,
     ) -> Result<InFlight<C::Response>, Error> {
         let correlation = self.next_correlation();
-        let frame = self.frame(request, version, correlation)?;
+        let frame = frame_of(&self.options, request, version, correlation)?;
         let (sender, reply) = oneshot::channel();
         let then = Then::Answer(Waiting { correlation, reply: sender });
         let queued = self.outgoing.send(Outgoing { frame, then }).await;
@@ -185,42 +171,6 @@ impl Connection {
 
     fn next_correlation(&self) -> i32 {
         self.correlation.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn frame<C: Call>(
-        &self,
-        request: &C,
-        api_version: i16,
-        correlation_id: i32,
-    ) -> Result<Bytes, Error> {
-        let api = Api::of(C::API);
-        let client_id = Some(self.options.client_id.as_str().into());
-        let api_key = api.key.code();
-        let header = RequestHeader { api_key, api_version, correlation_id, client_id };
-        let frame = encode_request_of(&header, api.key, request);
-        let frame = frame.map_err(|source| Error::Inexpressible { api: api.name, source })?;
-        Ok(frame.bytes.freeze())
-    }
-
-    async fn negotiate(&mut self) -> Result<(), Error> {
-        let request = ApiVersionsRequest {
-            client_software_name: OWN_SOFTWARE.into(),
-            client_software_version: env!("CARGO_PKG_VERSION").into(),
-        };
-        let mut response = self.start_in(&request, FIRST_API_VERSIONS).await?.answer().await?;
-        if response.error_code == ErrorCode::UnsupportedVersion.code() {
-            // Older than Apache Kafka 2.4.
-            response = self.start_in(&request, 0).await?.answer().await?;
-        }
-        Error::check(|| format!("versions of {}", self.address), response.error_code, None)?;
-        for row in response.api_keys {
-            self.versions.insert(row.api_key, Versions::between(row.min_version, row.max_version));
-        }
-        Ok(())
-    }
-
-    fn unsupported(&self, api: ApiKey) -> Error {
-        Error::Unsupported { address: self.address.to_string(), api: Api::of(api).name }
     }
 }
 
@@ -241,18 +191,7 @@ impl<R: Message> InFlight<R> {
                 });
             }
         };
-        let garbled =
-            |source| Error::Garbled { address: address.to_string(), api: api.name, source };
-        // A broker that does not know the version answers ApiVersions in version 0.
-        let refused = api.key == ApiKey::ApiVersions && frame.starts_with(&[0, 35]);
-        let mut d = Decoder::new(frame);
-        if api.response_header_version(version) > 0 {
-            d.skip_tagged_fields().map_err(garbled)?;
-        }
-        let response = R::decode(&mut d, if refused { 0 } else { version }).map_err(garbled)?;
-        // Bytes that are left over mean that the version was misread.
-        d.finish().map_err(garbled)?;
-        Ok(response)
+        decode(frame, api, version, &address)
     }
 }
 
@@ -317,29 +256,4 @@ async fn read_frames(
         }
     };
     let _ = ended.set(reason);
-}
-
-/// Reads one answer: its correlation id, and its body.
-async fn read_frame(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(i32, Bytes)>> {
-    let length = match socket.read_i32().await {
-        Ok(length) => length,
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let length =
-        usize::try_from(length).ok().filter(|length| (4..=ANSWER_BYTES_MAX).contains(length));
-    let Some(length) = length else {
-        return Err(io::Error::other(
-            "what answers there does not speak the Kafka protocol (or expects TLS)",
-        ));
-    };
-    let correlation = socket.read_i32().await?;
-    let mut body = BytesMut::with_capacity(length - 4);
-    let mut limited = socket.take(length as u64 - 4);
-    while body.len() < length - 4 {
-        if limited.read_buf(&mut body).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok(Some((correlation, body.freeze())))
 }

@@ -46,7 +46,7 @@ pub use assignors::Partitions;
 pub use call::Call;
 pub use client::{Client, Leader};
 pub use cluster::{Moving, Nodes, Reassignment};
-pub use connection::{Connection, InFlight};
+pub use connection::{Connection, InFlight, Wire};
 pub use error::Error;
 pub use fast::{FastAppender, FastOptions, LATE_AFTER};
 pub use fetcher::{FetchOptions, Fetched, Fetcher};

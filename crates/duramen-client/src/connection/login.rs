@@ -12,17 +12,17 @@ use duramen_protocol::sasl::{Mechanism, SaslError, bearer, plain_token};
 use duramen_protocol::wire::Secret;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::Connection;
+use super::entry::Entry;
 use crate::error::Error;
 use crate::options::Login;
 
 /// Longest token, in bytes.
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
-impl Connection {
+impl Entry<'_> {
     /// Shows the broker who the client is. Fails with [`Error::Refused`] if the broker does not believe it, or has no
     /// such mechanism.
-    pub(super) async fn log_in(&self, login: &Login) -> Result<(), Error> {
+    pub(super) async fn log_in(&mut self, login: &Login) -> Result<(), Error> {
         match login {
             Login::Password { user, password, mechanism } => {
                 self.choose(user, *mechanism).await?;
@@ -34,7 +34,8 @@ impl Connection {
             }
             Login::Token(path) => {
                 let whose = format!("the token in {}", path.display());
-                let token = read(path).map_err(|problem| self.disbelieved(&whose, problem))?;
+                let token =
+                    read(path).map_err(|problem| disbelieved((&whose, self.address), problem))?;
                 self.choose(&whose, Mechanism::OAuthBearer).await?;
                 let problem = self.exchange(&whose, bearer::message(&token)).await?;
                 if problem.is_empty() {
@@ -42,14 +43,16 @@ impl Connection {
                 }
                 // The broker says more once it is answered (RFC 7628, 3.2.3).
                 self.exchange(&whose, Bytes::from_static(b"\x01")).await?;
-                Err(self.disbelieved(&whose, "the broker does not believe it".to_owned()))
+                let reason = "the broker does not believe it".to_owned();
+                Err(disbelieved((&whose, self.address), reason))
             }
         }
     }
 
     /// Names the mechanism of what follows.
-    async fn choose(&self, user: &str, mechanism: Mechanism) -> Result<(), Error> {
-        let what = || format!("login of {user} at {}", self.address());
+    async fn choose(&mut self, user: &str, mechanism: Mechanism) -> Result<(), Error> {
+        let address = self.address;
+        let what = || format!("login of {user} at {address}");
         let request = SaslHandshakeRequest { mechanism: mechanism.name().to_owned() };
         let response = self.call(&request).await?;
         let code = response.error_code;
@@ -66,14 +69,10 @@ impl Connection {
         Error::check(what, code, message.as_deref())
     }
 
-    fn disbelieved(&self, user: &str, reason: String) -> Error {
-        let code = ErrorCode::SaslAuthenticationFailed.code();
-        Error::refused(format!("login of {user} at {}", self.address()), code, Some(reason))
-    }
-
     /// Proves a password by SCRAM, and has the broker prove that it knows the user.
-    async fn prove(&self, user: &str, password: &Bytes, hash: Hash) -> Result<(), Error> {
-        let disbelieved = |error: SaslError| self.disbelieved(user, error.to_string());
+    async fn prove(&mut self, user: &str, password: &Bytes, hash: Hash) -> Result<(), Error> {
+        let address = self.address;
+        let disbelieved = |error: SaslError| disbelieved((user, address), error.to_string());
         let mut nonce = [0; NONCE_BYTES];
         SystemRandom::new().fill(&mut nonce).map_err(|_| {
             disbelieved(SaslError::Refused("the machine has no random bytes for a nonce"))
@@ -86,13 +85,18 @@ impl Connection {
     }
 
     /// Sends a token, and returns the broker's.
-    async fn exchange(&self, user: &str, token: Bytes) -> Result<Bytes, Error> {
+    async fn exchange(&mut self, user: &str, token: Bytes) -> Result<Bytes, Error> {
         let request = SaslAuthenticateRequest { auth_bytes: Secret(token) };
         let response = self.call(&request).await?;
-        let what = || format!("login of {user} at {}", self.address());
+        let what = || format!("login of {user} at {}", self.address);
         Error::check(what, response.error_code, response.error_message.as_deref())?;
         Ok(response.auth_bytes)
     }
+}
+
+fn disbelieved((user, address): (&str, &str), reason: String) -> Error {
+    let code = ErrorCode::SaslAuthenticationFailed.code();
+    Error::refused(format!("login of {user} at {address}"), code, Some(reason))
 }
 
 /// Reads a token, or says why there is none.

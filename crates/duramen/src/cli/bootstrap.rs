@@ -15,7 +15,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::password;
 use super::screen::{self, Table};
-use super::usage::demand;
 use crate::config::HostPort;
 
 /// Form of printed results.
@@ -274,16 +273,6 @@ impl Cluster {
     /// Connects a client to this cluster.
     pub async fn connect(&self) -> anyhow::Result<Client> {
         self.connect_with(self.options()?).await
-    }
-
-    /// Connects a client beside connections of the command's own, which have no TLS.
-    pub(super) async fn connect_plain(&self) -> anyhow::Result<Client> {
-        let Safety { tls_ca, user, token_file, .. } = &self.safety;
-        demand(
-            tls_ca.is_none() && user.is_none() && token_file.is_none(),
-            "bench measures brokers without TLS and users: leave out --tls-ca, --user and --token-file, and name a listener without TLS",
-        )?;
-        self.connect().await
     }
 
     /// Connects a client that tries again for so long.

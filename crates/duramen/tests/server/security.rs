@@ -375,6 +375,46 @@ fn a_listener_with_tls_and_passwords_wants_both() {
 }
 
 #[test]
+fn benchmarks_come_in_as_other_commands_do() {
+    let (directory, mine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(mine.path());
+    let keystore = format!("ssl.keystore.location={}/localhost.pem", mine.path().display());
+    let settings = [ALL, &keystore, "super.users=User:root"];
+    let node = Node::spawn(&mut asking(directory.path(), "SASL_SSL://127.0.0.1:0", &settings));
+    let password = directory.path().join("password");
+    std::fs::write(&password, "first secret").unwrap();
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.arg("bench").args(arguments).args(["--bootstrap", &node.address.to_string()]);
+        command.arg("--tls-ca").arg(mine.path().join("ca.pem"));
+        command.args(["--user", "root", "--password-file"]).arg(&password);
+        let done = command.args(["--output", "json"]).output().unwrap();
+        let told = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
+        assert!(done.status.success(), "{arguments:?}: {told}");
+        serde_json::from_str::<serde_json::Value>(&told).unwrap()
+    };
+    bench(&["append", "-n", "4", "-C", "2", "--seconds", "0.2", "--warmup-seconds", "0"]);
+    bench(&["tail", "--topic", "t", "--seconds", "0.2", "--warmup-seconds", "0"]);
+    // More than a socket takes at once.
+    bench(&["produce", "--topic", "u", "--messages", "20000"]);
+    for way in ["--check", "--no-ahead"] {
+        let read = bench(&["consume", "--topic", "u", way]);
+        assert_eq!(read["records"], 20_000, "{read}");
+    }
+    bench(&[
+        "enqueue",
+        "--via",
+        "kafka",
+        "--topic",
+        "q",
+        "--seconds",
+        "0.2",
+        "--warmup-seconds",
+        "0",
+    ]);
+}
+
+#[test]
 fn passwords_do_not_travel_as_they_are_unless_that_is_meant() {
     let directory = tempfile::tempdir().unwrap();
     let asking = |mechanisms: &str| {

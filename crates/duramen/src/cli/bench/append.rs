@@ -7,16 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bytes::BytesMut;
 use clap::Args;
-use duramen_client::Acknowledgement;
+use duramen_client::{Acknowledgement, Client, Wire};
 use serde::Serialize;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
 use super::fast::FastLane;
-use super::frames::{Records, Refused, Requests, answer};
+use super::frames::{Records, Refused, Requests, answer, send};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::target::{Led, Target, connect, seconds};
+use super::target::{Led, Target, seconds};
 use crate::cli::acks::Acks;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
@@ -99,17 +97,20 @@ impl Append {
         if self.fast {
             self.target.allow_fast()?;
         }
-        let client = self.cluster.connect_plain().await?;
+        let client = self.cluster.connect().await?;
         let led = self.target.prepare(&client).await?;
         let per_lane = self.appenders.div_ceil(self.connections) as usize;
         let records = Rc::new(Records::new(per_lane, self.size)?);
         let (mut lanes, mut fast_lanes) = (Vec::new(), Vec::new());
         for lane in 0..self.connections.min(self.appenders) {
             if self.fast {
-                fast_lanes
-                    .push((self.fast_lane(lane, &records).await?, self.of_lane(lane).count()));
+                fast_lanes.push((
+                    self.fast_lane(lane, &client, &records).await?,
+                    self.of_lane(lane).count(),
+                ));
             } else {
-                lanes.push(self.lane(lane, &led[lane as usize % led.len()], &records).await?);
+                let led = &led[lane as usize % led.len()];
+                lanes.push(self.lane(lane, (&client, led), &records).await?);
             }
         }
         let (warm_up, time) = (self.warmup_seconds, self.seconds);
@@ -140,17 +141,27 @@ impl Append {
         (lane..self.appenders).step_by(self.connections as usize)
     }
 
-    async fn fast_lane(&self, lane: u32, records: &Rc<Records>) -> anyhow::Result<FastLane> {
-        let client = self.cluster.connect_plain().await?;
+    async fn fast_lane(
+        &self,
+        lane: u32,
+        client: &Client,
+        records: &Rc<Records>,
+    ) -> anyhow::Result<FastLane> {
+        let client = Client::connect(client.options().clone()).await?;
         let partition = i32::try_from(lane)? % self.target.partitions;
         FastLane::open(client, (&self.target.topic, partition), records, 1).await
     }
 
-    async fn lane(&self, lane: u32, led: &Led, records: &Rc<Records>) -> anyhow::Result<Lane> {
+    async fn lane(
+        &self,
+        lane: u32,
+        (client, led): (&Client, &Led),
+        records: &Rc<Records>,
+    ) -> anyhow::Result<Lane> {
         let mine = self.of_lane(lane);
         let acks = Acknowledgement::from(self.target.acks).code();
         Ok(Lane {
-            socket: connect(&led.address).await?,
+            socket: client.enter(&led.address).await?,
             requests: Requests::new(&self.target.topic, acks)?,
             records: records.clone(),
             partitions: led.partitions.clone(),
@@ -203,7 +214,7 @@ impl Append {
 
 /// One connection and its appenders.
 struct Lane {
-    socket: TcpStream,
+    socket: Wire,
     requests: Requests,
     records: Rc<Records>,
     /// Partitions that the broker of this connection leads.
@@ -221,7 +232,7 @@ impl Lane {
         while !shared.borrow().meter.is_over(begun) {
             self.choose(&mut chosen, &mut parts);
             self.requests.put(&mut frame, &self.records, &parts);
-            self.socket.write_all(&frame).await.context("the broker closed the connection")?;
+            send(&mut self.socket, &frame).await?;
             let refused = answer(&mut self.socket, &mut input).await?;
             // Every appender of this connection waited for this response, and begins its next append
             // at the same instant. The next request therefore has a record of each.

@@ -1,15 +1,16 @@
 //! `bench consume`: one partition from start to end, at the speed of the wire.
 
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use clap::Args;
-use duramen_client::OffsetAt;
+use duramen_client::{OffsetAt, Wire};
 use duramen_protocol::batch::{BatchHeader, CHECKSUMMED_FROM, HEADER_BYTES};
 use duramen_protocol::error_code::ErrorCode;
 use rustix::net::{RecvFlags, recv};
+use rustls::{ClientConnection, StreamOwned};
 use serde::Serialize;
 
 use super::frames::fetch;
@@ -17,7 +18,7 @@ use super::report::{bandwidth, count_in, cpu_time, milliseconds, print, round};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::missing::{has_not, unknown_topic};
 use crate::cli::screen;
-use crate::cli::usage::{topic_name, whole};
+use crate::cli::usage::{demand, topic_name, whole};
 
 const BUFFER_BYTES: usize = 512 << 10;
 /// Most bytes that discard mode copies beyond a request.
@@ -84,7 +85,11 @@ struct Report {
 impl Consume {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let client = self.cluster.connect_plain().await?;
+        demand(
+            !self.discard || self.cluster.safety.tls_ca.is_none(),
+            "--discard has the kernel drop what comes, and with TLS that cannot be read any more; leave one of them out",
+        )?;
+        let client = self.cluster.connect().await?;
         let found = client.topic(&self.topic, false).await.map_err(unknown_topic(&self.topic))?;
         let there: Vec<i32> = found.partitions.iter().map(|part| part.partition_index).collect();
         ensure!(there.contains(&self.partition), has_not(&self.topic, &there, self.partition));
@@ -101,7 +106,8 @@ impl Consume {
         ensure!(next < end, "partition {} holds nothing from offset {next} on", self.partition);
         let address = client.address(leader.node).await?;
         let json = self.cluster.json();
-        let report = tokio::task::spawn_blocking(move || self.read(&address, next, end)).await??;
+        let socket = Socket::of(client.enter(&address).await?)?;
+        let report = tokio::task::spawn_blocking(move || self.read(socket, next, end)).await??;
         let lines = [
             format!("{} in {} s", screen::bytes(report.bytes as f64), report.seconds),
             format!(
@@ -116,11 +122,7 @@ impl Consume {
         print(json, &report, &lines)
     }
 
-    fn read(&self, address: &str, next: i64, end: i64) -> anyhow::Result<Report> {
-        let socket = TcpStream::connect(address);
-        let socket = socket.with_context(|| format!("cannot connect to {address}"))?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(SILENCE_MAX))?;
+    fn read(&self, socket: Socket, next: i64, end: i64) -> anyhow::Result<Report> {
         let mode = match (self.check, self.discard) {
             (true, _) => "check",
             (_, true) => "discard",
@@ -129,7 +131,7 @@ impl Consume {
         let limit = self.bytes.unwrap_or(u64::MAX);
         let mut reading = Reading {
             options: self,
-            wire: Wire::new(socket, self.discard),
+            wire: Incoming::new(socket, self.discard),
             report: Report { benchmark: "consume", mode, ..Report::default() },
             begun: Instant::now(),
             next,
@@ -157,7 +159,7 @@ impl Consume {
 
 struct Reading<'a> {
     options: &'a Consume,
-    wire: Wire,
+    wire: Incoming,
     report: Report,
     begun: Instant,
     next: i64,
@@ -178,7 +180,8 @@ impl Reading<'_> {
         }
         let Consume { topic, partition, max_bytes, .. } = self.options;
         let frame = fetch(topic, (*partition, self.next), 500, *max_bytes)?;
-        std::io::Write::write_all(&mut self.wire.socket, &frame)?;
+        self.wire.socket.write_all(&frame)?;
+        self.wire.socket.flush()?;
         self.asked = true;
         self.report.requests += 1;
         Ok(())
@@ -269,9 +272,59 @@ pub(super) fn check(code: i16) -> anyhow::Result<()> {
     }
 }
 
+/// Socket whose reads block.
+enum Socket {
+    Plain(TcpStream),
+    Sealed(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Socket {
+    fn of(wire: Wire) -> anyhow::Result<Self> {
+        let (tcp, session) = match wire {
+            Wire::Left(tcp) => (tcp, None),
+            Wire::Right(sealed) => {
+                let (tcp, session) = sealed.into_inner();
+                (tcp, Some(session))
+            }
+        };
+        let tcp = tcp.into_std()?;
+        tcp.set_nonblocking(false)?;
+        tcp.set_read_timeout(Some(SILENCE_MAX))?;
+        Ok(match session {
+            None => Self::Plain(tcp),
+            Some(session) => Self::Sealed(Box::new(StreamOwned::new(session, tcp))),
+        })
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(tcp) => tcp.read(into),
+            Self::Sealed(sealed) => sealed.read(into),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(tcp) => tcp.write(bytes),
+            Self::Sealed(sealed) => sealed.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(tcp) => tcp.flush(),
+            Self::Sealed(sealed) => sealed.flush(),
+        }
+    }
+}
+
 /// Socket with one buffer for all reads.
-struct Wire {
-    socket: TcpStream,
+struct Incoming {
+    socket: Socket,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -280,8 +333,8 @@ struct Wire {
     discard: bool,
 }
 
-impl Wire {
-    fn new(socket: TcpStream, discard: bool) -> Self {
+impl Incoming {
+    fn new(socket: Socket, discard: bool) -> Self {
         let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
         Self { socket, buffer, start: 0, end: 0, position: 0, discard }
     }
@@ -367,9 +420,11 @@ impl Wire {
     fn some(&mut self, len: u64, see: impl FnOnce(&[u8])) -> anyhow::Result<u64> {
         if self.start == self.end {
             let room = usize::try_from(len).unwrap_or(usize::MAX).min(self.buffer.len());
-            if self.discard {
+            if self.discard
+                && let Socket::Plain(socket) = &self.socket
+            {
                 // For TCP, this flag makes the kernel drop the bytes instead of copying them.
-                let (_, read) = recv(&self.socket, &mut self.buffer[..room], RecvFlags::TRUNC)?;
+                let (_, read) = recv(socket, &mut self.buffer[..room], RecvFlags::TRUNC)?;
                 ensure!(read > 0, "the broker closed the connection");
                 self.position += read as u64;
                 return Ok(read as u64);

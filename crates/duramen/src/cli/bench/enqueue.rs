@@ -8,22 +8,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use clap::{ArgGroup, Args};
-use duramen_client::{Acknowledgement, NewTopic};
+use duramen_client::{Acknowledgement, NewTopic, Wire};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::partitioner::partition_of_key;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use futures_util::stream;
 use serde::Serialize;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tonic::transport::Channel;
 
-use super::frames::{Refused, Requests, answer, now_ms};
+use super::frames::{Refused, Requests, answer, now_ms, send};
 use super::queues::{Chance, Http, Place, Via, name, retriable};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::target::{connect, leaders, seconds};
+use super::target::{leaders, seconds};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
@@ -263,7 +261,7 @@ impl Enqueue {
 
     /// Connects to the leaders of the queues' partitions.
     async fn lanes(&self, load: &Load) -> anyhow::Result<Vec<Lane>> {
-        let client = self.cluster.connect_plain().await?;
+        let client = self.cluster.connect().await?;
         let Place { topic, partitions, queues, .. } = &self.place;
         let wanted = NewTopic {
             name: topic.clone(),
@@ -293,7 +291,7 @@ impl Enqueue {
         for connection in 0..self.connections as usize {
             let (address, queues) = &led[connection % led.len()];
             lanes.push(Lane {
-                socket: connect(address).await?,
+                socket: client.enter(address).await?,
                 requests: Requests::new(topic, Acknowledgement::All.code())?,
                 queues: queues.clone(),
                 next: connection / led.len() * queues.len() / self.connections as usize,
@@ -439,7 +437,7 @@ struct Batches {
 
 /// Connection that speaks Kafka's protocol to the leader of some queues.
 struct Lane {
-    socket: TcpStream,
+    socket: Wire,
     requests: Requests,
     /// Queues whose partitions the broker of this connection leads.
     queues: Rc<[u64]>,
@@ -459,7 +457,7 @@ impl Lane {
             let Batches { mut batches, mut sizes } = self.batches(&load, &counts)?;
             while !batches.is_empty() {
                 self.requests.put_batches(&mut frame, &batches);
-                self.socket.write_all(&frame).await.context("the broker closed the connection")?;
+                send(&mut self.socket, &frame).await?;
                 let refused = answer(&mut self.socket, &mut input).await?;
                 let now = Instant::now();
                 let mut later = BTreeMap::new();

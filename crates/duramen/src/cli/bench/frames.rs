@@ -14,7 +14,7 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{Decoder, Encoder, Message};
 use duramen_protocol::{ApiKey, RequestHeader, encode_request_of};
 use jiff::Timestamp;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Oldest flexible version of Produce, with topic names; every broker since 2.8 speaks it.
 const PRODUCE_VERSION: i16 = 9;
@@ -210,6 +210,19 @@ pub(super) fn fetch(
 pub(super) struct Refused {
     pub(super) partition: i32,
     pub(super) why: String,
+}
+
+/// Sends a request.
+pub(super) async fn send(
+    socket: &mut (impl AsyncWrite + Unpin),
+    frame: &[u8],
+) -> anyhow::Result<()> {
+    // A stream with TLS keeps bytes back until it is flushed.
+    let sent = async {
+        socket.write_all(frame).await?;
+        socket.flush().await
+    };
+    sent.await.context("the broker closed the connection")
 }
 
 /// Reads one response without decoding it.

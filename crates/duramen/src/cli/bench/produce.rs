@@ -8,16 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bytes::BytesMut;
 use clap::{ArgGroup, Args};
-use duramen_client::{Acknowledgement, Client, OffsetAt};
+use duramen_client::{Acknowledgement, Client, OffsetAt, Wire};
 use serde::Serialize;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
 use super::fast::{Appended, FastLane};
-use super::frames::{Records, Requests, answer};
+use super::frames::{Records, Requests, answer, send};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::target::{Target, connect, seconds};
+use super::target::{Target, seconds};
 use crate::cli::acks::Acks;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
@@ -115,19 +113,19 @@ impl Produce {
             is_answered || self.messages.is_some(),
             "--acks 0 needs --messages, the number of records to wait for",
         )?;
-        let client = self.cluster.connect_plain().await?;
+        let client = self.cluster.connect().await?;
         let led = self.target.prepare(&client).await?;
         let records = Rc::new(Records::new(self.batch as usize, self.size)?);
         let acks = Acknowledgement::from(self.target.acks).code();
         let (mut lanes, mut fast_lanes) = (Vec::new(), Vec::new());
         for lane in 0..self.connections as usize {
             if self.fast {
-                fast_lanes.push(self.fast_lane(lane, &records).await?);
+                fast_lanes.push(self.fast_lane(lane, &client, &records).await?);
                 continue;
             }
             let led = &led[lane % led.len()];
             lanes.push(Lane {
-                socket: connect(&led.address).await?,
+                socket: client.enter(&led.address).await?,
                 requests: Requests::new(&self.target.topic, acks)?,
                 records: records.clone(),
                 partitions: led.partitions.clone(),
@@ -172,8 +170,13 @@ impl Produce {
         self.report(shared)
     }
 
-    async fn fast_lane(&self, lane: usize, records: &Rc<Records>) -> anyhow::Result<FastLane> {
-        let client = self.cluster.connect_plain().await?;
+    async fn fast_lane(
+        &self,
+        lane: usize,
+        client: &Client,
+        records: &Rc<Records>,
+    ) -> anyhow::Result<FastLane> {
+        let client = Client::connect(client.options().clone()).await?;
         let partition = i32::try_from(lane)? % self.target.partitions;
         let topic = &self.target.topic;
         FastLane::open(client, (topic, partition), records, self.in_flight.max(1)).await
@@ -233,7 +236,7 @@ impl Produce {
 }
 
 struct Lane {
-    socket: TcpStream,
+    socket: Wire,
     requests: Requests,
     records: Rc<Records>,
     partitions: Vec<i32>,
@@ -243,7 +246,7 @@ struct Lane {
 }
 
 impl Lane {
-    async fn run(mut self, shared: Rc<RefCell<Shared>>, batch: u64) -> anyhow::Result<TcpStream> {
+    async fn run(mut self, shared: Rc<RefCell<Shared>>, batch: u64) -> anyhow::Result<Wire> {
         let (mut frame, mut input) = (Vec::new(), BytesMut::with_capacity(64 << 10));
         let mut waiting: VecDeque<(Instant, u64)> = VecDeque::new();
         loop {
@@ -260,7 +263,7 @@ impl Lane {
                 if self.is_answered {
                     waiting.push_back((Instant::now(), count));
                 }
-                self.socket.write_all(&frame).await.context("the broker closed the connection")?;
+                send(&mut self.socket, &frame).await?;
             }
             let Some((begun, count)) = waiting.pop_front() else { return Ok(self.socket) };
             let refused = answer(&mut self.socket, &mut input).await?;

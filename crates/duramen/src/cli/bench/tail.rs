@@ -7,22 +7,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use bytes::{Buf, BytesMut};
 use clap::Args;
-use duramen_client::{Acknowledgement, Client, OffsetAt};
+use duramen_client::{Acknowledgement, Client, OffsetAt, Wire};
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::FetchResponse;
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_protocol::wire::{Decoder, Message, RecordData};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{ReadHalf, WriteHalf};
 use tokio::task::LocalSet;
 
 use super::consume::check;
-use super::frames::{FETCH_VERSION, Requests, answer, fetch, now_ms, read_answer};
+use super::frames::{FETCH_VERSION, Requests, answer, fetch, now_ms, read_answer, send};
 use super::report::{Latency, Measured, Meter, print, round};
-use super::target::{Target, connect, seconds};
+use super::target::{Target, seconds};
 use crate::cli::acks::Acks;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
@@ -98,14 +96,14 @@ impl Tail {
             self.target.acks != Acks::None,
             "a record without an acknowledgement has no latency; give --acks all or --acks 1",
         )?;
-        let client = self.cluster.connect_plain().await?;
+        let client = self.cluster.connect().await?;
         let led = self.target.prepare(&client).await?;
         let end = client.list_offsets(&self.target.topic, &[(0, OffsetAt::End)]).await?;
         let from = end.get(&0).map_or(0, |listed| listed.offset);
         let (warm_up, time) = (self.warmup_seconds, self.seconds);
         let mut sockets = Vec::new();
         for _ in 0..self.consumers {
-            sockets.push(connect(&led[0].address).await?);
+            sockets.push(client.enter(&led[0].address).await?);
         }
         let epoch = Instant::now();
         let over = epoch + warm_up + time;
@@ -181,7 +179,7 @@ impl Tail {
         let acks = Acknowledgement::from(self.target.acks).code();
         let mut unacked = 0;
         loop {
-            let (input, output) = connect(&leader).await?.into_split();
+            let (input, output) = tokio::io::split(client.enter(&leader).await?);
             let requests = Requests::new(&self.target.topic, acks)?;
             let writing = self.write(output, requests, unacked, epoch, over);
             tokio::select! {
@@ -196,7 +194,7 @@ impl Tail {
 
     async fn write(
         &self,
-        mut socket: OwnedWriteHalf,
+        mut socket: WriteHalf<Wire>,
         mut requests: Requests,
         from: u64,
         epoch: Instant,
@@ -209,7 +207,7 @@ impl Tail {
             let due = self.due(epoch, number);
             while due > Instant::now() {
                 if !frames.is_empty() {
-                    socket.write_all(&frames).await.context("the broker closed the connection")?;
+                    send(&mut socket, &frames).await?;
                     frames.clear();
                 }
                 ticks.tick().await;
@@ -232,7 +230,7 @@ impl Tail {
     /// Counts acknowledgements until the broker refuses a record with a retriable error.
     async fn acknowledge(
         &self,
-        mut socket: OwnedReadHalf,
+        mut socket: ReadHalf<Wire>,
         unacked: &mut u64,
         epoch: Instant,
         meter: &RefCell<Meter>,
@@ -247,7 +245,7 @@ impl Tail {
 
     async fn follow(
         self: Rc<Self>,
-        mut socket: TcpStream,
+        mut socket: Wire,
         from: i64,
         epoch: Instant,
         meter: Rc<RefCell<Meter>>,
@@ -255,10 +253,9 @@ impl Tail {
         let mut next = from;
         let mut input = BytesMut::with_capacity(64 << 10);
         loop {
-            socket
-                .write_all(&fetch(&self.target.topic, (0, next), self.max_wait_ms, FETCH_BYTES)?)
-                .await
-                .context("the broker closed the connection")?;
+            let place = (0, next);
+            let request = fetch(&self.target.topic, place, self.max_wait_ms, FETCH_BYTES)?;
+            send(&mut socket, &request).await?;
             let mut d = Decoder::new(read_answer(&mut socket, &mut input).await?);
             let now = Instant::now();
             d.i32()?;
