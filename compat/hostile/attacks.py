@@ -8,6 +8,7 @@ import schema
 from batch import CODECS, batch
 from calls import FETCH_BY_NAME, PRODUCE_BY_NAME, fetch_body, produce_body
 from connection import request_header
+from logins import log_in
 
 MIB = 1 << 20
 
@@ -64,3 +65,9 @@ def name_many_topics(connection, topics):
     for number in itertools.count(1):
         connection.send_frame(request_header("Metadata", 9, number) + encoded)
         yield connection.receive_frame(timeout_s=60)
+
+
+def guess_passwords(_, mechanism, asking):
+    """Logins of a user who exists, each by another connection."""
+    for number in itertools.count(1):
+        yield log_in(asking, mechanism, password=f"guess {number}")

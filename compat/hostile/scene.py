@@ -77,10 +77,12 @@ class Broker(Duramen):
 
 
 @contextmanager
-def broker(settings=None):
-    """A broker of the test's own, whose directory stays when the test fails."""
+def broker(settings=None, listeners=None):
+    """A broker of the test's own, whose directory stays when the test fails. `listeners` come after the one that asks nobody."""
     directory = Path(tempfile.mkdtemp(prefix="duramen-hostile-"))
     one = Broker(directory / "data", settings or {})
+    if listeners:
+        one.settings["listeners"] = f"PLAINTEXT://{one.bootstrap},{listeners}"
     try:
         one.restart()
         yield one

@@ -32,7 +32,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
-    ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, ServerConnection,
+    ClientConfig, ConfigBuilder, InvalidMessage, RootCertStore, ServerConfig, ServerConnection,
     SupportedProtocolVersion,
 };
 use tokio::io::Interest;
@@ -471,7 +471,7 @@ pub(super) async fn accept(tcp: TcpStream, sealing: Sealing) -> io::Result<Tls> 
         Ok(())
     };
     match tokio::time::timeout(HANDSHAKE_MAX, handshake).await {
-        Ok(done) => done.map(|()| tls),
+        Ok(done) => done.map(|()| tls).map_err(named),
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")),
     }
 }
@@ -483,11 +483,23 @@ pub(super) async fn accept_http(
 ) -> io::Result<(Wire, Option<String>)> {
     let handshake = TlsAcceptor::from(config).accept(tcp);
     let stream = tokio::time::timeout(HANDSHAKE_MAX, handshake).await;
-    let stream =
-        stream.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "it took too long"))??;
+    let stream = stream.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "it took too long"))?;
+    let stream = stream.map_err(named)?;
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let name = shown.map(|it| principal_of(it, &names)).transpose()?;
     Ok((Wire::Sealed(Box::new(TlsStream::Server(stream))), name))
+}
+
+/// Names the mistake of a client that sends something else than TLS.
+fn named(error: io::Error) -> io::Error {
+    let reason = error.get_ref().and_then(|it| it.downcast_ref::<rustls::Error>());
+    match reason {
+        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => io::Error::new(
+            error.kind(),
+            "the client does not speak TLS, and the listener speaks nothing else",
+        ),
+        _ => error,
+    }
 }
 
 /// Returns the name that rules make of that in a client's certificate.

@@ -182,14 +182,17 @@ impl Connection {
                 self.charge.end_frame();
                 return Ok(frame);
             }
-            let mut freed = pin!(Arc::clone(&self.shared.budget).wait());
             let has_part = !self.buf.is_empty();
-            poll_fn(|context| {
-                let is_freed = freed.as_mut().poll(context).is_ready();
-                let has_room = is_freed || self.charge.has_room(has_part);
-                if has_room { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            while !self.charge.has_room(has_part) {
+                let mut freed = pin!(Arc::clone(&self.shared.budget).wait());
+                poll_fn(|context| {
+                    let is_freed = freed.as_mut().poll(context).is_ready();
+                    // Room that was given back before this registration would wake nobody.
+                    let is_over = is_freed || self.charge.has_room(has_part);
+                    if is_over { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            }
             poll_fn(|context| self.stream.poll_read_ready(context)).await?;
             self.read().await?;
         }
