@@ -4,6 +4,8 @@ The argument is the address of another broker, or of one that a test has started
 """
 
 import os
+import ssl
+from base64 import b64encode
 
 import checks
 
@@ -41,6 +43,21 @@ def aiokafka(bootstrap=None):
     from aiokafka.helpers import create_ssl_context
 
     return {**_by_kafka_pythons_names(bootstrap), "ssl_context": create_ssl_context(cafile=CA)}
+
+
+def http_scheme():
+    """Of the native API."""
+    return "https" if USER else "http"
+
+
+def basic():
+    """What a request of the native API says of its user (RFC 7617), or nothing."""
+    return f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}" if USER else ""
+
+
+def trust():
+    """For Python's own HTTP client."""
+    return ssl.create_default_context(cafile=CA) if USER else None
 
 
 def command_config():

@@ -138,6 +138,14 @@ RIGHTS = {
         "group loop*: read",
         "transactional-id transactional*: write",
     ],
+    "native": [
+        "topic native*: create, delete, read, write, alter, describe-configs, alter-configs",
+        "topic no-such-topic: read, write, delete, alter",
+        "group native*: read, delete",
+        "group g: read",
+        "group duramen-redrive: read",
+        "transactional-id w-native*: write",
+    ],
     "kafkajs": [
         "topic kafkajs*: create, delete, read, write",
         "topic bad*: create",
@@ -192,7 +200,7 @@ def kinds(authority):
                     "ssl.keystore.location": str(authority / "localhost.pem"),
                     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                     "super.users": "User:ANONYMOUS",
-                    **(_jaas() if kind == "kafka" else {}),
+                    **(_jaas() if kind == "kafka" else {"listener.security.protocol.map": "NATIVE:SASL_SSL"}),
                 }
                 super().__init__(port, data_dir, {**settings, **own}, *others)
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from urllib.parse import quote, urlencode
 
+import reach
 from duramen.v1 import duramen_pb2
 from google.protobuf import json_format
 
 PROTOBUF = "application/x-protobuf"
+CURL = ["curl", "-sS", *(["--cacert", reach.CA, "-u", f"{reach.USER}:{reach.PASSWORD}"] if reach.USER else [])]
 ANSWERS = {
     "Leases.Lease": duramen_pb2.LeaseResponse,
     "Leases.Settle": duramen_pb2.SettleResponse,
@@ -321,8 +323,8 @@ def subscribe(step):
     _, path = path_of(step["method"], request)
     body = json.dumps({**renamed(request, **BODIES[step["method"]]), "as": "base64"})
     # The head of the answer comes before its events.
-    command = ["curl", "-sS", "-N", "-i", "--max-time", str(step["deadline_s"]), "-H", "accept: text/event-stream", "-H", "expect:"]
-    command += ["-H", "content-type: application/json", "--data-binary", body, f"http://{step['address']}{path}"]
+    command = [*CURL, "-N", "-i", "--max-time", str(step["deadline_s"]), "-H", "accept: text/event-stream", "-H", "expect:"]
+    command += ["-H", "content-type: application/json", "--data-binary", body, f"{reach.http_scheme()}://{step['address']}{path}"]
     answers = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         status, kind = int(process.stdout.readline().split()[1]), ""
@@ -378,9 +380,9 @@ def call(step):
         except NotInJson:
             kind = PROTOBUF
             body = json_format.ParseDict(request, getattr(duramen_pb2, f"{method.split('.')[1]}Request")()).SerializeToString()
-    command = ["curl", "-sS", "--max-time", str(step["deadline_s"]), "-X", verb, "-w", "%{stderr}%{http_code} %{content_type}"]
+    command = [*CURL, "--max-time", str(step["deadline_s"]), "-X", verb, "-w", "%{stderr}%{http_code} %{content_type}"]
     command += ["-H", f"accept: {kind}", "-H", "expect:", *headers, *(["-H", f"content-type: {kind}", "--data-binary", "@-"] if verb != "GET" else [])]
-    done = subprocess.run([*command, f"http://{step['address']}{path}"], input=body, capture_output=True)
+    done = subprocess.run([*command, f"{reach.http_scheme()}://{step['address']}{path}"], input=body, capture_output=True)
     if done.returncode != 0:
         return {"answers": [], "problem": {"slug": "", "code": None, "detail": done.stderr.decode(), "metadata": {}}}
     status, _, said = done.stderr.decode().partition(" ")

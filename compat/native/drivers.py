@@ -40,7 +40,7 @@ def command(name, place):
 class Driver:
     def __init__(self, name, place):
         self.name = name
-        environment = {**os.environ, "PYTHONPATH": str(place / "python")}
+        environment = {**os.environ, "PYTHONPATH": f"{place / 'python'}:{HERE.parent}"}
         self.process = subprocess.Popen(command(name, place), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def begin(self, address, method, request, take=0):

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import reach
 from google.rpc import error_details_pb2
 
 
@@ -47,7 +48,8 @@ def first(process, take):
 def main():
     for line in sys.stdin:
         step = json.loads(line)
-        options = ["-plaintext", "-format-error", "-max-time", str(step["deadline_s"]), "-max-msg-sz", str(33 << 20), "-d", "@"]
+        secure = ["-cacert", reach.CA, "-H", f"authorization: {reach.basic()}"] if reach.USER else ["-plaintext"]
+        options = [*secure, "-format-error", "-max-time", str(step["deadline_s"]), "-max-msg-sz", str(33 << 20), "-d", "@"]
         command = [sys.argv[1], *options, step["address"], f"duramen.v1.{step['method'].replace('.', '/')}"]
         request = step["request"]
         text = "\n".join(map(json.dumps, request["requests"] if step["method"] == "Queues.EnqueueStream" else [request]))

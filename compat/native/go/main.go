@@ -4,6 +4,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -207,6 +209,29 @@ func problemOf(err error) *problem {
 	return it
 }
 
+// user says who a call's client is.
+type user string
+
+func (it user) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": string(it)}, nil
+}
+
+func (user) RequireTransportSecurity() bool { return true }
+
+// entry is that of nobody without TLS, or of the user that the environment names.
+func entry() []grpc.DialOption {
+	name := os.Getenv("SASL_USERNAME")
+	if name == "" {
+		return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	}
+	trust, err := credentials.NewClientTLSFromFile(os.Getenv("SSL_CA"), "")
+	if err != nil {
+		panic(err)
+	}
+	said := base64.StdEncoding.EncodeToString([]byte(name + ":" + os.Getenv("SASL_PASSWORD")))
+	return []grpc.DialOption{grpc.WithTransportCredentials(trust), grpc.WithPerRPCCredentials(user("Basic " + said))}
+}
+
 func main() {
 	conns := map[string]*grpc.ClientConn{}
 	lines := bufio.NewReader(os.Stdin)
@@ -222,7 +247,7 @@ func main() {
 		}
 		conn := conns[step.Address]
 		if conn == nil {
-			conn, err = grpc.NewClient(step.Address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(33<<20)))
+			conn, err = grpc.NewClient(step.Address, append(entry(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(33<<20)))...)
 			if err != nil {
 				panic(err)
 			}

@@ -41,18 +41,27 @@ import dev.duramen.v1.TrimQueueRequest;
 import dev.duramen.v1.TruncateRequest;
 import io.grpc.CallOptions;
 import io.grpc.Context;
+import io.grpc.Grpc;
 import io.grpc.ManagedChannel;
 import io.grpc.ManagedChannelBuilder;
+import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
+import io.grpc.TlsChannelCredentials;
 import io.grpc.protobuf.ProtoUtils;
 import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.ClientCalls;
+import io.grpc.stub.MetadataUtils;
 import io.grpc.stub.StreamObserver;
 import java.io.BufferedReader;
+import java.io.File;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
@@ -86,8 +95,24 @@ final class Driver {
         channels.values().forEach(ManagedChannel::shutdownNow);
     }
 
+    /** Nobody's without TLS, or that of the user that the environment names. */
     private static ManagedChannel channel(String address) {
-        return ManagedChannelBuilder.forTarget(address).usePlaintext().maxInboundMessageSize(MESSAGE_BYTES_MAX).build();
+        String user = System.getenv("SASL_USERNAME");
+        if (user == null) {
+            return ManagedChannelBuilder.forTarget(address).usePlaintext().maxInboundMessageSize(MESSAGE_BYTES_MAX).build();
+        }
+        byte[] login = (user + ":" + System.getenv("SASL_PASSWORD")).getBytes(StandardCharsets.UTF_8);
+        Metadata said = new Metadata();
+        said.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Basic " + Base64.getEncoder().encodeToString(login));
+        try {
+            var trust = TlsChannelCredentials.newBuilder().trustManager(new File(System.getenv("SSL_CA"))).build();
+            return Grpc.newChannelBuilder(address, trust)
+                    .intercept(MetadataUtils.newAttachHeadersInterceptor(said))
+                    .maxInboundMessageSize(MESSAGE_BYTES_MAX)
+                    .build();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
     private static Iterator<? extends Message> call(ManagedChannel channel, JsonObject step) throws Exception {

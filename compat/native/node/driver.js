@@ -1,4 +1,5 @@
 // Carries out the steps that it reads, one a line, with the client that is generated for Node; see ../README.md.
+const fs = require('node:fs')
 const readline = require('node:readline')
 const grpc = require('@grpc/grpc-js')
 const { GrpcTransport } = require('@protobuf-ts/grpc-transport')
@@ -11,9 +12,20 @@ const MESSAGE_BYTES_MAX = 33 << 20
 const services = { Leases: [Leases, LeasesClient], Logs: [Logs, LogsClient], Queues: [Queues, QueuesClient], Topics: [Topics, TopicsClient] }
 const transports = new Map()
 
+// Nobody without TLS, or the user that the environment names.
+function credentials() {
+  const { SASL_USERNAME: user, SASL_PASSWORD: password, SSL_CA: authority } = process.env
+  if (!user) return grpc.credentials.createInsecure()
+  const metadata = new grpc.Metadata()
+  metadata.set('authorization', `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}`)
+  const says = grpc.credentials.createFromMetadataGenerator((_, say) => say(null, metadata))
+  return grpc.credentials.combineChannelCredentials(grpc.credentials.createSsl(fs.readFileSync(authority)), says)
+}
+
+const channelCredentials = credentials()
+
 function transport(address) {
   if (!transports.has(address)) {
-    const channelCredentials = grpc.credentials.createInsecure()
     const clientOptions = { 'grpc.max_receive_message_length': MESSAGE_BYTES_MAX }
     transports.set(address, new GrpcTransport({ host: address, channelCredentials, clientOptions }))
   }

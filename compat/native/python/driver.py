@@ -4,6 +4,7 @@ import json
 import sys
 
 import grpc
+import reach
 from duramen.v1 import duramen_pb2, duramen_pb2_grpc
 from google.protobuf import json_format
 from google.protobuf.empty_pb2 import Empty
@@ -48,12 +49,21 @@ def problem(error):
     return told
 
 
+def connect(address):
+    if not reach.USER:
+        return grpc.insecure_channel(address, OPTIONS)
+    with open(reach.CA, "rb") as authority:
+        trust = grpc.ssl_channel_credentials(authority.read())
+    user = grpc.metadata_call_credentials(lambda _, say: say((("authorization", reach.basic()),), None))
+    return grpc.secure_channel(address, grpc.composite_channel_credentials(trust, user), OPTIONS)
+
+
 def main():
     channels = {}
     for line in sys.stdin:
         step = json.loads(line)
         if step["address"] not in channels:
-            channels[step["address"]] = grpc.insecure_channel(step["address"], OPTIONS)
+            channels[step["address"]] = connect(step["address"])
         told = {"answers": []}
         try:
             call(channels[step["address"]], step, told["answers"])

@@ -5,7 +5,9 @@ use std::path::Path;
 use prost::Message;
 
 fn main() {
-    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates/duramen/proto");
+    // Asked when it runs: clones share what was built.
+    let own = std::env::var("CARGO_MANIFEST_DIR").expect("cargo names it");
+    let protos = Path::new(&own).join("../../../crates/duramen/proto");
     let file = protos.join("duramen/v1/duramen.proto");
     println!("cargo::rerun-if-changed={}", file.display());
     println!("cargo::rerun-if-env-changed=DURAMEN_PROTOCOL");

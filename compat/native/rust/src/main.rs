@@ -4,10 +4,14 @@ use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use serde_json::{Value, json};
-use tonic::transport::{Channel, Endpoint};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 use tonic_types::StatusExt;
 
@@ -19,6 +23,37 @@ use proto::leases_client::LeasesClient;
 use proto::logs_client::LogsClient;
 use proto::queues_client::QueuesClient;
 use proto::topics_client::TopicsClient;
+
+/// A channel, and what its calls say of the user.
+type Way = InterceptedService<Channel, User>;
+
+/// The user that the environment names, or nobody.
+#[derive(Clone)]
+struct User(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for User {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(said) = &self.0 {
+            request.metadata_mut().insert("authorization", said.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Connects as nobody without TLS, or as the user that the environment names.
+fn connect(address: &str) -> Way {
+    let Ok(user) = std::env::var("SASL_USERNAME") else {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+        return InterceptedService::new(endpoint.connect_lazy(), User(None));
+    };
+    let named = |name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is missing"));
+    let said = format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{}", named("SASL_PASSWORD"))));
+    let authority = std::fs::read(named("SSL_CA")).expect("the authority's certificate");
+    let trust = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
+    let endpoint = Endpoint::from_shared(format!("https://{address}")).expect("an address");
+    let channel = endpoint.tls_config(trust).expect("settings of TLS").connect_lazy();
+    InterceptedService::new(channel, User(Some(said.parse().expect("ASCII"))))
+}
 
 const MESSAGE_BYTES_MAX: usize = 33 << 20;
 
@@ -42,7 +77,7 @@ impl Json {
     }
 }
 
-async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Value>) -> Result<(), Status> {
+async fn call(json: &Json, channel: Way, step: &Value, answers: &mut Vec<Value>) -> Result<(), Status> {
     let deadline = Duration::from_secs(step["deadline_s"].as_u64().expect("a number"));
     let mut leases = LeasesClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut logs = LogsClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -120,7 +155,7 @@ async fn call(json: &Json, channel: Channel, step: &Value, answers: &mut Vec<Val
 }
 
 /// Calls a method that there is not.
-async fn missing(channel: Channel) -> Result<(), Status> {
+async fn missing(channel: Way) -> Result<(), Status> {
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let codec = tonic_prost::ProstCodec::<(), ()>::default();
@@ -138,12 +173,11 @@ fn problem(status: &Status) -> Value {
 async fn main() {
     let descriptors = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
     let json = Json(DescriptorPool::decode(descriptors.as_slice()).expect("they were written by the build"));
-    let mut channels: HashMap<String, Channel> = HashMap::new();
+    let mut channels: HashMap<String, Way> = HashMap::new();
     for line in std::io::stdin().lock().lines() {
         let step: Value = serde_json::from_str(&line.expect("lines are text")).expect("lines are JSON");
         let address = step["address"].as_str().expect("a text");
-        let endpoint = || Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
-        let channel = channels.entry(address.to_owned()).or_insert_with(endpoint).clone();
+        let channel = channels.entry(address.to_owned()).or_insert_with(|| connect(address)).clone();
         let mut answers = Vec::new();
         let ended = call(&json, channel, &step, &mut answers).await;
         let mut told = json!({ "answers": answers });
