@@ -30,7 +30,8 @@ ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams"}
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = [
     "restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "native-kills", "sync_audit", "scale", "faults",
-    "hostile", "security", "native-openapi", "queues", "work-queues", "examples",
+    "hostile", "security", "librdkafka", "kafka-python-upstream", "sarama-upstream", "native-openapi",
+    "queues", "work-queues", "examples",
 ]  # fmt: skip
 # What only one of the brokers promises, or shows well enough on one node.
 ONLY = {suite: "duramen" for suite in ("native", "queues", "work-queues", "examples", "native-kills", "native-openapi", "three", "scale", "faults", "hostile")}
