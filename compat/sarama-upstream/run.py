@@ -68,12 +68,15 @@ def main(kind, parts):
             **os.environ, "BOOTSTRAP": addresses(cluster, "SASL_SSL"), "SASL_USERNAME": USER, "SASL_PASSWORD": PASSWORD,
             "SSL_CA": str(directory / "ca.pem"), "TOXIPROXY_ADDR": f"http://{HOST}:{proxies.server_port}", "KAFKA_VERSION": "4.0.0",
         }
-        return subprocess.run(tests(parts), env=environment, cwd=directory).returncode
+        binary = subprocess.check_output([COMPAT / "sarama-upstream/build.sh"], text=True).strip()
+        if kind == "kafka":
+            # Kafka makes the topic of groups when a client first asks for a coordinator; meanwhile others come to the wrong one.
+            subprocess.run([binary, "-test.run=TestFuncClientCoordinator"], env=environment, cwd=directory, stdout=subprocess.DEVNULL)
+        return subprocess.run(tests(binary, parts), env=environment, cwd=directory).returncode
 
 
-def tests(parts):
+def tests(binary, parts):
     """The command that runs them."""
-    binary = subprocess.check_output([COMPAT / "sarama-upstream/build.sh"], text=True).strip()
     gotestsum = subprocess.check_output([COMPAT / "gotestsum/build.sh"], text=True).strip()
     report = ["--junitfile", f"{os.environ['JUNIT_DIR']}/sarama-upstream.xml"] if "JUNIT_DIR" in os.environ else []
     skipped = "|".join(f"^{name}" for name in LEFT_OUT)
