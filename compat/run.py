@@ -30,7 +30,8 @@ ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams"}
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = [
     "restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "native-kills", "sync_audit", "scale", "faults",
-    "hostile", "security", "native-openapi", "queues", "work-queues", "examples",
+    "hostile", "security", "librdkafka", "kafka-python-upstream", "sarama-upstream", "native-openapi",
+    "queues", "work-queues", "examples",
 ]  # fmt: skip
 # What only one of the brokers promises, or shows well enough on one node.
 ONLY = {suite: "duramen" for suite in ("native", "queues", "work-queues", "examples", "native-kills", "native-openapi", "three", "scale", "faults", "hostile")}
@@ -47,6 +48,8 @@ STRICT_SETTINGS = {
 }
 KILL9_SECONDS = {"duramen": 30, "kafka": 10}
 SUITE_TIMEOUT_S = 480
+# A suite whose tests sleep for minutes, one after the other against Kafka.
+LONGER_S = {"librdkafka": 900}
 OUTPUT_LINES_ON_FAILURE = 100
 # What `measure_slowness` takes on two quiet cores.
 QUIET_S = 0.05
@@ -188,7 +191,7 @@ def run_suite(name, suite, arguments, environment):
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env={**environment, "JUNIT_DIR": str(directory)}, start_new_session=True
         )
-    limit_s = SUITE_TIMEOUT_S * float(os.environ["SLOWNESS"])
+    limit_s = LONGER_S.get(suite, SUITE_TIMEOUT_S) * float(os.environ["SLOWNESS"])
     ending = ""
     try:
         code = process.wait(limit_s)

@@ -30,7 +30,7 @@ fi
 
 # Sequential on purpose: each of these may have to download.
 clients=("$@")
-[ ${#clients[@]} -gt 0 ] || clients=(java franz-go sarama kafka-go rust-clients kafkajs old-clients native)
+[ ${#clients[@]} -gt 0 ] || clients=(java franz-go sarama kafka-go rust-clients kafkajs old-clients native librdkafka kafka-python-upstream sarama-upstream)
 for client in "${clients[@]}"; do
     case "$client" in
     python) ;; # the environment above, which every client's suite has

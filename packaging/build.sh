@@ -3,6 +3,7 @@
 #   build.sh                      everything, for both architectures
 #   build.sh x86_64 [PART]...     one architecture; parts: static, archive, deb, image, notes
 # A part uses what the parts before it have built. SOURCE_DATE_EPOCH gives the time of files; the last commit's otherwise.
+# DURAMEN_SIGNING_KEY signs the sums of all, see sums.sh.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -51,6 +52,18 @@ assets() {
     printf 'duramen (%s) stable; urgency=medium\n\n  * See changelog.gz beside this file.\n\n -- %s  %s\n' "$version" \
         "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' crates/duramen/Cargo.toml)" "$(date -uRd "@$epoch")" >"$assets/changelog.Debian"
     gzip -9n <CHANGELOG.md >"$assets/changelog.gz"
+    notices && cp "$out/third-party/$notices_key.txt" "$assets/THIRD-PARTY.txt"
+}
+
+# Licenses of others. cargo-about looks for minutes at each crate, so what it found stays for the same crates and tools.
+notices() {
+    local file
+    notices_key=$(cat Cargo.lock deny.toml packaging/requirements.txt packaging/setup.sh packaging/third-party/* <(rustc -vV) | sha256sum | cut -c1-16)
+    file=$out/third-party/$notices_key.txt
+    [ ! -s "$file" ] || return 0
+    rm -rf "$out/third-party" && mkdir -p "$out/third-party"
+    PATH=$tools:$PATH python packaging/third-party/notices.py >"$file.part"
+    mv "$file.part" "$file"
 }
 
 archive() {
@@ -61,7 +74,7 @@ archive() {
     mkdir "$stage/$name/completions" "$stage/$name/systemd"
     cp "$out/assets/"{duramen.bash,_duramen,duramen.fish} "$stage/$name/completions"
     cp packaging/systemd/duramen.service "$stage/$name/systemd"
-    cp "$out/assets/duramen.toml" "$stage/$name"
+    cp "$out/assets/"{duramen.toml,THIRD-PARTY.txt} "$stage/$name"
     chmod -R u=rwX,go=rX "$stage"
     tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -C "$stage" -c "$name" | gzip -9n >"$out/$name.tar.gz"
     rm -r "$stage"
@@ -78,7 +91,7 @@ image() {
     local context=$out/image builder=${DURAMEN_BUILDER:-} arch
     arch=$(debian "$1")
     mkdir -p "$context/$arch" "$context/data"
-    cp packaging/docker/Dockerfile LICENSE "$context"
+    cp packaging/docker/Dockerfile LICENSE "$out/assets/THIRD-PARTY.txt" "$context"
     cp "$out/$1/duramen" "$context/$arch/duramen"
     if [ -z "$builder" ]; then
         if command -v podman >/dev/null; then builder=podman; elif docker info >/dev/null 2>&1; then builder=docker; fi
@@ -92,18 +105,16 @@ image() {
 
 notes() { packaging/release-notes.sh >"$out/release-notes.md"; }
 
+assets_laid=
 for architecture in "${architectures[@]}"; do
     for part in "${parts[@]}"; do
         case "$part" in
-        static | image | notes) ;;
-        archive | deb) assets ;;
+        static | notes) ;;
+        archive | deb | image) [ -n "$assets_laid" ] || { assets && assets_laid=yes; } ;;
         *) echo "build: there is no part '$part'" >&2 && exit 2 ;;
         esac
         echo "$architecture $part"
         "$part" "$architecture"
     done
 done
-cd "$out"
-rm -f SHA256SUMS
-sums=$(find . -maxdepth 1 -type f -printf '%P\n' | sort | xargs -r sha256sum)
-echo "$sums" >SHA256SUMS
+packaging/sums.sh "$out"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs what packages are built and checked with into the cache, outside the clone: the wheels of requirements.txt, cargo-deb,
-# and kustomize. Adds Rust's standard library for the two targets. Quick when done. Prints the folder of the programs.
+# cargo-about, and kustomize. Adds Rust's standard library for the two targets. Quick when done. Prints the folder of the programs.
 #   setup.sh          everything
-#   setup.sh check    only what the checks of files need: no Rust, no cargo-deb
+#   setup.sh check    only what the checks of files need: no Rust, no cargo-deb, no cargo-about
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${DURAMEN_CACHE:-$HOME/.cache/duramen}
 tools=$cache/packaging
-readonly cargo_deb=3.8.0
+readonly cargo_deb=3.8.0 cargo_about=0.9.3
 
 mkdir -p "$cache"
 if ! cmp -s "$here/requirements.txt" "$tools/.installed"; then
@@ -19,10 +19,15 @@ fi
 (cd "$here/kustomize" && go build -o "$tools/bin/kustomize" sigs.k8s.io/kustomize/kustomize/v5)
 if [ "${1:-}" != check ]; then
     built=$cache/packaging-cargo
-    if [ "$("$built/bin/cargo-deb" --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
-        (cd "$cache" && env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "=$cargo_deb" --root "$built" cargo-deb) >&2
-    fi
-    ln -sf "$built/bin/cargo-deb" "$tools/bin/cargo-deb"
+    install() {
+        local name=$1 version=$2
+        if [ "$("$built/bin/$name" --version 2>/dev/null)" != "$name $version" ]; then
+            (cd "$cache" && env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "=$version" --root "$built" "$name" "${@:3}") >&2
+        fi
+        ln -sf "$built/bin/$name" "$tools/bin/$name"
+    }
+    install cargo-deb "$cargo_deb"
+    install cargo-about "$cargo_about" --features cli
     for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
         [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target" >&2
     done

@@ -1,5 +1,6 @@
 """The package: what is in it, and its life on a fresh Debian that a systemd of its own has started. Only loopback is there."""
 
+import contextlib
 import fcntl
 import gzip
 import os
@@ -10,7 +11,8 @@ import pytest
 
 from common import CACHE, DEBIAN, OUT, VERSION, read, round_trip, run, until
 
-DEB = OUT / f"duramen_{VERSION}_amd64.deb"
+DEB, DEB_ARM = (OUT / f"duramen_{VERSION}_{it}.deb" for it in DEBIAN.values())
+EMULATOR = "/usr/bin/qemu-aarch64-static"
 SUITE = "bookworm"
 CONFIGURATION = "/etc/duramen/duramen.toml"
 
@@ -38,7 +40,8 @@ class Machine:
         # Without D-Bus and machined, on machines that systemd has not started.
         self.nspawn = subprocess.Popen(
             ["setpriv", "--pdeathsig=TERM", "systemd-nspawn", "--quiet", f"--directory={fresh_debian()}", "--ephemeral", "--boot", "--private-network",
-             "--register=no", "--keep-unit", "--console=pipe", f"--bind-ro={OUT}:/packages", "--hostname=packaged"],
+             "--register=no", "--keep-unit", "--console=pipe", f"--bind-ro={OUT}:/packages", f"--bind-ro={shutil.which('qemu-aarch64-static')}:{EMULATOR}",
+             "--hostname=packaged"],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.init = until("systemd is started", self._init)
         until("the machine is up", lambda: self.sh("systemctl is-active multi-user.target"))
@@ -88,17 +91,23 @@ class Machine:
             self.nspawn.wait()
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory):
-    path = tmp_path_factory.mktemp("machine") / "console"
+@contextlib.contextmanager
+def booted(directory):
+    path = directory / "console"
     with open(path, "w") as log:
         it = Machine(log)
         try:
-            it.sh(f"dpkg --install /packages/{DEB.name}")
             yield it
         finally:
             it.end()
             print(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    with booted(tmp_path_factory.mktemp("machine")) as it:
+        it.sh(f"dpkg --install /packages/{DEB.name}")
+        yield it
 
 
 @pytest.fixture
@@ -115,6 +124,7 @@ def test_the_package_has_all_its_files(architecture, tmp_path):
     assert run("dpkg-deb", "--field", deb, "Architecture").stdout.strip() == DEBIAN[architecture]
     run("dpkg-deb", "--extract", deb, tmp_path)
     assert (tmp_path / "usr/bin/duramen").read_bytes() == (OUT / architecture / "duramen").read_bytes()
+    assert (tmp_path / "usr/share/doc/duramen/THIRD-PARTY.txt").read_bytes() == (OUT / "assets" / "THIRD-PARTY.txt").read_bytes()
     for path in ("usr/lib/systemd/system/duramen.service", "etc/duramen/duramen.toml", "etc/default/duramen",
                  "usr/share/doc/duramen/copyright", "usr/share/doc/duramen/changelog.gz"):
         assert (tmp_path / path).stat().st_size, path
@@ -228,3 +238,16 @@ def test_a_purge_keeps_the_records(serving):
     assert serving.sh("systemctl is-active duramen || true") == "inactive"
     serving.sh(f"dpkg --install /packages/{DEB.name}")
     until("the record is read again", lambda: read(serving.duramen, "purged") == ["hello, package"])
+
+
+def test_the_package_of_arm64_is_installed_and_its_node_serves_under_an_emulator(tmp_path):
+    """The kernel here runs no binary of arm64 by itself, and an emulator writes the code that it executes."""
+    with booted(tmp_path) as machine:
+        drop_in = "/etc/systemd/system/duramen.service.d/emulated.conf"
+        start = f"{EMULATOR} /usr/bin/duramen serve --config {CONFIGURATION}"
+        machine.sh(f"mkdir -p $(dirname {drop_in}); printf '[Service]\\nMemoryDenyWriteExecute=no\\nExecStart=\\nExecStart={start}\\n' >{drop_in}")
+        machine.sh(f"dpkg --add-architecture arm64; dpkg --install /packages/{DEB_ARM.name}")
+        round_trip(lambda *arguments, **options: machine.exec(EMULATOR, "/usr/bin/duramen", *arguments, **options))
+        machine.sh("systemctl stop duramen")
+        assert [machine.show(it) for it in ("Result", "ExecMainStatus")] == ["success", "0"], machine.journal()
+        machine.sh("dpkg --purge duramen:arm64")

@@ -1,5 +1,6 @@
 """Files of packaging/ as they lie there; no build is needed."""
 
+import os
 import re
 import subprocess
 
@@ -24,7 +25,7 @@ def objects(overlay):
 
 def test_scripts_pass_shellcheck():
     scripts = [*PACKAGING.glob("*.sh"), *(PACKAGING / "deb" / name for name in ("postinst", "prerm", "postrm"))]
-    assert len(scripts) == 7
+    assert len(scripts) == 8
     run("shellcheck", *scripts)
 
 
@@ -130,3 +131,53 @@ def test_release_notes_of_a_version_without_a_section_are_an_error(version, tmp_
 
 def test_release_notes_of_this_tree_are_there():
     assert run(PACKAGING / "release-notes.sh").stdout.strip()
+
+
+def signed(folder, key):
+    """Sums a folder with a key, or with none, and returns what is said about it."""
+    environment = {"PATH": os.environ["PATH"], **({"DURAMEN_SIGNING_KEY": str(key)} if key else {})}
+    return run(PACKAGING / "sums.sh", folder, env=environment).stderr
+
+
+def verified(folder):
+    """Whether a user's commands, those of README.md, find the artifacts as they were signed."""
+    block = re.search(r"\n\n((?:    .*\n)*    sha256sum --check .*\n)", (PACKAGING / "README.md").read_text())[1]
+    return subprocess.run(["bash", "-ec", block], cwd=folder, env={"PATH": os.environ["PATH"]}, capture_output=True, check=False).returncode == 0
+
+
+def test_a_users_commands_verify_what_was_signed_and_nothing_else(tmp_path):
+    key, other, folder = tmp_path / "key", tmp_path / "other", tmp_path / "release"
+    for it in (key, other):
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", it)
+    folder.mkdir()
+    for name in ("duramen.deb", "duramen.tar.gz"):
+        (folder / name).write_text(name)
+    (folder / "signers").write_text(f"duramen {key.with_suffix('.pub').read_text()}")
+    assert "SHA256SUMS.sig is by" in signed(folder, key)
+    assert verified(folder)
+    (folder / "duramen.tar.gz").unlink()
+    assert verified(folder), "one artifact alone can be verified"
+    (folder / "duramen.deb").write_text("another one")
+    assert not verified(folder)
+    (folder / "duramen.deb").write_text("duramen.deb")
+    assert verified(folder)
+    (folder / "SHA256SUMS").write_text((folder / "SHA256SUMS").read_text().replace("a", "b"))
+    assert not verified(folder)
+    signed(folder, other)
+    assert not verified(folder)
+
+
+def test_without_a_key_the_sums_say_that_they_are_not_signed(tmp_path):
+    (tmp_path / "duramen.deb").write_text("deb")
+    (tmp_path / "SHA256SUMS.sig").write_text("of an earlier build")
+    assert "not signed" in signed(tmp_path, None)
+    assert not (tmp_path / "SHA256SUMS.sig").exists() and "duramen.deb" in (tmp_path / "SHA256SUMS").read_text()
+
+
+def test_a_key_that_is_not_there_ends_the_build(tmp_path):
+    (tmp_path / "duramen.deb").write_text("deb")
+    with pytest.raises(AssertionError, match="nowhere"):
+        signed(tmp_path, tmp_path / "nowhere")
+    with pytest.raises(AssertionError, match="no artifact"):
+        (tmp_path / "empty").mkdir()
+        signed(tmp_path / "empty", None)

@@ -5,11 +5,13 @@ What stands in for Kubernetes: a file of hosts for its DNS, folders for its volu
 network policies and its storage.
 """
 
+import functools
 import itertools
 import json
 import os
 import re
 import shutil
+import subprocess
 import uuid
 from pathlib import Path
 
@@ -28,10 +30,13 @@ def expand(text, variables):
 
 
 class Cluster:
-    """The objects of an overlay; a bridge in a network namespace, from which clients come; the pods."""
+    """The objects of an overlay; a bridge in a network namespace, from which clients come; the pods.
 
-    def __init__(self, overlay, directory, secret=None):
-        self.directory, self.secret = Path(directory), secret
+    `secrets` has a folder of files for each Secret, by its name.
+    """
+
+    def __init__(self, overlay, directory, secrets=None):
+        self.directory, self.secrets = Path(directory), secrets or {}
         self.id = uuid.uuid4().hex[:6]
         self.pods, self.addresses, self.hosts = {}, itertools.count(11), self.directory / "hosts"
         text = run("kustomize", "build", PACKAGING / "kubernetes" / overlay).stdout
@@ -52,8 +57,8 @@ class Cluster:
         start = self.stateful["ordinals"]["start"]
         return range(start, start + self.stateful["replicas"])
 
-    def start(self, number):
-        """Runs a pod, with an address that none had before, and its volume if there was one."""
+    def start(self, number, *further):
+        """Runs a pod, with an address that none had before, and its volume if there was one; `further` arguments come last."""
         name = f"duramen-{number}"
         space, address = f"dur{self.id}p{number}", f"10.123.0.{next(self.addresses)}"
         run("ip", "netns", "add", space)
@@ -67,7 +72,7 @@ class Cluster:
         container = template["spec"]["containers"][0]
         podman("run", "--detach", "--name", f"{name}-{self.id}", f"--network=ns:/run/netns/{space}", *ulimits(),
                *self.security(template["spec"], container), *self.volumes(template["spec"], container, name), *self.environment(container, name, number)[0],
-               f"--hostname={name}", IMAGE, *(expand(it, self.environment(container, name, number)[1]) for it in container["args"]))
+               f"--hostname={name}", IMAGE, *(expand(it, self.environment(container, name, number)[1]) for it in container["args"]), *further)
 
     def write_hosts(self):
         """What Kubernetes' DNS says of pods of a headless service that publishes addresses that are not ready, in place."""
@@ -108,7 +113,7 @@ class Cluster:
                     (place / key).write_text(text)
                     (place / key).chmod(0o644)
             else:
-                for file in self.secret.iterdir():
+                for file in self.secrets[volume["secret"]["secretName"]].iterdir():
                     copy = place / file.name
                     shutil.copy(file, copy)
                     os.chown(copy, 0, group)
@@ -148,6 +153,10 @@ class Cluster:
         environment = {**os.environ, "DURAMEN_BOOTSTRAP": bootstrap, **options.pop("variables", {})}
         return run("ip", "netns", "exec", self.hub, *hosts, OUT / "x86_64" / "duramen", *arguments, env=environment, **options)
 
+    def logs(self, number):
+        done = podman("logs", f"{self.pods[number][0]}-{self.id}")
+        return done.stdout + done.stderr
+
     def status(self):
         return json.loads(self.duramen("cluster", "status", "--output", "json").stdout)
 
@@ -155,17 +164,16 @@ class Cluster:
         return len(self.pods) == self.stateful["replicas"] and all(self.probe(it, "readiness") for it in self.pods) and self.status()["healthy"]
 
     def end(self):
-        for name, space, _ in list(self.pods.values()):
-            logs = podman("logs", f"{name}-{self.id}")
-            print(f"--- {name}\n{logs.stdout}{logs.stderr}"[-8000:])
+        for number, (name, space, _) in self.pods.items():
+            print(f"--- {name}\n{self.logs(number)}"[-8000:])
             podman("rm", "--force", "--time=0", f"{name}-{self.id}")
             run("ip", "netns", "delete", space)
         run("ip", "netns", "delete", self.hub)
 
 
-def in_network(space, *command):
+def in_network(space, *command, **options):
     """Runs a command in a network namespace; a probe that finds nobody is no error of the test."""
-    return run("ip", "netns", "exec", space, "sh", "-c", '"$@" || true', "probe", *command)
+    return run("ip", "netns", "exec", space, "sh", "-c", '"$@" || true', "probe", *command, **options)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -202,24 +210,87 @@ def test_three_pods_form_a_cluster_and_a_rolling_restart_with_new_addresses_keep
         assert data.stat().st_uid == USER and any(data.iterdir())
 
 
-def test_pods_of_the_overlay_sasl_serve_only_who_has_a_password(tmp_path):
-    secret = tmp_path / "secret"
-    secret.mkdir()
-    names = ",".join(f"duramen-{it}.duramen-nodes.{SPACE}.svc" for it in (1, 2, 3))
-    run(OUT / "x86_64" / "duramen", "tls", "init", "--node", names, "--out", tmp_path / "certs")
-    shutil.copy(tmp_path / "certs" / f"{names.partition(',')[0]}.pem", secret / "node.pem")
-    (secret / "users").write_text("admin:SCRAM-SHA-512:only a test\n")
-    (tmp_path / "password").write_text("only a test")
-    it = Cluster("sasl", tmp_path, secret)
-    try:
-        for number in it.numbers():
-            it.start(number)
-        until("three pods are ready", lambda: all(it.probe(number, "readiness") for number in it.numbers()))
-        ca = {"DURAMEN_TLS_CA": str(tmp_path / "certs" / "ca.pem")}
-        admin = {**ca, "DURAMEN_USER": "admin", "DURAMEN_PASSWORD_FILE": str(tmp_path / "password")}
-        round_trip(lambda *arguments, **options: it.duramen(*arguments, variables=admin, **options))
-        for variables in ({}, ca, {**admin, "DURAMEN_USER": "mallory"}):
-            with pytest.raises(AssertionError, match="ended with"):
-                it.duramen("topic", "list", variables=variables, timeout=60)
-    finally:
-        it.end()
+KUBECTL = """
+duramen() { "$DURAMEN" "$@"; }
+kubectl() {
+    [ "$1" != apply ] || return 0
+    [ "$1 $2 $3" = "create secret generic" ]
+    local secret=secrets/$4 file
+    mkdir -p "$secret"
+    shift 4
+    for file in "${@#--from-file=}"; do
+        case $file in
+        *=*) cp "${file#*=}" "$secret/${file%%=*}" ;;
+        *) cp "$file" "$secret" ;;
+        esac
+    done
+}
+"""
+
+
+@pytest.fixture
+def sasl(tmp_path):
+    """The overlay `sasl`, with the certificates, the user and the Secrets that README.md's commands make; runs no pod."""
+    block = re.search(r"\n\n((?:    .*\n)*    kubectl apply -k packaging/kubernetes/sasl\n)", (PACKAGING / "README.md").read_text())[1]
+    run("bash", "-euc", KUBECTL + block.replace("NAMESPACE", SPACE), cwd=tmp_path, env={**os.environ, "DURAMEN": str(OUT / "x86_64" / "duramen")})
+    it = Cluster("sasl", tmp_path, {path.name: path for path in (tmp_path / "secrets").iterdir()})
+    yield it
+    it.end()
+
+
+def as_admin(cluster, *arguments, **options):
+    """Runs a command as the first user."""
+    password = cluster.directory / "password"
+    password.write_text((cluster.directory / "users").read_text().split(":")[2])
+    own = {"DURAMEN_TLS_CA": str(cluster.directory / "certs" / "ca.pem"), "DURAMEN_USER": "admin", "DURAMEN_PASSWORD_FILE": str(password)}
+    return cluster.duramen(*arguments, **{**options, "variables": {**own, **options.get("variables", {})}})
+
+
+def all_ready(cluster):
+    return len(cluster.pods) == len(cluster.numbers()) and all(cluster.probe(number, "readiness") for number in cluster.numbers())
+
+
+def test_pods_of_the_overlay_sasl_serve_only_who_has_a_password(sasl):
+    for number in sasl.numbers():
+        sasl.start(number)
+    until("three pods are ready", lambda: all_ready(sasl))
+    round_trip(functools.partial(as_admin, sasl))
+    for variables in ({"DURAMEN_USER": ""}, {"DURAMEN_USER": "mallory"}, {"DURAMEN_TLS_CA": ""}):
+        with pytest.raises(AssertionError, match="ended with"):
+            as_admin(sasl, "topic", "list", variables=variables, timeout=60)
+
+
+def handshake(cluster, number, *options):
+    """What openssl says of the port for nodes of a pod, as another pod dials it."""
+    name = f"{cluster.pods[number][0]}.{cluster.stateful['serviceName']}"
+    done = in_network(cluster.hub, "openssl", "s_client", "-connect", f"{cluster.pods[number][2]}:19092", "-servername", name,
+                      "-verify_hostname", name, "-verify_return_error", "-CAfile", cluster.directory / "nodes" / "ca.pem", *options,
+                      stdin=subprocess.DEVNULL)
+    return done.stdout + done.stderr
+
+
+def test_pods_of_the_overlay_sasl_speak_tls_and_keep_out_a_pod_that_does_not(sasl):
+    first, second, last = sasl.numbers()
+    plain = ("--set=node.security=plain", "--open")
+    for number in (first, second):
+        sasl.start(number)
+    # It has the place, the voters and the data of a node, and is none.
+    sasl.start(last, *plain)
+    reason = "it does not speak TLS, and node.security is tls here"
+    until("the others refuse it", lambda: any(reason in sasl.logs(number) for number in (first, second)))
+    assert not any(sasl.probe(number, "readiness") for number in sasl.numbers()), "an empty cluster forms of all three alone"
+    assert sasl.stop(last) == 0
+    sasl.start(last)
+    until("three pods are ready", lambda: all_ready(sasl))
+    round_trip(functools.partial(as_admin, sasl))
+    status = as_admin(sasl, "cluster", "status").stdout
+    assert "TLS" not in status, status
+    for number in sasl.numbers():
+        own = sasl.directory / "nodes" / f"{sasl.pods[number][0]}.pem"
+        assert "Verification: OK" in handshake(sasl, number, "-cert", own, "-key", own)
+    # A member comes back without TLS: the others go on, and it does not serve.
+    assert sasl.stop(last) == 0
+    sasl.start(last, *plain)
+    until("the others refuse it", lambda: any(reason in sasl.logs(number) for number in (first, second)))
+    until("the others serve", lambda: read(functools.partial(as_admin, sasl)) == ["hello, package"])
+    assert not sasl.probe(last, "readiness")

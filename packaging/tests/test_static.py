@@ -51,6 +51,20 @@ def test_it_has_names_of_functions_and_no_debug_information(architecture):
     assert ".symtab" in sections and ".debug_" not in sections
 
 
+def test_a_panic_names_the_functions_that_led_to_it(architecture, tmp_path):
+    """A node that may start no thread panics; an emulator has one of its own. The backtrace reads the binary's own names, by way of /proc."""
+    jail = Jail(tmp_path, architecture)
+    (tmp_path / "proc").mkdir()
+    mount = 'mount --bind /proc "$1"; shift; exec "$@"'
+    threads = 2 if EMULATORS[architecture] else 1
+    command = ["unshare", "--mount", "sh", "-ec", mount, "panic", tmp_path / "proc", "prlimit", f"--nproc={threads}:{threads}"]
+    arguments = ("serve", "--data-dir", "/data", "--listen", jail.bootstrap)
+    done = subprocess.run([*command, *jail.command(*arguments)], env={"PATH": os.environ["PATH"], "RUST_BACKTRACE": "1"},
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert "panicked" in done.stderr, done
+    assert "duramen::server::" in done.stderr and "duramen::cli::main" in done.stderr, done.stderr
+
+
 def test_a_node_serves_from_an_empty_root_and_ends_with_0(architecture, tmp_path):
     jail = Jail(tmp_path, architecture)
     with open(tmp_path / "log", "w") as log:

@@ -31,6 +31,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle as JoinTask;
 use tokio::time::timeout;
 
 use crate::config::{Config, HostPort};
@@ -208,6 +209,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let (threads, is_near) = socket_threads(settings.network_threads);
     let runtime = runtime(threads)?;
     let hangups = hangups(&runtime)?;
+    let early = end_when_stopped(&runtime)?;
     let Sockets { clients: sockets, listening, advertised, native, http, for_nodes } =
         bind_all(config, &settings, &runtime)?;
     let ((parts, inputs), given) = (Common::new(), broker.given().clone());
@@ -247,6 +249,7 @@ pub fn start_with(config: &Config, heartbeat: Duration) -> anyhow::Result<Server
     let (config, inbox) = (config.clone(), node.clone());
     let reloading = Reloading { config, given, limits, connections_max, node: inbox, certificates };
     let stops = stops(&runtime)?;
+    early.abort();
     announce(&links, &runtime, (listening.clone(), advertised.clone(), facts.broker_id));
     Ok(Server {
         address: listening[0],
@@ -877,8 +880,21 @@ fn hangups(runtime: &Runtime) -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Catches SIGINT and SIGTERM from now on. Before a node serves, either ends the process at once; after that, one that
-/// comes before it can be answered waits.
+/// Ends the process at once at a SIGINT or SIGTERM: there is nobody to answer before a node serves. The kernel does so
+/// by itself, but not for a container's first process.
+fn end_when_stopped(runtime: &Runtime) -> std::io::Result<JoinTask<()>> {
+    let [mut interrupt, mut terminate] = stops(runtime)?;
+    Ok(runtime.spawn(async move {
+        let signal = tokio::select! {
+            _ = interrupt.recv() => "SIGINT",
+            _ = terminate.recv() => "SIGTERM",
+        };
+        tracing::info!(signal, "stopped before it served");
+        std::process::exit(0);
+    }))
+}
+
+/// Catches SIGINT and SIGTERM from now on: one that comes before it can be answered waits.
 fn stops(runtime: &Runtime) -> std::io::Result<[Signal; 2]> {
     let _inside = runtime.enter();
     Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])

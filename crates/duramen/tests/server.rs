@@ -50,6 +50,14 @@ impl Node {
     }
 
     fn spawn(command: &mut Command) -> Self {
+        let mut node = Self::begin(command);
+        let line = node.wait_for_log("\"message\":\"serving\"");
+        node.address = field(&line, "address").parse().unwrap();
+        node
+    }
+
+    /// Starts the process, which may not serve yet.
+    fn begin(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, log) = channel();
@@ -59,10 +67,7 @@ impl Node {
             }
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut node = Self { child, log, seen: Vec::new(), address };
-        let line = node.wait_for_log("\"message\":\"serving\"");
-        node.address = field(&line, "address").parse().unwrap();
-        node
+        Self { child, log, seen: Vec::new(), address }
     }
 
     fn wait_for_log(&mut self, part: &str) -> String {
@@ -344,6 +349,20 @@ fn where_the_metadata_is_damaged_the_node_says_what_to_do() {
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("the metadata log is damaged: __cluster_metadata-0/image-"), "{error}");
     assert!(error.contains("start with a backup of the data directory"), "{error}");
+}
+
+/// A container's first process has no other end: the kernel leaves signals to it that it does not catch.
+#[test]
+fn a_node_that_waits_for_others_stops_on_sigterm() {
+    let directory = tempfile::tempdir().unwrap();
+    let own = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let of_three = format!("controller.quorum.voters=1@{own},2@127.0.0.1:2,3@127.0.0.1:3");
+    let more = ["--set", "node.id=1", "--set", &of_three];
+    let mut node = Node::begin(&mut command(directory.path(), &more));
+    node.wait_for_log("the cluster is not formed yet");
+    node.signal("-TERM");
+    assert_eq!(node.wait().code(), Some(0));
+    node.wait_for_log("stopped before it served");
 }
 
 #[test]
