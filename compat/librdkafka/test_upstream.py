@@ -25,7 +25,6 @@ ADMIN = [
 NOT_AS_KAFKA = {
     "do_test_AlterConfigs:": ("sasl.kerberos.min.time.before.relogin: there is no such setting", "Kerberos is not supported"),
     "do_test_IncrementalAlterConfigs:": ("sasl.kerberos.min.time.before.relogin: there is no such setting", "Kerberos is not supported"),
-    "DeleteRecords with temp queue": ("got 7 (Broker: Request timed out)", "a commit takes longer than a timeout of 0"),
 }
 LOCAL = ["0080_admin_ut", "0097_ssl_verify_local", "0128_sasl_callback_queue", "0133_ssl_keys", "0134_ssl_provider"]
 

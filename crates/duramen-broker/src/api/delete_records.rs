@@ -13,6 +13,7 @@ use crate::access::{Operation, Resource};
 use crate::core::Parked;
 use crate::event::RequestKey;
 use crate::internal_topics::is_internal;
+use crate::limits::TRIM_MS_MIN;
 use crate::node::Node;
 use crate::partition::Slot;
 use crate::session::RequestContext;
@@ -50,7 +51,8 @@ pub(crate) fn handle(
     if outstanding == 0 {
         node.reply(key, response);
     } else {
-        let deadline = node.core.now.deadline_us(request.timeout_ms);
+        // Kafka's leader trims without its followers, so that a client without patience hears of it, too.
+        let deadline = node.core.now.deadline_us(request.timeout_ms.max(TRIM_MS_MIN));
         node.core.park(key, Parked::Trims { response, outstanding }, deadline);
     }
 }

@@ -310,6 +310,24 @@ fn what_is_appended_behind_a_trim_to_the_end_begins_a_segment_before_that_is_exe
 }
 
 #[test]
+fn a_client_without_patience_hears_of_its_trim() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a", "b"]));
+    it.is_prompt = false;
+    let partition = DeleteRecordsPartition { partition_index: 0, offset: 2 };
+    let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
+    let id = it.send(DeleteRecordsRequest { topics: vec![topic], timeout_ms: 0 }, 2);
+    it.pass_ms(100);
+    assert!(it.response(id).is_none(), "the disk has not written it");
+    it.persist();
+    it.run();
+    let Some(Response::DeleteRecords(answer)) = it.response(id) else { panic!("no answer") };
+    let told = &answer.topics[0].partitions[0];
+    assert_eq!((told.error_code, told.low_watermark), (0, 2));
+}
+
+#[test]
 fn a_segment_that_is_trimmed_by_half_is_left_once_so_that_the_next_trim_removes_it() {
     let mut it = Harness::new(&[]);
     it.create("t", &[]);
