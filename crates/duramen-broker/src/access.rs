@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use duramen_protocol::{ApiKey, ErrorCode};
+use duramen_storage::sabotage::{self, Bug};
 use smol_str::SmolStr;
 
 use crate::acls::{Acl, AclOperation, Acls, Action, CLUSTER_NAME, ResourceType, Verdict};
@@ -345,7 +346,10 @@ impl Access {
 
     /// Tells whether a client may do everything, by whatever reason but a rule.
     fn is_free(&self, context: &RequestContext) -> bool {
-        !(self.is_on || context.is_ruled) || self.super_users.contains(&*context.principal)
+        let is_trusted = context.is_ruled && sabotage::is(Bug::ForwardedNotJudged);
+        !(self.is_on || context.is_ruled)
+            || self.super_users.contains(&*context.principal)
+            || is_trusted
     }
 
     /// Tells whether the rules let a client perform the operation on the resource.

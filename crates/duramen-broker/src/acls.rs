@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
 
+use duramen_storage::sabotage::{self, Bug};
+
 /// Name that stands for all resources of a kind.
 pub const WILDCARD: &str = "*";
 /// Principal that stands for every client.
@@ -385,6 +387,9 @@ impl Acls {
         if let Some(at) = rules.iter().position(|rule| rule.is(acl)) {
             rules.swap_remove(at);
         }
+        if sabotage::is(Bug::RemovalForgetsOthers) {
+            rules.clear();
+        }
         if rules.is_empty() {
             of_resource.remove(&acl.principal);
         }
@@ -437,6 +442,12 @@ impl Acls {
                 let Some((principal, rules)) = of_resource.get_key_value(wanted) else { continue };
                 for rule in rules.iter().filter(|it| it.is_for(action.host, action.operation)) {
                     let found = Found { name, pattern, principal, rule };
+                    let is_longer = |it: Found<'_>| it.name.len() > name.len();
+                    if sabotage::is(Bug::LongerNameWins)
+                        && matches!(verdict, Verdict::Allowed(it) if is_longer(it))
+                    {
+                        continue;
+                    }
                     if rule.permission == Permission::Deny {
                         verdict = Verdict::Denied(found);
                         return false;

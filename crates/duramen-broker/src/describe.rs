@@ -2,7 +2,7 @@
 //!
 //! Purpose:    describe for people the bytes that storage keeps for the node and cannot read.
 //! Owns:       nothing: other rooms own the formats.
-//! Interface:  [`image`], [`internal`].
+//! Interface:  [`image`], [`internal`]; [`rights`], for the simulator's oracle.
 //! Invariants: this room calls bytes unreadable exactly if the node would refuse them.
 //! Never:      I/O.
 //! Tests:      below.
@@ -12,8 +12,10 @@ use bytes::Bytes;
 use duramen_storage::ReplicaId;
 use duramen_storage::op::Compacted;
 
+use crate::acls::Acl;
 use crate::controller::METADATA_REPLICA;
 use crate::controller::image::Image;
+use crate::metadata_records::{MetadataRecord, records_of};
 use crate::partition::View;
 use crate::partition::internal::Internal;
 use crate::raft::internal_of;
@@ -45,6 +47,37 @@ pub fn internal(bytes: &[u8]) -> String {
         Ok(Some(Some(entry))) => format!("{entry:?}"),
         Ok(Some(None)) | Err(()) => "unknown".to_owned(),
     }
+}
+
+/// Change of a rule of access or of a user, as the metadata log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// There is a rule, under this id.
+    Rule([u8; 16], Acl),
+    /// The rule of this id is no more.
+    RuleGone([u8; 16]),
+    /// A user has a password, of this mechanism and with this salt.
+    User(String, i8, Bytes),
+    /// A user has no password of this mechanism any more.
+    UserGone(String, i8),
+}
+
+/// Returns the changes of rules and users in batches of the metadata log, with the base offsets of these batches. None
+/// if a batch cannot be read.
+pub fn rights(bytes: Bytes) -> Option<Vec<(i64, Right)>> {
+    let right = |record: MetadataRecord| match record {
+        MetadataRecord::SetAcl(it) => Some(Right::Rule(it.id.0, it.acl()?)),
+        MetadataRecord::RemoveAcl(it) => Some(Right::RuleGone(it.id.0)),
+        MetadataRecord::SetScramCredential(it) => {
+            Some(Right::User(it.user, it.mechanism, it.salt.0))
+        }
+        MetadataRecord::RemoveScramCredential(it) => Some(Right::UserGone(it.user, it.mechanism)),
+        _ => None,
+    };
+    let of = |(offset, records): (i64, Vec<MetadataRecord>)| {
+        records.into_iter().filter_map(right).map(move |it| (offset, it))
+    };
+    Some(records_of(bytes)?.into_iter().flat_map(of).collect())
 }
 
 #[cfg(test)]

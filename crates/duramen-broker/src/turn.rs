@@ -79,7 +79,12 @@ impl Node {
             Event::Damaged(damage) => self.repairs.on_damaged(&mut self.core, &damage),
             Event::Peer(frame) => self.on_peer(frame.0),
             Event::Drain => self.moves.drain(&mut self.core),
-            Event::Suspended { ms } => self.core.clock.note_suspended(ms),
+            Event::Suspended { ms } => {
+                self.core.clock.note_suspended(ms);
+                let us = u64::try_from(ms).unwrap_or(0).saturating_mul(1000);
+                self.core.peers.note_suspended(us);
+                self.logins.note_suspended(us);
+            }
             Event::Plain(nodes) => self.core.peers.plain = nodes,
             Event::Given(changes) => {
                 self.core.options.settings.give(changes);

@@ -11,6 +11,7 @@
 //! Tests:      `tests/promises/cluster.rs`.
 //! Start at:   [`run`].
 
+pub mod access;
 mod clocks;
 mod compacted;
 mod departure;

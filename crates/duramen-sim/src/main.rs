@@ -2,7 +2,7 @@
 //!
 //! Purpose:    run seeds, and say how to run a failing one again.
 //! Owns:       the command line of `duramen-sim` (`cargo sim`).
-//! Interface:  `--scenario storage|node|cluster|fast|all`, `--seed N`, `--seeds A..B`, `--minutes M`.
+//! Interface:  `--scenario storage|node|cluster|fast|access|all`, `--seed N`, `--seeds A..B`, `--minutes M`.
 //! Invariants: a failure's last lines are commit, seed and command; the exit code is 127 for a
 //!             crash, 128 for no progress, 129 for a broken promise.
 //! Never:      decisions about what is right: the harnesses make them.
@@ -21,7 +21,7 @@ use duramen_sim::scenario::Scenario;
 const HELP: &str = "\
 Runs the real log on a simulated disk, crashes it, and checks that it keeps its promises.
 
-usage: duramen-sim [--scenario storage|node|cluster|fast|all] [--seed N | --seeds A..B | --minutes M] [--verbose] [--loud]
+usage: duramen-sim [--scenario storage|node|cluster|fast|access|all] [--seed N | --seeds A..B | --minutes M] [--verbose] [--loud]
 
   --seed N       one seed
   --seeds A..B   the seeds from A up to, not including, B

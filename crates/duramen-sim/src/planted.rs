@@ -36,6 +36,9 @@ pub enum Bug {
     /// The bug is in the node itself, and only writers of fast appends see it.
     #[cfg(feature = "sabotage")]
     Writers(Inside),
+    /// The bug is in the node itself, and lets clients do what they may not.
+    #[cfg(feature = "sabotage")]
+    Access(Inside),
 }
 
 /// Bugs of the code that drives storage.
@@ -245,6 +248,22 @@ pub const OF_WRITERS: &[(&str, Bug, u64)] = &[
 /// See above: none of them is compiled in.
 #[cfg(not(feature = "sabotage"))]
 pub const OF_WRITERS: &[(&str, Bug, u64)] = &[];
+
+/// Bugs of access control, each with a seed of scenario `access` that finds it.
+#[cfg(feature = "sabotage")]
+pub const OF_ACCESS: &[(&str, Bug, u64)] = &[
+    ("a request that waits is not judged again", Bug::Access(Inside::ParkedNotJudged), 2),
+    ("an incremental fetch is not judged", Bug::Access(Inside::SessionNotJudged), 2),
+    ("with one rule the others go", Bug::Access(Inside::RemovalForgetsOthers), 4),
+    ("a node that lost the leader lets users in", Bug::Access(Inside::DoubtIgnored), 1),
+    ("a removed user stays", Bug::Access(Inside::RemovedUserStays), 1),
+    ("a rule for a longer name beats a denial", Bug::Access(Inside::LongerNameWins), 4),
+    ("a forwarded request is not judged", Bug::Access(Inside::ForwardedNotJudged), 1),
+];
+
+/// See above: none of them is compiled in.
+#[cfg(not(feature = "sabotage"))]
+pub const OF_ACCESS: &[(&str, Bug, u64)] = &[];
 
 /// Bugs that 400 seeds of the cluster did not find: see "What is thin" in `docs/testing.md`.
 #[cfg(feature = "sabotage")]

@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 #[cfg(feature = "sabotage")]
 use duramen_storage::sabotage;
 
+use crate::cluster_harness::access;
 use crate::disk::Counters;
 use crate::failure::{Failure, catching};
 use crate::planted::Bug;
@@ -30,15 +31,17 @@ pub enum Scenario {
     Cluster,
     /// The same, and writers of fast appends.
     Fast,
+    /// Several nodes that let in users, by rules that change.
+    Access,
 }
 
 impl Scenario {
-    /// Those that run where none is named. Fast appends are off by default.
+    /// Those that run where none is named. Fast appends and access control are off by default.
     pub const ALL: &'static [Self] = &[Self::Storage, Self::Node, Self::Cluster];
 
     /// Returns the scenario called so.
     pub fn named(name: &str) -> Option<Self> {
-        let all = Self::ALL.iter().copied().chain([Self::Fast]);
+        let all = Self::ALL.iter().copied().chain([Self::Fast, Self::Access]);
         all.into_iter().find(|it| it.name() == name)
     }
 
@@ -49,6 +52,7 @@ impl Scenario {
             Self::Node => "node",
             Self::Cluster => "cluster",
             Self::Fast => "fast",
+            Self::Access => "access",
         }
     }
 
@@ -66,6 +70,19 @@ impl Scenario {
             }),
             Self::Cluster => cluster_harness::run(seed, None).map(|report| of_cluster(&report)),
             Self::Fast => cluster_harness::run_fast(seed, None).map(|report| of_cluster(&report)),
+            Self::Access => access::run(seed).map(|it| {
+                let counts = [
+                    (it.starts, "starts"),
+                    (it.changes, "changes of rules and users"),
+                    (it.logins, "logins"),
+                    (it.doubted, "turned away in doubt"),
+                    (it.shut, "connections of changed users closed"),
+                    (it.answered, "answers"),
+                    (it.allowed, "rights used"),
+                    (it.denied, "denials"),
+                ];
+                line(it.trace, counts)
+            }),
             Self::Node => node_harness::run(seed, None).map(|it| {
                 let counts = [
                     (it.requests, "requests"),
@@ -154,8 +171,11 @@ fn of_cluster(it: &cluster_harness::Report) -> String {
 /// Runs seeds until one finds `bug`, and returns the seed and its failure.
 pub fn find(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<(u64, Failure)> {
     #[cfg(feature = "sabotage")]
-    if let Bug::Storage(inside) | Bug::Broker(inside) | Bug::Peers(inside) | Bug::Writers(inside) =
-        bug
+    if let Bug::Storage(inside)
+    | Bug::Broker(inside)
+    | Bug::Peers(inside)
+    | Bug::Writers(inside)
+    | Bug::Access(inside) = bug
     {
         sabotage::plant(Some(inside));
     }
@@ -163,6 +183,10 @@ pub fn find(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<(u64, Fail
     let is_of_writers = matches!(bug, Bug::Writers(_));
     #[cfg(not(feature = "sabotage"))]
     let is_of_writers = false;
+    #[cfg(feature = "sabotage")]
+    let is_of_access = matches!(bug, Bug::Access(_));
+    #[cfg(not(feature = "sabotage"))]
+    let is_of_access = false;
     #[cfg(feature = "sabotage")]
     let is_of_node = matches!(bug, Bug::Node(_) | Bug::Broker(_));
     #[cfg(not(feature = "sabotage"))]
@@ -173,7 +197,9 @@ pub fn find(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<(u64, Fail
     let is_of_cluster = matches!(bug, Bug::Cluster(_));
     let found = seeds.find_map(|seed| {
         let outcome = catching(|| {
-            if is_of_writers {
+            if is_of_access {
+                access::run(seed).map(|_| ())
+            } else if is_of_writers {
                 cluster_harness::run_fast(seed, Some(bug)).map(|_| ())
             } else if is_of_cluster {
                 cluster_harness::run(seed, Some(bug)).map(|_| ())

@@ -5,12 +5,14 @@ use std::iter::once;
 use duramen_sim::cores;
 #[cfg(feature = "sabotage")]
 use duramen_sim::planted::MISSED;
-use duramen_sim::planted::{BUGS, Bug, INSIDE, INSIDE_CLUSTERS, OF_CLUSTERS, OF_WRITERS, RARE};
+use duramen_sim::planted::{
+    BUGS, Bug, INSIDE, INSIDE_CLUSTERS, OF_ACCESS, OF_CLUSTERS, OF_WRITERS, RARE,
+};
 use duramen_sim::scenario::find;
 
 /// A bug that survives so many seeds would survive a night.
 const SEEDS_MAX: u64 = 400;
-/// Seeds of scenario `fast` in which a bug is looked for, once its known seed is stale.
+/// Seeds of scenarios `fast` and `access` in which a bug is looked for, once its known seed is stale.
 const WRITERS_SEEDS_MAX: u64 = 60;
 /// Some of those that take a cluster need one seed of hundreds. The one that is known is no good any more once histories are
 /// others, and then it may take this many: in turn any, and one of its kind.
@@ -85,6 +87,15 @@ fn like(known: u64) -> impl Iterator<Item = u64> {
 #[test]
 fn planted_bugs_of_fast_appends_are_found() {
     let missed = cores::on_all(OF_WRITERS, |(name, bug, known)| {
+        missed(name, *bug, once(*known).chain(1..WRITERS_SEEDS_MAX))
+    });
+    let missed: Vec<_> = missed.into_iter().flatten().collect();
+    assert_eq!(missed, [""; 0], "not found in {WRITERS_SEEDS_MAX} seeds");
+}
+
+#[test]
+fn planted_bugs_of_access_control_are_found() {
+    let missed = cores::on_all(OF_ACCESS, |(name, bug, known)| {
         missed(name, *bug, once(*known).chain(1..WRITERS_SEEDS_MAX))
     });
     let missed: Vec<_> = missed.into_iter().flatten().collect();

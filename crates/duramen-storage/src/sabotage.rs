@@ -370,6 +370,20 @@ pub enum Bug {
     EraseOfSettings,
     /// Tables keep the names of queues of which nothing is left.
     TablesNotRemade,
+    /// A request that waits is answered by the rules of the time when it came.
+    ParkedNotJudged,
+    /// An incremental fetch is answered without a look at the rules.
+    SessionNotJudged,
+    /// With one rule of a resource and a client, the others go, too.
+    RemovalForgetsOthers,
+    /// A node that has lost the leader of the metadata still lets users in.
+    DoubtIgnored,
+    /// A connection lives on though its user is gone, or has another password.
+    RemovedUserStays,
+    /// A denial does not count where a rule for a longer name allows.
+    LongerNameWins,
+    /// A request that another node forwarded is not judged.
+    ForwardedNotJudged,
 }
 
 #[cfg(feature = "sabotage")]

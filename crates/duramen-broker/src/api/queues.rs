@@ -168,7 +168,8 @@ fn answer(node: &mut Node, key: RequestKey, wait: &QueueWait) {
     }
     // The right may be gone since the operation came.
     let topic = Resource::Topic(wait.op.target().topic());
-    if !node.core.access.may(&wait.context, operation_of(&wait.op), topic) {
+    let is_trusted = sabotage::is(Bug::ParkedNotJudged);
+    if !is_trusted && !node.core.access.may(&wait.context, operation_of(&wait.op), topic) {
         return refuse(node, key, Problem::NotAuthorized);
     }
     let answer = span(node, wait).map(Answer::Span);

@@ -63,6 +63,9 @@ struct Link {
     /// Ticks since a frame was sent to the node, and since the node was heard.
     quiet: u64,
     silent: u64,
+    /// Time at which the node was heard last, in monotonic microseconds. Ticks do not tell: a process that stood still
+    /// has counted none.
+    heard_us: Option<u64>,
 }
 
 /// Another node's announcement of a partition that it leads.
@@ -186,6 +189,18 @@ impl Peers {
     /// Tells whether a node was heard lately.
     pub(crate) fn hears(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.silent < PEER_SILENT_TICKS)
+    }
+
+    /// Returns the time at which a node was heard last, in monotonic microseconds.
+    pub(crate) fn heard_us(&self, broker_id: i32) -> Option<u64> {
+        self.links.get(&broker_id).and_then(|link| link.heard_us)
+    }
+
+    /// Notes that the machine was suspended: all words are older by that time.
+    pub(crate) fn note_suspended(&mut self, us: u64) {
+        for link in self.links.values_mut() {
+            link.heard_us = link.heard_us.and_then(|it| it.checked_sub(us));
+        }
     }
 
     /// Returns for how many ticks a node was not heard, if it ever was.
@@ -553,7 +568,7 @@ impl Core {
     pub(crate) fn hear(&mut self, frame: &Frame) -> bool {
         let own = self.options.seed;
         let link = self.peers.links.entry(frame.broker_id).or_default();
-        link.silent = 0;
+        (link.silent, link.heard_us) = (0, Some(self.now.mono_us));
         if frame.number > link.heard.number || frame.incarnation != link.heard.incarnation {
             link.unheard.clone_from(&frame.unheard);
         }

@@ -12,6 +12,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use duramen_storage::sabotage::{self, Bug};
+
+use crate::controller::METADATA_GROUP;
 use crate::core::Core;
 use crate::event::{Action, ConnectionId};
 use crate::limits::LOGIN_DOUBT_US;
@@ -26,8 +29,9 @@ pub(crate) struct Logins {
     /// Connections whose user changed, until they are gone.
     shut: BTreeSet<ConnectionId>,
     waiting: BTreeMap<ConnectionId, WhoIs>,
-    /// Last time at which this node heard the leader of the metadata, or was it, in monotonic microseconds.
-    certain_us: u64,
+    /// Last time at which this node heard the leader of the metadata, or as the leader a majority, in monotonic
+    /// microseconds. None before the first word.
+    certain_us: Option<u64>,
     /// Index of the proposal that makes the first users.
     begun: Option<u64>,
 }
@@ -40,8 +44,10 @@ impl Logins {
             return;
         }
         self.note_certainty(core);
-        let silent_us = core.now.mono_us.saturating_sub(self.certain_us);
-        if silent_us > LOGIN_DOUBT_US {
+        let now_us = core.now.mono_us;
+        let is_certain =
+            self.certain_us.is_some_and(|it| now_us.saturating_sub(it) <= LOGIN_DOUBT_US);
+        if !is_certain && !sabotage::is(Bug::DoubtIgnored) {
             let reason = "this node has not heard the leader of the metadata for long, so it lets \
                           nobody in";
             return core.out.push(Action::Close { connection, reason: reason.to_owned() });
@@ -60,19 +66,20 @@ impl Logins {
         }
     }
 
-    /// Notes whether this node hears the leader of the metadata.
+    /// Notes when this node heard the leader of the metadata last.
     pub(crate) fn note_certainty(&mut self, core: &Core) {
         let own = core.options.facts.broker_id;
-        let is_certain = match core.metadata_leader() {
-            Some(leader) if leader == own => {
-                !core.is_clustered() || core.controller.group.is_serving()
-            }
-            Some(leader) => core.peers.hears(leader),
-            None => false,
+        let heard_us = match core.metadata_leader() {
+            Some(leader) if leader == own => majority_heard_us(core),
+            Some(leader) => core.peers.heard_us(leader),
+            None => None,
         };
-        if is_certain {
-            self.certain_us = core.now.mono_us;
-        }
+        self.certain_us = self.certain_us.max(heard_us);
+    }
+
+    /// Notes that the machine was suspended: the last word is older by that time.
+    pub(crate) fn note_suspended(&mut self, us: u64) {
+        self.certain_us = self.certain_us.and_then(|it| it.checked_sub(us));
     }
 
     /// Notes that a client has shown who it is. Its user may have changed meanwhile.
@@ -100,7 +107,8 @@ impl Logins {
         let (users, out) = (&core.controller.image.users, &mut core.out);
         let Self { known, shut, .. } = self;
         known.retain(|&connection, it| {
-            let stays = users.still_has(&it.user, &it.credential);
+            let stays =
+                users.still_has(&it.user, &it.credential) || sabotage::is(Bug::RemovedUserStays);
             if !stays {
                 shut.insert(connection);
                 out.push(Action::Close { connection, reason: changed(&it.user) });
@@ -142,7 +150,8 @@ impl Logins {
     pub(crate) fn inspect(&self, core: &Core) {
         let users = &core.controller.image.users;
         debug_assert!(
-            self.known.values().all(|it| users.still_has(&it.user, &it.credential)),
+            sabotage::is(Bug::RemovedUserStays)
+                || self.known.values().all(|it| users.still_has(&it.user, &it.credential)),
             "a client's user has the credential by which the client came"
         );
         debug_assert!(
@@ -160,6 +169,25 @@ impl Logins {
 fn is_to_wait(core: &Core) -> bool {
     let awaits_first = !core.options.first_users.is_empty();
     core.is_opening() || (awaits_first && core.controller.image.users.is_empty())
+}
+
+/// Returns the last time at which a majority of the voters on the metadata was there, as its leader knows. One that
+/// stood still takes itself for the leader although there may be another.
+fn majority_heard_us(core: &Core) -> Option<u64> {
+    let (group, now_us) = (&core.controller.group, core.now.mono_us);
+    if !core.is_clustered() {
+        return Some(now_us);
+    }
+    let heard = |peer: &u64| {
+        if *peer == group.id().0 {
+            return Some(now_us);
+        }
+        core.peers.heard_us(core.placed(METADATA_GROUP, *peer)?.broker_id)
+    };
+    let mut heard: Vec<Option<u64>> = group.voter_ids().iter().map(heard).collect();
+    heard.sort_unstable();
+    let others = heard.len().checked_sub(1)? / 2;
+    group.is_serving().then(|| heard[others]).flatten()
 }
 
 fn changed(user: &str) -> String {

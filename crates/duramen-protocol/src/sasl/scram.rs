@@ -400,6 +400,13 @@ mod tests {
                 assert_eq!(exchange(hash, user, PASSWORD), Ok(()), "{user}");
             }
             assert!(matches!(exchange(hash, "ada", b"pencils"), Err(SaslError::Refused(_))));
+            // The broker refuses it by itself, whatever the client makes of its answer.
+            let (client, first) =
+                Client::begin(hash, "ada", Bytes::from_static(b"pencils"), b"mine");
+            let (challenge, token) =
+                client_first(&first).unwrap().challenge(credential(hash), b"yours");
+            let (_, proof) = client.prove(&token).unwrap();
+            assert!(matches!(challenge.check(&proof), Err(SaslError::Refused(_))));
             assert!(credential(hash).fits(PASSWORD) && !credential(hash).fits(b"pencils"));
             let nobody = Credential::of_nobody(hash, b"secret", "eve");
             assert_eq!(nobody, Credential::of_nobody(hash, b"secret", "eve"));

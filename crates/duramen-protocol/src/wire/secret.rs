@@ -28,3 +28,13 @@ impl Wire for Secret {
         self.0.write(e, ctx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_printed() {
+        assert_eq!(format!("{:?}", Secret(Bytes::from_static(b"hunter2"))), "***");
+    }
+}

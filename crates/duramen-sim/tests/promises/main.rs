@@ -1,5 +1,6 @@
 //! What the log, the node and the cluster promise, over the simulated disk. One binary: each links the whole node.
 
+mod access;
 mod cluster;
 mod compaction;
 mod determinism;

@@ -330,6 +330,25 @@ fn clients_get_in_with_a_password_alone_and_go_with_their_user() {
     assert!(!seen.contains("first secret") && !seen.contains("ada's secret"));
 }
 
+/// The length of a frame is enough: the node waits for none of its bytes.
+#[test]
+fn a_long_token_is_refused_before_it_comes() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = [ALL, "sasl.server.max.receive.size=4096"];
+    let command = &mut asking(directory.path(), "SASL_PLAINTEXT://127.0.0.1:0", &settings);
+    let mut node = Node::spawn(command);
+    let mut stream = TcpStream::connect(node.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&4097_u32.to_be_bytes()).unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0, "the node closes the connection");
+    let line = node.wait_for_log("4097");
+    assert!(line.contains("4096"), "{line}");
+    // A stranger's request of whatever kind, with a batch or without, is not even decoded.
+    let mut stream = TcpStream::connect(node.address).unwrap();
+    assert_eq!(ask(&mut stream, METADATA), None);
+    node.wait_for_log("has to say who it is");
+}
+
 /// Clients before KIP-152, by hand: the handshake in version 0, and then tokens with a length alone.
 #[test]
 fn tokens_without_requests_around_them_log_a_client_in() {

@@ -13,7 +13,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, ErrorCode, Request, Response};
 
-use super::harness::{Harness, batch, builder};
+use super::harness::{Harness, batch, builder, fetch_request, produce_request};
 use super::transactions::Producer;
 use crate::access::{Asked, Kind, Operation, QUESTIONS, Question, Refusal};
 use crate::internal_topics::{GROUPS, TRANSACTIONS};
@@ -361,6 +361,20 @@ fn a_refusal_by_topic_id_names_the_id_alone() {
     let Response::DeleteTopics(answer) = world.send((deleted.into(), 6)) else { panic!("other") };
     let topic = &answer.responses[0];
     assert_eq!((topic.error_code, &topic.name, topic.topic_id), (refused, &None, topic_id));
+    world.deny(Operation::Read, Kind::Topic);
+    let mut fetch = fetch_request("", 0);
+    fetch.topics[0].topic_id = topic_id;
+    let Response::Fetch(answer) = world.send((fetch.into(), 16)) else { panic!("other") };
+    let topic = &answer.responses[0];
+    let code = topic.partitions[0].error_code;
+    assert_eq!((code, topic.topic.as_str(), topic.topic_id), (refused, "", topic_id));
+    world.deny(Operation::Write, Kind::Topic);
+    let mut produce = produce_request("", batch(&["a"]), -1);
+    produce.topic_data[0].topic_id = topic_id;
+    let Response::Produce(answer) = world.send((produce.into(), 13)) else { panic!("other") };
+    let topic = &answer.responses[0];
+    let code = topic.partition_responses[0].error_code;
+    assert_eq!((code, topic.name.as_str(), topic.topic_id), (refused, "", topic_id));
 }
 
 #[test]

@@ -266,3 +266,12 @@ fn other_resources_are_described_or_refused() {
         read_only.configs.iter().map(|row| (&row.name[..], row.read_only)).collect();
     assert_eq!(flags, [("message.max.bytes", false), ("num.partitions", true)]);
 }
+
+#[test]
+fn nobody_is_shown_a_password() {
+    let mut it = Harness::new(&[("ssl.key.password", "hunter2")]);
+    let described = describe(&mut it, BROKER, "0", &["ssl.key.password"]);
+    let told = &described.configs[0];
+    assert!(told.is_sensitive && told.value.is_none(), "{told:?}");
+    assert!(!format!("{described:?}").contains("hunter2"));
+}

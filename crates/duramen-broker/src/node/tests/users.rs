@@ -287,7 +287,7 @@ fn a_node_that_may_have_missed_a_change_lets_nobody_in() {
     trio.cut.insert(other);
     trio.pass_ms(8_000);
     assert!(who_is(&mut trio.nodes[other], ONE, "ada").is_some(), "it may be a short silence");
-    trio.pass_ms(5_000);
+    trio.pass_ms(1_500);
     assert_eq!(who_is(&mut trio.nodes[other], ONE, "ada"), None);
     assert!(trio.nodes[other].closed_on(ONE).unwrap().contains("has not heard"));
     trio.cut.clear();
