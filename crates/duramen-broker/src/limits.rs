@@ -326,7 +326,7 @@ pub(crate) const BURIALS_MAX: usize = 16;
 pub(crate) const BURIAL_US: u64 = 100_000;
 /// Time without an answer, or after a failure, before a node retries a batch of dead letters, in microseconds.
 pub(crate) const BURIAL_AGAIN_US: u64 = 2_000_000;
-/// Shortest time that a client waits for the commit of DeleteRecords, in milliseconds, if it asks for less.
+/// Shortest time that a client waits for the commit of `DeleteRecords`, in milliseconds, if it asks for less.
 pub(crate) const TRIM_MS_MIN: i32 = 1_000;
 /// Pause before a node appends the records of the access log that came meanwhile, in microseconds.
 pub(crate) const ACCESS_LOG_US: u64 = 100_000;
