@@ -333,6 +333,18 @@ impl Group {
         }
     }
 
+    /// Ends the library's wait for a snapshot that brings its follower nothing. An old rejection sets the follower's
+    /// next entry back behind one that it has acknowledged since; if that one is trimmed, the library sends a snapshot.
+    /// Its acknowledgement is no news then, and the library would wait until [`Self::give_up_snapshots`].
+    pub(super) fn end_needless_snapshot(&mut self, peer: u64) {
+        let is_needless = self.raw.raft.prs().get(peer).is_some_and(|it| {
+            it.state == ProgressState::Snapshot && it.matched >= it.pending_snapshot
+        });
+        if is_needless {
+            self.guarded(|raw| raw.report_snapshot(peer, SnapshotStatus::Finish));
+        }
+    }
+
     /// Reports a snapshot that was not acknowledged as lost, because the library would wait for ever.
     pub(super) fn give_up_snapshots(&mut self) {
         let ticks = self.pace.ticks;

@@ -11,8 +11,7 @@
 //! Start at:   [`run`].
 //!
 //! - **Lag.** A machine in touch with the leader of the metadata has applied every change of rules and users a second
-//!   after its commit. In touch means for a second: both run, and no way between them is cut. Where the log of the
-//!   metadata is cut all the time, that is three seconds.
+//!   after its commit. In touch means for a second: both run, and no way between them is cut.
 //! - **Data.** Records leave a machine only by the rules that it has applied when it answers, not when the question
 //!   came. So a long poll or a fetch session gives nothing that was denied meanwhile.
 //! - **Acts.** A change, and a denial, follow from the rules at some moment between the question and the answer. For a
@@ -51,8 +50,6 @@ use oracle::{Oracle, Says, Span};
 
 /// Time in which a machine in touch applies what is committed, in microseconds.
 const LAG_US: u64 = 1_000_000;
-/// The same where the log of the metadata is cut so often that machines in touch need an image of it.
-const TRIMMED_LAG_US: u64 = 3_000_000;
 /// Time without a word from the leader of the metadata after which a machine lets no user in, in microseconds.
 const DOUBT_US: u64 = 9_000_000;
 /// Wanted mechanisms of a login.
@@ -143,8 +140,6 @@ struct World {
     trace: Trace,
     report: Report,
     is_ready: bool,
-    /// True if the log of the metadata is cut every few KiB.
-    trims: bool,
 }
 
 /// Connection of the administrator, and what is known of its request.
@@ -234,7 +229,6 @@ impl World {
             trace: Trace::default(),
             report: Report::default(),
             is_ready: false,
-            trims: metadata_bytes == "4000",
             profile,
         })
     }
@@ -469,7 +463,7 @@ impl World {
         let runs =
             |at: &usize| self.members[*at].machine.is_alive() && !self.members[*at].is_frozen();
         let leader = (0..self.members.len()).filter_map(|at| leads(&at)).max().map(|it| it.1);
-        let (leader, lag_us) = (leader.filter(runs), self.lag_us());
+        let leader = leader.filter(runs);
         for at in 0..self.members.len() {
             let with = leader.filter(|leader| {
                 let is_cut = self.network.is_cut(at, *leader) || self.network.is_cut(*leader, at);
@@ -483,10 +477,10 @@ impl World {
                 (with, _) => with.map(|leader| (leader, self.mono_us)),
             };
             if let Some((_, since_us)) = *touch
-                && self.mono_us >= since_us + lag_us
+                && self.mono_us >= since_us + LAG_US
             {
                 let (due, applied) =
-                    (self.oracle.committed_at(self.mono_us - lag_us), self.spots[at].applied);
+                    (self.oracle.committed_at(self.mono_us - LAG_US), self.spots[at].applied);
                 if applied < due {
                     return wrong(format!(
                         "machine {at} is in touch with {leader:?} since {since_us}, and at \
@@ -505,17 +499,13 @@ impl World {
         applied.max(self.oracle.committed_at(self.mono_us))
     }
 
-    fn lag_us(&self) -> u64 {
-        if self.trims { TRIMMED_LAG_US } else { LAG_US }
-    }
-
     fn is_in_touch(&self, at: usize) -> bool {
-        self.spots[at].touch.is_some_and(|(_, since_us)| self.mono_us >= since_us + self.lag_us())
+        self.spots[at].touch.is_some_and(|(_, since_us)| self.mono_us >= since_us + LAG_US)
     }
 
     /// Returns the state of a machine, and one that every machine in touch has.
     fn came(&self, at: usize) -> (i64, i64) {
-        let everywhere = self.oracle.committed_at(self.mono_us.saturating_sub(self.lag_us()));
+        let everywhere = self.oracle.committed_at(self.mono_us.saturating_sub(LAG_US));
         let own = self.spots[at].applied;
         (own, everywhere.min(own))
     }

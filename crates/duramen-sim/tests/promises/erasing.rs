@@ -212,7 +212,7 @@ fn statements_stay_until_an_erasure_names_a_later_offset() {
     assert_eq!(log.offsets(true), [5]);
     log.enqueue(&[("a", NEVER)], true);
     log.erase(9, 6, 0);
-    assert_eq!(log.offsets(true), []);
+    assert_eq!(log.offsets(true), [0; 0]);
     assert_eq!(log.left(), [1, 2, 6, 7, 8, 9]);
 }
 
