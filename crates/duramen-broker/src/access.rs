@@ -14,6 +14,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use duramen_protocol::{ApiKey, ErrorCode};
@@ -70,6 +71,15 @@ pub enum Api {
     Kafka(ApiKey),
     /// An operation of the native API.
     Native(Name),
+}
+
+impl fmt::Display for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kafka(api) => write!(f, "{api}"),
+            Self::Native(op) => write!(f, "{op:?}"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -287,6 +297,7 @@ impl Access {
         let (denials, allowed) = (self.denials.get_mut(), self.allowed.get_mut());
         if self.logged == Logged::None {
             denials.pass_over();
+            allowed.pass_over();
             return AccessRecords::default();
         }
         let mut kept = denials.say(false, now_us, self.keeps_records);

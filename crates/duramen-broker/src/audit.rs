@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use duramen_protocol::sasl::scram::Hash;
 use duramen_protocol::wire::Uuid;
 
-use crate::access::{AccessRecord, AccessRecords, Activity, Api, RequestContext};
+use crate::access::{AccessRecord, AccessRecords, Activity, RequestContext};
 use crate::acls::Acl;
 use crate::controller::image::Image;
 use crate::event::RequestKey;
@@ -116,10 +116,7 @@ impl Deeds {
     fn say(&self) {
         let Self { context, lines } = self;
         let unsaid = lines.len().saturating_sub(LINES_MAX);
-        let api = match context.api {
-            Api::Kafka(api) => api.to_string(),
-            Api::Native(op) => format!("{op:?}"),
-        };
+        let api = context.api.to_string();
         let (principal, listener) = (&*context.principal, &*context.listener);
         let (host, client) = (context.host(), context.client_id.as_deref().unwrap_or(""));
         for ((Act(deed, ..), name), detail) in lines.iter().take(LINES_MAX) {

@@ -2,7 +2,7 @@
 //! the log.
 
 use super::record::{AccessRecord, AccessRecords, Activity};
-use super::{Api, Kind, Operation, RequestContext};
+use super::{Kind, Operation, RequestContext};
 
 /// Most lines in a second.
 const LINES_MAX: u64 = 20;
@@ -67,8 +67,8 @@ impl Judged {
         if second != self.second {
             (self.second, self.lines) = (second, 0);
         }
-        let mut kept = AccessRecords { left_out: self.left_out, ..AccessRecords::default() };
-        self.left_out = 0;
+        let left_out = std::mem::take(&mut self.left_out);
+        let mut kept = AccessRecords::default();
         for case in std::mem::take(&mut self.noted) {
             if self.lines < LINES_MAX {
                 self.lines += 1;
@@ -80,6 +80,7 @@ impl Judged {
                 kept.records.push(case.record(is_allowed));
             }
         }
+        kept.left_out = if keeps { left_out } else { 0 };
         kept
     }
 
@@ -93,10 +94,7 @@ impl Judged {
 impl Case {
     fn say(&self, is_allowed: bool, unsaid: u64) {
         let Self { context, operation, kind, name } = self;
-        let api = match context.api {
-            Api::Kafka(api) => api.to_string(),
-            Api::Native(op) => format!("{op:?}"),
-        };
+        let api = context.api.to_string();
         tracing::info!(
             target: "duramen::access",
             principal = &*context.principal,
@@ -164,5 +162,19 @@ mod tests {
         deny(&mut it, 1);
         it.pass_over();
         assert_eq!((it.count(), it.lines), (47, 1));
+    }
+
+    #[test]
+    fn nobody_counts_records_that_nobody_keeps() {
+        let context = RequestContext::sample(ApiKey::Produce);
+        let mut it = Judged::default();
+        for keeps in [false, true] {
+            for number in 0..LINES_MAX + 5 {
+                it.note(&context, (Operation::Write, Kind::Topic, &format!("topic-{number}")));
+            }
+            let kept = it.say(false, 5, keeps);
+            let expected = if keeps { (20, 5) } else { (0, 0) };
+            assert_eq!((kept.records.len(), kept.left_out), expected);
+        }
     }
 }

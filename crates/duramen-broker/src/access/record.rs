@@ -68,9 +68,9 @@ impl AccessRecord {
     /// Returns the record of a node. `unsaid` records before it were left out.
     pub(crate) fn to_json(&self, node_id: i32, time_ms: i64, unsaid: u64) -> Vec<u8> {
         let Self { context, activity, message, detail, resource: (kind, name), verdict } = self;
-        let (service, operation) = match context.api {
-            Api::Kafka(api) => ("kafka", api.to_string()),
-            Api::Native(op) => ("native", format!("{op:?}")),
+        let service = match context.api {
+            Api::Kafka(_) => "kafka",
+            Api::Native(_) => "native",
         };
         let is_denied = matches!(verdict, Some((_, false)));
         let principal = &*context.principal;
@@ -112,7 +112,7 @@ impl AccessRecord {
             "time": time_ms,
             "message": message,
             "actor": actor,
-            "api": { "operation": operation, "service": { "name": service } },
+            "api": { "operation": context.api.to_string(), "service": { "name": service } },
             "resources": [{ "type": kind, "name": cut(name) }],
             "src_endpoint": source,
             "dst_endpoint": { "svc_name": &*context.listener },

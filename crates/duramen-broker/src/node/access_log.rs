@@ -52,6 +52,9 @@ pub(crate) struct AccessLog {
 impl AccessLog {
     /// Takes records, as far as the bounds allow.
     pub(crate) fn take(&mut self, core: &mut Core, made: &AccessRecords) {
+        if made.records.is_empty() {
+            return;
+        }
         self.unsaid += made.left_out;
         let second = core.now.mono_us / SECOND_US;
         if second != self.second {
