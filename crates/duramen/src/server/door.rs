@@ -224,13 +224,21 @@ impl Visitor {
         basic.into_iter().chain(bearer).map(HeaderValue::from_static).collect()
     }
 
-    /// Returns the client of a request, or the reason for which it is not who it says.
-    pub(crate) async fn know(&self, headers: &HeaderMap) -> Result<Identity, Refusal> {
-        let Some(asking) = self.door.asking.as_ref().filter(|_| !self.is_node) else {
+    /// Returns the client of each request of a connection on which they need not show who it is.
+    pub(crate) fn unasked(&self) -> Option<Identity> {
+        (!self.is_asked()).then(|| {
             let principal = self.name.as_ref().map(|name| format!("User:{name}"));
             let principal = principal.as_deref().unwrap_or(ANONYMOUS).into();
-            return Ok(Identity { principal, known: None, ends: None });
-        };
+            Identity { principal, known: None, ends: None }
+        })
+    }
+
+    /// Returns the client of a request, or the reason for which it is not who it says.
+    pub(crate) async fn know(&self, headers: &HeaderMap) -> Result<Identity, Refusal> {
+        if let Some(identity) = self.unasked() {
+            return Ok(identity);
+        }
+        let asking = self.door.asking.as_ref().expect("a port that asks has means to");
         let Some(shown) = headers.get(header::AUTHORIZATION) else {
             let reason = "the request does not say who its client is".to_owned();
             return Err(Refusal::Unknown(reason));

@@ -10,7 +10,7 @@ use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::login::Known;
 use duramen_broker::native::{Answer, LeasedPart, Name, Op, Position, Problem, Span};
 use duramen_broker::read_plan::{self, QueueError};
-use duramen_broker::recompression::Targets;
+use duramen_broker::recompression::{Target, Targets};
 use duramen_broker::session::Prepared;
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::records::{Record, Records};
@@ -150,13 +150,22 @@ impl Call {
         self.calls.node.push(Input::Event(Event::Consumed { context, bytes }));
     }
 
-    async fn ask(&mut self, version: i16, request: Prepared) -> Result<Reply, Fault> {
+    /// Asks the node. The answer has no room for the question: the node has that by then.
+    fn ask(
+        &mut self,
+        version: i16,
+        request: Prepared,
+    ) -> impl Future<Output = Result<Reply, Fault>> {
         let context = self.context(version, request.api());
         let (connection, sequence) = (self.connection, self.sequence);
         self.sequence += 1;
         let request = Box::new(request);
         let event = Event::Request { connection, sequence, context, request };
         self.calls.node.push(Input::Event(event));
+        self.answer()
+    }
+
+    async fn answer(&mut self) -> Result<Reply, Fault> {
         let ends = self.caller.ends;
         tokio::select! {
             biased;
@@ -187,32 +196,38 @@ impl Call {
         }
     }
 
+    /// Returns the codec into which the batch of an append is to be put.
+    fn codec_of(&self, op: &Op) -> Option<Target> {
+        let Op::Append(append) = op else { return None };
+        let target = self.calls.codecs.0.borrow().of_name(append.target.topic()).copied();
+        target.filter(|it| it.is_due(&append.batch.header))
+    }
+
     /// Puts the batch of an append into the codec of its topic.
-    async fn in_codec(&self, op: Op) -> Result<Op, Problem> {
-        let Op::Append(mut append) = op else { return Ok(op) };
-        let (targets, checking) = &self.calls.codecs;
-        let target = targets.borrow().of_name(append.target.topic()).copied();
-        if let Some(target) = target.filter(|it| it.is_due(&append.batch.header)) {
-            let batch = checking.in_codec(append.batch, &target).await;
-            append.batch = batch.map_err(|error| Problem::BadRequest("records", error))?;
-        }
-        Ok(Op::Append(append))
+    async fn in_codec(&self, op: Op, target: Target) -> Result<Box<Op>, Problem> {
+        let Op::Append(mut append) = op else { return Ok(Box::new(op)) };
+        let batch = self.calls.codecs.1.in_codec(append.batch, &target).await;
+        append.batch = batch.map_err(|error| Problem::BadRequest("records", error))?;
+        Ok(Box::new(Op::Append(append)))
     }
 
     /// Carries out an operation. A client that exceeded its quota gets the answer later.
-    pub(crate) async fn operate(&mut self, op: Op) -> Result<Answer, Problem> {
-        let may_wait = match &op {
+    pub(crate) async fn operate(&mut self, mut op: Box<Op>) -> Result<Answer, Problem> {
+        let may_wait = match &*op {
             Op::Retrieve(it) => it.wait_ms > 0,
             Op::Lease(it) => it.wait_ms > 0,
             _ => false,
         };
-        let rest_max = match &op {
+        let rest_max = match &*op {
             Op::Append(it) if it.is_patient => PATIENT_REST_MAX,
             _ => REST_MAX,
         };
-        let op = self.in_codec(op).await?;
+        if let Some(target) = self.codec_of(&op) {
+            // A box: else each call would have room for it.
+            op = Box::pin(self.in_codec(*op, target)).await?;
+        }
         let wait = may_wait.then(|| Waiting::of(&self.calls.metrics.native.reads_waiting));
-        let answered = match self.ask(0, Prepared::Native(Box::new(op))).await {
+        let answered = match self.ask(0, Prepared::Native(op)).await {
             Ok(Reply::Native(answered)) => answered,
             Ok(other) => unreachable!("{other:?} answers no operation"),
             Err(_) => return Err(Problem::OutcomeUnknown),

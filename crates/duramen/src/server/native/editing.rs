@@ -22,15 +22,15 @@ use crate::proto::{
 
 impl Queues {
     /// Carries an edit out.
-    async fn edit<M>(
+    fn edit<M>(
         &self,
         origin: &Origin,
         op: Result<Op, Problem>,
         message: M,
         pass: impl AsyncFnOnce(QueuesClient<Channel>, Request<M>) -> Answered<EditResponse>,
-    ) -> Result<EditResponse, Fault> {
+    ) -> impl Future<Output = Result<EditResponse, Fault>> {
         let finish = async |_, answer: Answer| Ok(edited(&answer));
-        self.carry(origin, op, message, pass, finish).await
+        self.carry(origin, op, message, pass, finish)
     }
 
     pub(crate) async fn delete(

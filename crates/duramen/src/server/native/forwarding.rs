@@ -86,10 +86,22 @@ impl Forwarding {
 pub(crate) type Answered<T> = Result<Response<T>, Status>;
 
 /// Carries an operation out here, or has the node carry it out that leads.
-pub(crate) async fn carry<A>(
+///
+/// The operation is in a box before the future begins, which would keep it otherwise, and so would each around it.
+pub(crate) fn carry<A>(
     calls: &Calls,
     origin: &Origin,
     op: Result<Op, Problem>,
+    pass: impl AsyncFnOnce(Place) -> Answered<A>,
+    finish: impl AsyncFnOnce(Call, Answer) -> Result<A, Fault>,
+) -> impl Future<Output = Result<A, Fault>> {
+    carry_boxed(calls, origin, op.map(Box::new), pass, finish)
+}
+
+async fn carry_boxed<A>(
+    calls: &Calls,
+    origin: &Origin,
+    op: Result<Box<Op>, Problem>,
     pass: impl AsyncFnOnce(Place) -> Answered<A>,
     finish: impl AsyncFnOnce(Call, Answer) -> Result<A, Fault>,
 ) -> Result<A, Fault> {

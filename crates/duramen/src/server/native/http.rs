@@ -1,5 +1,7 @@
 //! The native API as HTTP: resources under /v1, JSON or protobuf bodies, pages or server-sent events.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -74,6 +76,8 @@ pub(crate) fn routes(
     let (routes, document) = routes.split_for_parts();
     let document = openapi::with_optional_bodies(document);
     let surface = Surface { logs, queues, leases, topics, document: document.to_json()?.into() };
+    // Each request has a state of its own, and room for it in several futures.
+    let surface = Arc::new(surface);
     let routes = routes.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(surface);
     Ok((routes, document))
 }
@@ -126,8 +130,8 @@ async fn protocol() -> impl IntoResponse {
     get, path = "/openapi.json", operation_id = "document", tag = "Pages",
     responses((status = 200, description = "The document.", body = Object, content_type = "application/json"))
 )]
-async fn document(State(surface): State<Surface>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], surface.document)
+async fn document(State(surface): State<Arc<Surface>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], surface.document.clone())
 }
 
 /// Appends records, all or none, as one entry
@@ -179,7 +183,7 @@ async fn document(State(surface): State<Surface>) -> impl IntoResponse {
     )
 )]
 async fn append(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     path: LogPath,
     body: Body,
@@ -209,7 +213,7 @@ async fn append(
     )
 )]
 async fn tail(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     LogPath { topic, partition }: LogPath,
 ) -> Result<Response, Fault> {
@@ -232,7 +236,7 @@ async fn tail(
     )
 )]
 async fn truncate(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     LogPath { topic, partition }: LogPath,
     body: Body,
@@ -259,7 +263,7 @@ async fn truncate(
     )
 )]
 async fn fence(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     LogPath { topic, partition }: LogPath,
     body: Body,
@@ -288,7 +292,7 @@ async fn fence(
     )
 )]
 async fn open_session(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     body: Body,
 ) -> Result<Response, Fault> {
@@ -410,7 +414,7 @@ impl ReadQuery {
     )
 )]
 async fn read(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     path: LogPath,
     Asked(query): Asked<ReadQuery>,
@@ -504,7 +508,7 @@ fn events_of(page: proto::ReadResponse, how: As) -> Vec<Event> {
     )
 )]
 async fn create_topic(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     TopicPath { topic: name }: TopicPath,
     body: Body,
@@ -530,7 +534,7 @@ async fn create_topic(
     )
 )]
 async fn get_topic(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     TopicPath { topic: name }: TopicPath,
 ) -> Result<Response, Fault> {
@@ -546,7 +550,7 @@ async fn get_topic(
     responses((status = 204, description = "The topic is gone."), DeleteProblems)
 )]
 async fn delete_topic(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     TopicPath { topic: name }: TopicPath,
 ) -> Result<Response, Fault> {
@@ -582,7 +586,7 @@ struct ListQuery {
     )
 )]
 async fn list_topics(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     Asked(query): Asked<ListQuery>,
 ) -> Result<Response, Fault> {

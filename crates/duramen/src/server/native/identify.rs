@@ -37,12 +37,17 @@ pub(crate) async fn entered(
         return next.run(request).await;
     }
     let is_observed = OBSERVED.contains(&path);
-    let identity = match visitor.know(request.headers()).await {
+    // What must be asked is in boxes: else each call would have room for it, for as long as it takes.
+    let known = match visitor.unasked() {
+        Some(identity) => Ok(identity),
+        None => Box::pin(visitor.know(request.headers())).await,
+    };
+    let identity = match known {
         Ok(identity) => identity,
         Err(refusal) => return refused(&visitor, request.headers(), refusal),
     };
     if is_observed {
-        match visitor.may_observe(&identity).await {
+        match Box::pin(visitor.may_observe(&identity)).await {
             Ok(true) => {}
             Ok(false) => {
                 let text = "the client lacks Describe on the cluster";

@@ -57,7 +57,7 @@ impl Drop for Held {
             return;
         }
         let settlements = std::mem::take(&mut self.fates).into_values().collect();
-        let op = Op::Settle(native::Settle { settlements, ..self.settle.clone() });
+        let op = Box::new(Op::Settle(native::Settle { settlements, ..self.settle.clone() }));
         let (calls, caller) = (self.calls.clone(), self.caller.clone());
         tokio::spawn(async move { calls.begin(&caller).operate(op).await });
     }

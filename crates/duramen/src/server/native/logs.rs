@@ -45,16 +45,16 @@ pub(crate) struct Logs {
 
 impl Logs {
     /// Carries an operation out here, or passes its message on to the node that leads.
-    async fn carry<M, A>(
+    fn carry<M, A>(
         &self,
         origin: &Origin,
         op: Result<Op, Problem>,
         message: M,
         pass: impl AsyncFnOnce(LogsClient<Channel>, Request<M>) -> Answered<A>,
         write: impl FnOnce(Answer) -> A,
-    ) -> Result<A, Fault> {
-        let pass = async |to| pass(self.forwarding.logs(to), passed_on(origin, message)).await;
-        carry(&self.calls, origin, op, pass, async |_, answer| Ok(write(answer))).await
+    ) -> impl Future<Output = Result<A, Fault>> {
+        let pass = async move |to| pass(self.forwarding.logs(to), passed_on(origin, message)).await;
+        carry(&self.calls, origin, op, pass, async |_, answer| Ok(write(answer)))
     }
 
     pub(crate) async fn append(

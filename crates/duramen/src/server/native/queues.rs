@@ -75,16 +75,17 @@ impl Page {
 
 impl Queues {
     /// Carries an operation out here, or passes its message on to the node that leads.
-    pub(super) async fn carry<M, A>(
+    pub(super) fn carry<M, A>(
         &self,
         origin: &Origin,
         op: Result<Op, Problem>,
         message: M,
         pass: impl AsyncFnOnce(QueuesClient<Channel>, Request<M>) -> Answered<A>,
         finish: impl AsyncFnOnce(Call, Answer) -> Result<A, Fault>,
-    ) -> Result<A, Fault> {
-        let pass = async |to| pass(self.forwarding.queues(to), passed_on(origin, message)).await;
-        carry(&self.calls, origin, op, pass, finish).await
+    ) -> impl Future<Output = Result<A, Fault>> {
+        let pass =
+            async move |to| pass(self.forwarding.queues(to), passed_on(origin, message)).await;
+        carry(&self.calls, origin, op, pass, finish)
     }
 
     /// Reads a page. An empty one comes once the wait is over.

@@ -359,7 +359,7 @@ fn wrong(field: &'static str, reason: String) -> Problem {
 
 async fn tail(call: &mut Call, log: &Log, is_certain: bool) -> Result<native::Tail, Problem> {
     let target = Target::Log(log.clone());
-    match call.operate(Op::Tail(WantTail { target, is_certain })).await? {
+    match call.operate(Box::new(Op::Tail(WantTail { target, is_certain }))).await? {
         Answer::Tail(tail) => Ok(tail),
         other => unreachable!("{other:?} answers no question about a log"),
     }

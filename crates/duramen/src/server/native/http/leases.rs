@@ -1,5 +1,7 @@
 //! The operations of workers as HTTP.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -30,7 +32,7 @@ use crate::proto;
     )
 )]
 pub(super) async fn lease(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     GroupPath { topic, group }: GroupPath,
     body: Body,
@@ -62,7 +64,7 @@ pub(super) async fn lease(
     )
 )]
 pub(super) async fn settle(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     GroupPath { topic, group }: GroupPath,
     body: Body,
@@ -95,7 +97,7 @@ pub(super) async fn settle(
     )
 )]
 pub(super) async fn redrive(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     TopicPath { topic }: TopicPath,
     body: Body,

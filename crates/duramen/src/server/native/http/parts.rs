@@ -36,7 +36,7 @@ pub(super) const PROTOBUF: &str = "application/x-protobuf";
 pub(super) const EVENTS: &str = "text/event-stream";
 
 /// Operations of all handlers.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Surface {
     pub logs: Logs,
     pub queues: Queues,

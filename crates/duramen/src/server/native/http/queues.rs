@@ -1,5 +1,7 @@
 //! The operations on queues as HTTP.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -67,7 +69,7 @@ use crate::proto;
     )
 )]
 pub(super) async fn enqueue(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     body: Body,
@@ -188,7 +190,7 @@ impl RetrieveQuery {
     )
 )]
 pub(super) async fn retrieve(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     path: QueuePath,
     Asked(query): Asked<RetrieveQuery>,
@@ -247,7 +249,7 @@ fn events_of(page: proto::RetrieveResponse, how: As) -> Vec<Event> {
     )
 )]
 pub(super) async fn enqueue_many(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     TopicPath { topic }: TopicPath,
     body: Body,
@@ -278,7 +280,7 @@ pub(super) async fn enqueue_many(
     )
 )]
 pub(super) async fn subscribe(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     TopicPath { topic }: TopicPath,
     body: Body,
@@ -319,7 +321,7 @@ struct ElementPath {
     )
 )]
 pub(super) async fn get_element(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     uri: axum::http::Uri,
@@ -385,7 +387,7 @@ const OF_APPENDS: [&str; 4] =
     )
 )]
 pub(super) async fn replace(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     uri: axum::http::Uri,
@@ -454,7 +456,7 @@ fn position_in(uri: &axum::http::Uri) -> Result<proto::Position, Fault> {
     )
 )]
 pub(super) async fn delete_element(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     uri: axum::http::Uri,
@@ -483,7 +485,7 @@ pub(super) async fn delete_element(
     )
 )]
 pub(super) async fn delete(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     body: Body,
@@ -513,7 +515,7 @@ pub(super) async fn delete(
     )
 )]
 pub(super) async fn rewrite(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     body: Body,
@@ -546,7 +548,7 @@ pub(super) async fn rewrite(
     )
 )]
 pub(super) async fn delete_queue(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     headers: HeaderMap,
@@ -576,7 +578,7 @@ pub(super) async fn delete_queue(
     )
 )]
 pub(super) async fn trim(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     body: Body,
@@ -605,7 +607,7 @@ pub(super) async fn trim(
     )
 )]
 pub(super) async fn fence(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
     body: Body,
@@ -631,7 +633,7 @@ pub(super) async fn fence(
     )
 )]
 pub(super) async fn get(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     QueuePath { topic, queue }: QueuePath,
 ) -> Result<Response, Fault> {
@@ -670,7 +672,7 @@ pub(super) struct ListQuery {
     )
 )]
 pub(super) async fn list(
-    State(surface): State<Surface>,
+    State(surface): State<Arc<Surface>>,
     client: Client,
     TopicPath { topic }: TopicPath,
     Asked(query): Asked<ListQuery>,
