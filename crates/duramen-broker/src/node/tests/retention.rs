@@ -211,17 +211,20 @@ fn a_partition_of_very_many_segments_makes_them_larger() {
     assert_eq!(last.base_offset, 50);
 }
 
-pub(super) fn delete_records(it: &mut Harness, offset: i64) -> (i16, i64) {
+fn request_before(offset: i64, timeout_ms: i32) -> DeleteRecordsRequest {
     let partition = DeleteRecordsPartition { partition_index: 0, offset };
     let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
-    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 1000 };
-    match it.ask(request, 2) {
-        Response::DeleteRecords(response) => {
-            let part = &response.topics[0].partitions[0];
-            (part.error_code, part.low_watermark)
-        }
-        other => panic!("{other:?}"),
-    }
+    DeleteRecordsRequest { topics: vec![topic], timeout_ms }
+}
+
+fn deleted(response: &Response) -> (i16, i64) {
+    let Response::DeleteRecords(it) = response else { panic!("{response:?}") };
+    let part = &it.topics[0].partitions[0];
+    (part.error_code, part.low_watermark)
+}
+
+pub(super) fn delete_records(it: &mut Harness, offset: i64) -> (i16, i64) {
+    deleted(&it.ask(request_before(offset, 1000), 2))
 }
 
 #[test]
@@ -296,9 +299,7 @@ fn what_is_appended_behind_a_trim_to_the_end_begins_a_segment_before_that_is_exe
     it.create("t", &[]);
     it.produce("t", batch(&["a", "b"]));
     it.is_prompt = false;
-    let partition = DeleteRecordsPartition { partition_index: 0, offset: 2 };
-    let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
-    it.send(DeleteRecordsRequest { topics: vec![topic], timeout_ms: 1000 }, 2);
+    it.send(request_before(2, 1000), 2);
     it.send(produce_request("t", batch(&["c"]), -1), 9);
     it.send(produce_request("t", batch(&["d"]), -1), 9);
     it.is_prompt = true;
@@ -315,16 +316,12 @@ fn a_client_without_patience_hears_of_its_trim() {
     it.create("t", &[]);
     it.produce("t", batch(&["a", "b"]));
     it.is_prompt = false;
-    let partition = DeleteRecordsPartition { partition_index: 0, offset: 2 };
-    let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
-    let id = it.send(DeleteRecordsRequest { topics: vec![topic], timeout_ms: 0 }, 2);
+    let id = it.send(request_before(2, 0), 2);
     it.pass_ms(100);
     assert!(it.response(id).is_none(), "the disk has not written it");
     it.persist();
     it.run();
-    let Some(Response::DeleteRecords(answer)) = it.response(id) else { panic!("no answer") };
-    let told = &answer.topics[0].partitions[0];
-    assert_eq!((told.error_code, told.low_watermark), (0, 2));
+    assert_eq!(it.response(id).map(|it| deleted(&it)), Some((0, 2)));
 }
 
 #[test]
@@ -421,28 +418,22 @@ fn on_every_replica_a_log_that_is_trimmed_to_its_end_keeps_nothing_and_one_that_
     let leader = trio.leader("t", 0).expect("led");
     let away = (leader + 1) % 3;
     let delete_all = |trio: &mut Trio| {
-        let partition = DeleteRecordsPartition { partition_index: 0, offset: -1 };
-        let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
-        let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 };
         let at = trio.leader("t", 0).expect("led");
-        match trio.ask(at, request, 2) {
-            Response::DeleteRecords(it) => it.topics[0].partitions[0].low_watermark,
-            other => panic!("{other:?}"),
-        }
+        deleted(&trio.ask(at, request_before(-1, 10_000), 2))
     };
     let kept = |trio: &Trio, at: usize| {
         let partition = &trio.nodes[at].node.core.partitions[&trio.replica(at, "t", 0)];
         (partition.log_start(), partition.committed(), partition.bytes())
     };
     assert_eq!(trio.produce(leader, "t", batch(&["a", "b"])).error_code, 0);
-    assert_eq!(delete_all(&mut trio), 2);
+    assert_eq!(delete_all(&mut trio), (0, 2));
     trio.pass_ms(1000);
     assert!((0..3).all(|at| kept(&trio, at) == (2, 2, 0)));
     trio.cut.insert(away);
     for _ in 0..3 {
         assert_eq!(trio.produce(leader, "t", batch(&["c"])).error_code, 0);
     }
-    assert_eq!(delete_all(&mut trio), 5);
+    assert_eq!(delete_all(&mut trio), (0, 5));
     trio.cut.clear();
     trio.pass_ms(5000);
     assert!((0..3).all(|at| kept(&trio, at) == (5, 5, 0)));
