@@ -62,8 +62,8 @@ impl Tls {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// Makes the handshake with the broker at `HOST:PORT`.
-    pub(crate) async fn connect(
+    /// Makes the handshake with the broker, or the port of HTTP/1.1, at `HOST:PORT`.
+    pub async fn connect(
         &self,
         address: &str,
         stream: TcpStream,

@@ -147,6 +147,10 @@ fn field<'a>(line: &'a str, name: &str) -> &'a str {
     &line[start..end]
 }
 
+fn native_of(node: &mut Node) -> SocketAddr {
+    field(&node.wait_for_log("serving the native API"), "address").parse().unwrap()
+}
+
 /// An `ApiVersions` request of version 0, with its length.
 fn api_versions(correlation_id: i32) -> Vec<u8> {
     let mut body = vec![0, 18, 0, 0];

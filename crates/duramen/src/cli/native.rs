@@ -6,13 +6,16 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use data_encoding::BASE64;
+use duramen_client::{Tls, Wire};
+use futures_util::future::BoxFuture;
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
 use tonic_types::StatusExt;
 use tower::service_fn;
@@ -39,6 +42,13 @@ pub(super) struct Node {
     pub output: Output,
 }
 
+/// Means to enter nodes: the trust in them, and the user of each call.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    tls: Option<Tls>,
+    shows: Shows,
+}
+
 /// The way of calls to a node.
 pub(super) type Way = InterceptedService<Channel, Shows>;
 
@@ -52,19 +62,27 @@ pub(super) enum Shows {
     Token(PathBuf),
 }
 
-impl Interceptor for Shows {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        let value = match self {
-            Self::Nobody => return Ok(request),
-            Self::Password(value) => value.clone(),
+impl Shows {
+    /// Returns the header of a call, if its user shows one.
+    fn header(&self) -> Result<Option<MetadataValue<Ascii>>, String> {
+        match self {
+            Self::Nobody => Ok(None),
+            Self::Password(value) => Ok(Some(value.clone())),
             Self::Token(path) => {
-                let read = std::fs::read_to_string(&*path).map_err(|error| error.to_string());
+                let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
                 let value = read.and_then(|token| header("Bearer", token.trim()));
                 let about = |problem| format!("no token in {}: {problem}", path.display());
-                value.map_err(|problem| Status::unauthenticated(about(problem)))?
+                value.map(Some).map_err(about)
             }
-        };
-        request.metadata_mut().insert("authorization", value);
+        }
+    }
+}
+
+impl Interceptor for Shows {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = self.header().map_err(Status::unauthenticated)? {
+            request.metadata_mut().insert("authorization", value);
+        }
         Ok(request)
     }
 }
@@ -77,7 +95,8 @@ fn header(scheme: &str, proof: &str) -> Result<MetadataValue<Ascii>, String> {
     Ok(value)
 }
 
-fn address(text: &str) -> Result<String, String> {
+/// Reads the address of a node's native API.
+pub(super) fn address(text: &str) -> Result<String, String> {
     match HostPort::parse(text.trim())? {
         HostPort { port: 0, .. } => Err(format!("{text} has no port to connect to")),
         address => Ok(address.to_string()),
@@ -166,46 +185,89 @@ impl Appended {
 
 impl Node {
     pub(super) async fn connect(&self) -> anyhow::Result<Way> {
-        let (at, tls) = (self.native.clone(), self.safety.tls()?);
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let endpoint = Endpoint::from_shared(format!("{scheme}://{at}")).context("no address")?;
-        let channel = match tls {
-            None => endpoint.connect().await,
-            Some(tls) => {
-                let dial = move |_| {
-                    let (at, tls) = (at.clone(), tls.clone());
-                    async move {
-                        let stream = TcpStream::connect(&at).await?;
-                        stream.set_nodelay(true)?;
-                        Ok::<_, io::Error>(TokioIo::new(tls.connect_http2(&at, stream).await?))
-                    }
-                };
-                endpoint.connect_with_connector(service_fn(dial)).await
-            }
-        };
-        let channel = channel.with_context(|| {
-            format!(
-                "no node serves the native API at {}; start one with `duramen dev`, or name another with --native HOST:PORT",
-                self.native
-            )
-        })?;
-        Ok(InterceptedService::new(channel, self.shows()?))
+        Entry::of(&self.safety)?.connect(&self.native).await
     }
+}
 
-    fn shows(&self) -> anyhow::Result<Shows> {
-        let Safety { user, token_file, .. } = &self.safety;
-        match (user, token_file) {
-            (None, None) => Ok(Shows::Nobody),
-            (None, Some(path)) => Ok(Shows::Token(path.clone())),
+impl Entry {
+    /// Reads certificates and the password, which the user may have to type.
+    pub(super) fn of(safety: &Safety) -> anyhow::Result<Self> {
+        let shows = match (&safety.user, &safety.token_file) {
+            (None, None) => Shows::Nobody,
+            (None, Some(path)) => Shows::Token(path.clone()),
             (Some(user), _) => {
                 demand(!user.contains(':'), "a name with a colon cannot be shown by HTTP")?;
-                let password = self.safety.password(user)?;
+                let password = safety.password(user)?;
                 let both = [user.as_bytes(), b":", &password].concat();
                 let value = header("Basic", &BASE64.encode(&both));
-                Ok(Shows::Password(value.map_err(anyhow::Error::msg)?))
+                Shows::Password(value.map_err(anyhow::Error::msg)?)
             }
-        }
+        };
+        Ok(Self { tls: safety.tls()?, shows })
     }
+
+    /// Connects to the node at `HOST:PORT`.
+    pub(super) async fn connect(&self, at: &str) -> anyhow::Result<Way> {
+        let channel = match self.dial(at) {
+            None => endpoint("http", at).connect().await,
+            Some(dial) => endpoint("https", at).connect_with_connector(service_fn(dial)).await,
+        };
+        let channel = channel.with_context(|| no_node(at))?;
+        Ok(InterceptedService::new(channel, self.shows.clone()))
+    }
+
+    /// Returns a way to a node that connects when it is used, and again after a loss.
+    pub(super) fn connect_lazily(&self, at: &str) -> Way {
+        let channel = match self.dial(at) {
+            None => endpoint("http", at).connect_lazy(),
+            Some(dial) => endpoint("https", at).connect_with_connector_lazy(service_fn(dial)),
+        };
+        InterceptedService::new(channel, self.shows.clone())
+    }
+
+    /// Connects to a node for HTTP/1.1. Returns the lines of each request that name the node and the user, too.
+    pub(super) async fn connect_http(&self, at: &str) -> anyhow::Result<(Wire, String)> {
+        let connect = async || -> io::Result<Wire> {
+            let stream = TcpStream::connect(at).await?;
+            stream.set_nodelay(true)?;
+            match &self.tls {
+                None => Ok(Wire::Left(stream)),
+                Some(tls) => Ok(Wire::Right(Box::new(tls.connect(at, stream).await?))),
+            }
+        };
+        let wire = connect().await.with_context(|| no_node(at))?;
+        let shown = match self.shows.header().map_err(anyhow::Error::msg)? {
+            None => String::new(),
+            Some(value) => format!("authorization: {}\r\n", value.to_str()?),
+        };
+        Ok((wire, format!("host: {at}\r\n{shown}")))
+    }
+
+    /// Returns the way by which a channel gets its connections, if they have TLS.
+    fn dial(&self, at: &str) -> Option<impl Fn(Uri) -> Dialled + Clone + use<>> {
+        let (at, tls) = (at.to_owned(), self.tls.clone()?);
+        Some(move |_| -> Dialled {
+            let (at, tls) = (at.clone(), tls.clone());
+            Box::pin(async move {
+                let stream = TcpStream::connect(&at).await?;
+                stream.set_nodelay(true)?;
+                Ok(TokioIo::new(tls.connect_http2(&at, stream).await?))
+            })
+        })
+    }
+}
+
+/// A connection with TLS that comes to be.
+type Dialled = BoxFuture<'static, io::Result<TokioIo<TlsStream<TcpStream>>>>;
+
+fn endpoint(scheme: &str, at: &str) -> Endpoint {
+    Endpoint::from_shared(format!("{scheme}://{at}")).expect("an address of a host and a port")
+}
+
+fn no_node(at: &str) -> String {
+    format!(
+        "no node serves the native API at {at}; start one with `duramen dev`, or name another with --native HOST:PORT"
+    )
 }
 
 /// Makes an error of a refusal, with the name of its kind for programs.

@@ -294,3 +294,23 @@ fn a_broker_is_a_host_and_a_port_and_an_empty_variable_is_none() {
     let output = run(&["topic", "list", "--bootstrap", &node.bootstrap]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
+
+/// Every command that names a broker or a node also takes the means to enter one that asks who comes.
+#[test]
+fn commands_that_connect_can_show_who_comes() {
+    let mut seen = 0;
+    let mut left = vec![(String::new(), duramen::cli::Cli::command())];
+    while let Some((path, command)) = left.pop() {
+        let flag = |name: &str| command.get_arguments().any(|it| it.get_long() == Some(name));
+        let serves = ["dev", "serve"].contains(&command.get_name());
+        if (flag("bootstrap") || flag("native")) && !serves {
+            for needed in ["tls-ca", "tls-cert", "user", "password-file", "token-file"] {
+                assert!(flag(needed), "{path} has no --{needed}");
+            }
+            seen += 1;
+        }
+        let inner = command.get_subcommands();
+        left.extend(inner.map(|it| (format!("{path} {}", it.get_name()), it.clone())));
+    }
+    assert!(seen > 50, "{seen} commands connect");
+}

@@ -12,7 +12,7 @@ use tonic::{Code, Request};
 use tonic_types::StatusExt;
 
 use super::security::{ALL, asking, certificates, run, said};
-use super::{Node, PATIENCE, field};
+use super::{Node, PATIENCE, native_of};
 
 const TAIL: &str = "/v1/topics/t/partitions/0";
 const RECORDS: &str = "/v1/topics/t/partitions/0/records";
@@ -35,10 +35,6 @@ fn send(at: SocketAddr, what: &str, shown: Option<&str>) -> (u16, String) {
 
 fn status(at: SocketAddr, what: &str, shown: Option<&str>) -> u16 {
     send(at, what, shown).0
-}
-
-fn native_of(node: &mut Node) -> SocketAddr {
-    field(&node.wait_for_log("serving the native API"), "address").parse().unwrap()
 }
 
 /// Runs a command of the native API as a user, or as nobody.

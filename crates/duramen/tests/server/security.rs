@@ -18,10 +18,10 @@ use rcgen::{
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use serde_json::json;
+use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{Node, PATIENCE, field};
+use super::{Node, PATIENCE, field, native_of};
 
 /// Makes an authority, and a certificate for this machine.
 pub(super) fn certificates(directory: &Path) {
@@ -399,38 +399,52 @@ fn benchmarks_come_in_as_other_commands_do() {
     certificates(mine.path());
     let keystore = format!("ssl.keystore.location={}/localhost.pem", mine.path().display());
     let settings = [ALL, &keystore, "super.users=User:root"];
-    let node = Node::spawn(&mut asking(directory.path(), "SASL_SSL://127.0.0.1:0", &settings));
+    let mut command = asking(directory.path(), "SASL_SSL://127.0.0.1:0", &settings);
+    let mut node = Node::spawn(command.args(["--native", "127.0.0.1:0"]));
+    let (kafka, native) = (node.address.to_string(), native_of(&mut node).to_string());
     let password = directory.path().join("password");
     std::fs::write(&password, "first secret").unwrap();
-    let bench = |arguments: &[&str]| {
+    let bench = |arguments: &str, to: [&str; 2]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-        command.arg("bench").args(arguments).args(["--bootstrap", &node.address.to_string()]);
+        command.arg("bench").args(arguments.split(' ')).args(to);
         command.arg("--tls-ca").arg(mine.path().join("ca.pem"));
         command.args(["--user", "root", "--password-file"]).arg(&password);
-        let done = command.args(["--output", "json"]).output().unwrap();
+        command.args(["--output", "json"]).stdin(Stdio::piped());
+        let mut done = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // `takeover` waits for a line.
+        drop(done.stdin.take().unwrap().write_all(b"go\n"));
+        let done = done.wait_with_output().unwrap();
         let told = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
         assert!(done.status.success(), "{arguments:?}: {told}");
-        serde_json::from_str::<serde_json::Value>(&told).unwrap()
+        serde_json::from_str::<Value>(told.trim_start_matches("ready\n")).unwrap()
     };
-    bench(&["append", "-n", "4", "-C", "2", "--seconds", "0.2", "--warmup-seconds", "0"]);
-    bench(&["tail", "--topic", "t", "--seconds", "0.2", "--warmup-seconds", "0"]);
+    let to_kafka = ["--bootstrap", &kafka];
+    bench("append -n 4 -C 2 --seconds 0.2 --warmup-seconds 0", to_kafka);
+    bench("tail --topic t --seconds 0.2 --warmup-seconds 0", to_kafka);
     // More than a socket takes at once.
-    bench(&["produce", "--topic", "u", "--messages", "20000"]);
+    bench("produce --topic u --messages 20000", to_kafka);
     for way in ["--check", "--no-ahead"] {
-        let read = bench(&["consume", "--topic", "u", way]);
+        let read = bench(&format!("consume --topic u {way}"), to_kafka);
         assert_eq!(read["records"], 20_000, "{read}");
     }
-    bench(&[
-        "enqueue",
-        "--via",
-        "kafka",
-        "--topic",
-        "q",
-        "--seconds",
-        "0.2",
-        "--warmup-seconds",
-        "0",
-    ]);
+    bench("enqueue --via kafka --topic q --seconds 0.2 --warmup-seconds 0", to_kafka);
+
+    let to_native = ["--native", &native];
+    for way in ["grpc", "stream", "http"] {
+        let done = bench(&format!("enqueue --via {way} --topic q --messages 20"), to_native);
+        assert_eq!((&done["total"], &done["refused"]), (&20.into(), &0.into()), "{way}");
+    }
+    for way in ["grpc", "http"] {
+        let done = bench(&format!("retrieve --via {way} --topic q --reads 20"), to_native);
+        assert_eq!(done["total"], 20, "{way}");
+        bench(
+            &format!("wait --via {way} --readers 2 --seconds 0.2 --warmup-seconds 0.1"),
+            to_native,
+        );
+    }
+    bench("takeover --topic v --queues 6 --callers 2", to_native);
+    let read = bench("read --topic q", to_native);
+    assert!(read["bytes"].as_u64() > Some(0), "{read}");
 }
 
 #[test]
@@ -493,7 +507,7 @@ fn a_user_may_do_what_rules_allow_and_no_more() {
     assert!(explained("describe").contains("may not"));
     assert_eq!(by_ada(&["topic", "list", "-o", "json"]), (true, "[]\n".to_owned()));
     let listed = by_root(&["acl", "list", "--topic", "orders-7", "-o", "json"]);
-    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
     assert_eq!(listed[0]["principal"], "User:ada");
     let shown = by_root(&["acl", "remove", "--principal", "User:ada", "--dry-run"]);

@@ -16,13 +16,13 @@ use futures_util::stream;
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use tonic::transport::Channel;
 
 use super::frames::{Refused, Requests, answer, now_ms, send};
 use super::queues::{Chance, Http, Place, Via, name, retriable};
 use super::report::{Measured, Meter, bandwidth, print, round};
 use super::target::{leaders, seconds};
 use crate::cli::bootstrap::Cluster;
+use crate::cli::native::{Way, failure};
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
 use crate::proto::queues_client::QueuesClient;
@@ -229,12 +229,13 @@ impl Enqueue {
                 running.push(tokio::task::spawn_local(lane.run(load.clone(), count)));
             }
         } else {
-            self.place.prepare().await?;
+            let nodes = self.place.nodes(&self.cluster.safety)?;
+            self.place.prepare(&nodes).await?;
             let (mut grpc, mut http) = (Vec::new(), Vec::new());
             for connection in 0..self.connections {
                 match self.via {
-                    Via::Http => http.push(self.place.http(connection as usize).await?),
-                    _ => grpc.push(self.place.grpc(connection as usize).await?),
+                    Via::Http => http.push(nodes.http(connection as usize).await?),
+                    _ => grpc.push(nodes.grpc(connection as usize).await?),
                 }
             }
             load.meter.borrow_mut().starts_now();
@@ -341,7 +342,7 @@ impl Enqueue {
 }
 
 /// Calls by gRPC, one after the other.
-async fn call(load: Rc<Load>, mut client: QueuesClient<Channel>) -> anyhow::Result<()> {
+async fn call(load: Rc<Load>, mut client: QueuesClient<Way>) -> anyhow::Result<()> {
     while let Some((number, count)) = load.next() {
         let begun = Instant::now();
         let outcome = if load.spread {
@@ -392,11 +393,7 @@ async fn post(load: Rc<Load>, mut client: Http) -> anyhow::Result<()> {
 }
 
 /// Sends requests in one stream, a few of them at a time.
-async fn pour(
-    load: Rc<Load>,
-    mut client: QueuesClient<Channel>,
-    at_once: usize,
-) -> anyhow::Result<()> {
+async fn pour(load: Rc<Load>, mut client: QueuesClient<Way>, at_once: usize) -> anyhow::Result<()> {
     let (send, receive) = mpsc::channel(at_once);
     let requests = stream::unfold(receive, |mut receive| async {
         let request: Option<EnqueueStreamRequest> = receive.recv().await;
@@ -411,9 +408,9 @@ async fn pour(
     let mut waiting = BTreeMap::new();
     while waiting.len() < at_once && push(&mut waiting) {}
     let answers = client.enqueue_stream(requests).await;
-    let mut answers = answers.map_err(crate::cli::native::failure)?.into_inner();
+    let mut answers = answers.map_err(failure)?.into_inner();
     while !waiting.is_empty() {
-        let answer = answers.message().await.map_err(crate::cli::native::failure)?;
+        let answer = answers.message().await.map_err(failure)?;
         let answer = answer.context("the node ended the stream")?;
         let (begun, count) = waiting.remove(&answer.call).context("an answer to no request")?;
         let outcome = match answer.result {

@@ -3,16 +3,14 @@
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, Bytes, BytesMut};
 use clap::{Args, ValueEnum};
+use duramen_client::Wire;
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::target::connect;
-use crate::cli::native::{MESSAGE_BYTES_MAX, failure};
+use crate::cli::bootstrap::Safety;
+use crate::cli::native::{Entry, MESSAGE_BYTES_MAX, Way, address, failure};
 use crate::cli::usage::topic_name;
-use crate::config::HostPort;
 use crate::proto::queues_client::QueuesClient;
 use crate::proto::retrieve_request::Start;
 use crate::proto::topics_client::TopicsClient;
@@ -54,38 +52,59 @@ pub(super) struct Place {
     pub(super) queues: u64,
 }
 
-/// Reads the address of a node's native API.
-pub(super) fn address(text: &str) -> Result<String, String> {
-    Ok(HostPort::parse(text.trim())?.to_string())
+/// Nodes of a benchmark, and the way into them.
+pub(super) struct Nodes {
+    addresses: Vec<String>,
+    entry: Entry,
 }
 
 impl Place {
+    /// Returns the nodes, and the way into them.
+    pub(super) fn nodes(&self, safety: &Safety) -> anyhow::Result<Nodes> {
+        Ok(Nodes { addresses: self.native.clone(), entry: Entry::of(safety)? })
+    }
+
     /// Creates the topic if it is missing.
-    pub(super) async fn prepare(&self) -> anyhow::Result<()> {
+    pub(super) async fn prepare(&self, nodes: &Nodes) -> anyhow::Result<()> {
         let request = CreateTopicRequest {
             name: self.topic.clone(),
             partitions: self.partitions,
             settings: [("queue.enable".to_owned(), "true".to_owned())].into(),
             ..CreateTopicRequest::default()
         };
-        let channel = open(&self.native[0]).connect().await;
-        let channel = channel.with_context(|| {
-            format!(
-                "no node serves the native API at {}; name another with --native",
-                self.native[0]
-            )
-        })?;
-        match TopicsClient::new(channel).create_topic(request).await {
+        let way = nodes.entry.connect(nodes.at(0)).await?;
+        match TopicsClient::new(way).create_topic(request).await {
             Err(status) if status.code() != Code::AlreadyExists => Err(failure(status)),
             _ => Ok(()),
         }
     }
 
-    /// Connects to a node; connections take the nodes in turn.
-    pub(super) async fn grpc(&self, connection: usize) -> anyhow::Result<QueuesClient<Channel>> {
-        let at = &self.native[connection % self.native.len()];
-        let channel = open(at).connect().await.with_context(|| format!("no node at {at}"))?;
-        Ok(client(channel))
+    /// Returns the queue that comes at this place of an endless round through all of them.
+    pub(super) fn nth(&self, number: u64) -> u64 {
+        let count = self.queues;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a fraction of a count"
+        )]
+        let mut stride = (count as f64 * STRIDE) as u64;
+        while common_divisor(stride, count) != 1 {
+            stride += 1;
+        }
+        let product = u128::from(number % count) * u128::from(stride) % u128::from(count);
+        u64::try_from(product).expect("a remainder of 64 bits")
+    }
+}
+
+impl Nodes {
+    /// Returns the address for a connection: they take the nodes in turn.
+    fn at(&self, connection: usize) -> &str {
+        &self.addresses[connection % self.addresses.len()]
+    }
+
+    /// Connects to a node.
+    pub(super) async fn grpc(&self, connection: usize) -> anyhow::Result<QueuesClient<Way>> {
+        Ok(client(self.entry.connect(self.at(connection)).await?))
     }
 
     /// Connects readers: those of gRPC share connections, those of HTTP have one each.
@@ -111,40 +130,19 @@ impl Place {
     }
 
     /// Makes clients of all nodes, which connect when they are used, and again after a loss.
-    pub(super) fn lazy(&self) -> Vec<QueuesClient<Channel>> {
-        self.native.iter().map(|at| client(open(at).connect_lazy())).collect()
+    pub(super) fn lazy(&self) -> Vec<QueuesClient<Way>> {
+        self.addresses.iter().map(|at| client(self.entry.connect_lazily(at))).collect()
     }
 
     /// Connects to a node by HTTP/1.1.
     pub(super) async fn http(&self, connection: usize) -> anyhow::Result<Http> {
-        let at = self.native[connection % self.native.len()].clone();
-        Ok(Http { socket: connect(&at).await?, input: BytesMut::with_capacity(4 << 10), at })
-    }
-
-    /// Returns the queue that comes at this place of an endless round through all of them.
-    pub(super) fn nth(&self, number: u64) -> u64 {
-        let count = self.queues;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a fraction of a count"
-        )]
-        let mut stride = (count as f64 * STRIDE) as u64;
-        while common_divisor(stride, count) != 1 {
-            stride += 1;
-        }
-        let product = u128::from(number % count) * u128::from(stride) % u128::from(count);
-        u64::try_from(product).expect("a remainder of 64 bits")
+        let (wire, lines) = self.entry.connect_http(self.at(connection)).await?;
+        Ok(Http { wire, lines, input: BytesMut::with_capacity(4 << 10) })
     }
 }
 
-/// Returns the way to a node.
-pub(super) fn open(at: &str) -> Endpoint {
-    Endpoint::from_shared(format!("http://{at}")).expect("an address of a host and a port")
-}
-
-fn client(channel: Channel) -> QueuesClient<Channel> {
-    QueuesClient::new(channel)
+fn client(way: Way) -> QueuesClient<Way> {
+    QueuesClient::new(way)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
@@ -187,7 +185,7 @@ impl Chance {
 
 /// One way to read a queue: a call of gRPC, or one of HTTP.
 pub(super) enum Reader {
-    Grpc(QueuesClient<Channel>),
+    Grpc(QueuesClient<Way>),
     Http(Http),
 }
 
@@ -209,9 +207,10 @@ impl Reader {
 
 /// Connection by HTTP/1.1, with one call at a time.
 pub(super) struct Http {
-    socket: TcpStream,
+    wire: Wire,
+    /// Lines of each request that name the node and the user.
+    lines: String,
     input: BytesMut,
-    at: String,
 }
 
 impl Http {
@@ -224,8 +223,8 @@ impl Http {
         let length = body.encoded_len();
         let mut request = Vec::with_capacity(length + 256);
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: {PROTOBUF}\r\naccept: {PROTOBUF}\r\ncontent-length: {length}\r\n\r\n",
-            self.at
+            "POST {path} HTTP/1.1\r\n{}content-type: {PROTOBUF}\r\naccept: {PROTOBUF}\r\ncontent-length: {length}\r\n\r\n",
+            self.lines
         );
         request.extend_from_slice(head.as_bytes());
         body.encode(&mut request)?;
@@ -246,8 +245,8 @@ impl Http {
         };
         let wait = if *wait_ms == 0 { String::new() } else { format!("&wait={}s", wait_ms / 1000) };
         let request = format!(
-            "GET /v1/topics/{topic}/queues/{queue}/messages?limit={limit}{after}{wait} HTTP/1.1\r\nhost: {}\r\naccept: {PROTOBUF}\r\n\r\n",
-            self.at
+            "GET /v1/topics/{topic}/queues/{queue}/messages?limit={limit}{after}{wait} HTTP/1.1\r\n{}accept: {PROTOBUF}\r\n\r\n",
+            self.lines
         );
         self.call(request.as_bytes()).await
     }
@@ -256,7 +255,12 @@ impl Http {
         &mut self,
         request: &[u8],
     ) -> anyhow::Result<Result<T, String>> {
-        self.socket.write_all(request).await.context("the node closed the connection")?;
+        let sent = async {
+            self.wire.write_all(request).await?;
+            // A stream with TLS keeps bytes back until it is flushed.
+            self.wire.flush().await
+        };
+        sent.await.context("the node closed the connection")?;
         let (status, length) = loop {
             if let Some(at) = self.input.windows(4).position(|it| it == b"\r\n\r\n") {
                 let head = self.input.split_to(at + 4);
@@ -277,7 +281,7 @@ impl Http {
     }
 
     async fn more(&mut self) -> anyhow::Result<()> {
-        let count = self.socket.read_buf(&mut self.input).await;
+        let count = self.wire.read_buf(&mut self.input).await;
         ensure!(
             count.context("the node closed the connection")? > 0,
             "the node closed the connection"

@@ -2,16 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use tonic::Streaming;
 
-use super::queues::{address, open};
 use super::report::{bandwidth, cpu_time, milliseconds, print, round};
 use super::target::seconds;
 use crate::cli::bootstrap::Output;
-use crate::cli::native::{MESSAGE_BYTES_MAX, failure};
+use crate::cli::native::{MESSAGE_BYTES_MAX, Node, failure};
 use crate::cli::screen;
 use crate::cli::usage::topic_name;
 use crate::proto::logs_client::LogsClient;
@@ -40,11 +38,8 @@ pub(super) struct Read {
     /// Time for which those streams are held
     #[arg(long, value_name = "S", requires = "stalled", value_parser = seconds)]
     seconds: Option<Duration>,
-    /// Address of a node's native API
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9080", value_parser = address, help_heading = "Cluster")]
-    native: String,
     #[command(flatten)]
-    output: Output,
+    node: Node,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,14 +90,12 @@ impl Read {
             ),
             format!("client CPU {} s", report.client_cpu_seconds),
         ];
-        print(self.output == Output::Json, &report, &lines)
+        print(self.node.output == Output::Json, &report, &lines)
     }
 
     async fn stream(&self) -> anyhow::Result<Streaming<ReadResponse>> {
-        let channel = open(&self.native).connect().await.with_context(|| {
-            format!("no node serves the native API at {}; name another with --native", self.native)
-        })?;
-        let mut logs = LogsClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let mut logs = LogsClient::new(self.node.connect().await?)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
         let (topic, partition) = (self.topic.clone(), self.partition);
         let request = ReadRequest { topic, partition, raw: true, ..ReadRequest::default() };
         Ok(logs.read(request).await.map_err(failure)?.into_inner())

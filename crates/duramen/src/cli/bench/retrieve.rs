@@ -11,10 +11,10 @@ use duramen_protocol::partitioner::partition_of_key;
 use serde::Serialize;
 use tokio::task::LocalSet;
 
-use super::queues::{Chance, Place, Reader, Via, after, name};
+use super::queues::{Chance, Nodes, Place, Reader, Via, after, name};
 use super::report::{Measured, Meter, print, round};
 use super::target::seconds;
-use crate::cli::bootstrap::Output;
+use crate::cli::bootstrap::{Output, Safety};
 use crate::cli::native::failure;
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
@@ -73,6 +73,8 @@ pub(super) struct Retrieve {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
+    safety: Safety,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -113,13 +115,14 @@ impl Retrieve {
             limit: self.limit,
             ..RetrieveRequest::default()
         };
+        let nodes = self.place.nodes(&self.safety)?;
         let begun = Instant::now();
-        let readers = self.first(&asked, begun).await?;
+        let readers = self.first(&nodes, &asked, begun).await?;
         let first = begun.elapsed().as_secs_f64();
         let (mut listed, mut list_s) = (None, None);
         if self.list {
             let begun = Instant::now();
-            listed = Some(self.list().await?);
+            listed = Some(self.list(&nodes).await?);
             list_s = Some(begun.elapsed().as_secs_f64());
         }
         let load = Rc::new(Load {
@@ -176,11 +179,15 @@ impl Retrieve {
     }
 
     /// Connects all callers, and reads once, as soon as a node serves that.
-    async fn first(&self, asked: &RetrieveRequest, begun: Instant) -> anyhow::Result<Vec<Reader>> {
+    async fn first(
+        &self,
+        nodes: &Nodes,
+        asked: &RetrieveRequest,
+        begun: Instant,
+    ) -> anyhow::Result<Vec<Reader>> {
         loop {
             let outcome = async {
-                let mut readers =
-                    self.place.readers(self.via, self.callers, self.connections).await?;
+                let mut readers = nodes.readers(self.via, self.callers, self.connections).await?;
                 let queue = name(Chance(u64::from(self.callers) + 1).next() % self.place.queues);
                 let request = RetrieveRequest { queue, ..asked.clone() };
                 match readers[0].read(&request).await? {
@@ -196,8 +203,8 @@ impl Retrieve {
     }
 
     /// Counts all queues of the topic.
-    async fn list(&self) -> anyhow::Result<u64> {
-        let mut client = self.place.grpc(0).await?;
+    async fn list(&self, nodes: &Nodes) -> anyhow::Result<u64> {
+        let mut client = nodes.grpc(0).await?;
         let mut request =
             ListQueuesRequest { topic: self.place.topic.clone(), ..ListQueuesRequest::default() };
         let mut count = 0;

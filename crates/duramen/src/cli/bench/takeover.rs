@@ -9,15 +9,14 @@ use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 use tokio::task::LocalSet;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use super::queues::{Chance, Place, name};
 use super::report::{Latency, histogram, milliseconds, print};
 use super::target::seconds;
-use crate::cli::bootstrap::Output;
-use crate::cli::native::failure;
+use crate::cli::bootstrap::{Output, Safety};
+use crate::cli::native::{Way, failure};
 use crate::cli::screen;
 use crate::cli::usage::whole;
 use crate::proto::queues_client::QueuesClient;
@@ -55,6 +54,8 @@ pub(super) struct Takeover {
     patience: Duration,
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    safety: Safety,
     #[command(flatten)]
     output: Output,
 }
@@ -105,9 +106,10 @@ struct Work {
 impl Takeover {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        self.place.prepare().await?;
+        let nodes = self.place.nodes(&self.safety)?;
+        self.place.prepare(&nodes).await?;
         let value = Chance(1).bytes(self.size);
-        let clients = self.place.lazy();
+        let clients = nodes.lazy();
         let lasts = fill(&self.place, clients[0].clone(), &value).await?;
         let (before, lasts) = self.pass(&clients, &value, lasts).await?;
         screen::print_line("ready")?;
@@ -140,7 +142,7 @@ impl Takeover {
     /// Appends to each queue behind its last element, and reads it; returns the new last elements.
     async fn pass(
         &self,
-        clients: &[QueuesClient<Channel>],
+        clients: &[QueuesClient<Way>],
         value: &Bytes,
         lasts: Vec<Position>,
     ) -> anyhow::Result<(Pass, Vec<Position>)> {
@@ -201,7 +203,7 @@ impl Takeover {
 /// Appends a message to each queue; returns where.
 pub(super) async fn fill(
     place: &Place,
-    mut client: QueuesClient<Channel>,
+    mut client: QueuesClient<Way>,
     value: &Bytes,
 ) -> anyhow::Result<Vec<Position>> {
     let mut lasts = Vec::new();
@@ -230,7 +232,7 @@ pub(super) async fn fill(
 impl Work {
     async fn run(
         self: Rc<Self>,
-        mut clients: Vec<QueuesClient<Channel>>,
+        mut clients: Vec<QueuesClient<Way>>,
         mut node: usize,
     ) -> anyhow::Result<()> {
         let count = clients.len();
@@ -284,7 +286,7 @@ impl Work {
 
     async fn append(
         &self,
-        client: &mut QueuesClient<Channel>,
+        client: &mut QueuesClient<Way>,
         queue: u64,
     ) -> Result<Option<Position>, Status> {
         let last = self.lasts.borrow()[usize::try_from(queue).unwrap_or(usize::MAX)];
@@ -300,7 +302,7 @@ impl Work {
         Ok(client.enqueue(request).await?.into_inner().last)
     }
 
-    async fn read(&self, client: &mut QueuesClient<Channel>, queue: u64) -> Result<(), Status> {
+    async fn read(&self, client: &mut QueuesClient<Way>, queue: u64) -> Result<(), Status> {
         let request = RetrieveRequest {
             topic: self.place.topic.clone(),
             queue: name(queue),

@@ -6,7 +6,6 @@ use anyhow::{Context, bail};
 use clap::Args;
 use duramen_client::{Client, NewTopic};
 use duramen_protocol::error_code::ErrorCode;
-use tokio::net::TcpStream;
 
 use crate::cli::acks::Acks;
 use crate::cli::screen;
@@ -97,14 +96,6 @@ pub(super) async fn leaders(
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|it| Duration::try_from_secs_f64(it).ok());
     seconds.ok_or_else(|| "give a number of seconds, 0 or more, such as 0.5".to_owned())
-}
-
-/// Connects to a broker, for frames that the benchmark writes itself.
-pub(super) async fn connect(address: &str) -> anyhow::Result<TcpStream> {
-    let socket = TcpStream::connect(address).await;
-    let socket = socket.with_context(|| format!("cannot connect to {address}"))?;
-    socket.set_nodelay(true)?;
-    Ok(socket)
 }
 
 #[cfg(test)]

@@ -11,14 +11,14 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use tonic::transport::Channel;
 
 use super::queues::{Place, Reader, Via, name, retriable};
 use super::report::{Latency, Measured, Meter, print, round};
 use super::tail::stopping;
 use super::takeover::fill;
 use super::target::seconds;
-use crate::cli::bootstrap::Output;
+use crate::cli::bootstrap::{Output, Safety};
+use crate::cli::native::Way;
 use crate::cli::screen;
 use crate::cli::usage::{demand, whole};
 use crate::proto::queues_client::QueuesClient;
@@ -75,6 +75,8 @@ pub(super) struct Wait {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
+    safety: Safety,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -99,11 +101,12 @@ impl Wait {
         if self.readers > 0 {
             self.place.queues = u64::from(self.readers);
         }
-        self.place.prepare().await?;
-        let writer = self.place.grpc(0).await?;
+        let nodes = self.place.nodes(&self.safety)?;
+        self.place.prepare(&nodes).await?;
+        let writer = nodes.grpc(0).await?;
         // The first append to a partition makes its files; those that are measured should not.
         fill(&self.place, writer.clone(), &vec![0; self.size].into()).await?;
-        let readers = self.place.readers(self.via, self.readers, self.connections).await?;
+        let readers = nodes.readers(self.via, self.readers, self.connections).await?;
         let (warm_up, time) = (self.warmup_seconds, self.seconds);
         let epoch = Instant::now();
         let over = epoch + warm_up + time;
@@ -153,7 +156,7 @@ impl Wait {
 
     async fn write(
         self: Rc<Self>,
-        client: QueuesClient<Channel>,
+        client: QueuesClient<Way>,
         epoch: Instant,
         over: Instant,
         meter: Rc<RefCell<Meter>>,

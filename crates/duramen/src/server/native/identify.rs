@@ -37,7 +37,7 @@ pub(crate) async fn entered(
         return next.run(request).await;
     }
     let is_observed = OBSERVED.contains(&path);
-    // What must be asked is in boxes: else each call would have room for it, for as long as it takes.
+    // Questions to the node are in boxes: else each call would have room for them, for as long as it takes.
     let known = match visitor.unasked() {
         Some(identity) => Ok(identity),
         None => Box::pin(visitor.know(request.headers())).await,
