@@ -160,10 +160,16 @@ def test_frames_before_a_login_are_small_and_hold_little():
                 assert target.lines_about(peer.name) or size < 0, size
         before = target.memory_mib()
         target.forget_peak()
-        # As much as each may send, and a byte less than it says: 200 MiB together.
+        # As much as each may send, and a byte less than it says: 200 MiB together. Each waits with a part that leaves room
+        # for more, so that all see that room at once.
         peers = [Door(target.asking) for _ in range(400)]
-        part = struct.pack(">i", TOKEN_MAX) + bytes(TOKEN_MAX - 1)
-        senders = [threading.Thread(target=peer.send, args=(part,)) for peer in peers]
+        part = struct.pack(">i", TOKEN_MAX) + bytes(100 << 10)
+        for peer in peers:
+            peer.send(part)
+        held = len(peers) * len(part)
+        eventually("the node holds their parts", lambda: target.metric("in_flight_bytes") >= held)
+        rest = bytes(TOKEN_MAX + 4 - len(part) - 1)
+        senders = [threading.Thread(target=peer.send, args=(rest,)) for peer in peers]
         for sender in senders:
             sender.start()
         for peer in peers:

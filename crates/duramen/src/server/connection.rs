@@ -24,7 +24,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -136,14 +136,15 @@ enum Moving {
     Reply(u64, Reply),
 }
 
+/// Wait for room to read.
+type Room = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Event that wakes a connection.
 enum Woken {
     /// A reply; `None` once the node has let the connection go.
     Reply(Option<Routed>),
     /// Bytes.
     Readable(io::Result<()>),
-    /// There may be room to read now.
-    Room,
     /// There is no room, and the connection holds a part of a frame.
     Squeezed,
     /// The server stops.
@@ -344,7 +345,7 @@ impl Connection {
         let mut idle = pin!(tokio::time::sleep_until(first_look));
         let mut squeezed = pin!(budget.squeezed());
         let mut rested = pin!(tokio::time::sleep(FOREVER));
-        let mut room: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
+        let mut room = None;
         let mut stopping = false;
         self.go_on_after_move().await?;
         loop {
@@ -368,18 +369,10 @@ impl Connection {
                 if let Poll::Ready(routed) = self.replies.poll_recv(context) {
                     return Poll::Ready(Woken::Reply(routed));
                 }
-                if is_reading && self.charge.has_room(has_part) {
-                    room = None;
-                    if let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
-                        return Poll::Ready(Woken::Readable(ready));
-                    }
-                } else if is_reading {
-                    let freed = room.get_or_insert_with(|| Box::pin(Arc::clone(&budget).wait()));
-                    // Room that was given back before this registration would wake nobody.
-                    if freed.as_mut().poll(context).is_ready() || self.charge.has_room(has_part) {
-                        room = None;
-                        return Poll::Ready(Woken::Room);
-                    }
+                if is_reading
+                    && let Poll::Ready(ready) = self.poll_readable(has_part, &mut room, context)
+                {
+                    return Poll::Ready(Woken::Readable(ready));
                 }
                 if !stopping && stopped.as_mut().poll(context).is_ready() {
                     return Poll::Ready(Woken::Stop);
@@ -399,7 +392,6 @@ impl Connection {
                     ready?;
                     self.read().await?;
                 }
-                Woken::Room => {}
                 Woken::Squeezed => self.give_way()?,
                 Woken::Rested => self.rests_until = None,
                 Woken::Stop => stopping = true,
@@ -474,6 +466,27 @@ impl Connection {
             }
             end => end,
         }
+    }
+
+    /// Comes when there are bytes to read, and room for them. While a client sends nothing others take the room, so
+    /// each poll asks anew.
+    fn poll_readable(
+        &mut self,
+        has_part: bool,
+        room: &mut Option<Room>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while !self.charge.has_room(has_part) {
+            let wait = || Box::pin(Arc::clone(&self.shared.budget).wait()) as Room;
+            let freed = room.get_or_insert_with(wait).as_mut().poll(context);
+            // Room that was given back before this registration would wake nobody.
+            if freed.is_pending() && !self.charge.has_room(has_part) {
+                return Poll::Pending;
+            }
+            *room = None;
+        }
+        *room = None;
+        self.stream.poll_read_ready(context)
     }
 
     /// Takes the bytes that have arrived. A short read has emptied the socket, and tokio then forgets that it was

@@ -3,10 +3,8 @@
 //!
 //! The threads of sockets do this alone: a proof takes tens of microseconds, and a password of PLAIN milliseconds.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -183,17 +181,8 @@ impl Connection {
                 return Ok(frame);
             }
             let has_part = !self.buf.is_empty();
-            while !self.charge.has_room(has_part) {
-                let mut freed = pin!(Arc::clone(&self.shared.budget).wait());
-                poll_fn(|context| {
-                    let is_freed = freed.as_mut().poll(context).is_ready();
-                    // Room that was given back before this registration would wake nobody.
-                    let is_over = is_freed || self.charge.has_room(has_part);
-                    if is_over { Poll::Ready(()) } else { Poll::Pending }
-                })
-                .await;
-            }
-            poll_fn(|context| self.stream.poll_read_ready(context)).await?;
+            let mut room = None;
+            poll_fn(|context| self.poll_readable(has_part, &mut room, context)).await?;
             self.read().await?;
         }
     }
