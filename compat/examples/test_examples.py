@@ -419,6 +419,18 @@ def take_over(nodes, follower, kill):
     return writers
 
 
+def test_a_late_node_passes_pages_of_withdrawn_operations(broker, directory):
+    database = Database(broker, directory)
+    with database.node("a") as first, database.node("b") as second, database.node("c") as late:
+        promote(first)
+        # More than a page looks at.
+        for number in range(300):
+            assert first.obey(f"set key {number}").startswith("written at ")
+        equal(promote(second), 301)
+        equal(synced(late), (0, 1))
+        equal(state_of(late), database.replayed())
+
+
 @pytest.mark.parametrize("kill", [False, True], ids=["refused", "killed"])
 def test_two_primaries_take_over_from_each_other_under_writes(broker, directory, kill):
     database = Database(broker, directory)

@@ -154,18 +154,20 @@ class Store:
 
     def sync(self, wait="0s"):
         """Applies what the log has behind our position, to its end."""
-        more = True
+        after, more = self.position, True
         while more:
             try:
-                page = self.log.read(self.position, wait)
+                page = self.log.read(after, wait)
                 for element in page["elements"]:
                     self.apply(element["position"], json.loads(element["value"]))
-                more = page["more"]
+                # A page of withdrawn operations is empty, and says how far it is.
+                after, more = page["next"] or after, page["more"]
             except (Refused, LookupError) as gone:
                 # What is behind our position was trimmed. A read from the beginning does not say so: its first
                 # operation does.
                 if getattr(gone, "slug", "trimmed") != "trimmed" or not self.restore():
                     raise
+                after = self.position
 
     def write(self, operation):
         """Appends to the log first: what is not there was never done."""
