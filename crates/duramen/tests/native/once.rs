@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use duramen::proto::{
-    AppendRequest, EnqueueRequest, EnqueueResponse, Guard, OpenSessionRequest, Position, Record,
-    Session, guard, read_request,
+    AppendRequest, DeleteQueueRequest, EnqueueRequest, EnqueueResponse, Guard, OpenSessionRequest,
+    Position, Record, Session, guard, read_request,
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -70,6 +70,22 @@ async fn a_repeated_append_is_known_by_its_ids() {
     enqueue(&mut queues, "bob", &["x"]).await;
     let bob = EnqueueRequest { queue: "bob".into(), ..named(&["a", "b"], None) };
     assert_eq!(slug(&queues.enqueue(bob).await.unwrap_err()), "last-mismatch");
+}
+
+/// The guard of a repeated append holds again once another writer has withdrawn the first try.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_whose_first_try_was_withdrawn_is_appended_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), 2).await;
+    let mut queues = node.queues().await;
+    let first = queues.enqueue(named(&["a"], None)).await.unwrap().into_inner();
+    let (topic, queue) = ("t".into(), "alice".into());
+    let all_of_it = DeleteQueueRequest { topic, queue, ..DeleteQueueRequest::default() };
+    queues.delete_queue(all_of_it).await.unwrap();
+    let again = queues.enqueue(named(&["a"], None)).await.unwrap().into_inner();
+    assert!(!again.duplicate);
+    assert_ne!(again.first, first.first);
+    assert_eq!(all(&mut queues, "alice", 0).await, ["a"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

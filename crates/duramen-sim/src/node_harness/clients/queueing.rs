@@ -138,6 +138,13 @@ struct Sent {
     again: Option<(Bytes, Once)>,
 }
 
+impl Sent {
+    /// Tells whether ids name its records, so that a guard makes its repetition harmless.
+    fn has_ids(&self) -> bool {
+        matches!(self.again, Some((_, Once::Ids(_))))
+    }
+}
+
 /// Way to append a batch once.
 #[derive(Clone, Copy, Debug)]
 enum Once {
@@ -482,8 +489,7 @@ impl Queuers {
             batch.guard.queue = Some(name);
         }
         let count = sent.elements.len();
-        let has_ids = matches!(sent.again, Some((_, Once::Ids(_))));
-        let ids = (0_u8..).take(if has_ids { count } else { 0 });
+        let ids = (0_u8..).take(if sent.has_ids() { count } else { 0 });
         let ids = ids.map(|index| Bytes::from(id_of(number, index))).collect();
         let target = target(queue);
         let append = Append { target, batch, ids, is_patient: false, timeout_ms: 10_000 };
@@ -855,13 +861,18 @@ impl Queuers {
         if *here != element {
             return wrong(format!("{queue}: {here:?} was at {offset}, and is {element:?}"));
         }
-        let there = *self.of.entry(element).or_insert(offset);
-        if there != offset {
-            return wrong(format!("{queue}: {element:?} is at {there} and at {offset}"));
-        }
-        let is_element = self.sent.get(&element.0).is_some_and(|it| it.replaces.is_none());
         let floor = self.floor(queue);
         let known = self.queues.entry(queue.to_owned()).or_default();
+        let there = *self.of.entry(element).or_insert(offset);
+        if there != offset {
+            // A guard holds again once another client has withdrawn the first try, and then nothing tells of that.
+            let is_withdrawn = known.edits.may_be_cut(there.min(offset));
+            if !(is_withdrawn && self.sent.get(&element.0).is_some_and(Sent::has_ids)) {
+                return wrong(format!("{queue}: {element:?} is at {there} and at {offset}"));
+            }
+            self.of.insert(element, there.max(offset));
+        }
+        let is_element = self.sent.get(&element.0).is_some_and(|it| it.replaces.is_none());
         let may_be_gone = known.edits.may_be_cut(offset) || offset < floor;
         let is_between =
             |it: &&(i64, i64)| is_element && it.0 < offset && offset < it.1 && !may_be_gone;
