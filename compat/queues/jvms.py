@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 from collections import defaultdict
+from contextlib import suppress
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -49,7 +50,17 @@ class Jvm:
             self.ask_to_end()
         else:
             self.process.kill()
-        code = self.process.wait(PATIENCE_S * checks.SLOWNESS)
+        try:
+            code = self.process.wait(PATIENCE_S * checks.SLOWNESS)
+        except subprocess.TimeoutExpired:
+            # All threads say where they stand.
+            self.process.send_signal(signal.SIGQUIT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(2)
+            self.process.kill()
+            self.listener.join()
+            print("\n".join(" ".join(words) for words in self.said[-2000:]))
+            raise
         self.listener.join()
         if failure is not None:
             print("\n".join(" ".join(words) for words in self.said[-100:]))
