@@ -135,7 +135,7 @@ impl Admin {
             self.next_us = now_us + self.chance.below(pause_us);
             self.change()
         };
-        let request = request(&change, &mut self.chance);
+        let request = request(&change);
         self.asked = Some(change);
         Some(request)
     }
@@ -240,7 +240,7 @@ impl Admin {
     }
 }
 
-fn request(change: &Change, chance: &mut Prng) -> (Request, i16) {
+fn request(change: &Change) -> (Request, i16) {
     match change {
         Change::Topics => (topics(), 7),
         Change::Rules(rules) => {
@@ -273,12 +273,14 @@ fn request(change: &Change, chance: &mut Prng) -> (Request, i16) {
             (DeleteAclsRequest { filters: vec![filter] }.into(), 3)
         }
         Change::User(user, salt) => {
+            // The same password each time that the change is asked for: the oracle knows it by its salt.
+            let salted_password = salt.iter().copied().cycle().take(HASH.key_bytes()).collect();
             let set = ScramCredentialUpsertion {
                 name: (*user).to_owned(),
                 mechanism: HASH.code(),
                 iterations: 4096,
                 salt: salt.clone(),
-                salted_password: Secret(Bytes::from(chance.bytes(HASH.key_bytes()))),
+                salted_password: Secret(salted_password),
             };
             (alter(Vec::new(), vec![set]), 0)
         }
