@@ -35,6 +35,9 @@ use crate::peer::Letter;
 
 /// Ticks after which a snapshot that was not acknowledged is sent again.
 const AGAIN_TICKS: u64 = 100;
+/// The same for a follower that speaks so late. One that writes a snapshot says nothing, and letters keep their order,
+/// so the snapshot was lost.
+const LOST_TICKS: u64 = 10;
 const VERSION: i16 = 0;
 
 duramen_protocol::message! {
@@ -354,7 +357,11 @@ impl Group {
         self.pace.snapshots.retain(|id, _| waiting.contains(id));
         for peer in waiting {
             let since = *self.pace.snapshots.entry(peer).or_insert(ticks);
-            if ticks >= since + AGAIN_TICKS {
+            // A follower that is fed a prefix first goes on to speak.
+            let may_be_fed = self.raw.store().compacted != Compacted::default();
+            let heard = self.pace.heard.get(&peer).copied().filter(|_| !may_be_fed);
+            let is_lost = heard.is_some_and(|at| at >= since + LOST_TICKS);
+            if is_lost || ticks >= since + AGAIN_TICKS {
                 self.pace.snapshots.remove(&peer);
                 self.guarded(|raw| raw.report_snapshot(peer, SnapshotStatus::Failure));
             }

@@ -748,7 +748,8 @@ fn a_snapshot_that_is_lost_is_sent_again() {
         cluster.settle();
     }
     let lost = cluster.lost.take().expect("they were counted");
-    assert!((2..10).contains(&lost), "{lost} of them");
+    // The follower speaks meanwhile.
+    assert!((10..=50).contains(&lost), "{lost} of them");
     cluster.bring_up(0);
     cluster.check();
     assert_eq!(cluster.peers[2].group.end_offset(), cluster.peers[0].group.end_offset());
