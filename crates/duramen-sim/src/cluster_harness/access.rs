@@ -317,8 +317,8 @@ impl World {
         for at in 0..count {
             if let Some(held) = self.members[at].thaw(self.mono_us) {
                 for event in held {
-                    if let (Event::Peer(_), Some(from)) =
-                        (&event, self.spots[at].waiting.pop_front())
+                    if matches!(event, Event::Peer(_))
+                        && let Some(from) = self.spots[at].waiting.pop_front()
                     {
                         self.spots[at].heard_us.insert(from, self.mono_us);
                     }
