@@ -504,10 +504,10 @@ impl Group {
         }
         self.pace.heard.insert(message.from, self.pace.ticks);
         let said = self.raw.raft.msgs.len();
-        let from = message.from;
+        let (from, committed) = (message.from, message.commit);
         // An error only says that the message is not for this state; it is dropped.
         self.guarded(|raw| raw.step(message).ok());
-        self.end_needless_snapshot(from);
+        self.end_wait_for_snapshot(from, committed);
         if is_withheld {
             // The leader would send the entries again for each answer, and each time get one more.
             self.raw.raft.msgs.truncate(said);

@@ -336,35 +336,44 @@ impl Group {
         }
     }
 
-    /// Ends the library's wait for a snapshot that brings its follower nothing. An old rejection sets the follower's
-    /// next entry back behind one that it has acknowledged since; if that one is trimmed, the library sends a snapshot.
-    /// Its acknowledgement is no news then, and the library would wait until [`Self::give_up_snapshots`].
-    pub(super) fn end_needless_snapshot(&mut self, peer: u64) {
-        let is_needless = self.raw.raft.prs().get(peer).is_some_and(|it| {
-            it.state == ProgressState::Snapshot && it.matched >= it.pending_snapshot
-        });
-        if is_needless {
-            self.guarded(|raw| raw.report_snapshot(peer, SnapshotStatus::Finish));
-        }
+    /// Ends the library's wait for a snapshot that brings its follower nothing, or that was lost. The follower has
+    /// committed the log up to `committed`, by its last letter.
+    ///
+    /// A snapshot brings nothing in two cases, and its acknowledgement would be no news:
+    ///
+    /// - An old rejection sets the follower's next entry back behind one that it has acknowledged since. If that one is
+    ///   trimmed, the library sends a snapshot.
+    /// - The acknowledgement of the last entry that was trimmed is lost. The follower names that entry as committed.
+    pub(super) fn end_wait_for_snapshot(&mut self, peer: u64, committed: u64) {
+        let progress = self.raw.raft.prs().get(peer);
+        let Some(it) = progress.filter(|it| it.state == ProgressState::Snapshot) else {
+            self.pace.snapshots.remove(&peer);
+            return;
+        };
+        let ticks = self.pace.ticks;
+        let since = *self.pace.snapshots.entry(peer).or_insert(ticks);
+        // A follower that is fed a prefix first goes on to speak.
+        let may_be_fed = self.raw.store().compacted != Compacted::default();
+        let heard = self.pace.heard.get(&peer).copied().filter(|_| !may_be_fed);
+        let is_lost =
+            heard.is_some_and(|at| at >= since + LOST_TICKS) || ticks >= since + AGAIN_TICKS;
+        let status = if it.matched.max(committed) >= it.pending_snapshot {
+            SnapshotStatus::Finish
+        } else if is_lost {
+            SnapshotStatus::Failure
+        } else {
+            return;
+        };
+        self.pace.snapshots.remove(&peer);
+        self.guarded(|raw| raw.report_snapshot(peer, status));
     }
 
-    /// Reports a snapshot that was not acknowledged as lost, because the library would wait for ever.
+    /// Looks at the snapshots of followers that say nothing.
     pub(super) fn give_up_snapshots(&mut self) {
-        let ticks = self.pace.ticks;
-        let progress = self.raw.raft.prs().iter();
-        let waiting = progress.filter(|(_, it)| it.state == ProgressState::Snapshot);
-        let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
-        self.pace.snapshots.retain(|id, _| waiting.contains(id));
-        for peer in waiting {
-            let since = *self.pace.snapshots.entry(peer).or_insert(ticks);
-            // A follower that is fed a prefix first goes on to speak.
-            let may_be_fed = self.raw.store().compacted != Compacted::default();
-            let heard = self.pace.heard.get(&peer).copied().filter(|_| !may_be_fed);
-            let is_lost = heard.is_some_and(|at| at >= since + LOST_TICKS);
-            if is_lost || ticks >= since + AGAIN_TICKS {
-                self.pace.snapshots.remove(&peer);
-                self.guarded(|raw| raw.report_snapshot(peer, SnapshotStatus::Failure));
-            }
+        let peers: Vec<u64> = self.raw.raft.prs().iter().map(|(id, _)| *id).collect();
+        self.pace.snapshots.retain(|id, _| peers.contains(id));
+        for peer in peers {
+            self.end_wait_for_snapshot(peer, 0);
         }
     }
 }
