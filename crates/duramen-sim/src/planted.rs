@@ -219,9 +219,9 @@ pub const INSIDE_CLUSTERS: &[(&str, Bug, u64)] = &[];
 #[cfg(feature = "sabotage")]
 pub const RARE: &[(&str, Bug, u64)] = &[
     ("a merge of queue tables forgets deletions", Bug::Peers(Inside::MergeDropsMasks), 413_933),
-    ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 2077),
+    ("an erasure counts later statements", Bug::Peers(Inside::EraseTooMuch), 45),
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 68),
-    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 6121),
+    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 225_769),
     ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 149),
     ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 9),
     ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 13),
