@@ -135,6 +135,15 @@ impl Cluster {
         while self.step(0) {}
     }
 
+    /// Lets time pass for the first, and letters arrive.
+    fn ticks(&mut self, count: usize) {
+        for _ in 0..count {
+            self.peers[0].group.tick();
+            self.collect(0);
+            self.settle();
+        }
+    }
+
     /// Nobody hears this peer, nor is heard by it.
     fn settle_without(&mut self, id: u64) {
         loop {
@@ -248,11 +257,7 @@ fn a_follower_that_keeps_its_end_answers_no_append_and_hears_it_again_later() {
     assert!(steps < 200, "the two go on and on");
     assert_eq!(cluster.peers[1].log.len(), before, "it keeps its end");
     cluster.peers[1].group.keep_end(false);
-    for _ in 0..10 {
-        cluster.peers[0].group.tick();
-        cluster.collect(0);
-        cluster.settle();
-    }
+    cluster.ticks(10);
     assert_eq!(cluster.peers[1].log.len(), before + 1, "the leader sent it again");
     cluster.check();
 }
@@ -695,15 +700,6 @@ fn a_follower_far_behind_is_brought_up_by_entries_made_again() {
 }
 
 impl Cluster {
-    /// Lets time pass for the first, and letters arrive.
-    fn ticks(&mut self, count: usize) {
-        for _ in 0..count {
-            self.peers[0].group.tick();
-            self.collect(0);
-            self.settle();
-        }
-    }
-
     /// What the first leads, and is trimmed to: only one batch began a segment, so one begins in the middle.
     fn trim(&mut self) -> (u64, i64) {
         let log = self.peers[0].group.raw.mut_store();
@@ -784,6 +780,7 @@ fn a_snapshot_is_not_waited_for_by_one_that_has_its_entries() {
     let progress = cluster.peers[0].group.raw.raft.prs().get(3).expect("a peer");
     assert_eq!((cluster.lost, progress.next_idx), (Some(1), index + 1), "it has the trimmed ones");
     cluster.bring_up(0);
+    cluster.check();
     let raft = &cluster.peers[0].group.raw.raft;
     let matched = raft.prs().get(3).expect("a peer").matched;
     assert_eq!((cluster.lost, matched), (Some(1), raft.raft_log.last_index()));
@@ -809,11 +806,7 @@ fn one_that_lacks_what_is_kept_and_cannot_be_given_stays_behind_and_harms_nobody
 #[test]
 fn what_was_read_for_a_leader_that_leads_no_more_is_not_sent() {
     let mut cluster = Cluster::with_one_behind(9);
-    for _ in 0..20 {
-        cluster.peers[0].group.tick();
-        cluster.collect(0);
-        cluster.settle();
-    }
+    cluster.ticks(20);
     let wanted = cluster.peers[0].reads.pop().expect("it wants to bring up the third");
     for _ in 0..2 * ELECTION_TICKS {
         (1..3).for_each(|at| _ = cluster.peers[at].group.tick());

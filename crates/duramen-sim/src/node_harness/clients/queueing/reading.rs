@@ -104,7 +104,7 @@ impl Queuers {
                 let at = records.offset(&record);
                 let queue = String::from_utf8_lossy(record.key.unwrap_or_default()).into_owned();
                 let (Some(number), Some(index)) = (
-                    record.value.and_then(|it| it.first_chunk()).copied().map(u64::from_be_bytes),
+                    record.value.and_then(number_in),
                     record.value.and_then(|it| it.get(8)).copied(),
                 ) else {
                     return wrong(format!("nobody sent {record:?}"));
